@@ -18,6 +18,7 @@ from service.wire.code import CodePage, CodeView, Package
 from service.wire.queue import QueueView, QuotaKind, QuotaView
 from service.wire.views import (
     Artifact,
+    AttemptView,
     Cloned,
     EventKind,
     EventPage,
@@ -43,6 +44,7 @@ _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
 _SERIES = TypeAdapter(tuple[Series, ...])
 _ARTIFACTS = TypeAdapter(tuple[Artifact, ...])
+_ATTEMPTS = TypeAdapter(tuple[AttemptView, ...])
 _KEYS = TypeAdapter(tuple[KeyView, ...])
 _QUOTAS = TypeAdapter(tuple[QuotaView, ...])
 
@@ -178,21 +180,37 @@ def trials(job_id: str) -> Call[tuple[TrialView, ...]]:
     return _get(f"/v1/jobs/{job_id}/trials", _TRIALS.validate_json)
 
 
-def stages(job_id: str, *, trial: str | None = None, with_posterior: bool = False) -> Call[tuple[StageView, ...]]:
-    """Return the decided stages, trial by trial; the posteriors are large."""
-    posterior = with_posterior or None
-    return _get(f"/v1/jobs/{job_id}/stages", _STAGES.validate_json, trial=trial, posterior=posterior)
+def stages(
+    job_id: str, *, trial: str | None = None, stage: Sequence[int] = (), with_posterior: bool = False
+) -> Call[tuple[StageView, ...]]:
+    """Return the decided stages, trial by trial, or those of the numbers `stage`; the posteriors are large."""
+    asked = {"trial": trial, "stage": list(stage) or None, "posterior": with_posterior or None}
+    return _get(f"/v1/jobs/{job_id}/stages", _STAGES.validate_json, **asked)
 
 
-def metrics(job_id: str, name: str, *, trial: str | None = None, max_points: int = 2000) -> Call[tuple[Series, ...]]:
-    """Return a metric's series, one per trial, thinned to `max_points` each."""
+def metrics(
+    job_id: str,
+    name: str,
+    *,
+    trial: str | None = None,
+    max_points: int = 2000,
+    first_step: int | None = None,
+    last_step: int | None = None,
+) -> Call[tuple[Series, ...]]:
+    """Return a metric's series, one per trial, of all steps or of a range, thinned to `max_points` each."""
     path = f"/v1/jobs/{job_id}/metrics/{name}"
-    return _get(path, _SERIES.validate_json, trial=trial, max_points=max_points)
+    steps = {"first_step": first_step, "last_step": last_step}
+    return _get(path, _SERIES.validate_json, trial=trial, max_points=max_points, **steps)
 
 
 def schedule(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Call[ScheduleView]:
     """Return the learned schedule of one trial; by default of the first arm and seed."""
     return _get(f"/v1/jobs/{job_id}/schedule", ScheduleView.model_validate_json, arm=arm, seed=seed)
+
+
+def attempts(job_id: str) -> Call[tuple[AttemptView, ...]]:
+    """Return the job's lives on the cluster, oldest first."""
+    return _get(f"/v1/jobs/{job_id}/attempts", _ATTEMPTS.validate_json)
 
 
 def report(job_id: str) -> Call[JobReport]:

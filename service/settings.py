@@ -84,6 +84,11 @@ class Settings(BaseSettings):
     )
     webhook_private: bool = Field(False, description="let jobs name webhooks that are not public, and plain http")
     downloads: int = Field(32, ge=1, le=1000, description="downloads at a time: metrics, weights, logs")
+    price_worker_hour: float | None = Field(None, ge=0, description="of one worker; unset: bills show no money for it")
+    price_gb: float | None = Field(
+        None, ge=0, description="of 10^9 bytes on the wire; unset: bills show no money for it"
+    )
+    price_currency: str = Field("", max_length=10, description="written behind sums of money")
     stall_s: float = Field(30.0, gt=0, description="a client that takes nothing of its answer for so long is cut off")
     log_file: Path | None = Field(None, description="log into this file, which is rotated; unset: standard error")
     embedded_idle_s: float = Field(120.0, gt=0, description="an embedded Ray that nobody needs ends after this")

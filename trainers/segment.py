@@ -55,6 +55,23 @@ class Segment(Value):
         return self.option or self.optimizer
 
 
+class StepTimes(Value):
+    """The time of steps, by what it went to: sums over a segment, of a rank or the mean over ranks.
+
+    `compute` and `exposed` make up the steps. `compress` and `wire` are those of the exchange, which is partly hidden
+    behind backward. Averages that a thread of their own makes beside training are in none of them.
+    """
+
+    compute: float  # seconds in which training did not wait: forward, backward, update
+    exposed: float  # seconds in which it waited for the exchange after backward, or was inside an average
+    compress: float  # seconds of the exchange's own work: selecting, coding, adding up
+    wire: float  # seconds inside collectives, waits for other ranks among them
+
+    def plus(self, other: "StepTimes") -> "StepTimes":
+        """Return both together."""
+        return StepTimes(**{name: value + getattr(other, name) for name, value in self})
+
+
 class SegmentResult(Value):
     """One entry per finished step in each series; it ends early, on all ranks at once, when it diverges."""
 
@@ -70,6 +87,9 @@ class SegmentResult(Value):
     bytes_dense: int  # what a rank, or the leader of a node, would have sent without compression
     density: float | None = None  # measured mean share of entries sent; None: dense exchange
     threshold: float | None = None  # in force at the segment's end
+    times: StepTimes | None = (
+        None  # of the steps; None: not measured, as on a GPU, whose work no clock of the host sees
+    )
     saved_bytes: int = 0  # kept for backward in the first step, by the rank that kept most; parameters apart
     steps_to_meeting: int = 0  # until ranks that have trained apart have equal parameters; 0: they have, or never will
     meets: bool = False  # ranks that have trained apart are to meet next: the last step's loss is each one's own

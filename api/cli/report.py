@@ -14,7 +14,7 @@ from search.config import Budget
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
 from service.wire.records import Bill, ScheduleEntry
-from service.wire.views import Estimate, JobReport, JobView, ScheduleView, TrialReport, TrialView
+from service.wire.views import Cost, Estimate, JobReport, JobView, Prices, ScheduleView, TrialReport, TrialView
 
 
 class Result(BaseModel):
@@ -141,7 +141,9 @@ def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
     absences = ["averages missed"] if any(trial.bill.absences for trial in report.trials) else []
     insurance = ["insurance"] if any(trial.bill.steps_insurance for trial in report.trials) else []
     kept = ["kept for backward"] if any(each.replica.activations.kind != "keep" for each in spec.trials()) else []
-    extras = [*nodes, "search", "training", *kept, *insurance, *repairs, *absences]
+    waited = ["waited"] if any(trial.bill.steps_timed for trial in report.trials) else []
+    costs = ["cost"] if report.prices is not None else []
+    extras = [*nodes, "search", "training", *waited, *kept, *insurance, *repairs, *absences, *costs]
     figure_names = ["sent", "dense", "ratio", *extras, "val. loss", *metrics]
     table = _table(f"Bill ({link})", "trial", *figure_names)
     for trial in report.trials:
@@ -154,14 +156,26 @@ def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
             *(figures.size(bill.bytes_within_nodes) for _ in nodes),
             f"{bill.seconds_search:.1f} s",
             f"{bill.seconds_training:.1f} s",
+            *(_waited(bill) for _ in waited),
             *(figures.size(bill.saved_bytes) for _ in kept),
             *(f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}" for _ in insurance),
             *(f"{bill.repairs} ({bill.seconds_recovery:.1f} s)" for _ in repairs),
             *(_absences(bill) for _ in absences),
+            *(_money(trial.cost, report.prices) for _ in costs),
             figures.loss(trial.validation_loss),
             *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
         )
     return table
+
+
+def _waited(bill: Bill) -> str:
+    """Return the share of its timed steps in which training waited for the exchange."""
+    steps_s = bill.seconds_compute + bill.seconds_exposed
+    return figures.share(bill.seconds_exposed / steps_s) if steps_s else "-"
+
+
+def _money(cost: Cost | None, prices: Prices | None) -> str:
+    return "-" if cost is None or prices is None else f"{cost.money:.2f} {prices.currency}".rstrip()
 
 
 def _absences(bill: Bill) -> str:

@@ -80,8 +80,8 @@ export const submit = (text, key) => post("/v1/jobs", {}, { ...TEXT, "Idempotenc
 export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");
 
 // Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
-export async function download(id, what, parameters, name) {
-  const answer = await send(`/v1/jobs/${encodeURIComponent(id)}/${what}`, parameters, { timeoutMs: 600000 });
+export async function download(href, name) {
+  const answer = await send(href, {}, { timeoutMs: 600000 });
   const address = URL.createObjectURL(await answer.blob());
   const link = document.createElement("a");
   link.href = address;
@@ -109,4 +109,12 @@ export const audit = (filter) => get("/v1/audit", filter);
 export const snapshot = (id, since, max_points) =>
   get(`/v1/jobs/${encodeURIComponent(id)}/snapshot`, { since, max_points });
 export const steering = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/steering`);
-export const cards = (id, trial) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, posterior: true });
+export const cards = (id, trial, stage) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, stage, posterior: true });
+export const series = (id, name, about) => get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${name}`, about);
+export const attempts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/attempts`);
+export const artifacts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/artifacts`);
+export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: 500 });
+
+// What an attempt printed behind a byte of its log.
+export const log = async (id, attempt, offset) =>
+  (await send(`/v1/jobs/${encodeURIComponent(id)}/logs`, { attempt, offset }, { timeoutMs: 30000 })).arrayBuffer();

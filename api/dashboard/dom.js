@@ -73,6 +73,15 @@ export function whenChanged(draw) {
   };
 }
 
+// The same result for the same inputs: who draws it sees that nothing is new.
+export function whenKept(make) {
+  let [inputs, made] = [null, null];
+  return (...given) => {
+    if (!inputs || given.some((each, at) => each !== inputs[at])) [inputs, made] = [given, make(...given)];
+    return made;
+  };
+}
+
 // Columns: [heading, row => text or element, kind], kind one of "", "number", "name", "text"; `note` is told below its
 // row, `key` tells rows apart. A keyboard can scroll it.
 export function table(caption, columns, rows, { note = null, key = (_, at) => at } = {}) {

@@ -47,6 +47,13 @@ export function duration(seconds) {
   return rest ? `${whole} ${unit} ${rest} ${lowerUnit}` : `${whole} ${unit}`;
 }
 
+// A sum in the operator's currency; a small one is not rounded to nothing.
+export function money(sum, currency) {
+  if (isNone(sum)) return NONE;
+  const digits = sum !== 0 && Math.abs(sum) < 0.1 ? number(sum, 2) : sum.toFixed(2);
+  return currency ? `${digits} ${currency}` : digits;
+}
+
 export function age(moment, now = Date.now()) {
   const passed = (now - Date.parse(moment)) / 1000;
   const span = SPANS.slice(0, 3).find(([, per]) => passed >= per);

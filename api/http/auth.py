@@ -22,7 +22,7 @@ from service.wire.records import MAX_WHOLE
 
 _READING = (
     *("getMe", "listMethods", "validateJob", "listJobs", "getJob", "listTrials", "listStages", "getMetric"),
-    *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs", "listArtifacts", "getFile"),
+    *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs", "listAttempts", "listArtifacts", "getFile"),
     *("listEvents", "listJobEvents", "getSnapshot", "getSteering", "getCluster"),
     *("listKeys", "createSignInCode", "deleteSession"),
     *("listCode", "getCode"),

@@ -72,8 +72,8 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def probe_done(trial_id: str, probe: Probe) -> ProbeDone:
-    """Return the probe's record; its forecast is known once the stage is decided."""
+def probe_done(trial_id: str, probe: Probe, *, ended_s: float | None = None) -> ProbeDone:
+    """Return the record of a probe that ended at `ended_s`; its forecast is known once the stage is decided."""
     candidate, measured = probe.candidate, probe.measured
     tail = measured.losses[len(measured.losses) // 2 :]
     return ProbeDone(
@@ -86,6 +86,7 @@ def probe_done(trial_id: str, probe: Probe) -> ProbeDone:
         origin=candidate.origin,
         num_steps=measured.num_steps,
         seconds=probe.seconds,
+        ended_s=ended_s,
         bytes_sent=measured.bytes_sent,
         density=measured.density,
         loss=finite(sum(tail) / len(tail)) if tail and not measured.diverged else None,

@@ -126,14 +126,14 @@ class _Search:
     def _tell(self, probes: Sequence[Probe]) -> None:
         """Charge what the workers of one lane trained side by side as the longest of it, and tell all of it."""
         state = self._state
-        longest = max(probes, key=lambda probe: probe.measured.num_steps)
+        longest, ended_s = max(probes, key=lambda probe: probe.measured.num_steps), state.seconds()
         for pushed in longest.pushed:
             state.progress.charge(pushed.result, is_probe=True, option=pushed.segment.contender)
         for probe in probes:
             seen = probe.measured.observation(probe.candidate.id, state.spent(), is_cut=probe.is_cut)
             with self._turn:
                 state.strategy.tell(seen)
-            done = reports.probe_done(state.trial_id, probe)
+            done = reports.probe_done(state.trial_id, probe, ended_s=ended_s)
             state.recorder.report(done, state.recorder.bill(state.progress, state.second))
             self.probes.append(done)
 

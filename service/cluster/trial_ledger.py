@@ -139,6 +139,9 @@ class Progress(BaseModel):
             steps_search=self.bill.steps_search + num_steps * is_probe,
             saved_bytes=max(self.bill.saved_bytes, result.saved_bytes),
         )
+        if result.times is not None:
+            self._bill(steps_timed=self.bill.steps_timed + num_steps)
+            self.charge_seconds(**{f"seconds_{name}": value for name, value in result.times})
         took = sum(result.step_seconds)
         self._bill_option(option, steps=num_steps, steps_search=num_steps * is_probe, bytes_sent=sent, seconds=took)
 
@@ -167,7 +170,7 @@ class Progress(BaseModel):
 
     def charge_warm_up(self, result: SegmentResult) -> None:
         """Charge the bytes of the discarded steps before the clock; they are neither steps nor seconds."""
-        self.charge(result, is_probe=False)
+        self.charge(result.model_copy(update={"times": None}), is_probe=False)
         self.steps -= len(result.losses)
 
     def charge_recovery(self, before: Recovery, now: Recovery) -> None:

@@ -21,6 +21,7 @@ from service.wire.records import (
     Acknowledgement,
     AttemptFinished,
     Batch,
+    Bill,
     Billed,
     Checkpointed,
     Control,
@@ -130,7 +131,7 @@ class Ingest:
             case StageDecided():
                 self._decide_stage(trial, record)
             case Billed():
-                trial.bill = record.bill.model_dump(mode="json")
+                self._bill(trial, record.bill)
                 events.tell_progress(trial)
             case StageClosed():
                 self._close_stage(trial, record)
@@ -159,6 +160,14 @@ class Ingest:
             trial.validation_metrics = {**trial.validation_metrics, metric: record.values[-1]}
         loss = record.values[-1] if record.name == "loss" else None
         events.tell_progress(trial, first_step=min(record.steps), loss=loss)
+
+    def _bill(self, trial: TrialRow, bill: Bill) -> None:
+        """Put the bill on the trial, and tell of workers that were replaced, or were away, since the last one."""
+        before, trial.bill = Bill.model_validate(trial.bill), bill.model_dump(mode="json")
+        missed = [sum(each.absences.values()) for each in (before, bill)]
+        if before.repairs != bill.repairs or missed[0] != missed[1]:
+            told = {"repairs": bill.repairs, "absences": trial.bill["absences"], "seconds": bill.seconds_training}
+            events.tell(trial, EventKind.REPAIR, trial_id=trial.id, **told)
 
     def _add_probe(self, record: ProbeDone) -> None:
         fields = record.model_dump(exclude={"kind"})

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, delete as delete_from, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, object_session
 
 from search.config import Budget
 from search.past_jobs.prior import Prior
@@ -53,12 +53,19 @@ _JOBS, _LABELS, _TRIALS, _KEYS = insert(JobRow), insert(LabelRow), insert(TrialR
 
 
 def add(
-    session: Session, spec: JobSpec, *, by: Principal, key: str | None, now: float, key_s: float
+    session: Session,
+    spec: JobSpec,
+    *,
+    by: Principal,
+    key: str | None,
+    now: float,
+    key_s: float,
+    source: str | None = None,
 ) -> tuple[JobRow, bool]:
     """Store a queued job with its trials, or find the one that `by` made with `key`; the flag says which: made now.
 
-    A key is forgotten after `key_s` seconds. While another replica stores the same one this breaks the key's
-    uniqueness; the writer then runs it again.
+    `source` is the job that this is a clone of. A key is forgotten after `key_s` seconds. While another replica stores
+    the same one this breaks the key's uniqueness; the writer then runs it again.
     """
     if key is not None:
         known = session.connection().execute(_KNOWN, {"owner": by.name, "key": key}).first()
@@ -71,7 +78,7 @@ def add(
             session.execute(delete_from(IdempotencyRow).filter_by(owner=by.name, key=key))
     code.use(session, spec, project=by.project, now=now)
     priors = transfer.priors(session, spec, project=visible_project(by))
-    job = _add_row(session, spec, by=by, now=now)
+    job = _add_row(session, spec, source=source, by=by, now=now)
     labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
     rows.add(session, _LABELS, *labels)
     rows.add(session, _TRIALS, *_trial_rows(job.id, spec, priors))
@@ -80,13 +87,14 @@ def add(
     return job, True
 
 
-def _add_row(session: Session, spec: JobSpec, *, by: Principal, now: float) -> JobRow:
+def _add_row(session: Session, spec: JobSpec, *, source: str | None, by: Principal, now: float) -> JobRow:
     """Return the job as its row will be; an object of the session's would cost a submission a fifth more."""
     fields = {
         "id": id_at(now, secrets.randbits(44)), "name": spec.name, "owner": by.name, "project": by.project,
         "state": JobState.QUEUED.value, "reason": "", "spec": spec.model_dump(mode="json"), "attempt": 0, "notes": "",
         "archived": False, "version": 1, "created_at": now, "started_at": None, "finished_at": None,
         "deadline": _deadline(JobState.QUEUED, now), "priority": spec.priority.value, "queued_at": now,
+        "source": source,
     }  # fmt: skip
     rows.add(session, _JOBS, fields)
     job = JobRow(**fields)
@@ -248,4 +256,14 @@ def _require_over(job: JobRow, done: str) -> None:
 
 def _tell(job: JobRow, *, within: Session | None = None) -> None:
     data = {"state": job.state, "reason": job.reason, "version": job.version, "attempt": job.attempt}
-    events.tell(job, EventKind.JOB, within=within, **data)
+    events.tell(job, EventKind.JOB, within=within, **data, clocks=_clocks(job))
+
+
+def _clocks(job: JobRow) -> dict[str, float]:
+    """Return the training clocks of the job's trials that are under way."""
+    session = object_session(job)
+    if session is None or not job.attempt:
+        return {}
+    begun = (TrialRow.job_id == job.id, TrialRow.backend.is_not(None), TrialRow.outcome.is_(None))
+    found = session.execute(select(TrialRow.id, TrialRow.seconds).where(*begun))
+    return {row.id: row.seconds for row in found}

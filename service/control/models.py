@@ -62,6 +62,7 @@ class JobRow(Base):
     state: Mapped[str]
     reason: Mapped[str] = mapped_column(default="")
     spec: Mapped[Json]
+    source: Mapped[str | None]  # the job that it is a clone of, which may be gone
     attempt: Mapped[int] = mapped_column(default=0)
     attempts_before: Mapped[int] = mapped_column(default=0)  # those before it last got further count no more
     num_steers: Mapped[int] = mapped_column(default=0)  # that people gave it so far, withdrawn ones among them
@@ -211,6 +212,7 @@ class ProbeRow(Base):
     origin: Mapped[str]
     num_steps: Mapped[int]
     seconds: Mapped[float]
+    ended_s: Mapped[float | None]
     bytes_sent: Mapped[int]
     density: Mapped[float | None]
     loss: Mapped[float | None]

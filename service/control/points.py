@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.control.columns import Sample, decode, encode, means
 from service.control.models import ChunkRow, PointRow, TrialRow
-from service.wire.records import INSURANCE_PREFIX
+from service.wire.records import INSURANCE_PREFIX, MAX_WHOLE
 
 
 def thin(values: Sequence[float | None], max_points: int) -> list[int]:
@@ -68,6 +68,20 @@ class Key(NamedTuple):
 
     trial_id: str
     name: str
+
+
+class Steps(NamedTuple):
+    """The steps from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    def holds(self, step: int) -> bool:
+        """Return whether the step is one of them."""
+        return self.first <= step <= self.last
+
+
+EVERY_STEP = Steps(0, MAX_WHOLE)
 
 
 # -- writing --------------------------------------------------------------------------------------------------
@@ -170,17 +184,46 @@ def _gone(table: type[ChunkRow] | type[PointRow], trial_id: str, *, is_all: bool
 # -- reading --------------------------------------------------------------------------------------------------
 
 
-def read(session: Session, key: Key, *, max_points: int) -> tuple[list[Sample], int]:
-    """Return the series thinned to `max_points`, both ends and the extremes kept, and how many points it has."""
+def read(session: Session, key: Key, *, max_points: int, within: Steps = EVERY_STEP) -> tuple[list[Sample], int]:
+    """Return the series thinned to `max_points`, both ends and the extremes kept, and how many points it has.
+
+    Both are of the steps `within` alone; the ends of a part of a long series are those of its thinned chunks.
+    """
     top = _top(session, key)
     cover = _cover(session, key, top)
-    rows = list(_rows(session, _is(PointRow, key) & (PointRow.step > _last_step(cover))))
-    total = sum(chunk.num_points for chunk in cover) + len(rows)
+    later = PointRow.step.between(max(_last_step(cover) + 1, within.first), within.last)
+    rows = list(_rows(session, _is(PointRow, key) & later))
+    total = _num_packed(session, key, cover, within) + len(rows)
     level = max((each for each in range(top + 1) if total >= max_points * FANOUT**each), default=0)
-    drawn = cover if level == top else _cover(session, key, level)
-    parts = [*((decode(chunk.data), level - chunk.level) for chunk in drawn), (rows, level)]
+    drawn = _reached(cover if level == top else _cover(session, key, level), within)
+    parts = [*((_inside(chunk, within), level - chunk.level) for chunk in drawn), (rows, level)]
     alike = [sample for part, lower in parts for sample in thinned(part, len(part) // FANOUT**lower)]
     return thinned(alike, max_points), total
+
+
+def _reached(chunks: Sequence[ChunkRow], within: Steps) -> list[ChunkRow]:
+    return [chunk for chunk in chunks if chunk.last_step >= within.first and chunk.first_step <= within.last]
+
+
+def _inside(chunk: ChunkRow, within: Steps) -> list[Sample]:
+    return [sample for sample in decode(chunk.data) if within.holds(sample.step)]
+
+
+def _num_packed(session: Session, key: Key, cover: Sequence[ChunkRow], within: Steps) -> int:
+    """Return how many packed points lie within; `cover` stands for all. The two ends are looked at point by point."""
+    reached = _reached(cover, within)
+    whole = [within.holds(chunk.first_step) and within.holds(chunk.last_step) for chunk in reached]
+    total = sum(chunk.num_points for chunk, is_whole in zip(reached, whole, strict=True) if is_whole)
+    for chunk in (chunk for chunk, is_whole in zip(reached, whole, strict=True) if not is_whole):
+        here = ChunkRow.first_step.between(chunk.first_step, chunk.last_step)
+        parts = session.scalars(select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == 0, here)).all()
+        total += sum(
+            part.num_points
+            if within.holds(part.first_step) and within.holds(part.last_step)
+            else len(_inside(part, within))
+            for part in _reached(parts, within)
+        )
+    return total
 
 
 def parts(session: Session, trial_ids: Sequence[str], name: str, *, max_points: int) -> dict[str, list[float | None]]:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.control import overfitting, points, stage_views
 from service.control.columns import Sample
-from service.control.models import EventRow, JobRow, ProbeRow, StageRow, TrialRow
+from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
 from service.errors import NotFound
 from service.job.advice import advice
 from service.job.priority import Priority
@@ -19,6 +19,7 @@ from service.job.states import TERMINAL, verbs_in
 from service.job.steering import is_steerable
 from service.wire.records import Bill, Line, RunEnd, ScheduleEntry
 from service.wire.views import (
+    AttemptView,
     Event,
     EventKind,
     JobProgress,
@@ -112,7 +113,17 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
         priority=Priority(job.priority),
         queue=None,
         advice=advice(spec),
+        source=job.source,
         spec=spec,
+    )
+
+
+def attempt_view(attempt: AttemptRow) -> AttemptView:
+    """Return the attempt as users see it."""
+    return AttemptView(
+        began_at=_moment(attempt.began_at),
+        ended_at=_moment_or_none(attempt.ended_at),
+        **_columns(attempt, ("number", "outcome", "reason")),
     )
 
 
@@ -211,21 +222,28 @@ def decided_stages(
     *,
     with_posterior: bool = False,
     only: Collection[tuple[str, int]] | None = None,
+    numbers: Collection[int] = (),
 ) -> tuple[StageView, ...]:
-    """Return the decided stages of `trials`, or `only` these, each with its probes; the posteriors are large."""
+    """Return the decided stages of `trials`, each with its probes; the posteriors are large.
+
+    `only` names stages by trial and number; `numbers` names those of every trial, empty: all.
+    """
     return tuple(
         stage_views.stage_view(trial, stage, probes.get(stage.stage, []), with_posterior=with_posterior)
         for trial in trials
-        for probes in [_probes(session, trial.id)]
-        for stage in _decided(session, trial.id)
+        for probes in [_probes(session, trial.id, numbers)]
+        for stage in _decided(session, trial.id, numbers)
         if only is None or (trial.id, stage.stage) in only
     )
 
 
-def _probes(session: Session, trial_id: str) -> dict[int, list[ProbeRow]]:
+def _probes(session: Session, trial_id: str, numbers: Collection[int]) -> dict[int, list[ProbeRow]]:
     """Return the trial's probes by stage, in the order in which they arrived."""
     found: dict[int, list[ProbeRow]] = {}
-    for row in session.scalars(select(ProbeRow).where(ProbeRow.trial_id == trial_id).order_by(ProbeRow.id)):
+    query = select(ProbeRow).where(ProbeRow.trial_id == trial_id)
+    if numbers:
+        query = query.where(ProbeRow.stage.in_(numbers))
+    for row in session.scalars(query.order_by(ProbeRow.id)):
         found.setdefault(row.stage, []).append(row)
     return found
 
@@ -235,17 +253,22 @@ def z_scores(session: Session, trial_id: str) -> list[float]:
     return [score for stage in _decided(session, trial_id) if (score := stage_views.z_score_of(stage)) is not None]
 
 
-def _decided(session: Session, trial_id: str) -> Iterable[StageRow]:
-    return session.scalars(select(StageRow).where(StageRow.trial_id == trial_id).order_by(StageRow.stage))
+def _decided(session: Session, trial_id: str, numbers: Collection[int] = ()) -> Iterable[StageRow]:
+    query = select(StageRow).where(StageRow.trial_id == trial_id)
+    if numbers:
+        query = query.where(StageRow.stage.in_(numbers))
+    return session.scalars(query.order_by(StageRow.stage))
 
 
 def _columns(row: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names}
 
 
-def series(session: Session, trial: TrialRow, name: str, *, max_points: int) -> Series:
-    """Return the trial's series `name`, thinned to `max_points`; empty where nothing was reported."""
-    kept, num_points = points.read(session, points.Key(trial.id, name), max_points=max_points)
+def series(
+    session: Session, trial: TrialRow, name: str, *, max_points: int, within: points.Steps = points.EVERY_STEP
+) -> Series:
+    """Return the trial's series `name` of these steps, thinned to `max_points`; empty where nothing was reported."""
+    kept, num_points = points.read(session, points.Key(trial.id, name), max_points=max_points, within=within)
     return series_of(trial, name, kept, num_points=num_points)
 
 

@@ -12,7 +12,19 @@ from service.control import divergence
 from service.job.advice import searching_budget
 from service.job.parts import LOSS, Direction, TrialSpec
 from service.job.states import TERMINAL
-from service.wire.views import ArmReport, Crossing, Estimate, JobReport, JobView, Series, TrialReport, TrialView
+from service.wire.records import Bill
+from service.wire.views import (
+    ArmReport,
+    Cost,
+    Crossing,
+    Estimate,
+    JobReport,
+    JobView,
+    Prices,
+    Series,
+    TrialReport,
+    TrialView,
+)
 
 CONFIDENCE = 0.95
 
@@ -43,6 +55,7 @@ def job_report(
     unsearched: Mapping[str, str | None],
     overfitted: Mapping[str, str | None],
     steered: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
+    prices: Prices | None = None,
 ) -> JobReport:
     """Return the report out of what is known by trial.
 
@@ -75,6 +88,7 @@ def job_report(
             target=targets.get(trial.seed),
             reached_after=_reached_after(by_metric[trial.trial_id], targets.get(trial.seed), direction),
             first=firsts.get(trial.seed) if trial.arm != first and trial.outcome == "completed" else None,
+            prices=prices,
         )
         for trial in trials
     ]
@@ -88,9 +102,18 @@ def job_report(
         metric=metric,
         best_arm=best(arms, metric, direction),
         metric_directions=directions,
+        prices=prices,
         arms=tuple(arms),
         trials=tuple(found),
     )
+
+
+def cost(bill: Bill, prices: Prices, *, num_workers: int) -> Cost:
+    """Return what a trial of so many workers, in all lanes together, comes to; what has no price costs nothing."""
+    hours = num_workers * (bill.seconds_training + bill.seconds_recovery) / 3600
+    gigabytes = num_workers * (bill.bytes_sent + bill.bytes_insurance + bill.bytes_recovery) / 1e9
+    money = hours * (prices.worker_hour or 0.0) + gigabytes * (prices.gb or 0.0)
+    return Cost(worker_hours=hours, gigabytes=gigabytes, money=money)
 
 
 def _targets(
@@ -122,6 +145,7 @@ def _trial_report(
     target: float | None,
     reached_after: float | None,
     first: Series | None,
+    prices: Prices | None,
 ) -> TrialReport:
     bill, unsearched = trial.bill, unsearched if isinstance(spec.controller, RateRange) else None
     return TrialReport(
@@ -131,6 +155,7 @@ def _trial_report(
         controller=spec.controller.kind,
         level_name=spec.replica.exchange.level_name,
         outcome=trial.outcome,
+        cost=None if prices is None else cost(bill, prices, num_workers=spec.workers.count * spec.lanes.count),
         line=trial.line,
         steps=trial.step,
         seconds=trial.seconds,

@@ -12,7 +12,7 @@ from service.control.report import job_report
 from service.job.parts import LOSS
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.wire.views import EventKind, JobReport, ScheduleView, Series, Snapshot
+from service.wire.views import EventKind, JobReport, Prices, ScheduleView, Series, Snapshot
 
 #: Series that the page draws.
 _DRAWN = ("loss", "validation_loss")
@@ -23,7 +23,9 @@ _RESET_IN = (JobState.QUEUED.value, JobState.STARTING.value)
 _REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKind.CHECKPOINT, EventKind.STEERED}
 
 
-def snapshot(session: Session, job_id: str, *, since: int | None, max_points: int) -> Snapshot:
+def snapshot(
+    session: Session, job_id: str, *, since: int | None, max_points: int, prices: Prices | None = None
+) -> Snapshot:
     """Return the job with all that its page shows; with `since` only what events behind that id are about.
 
     It is whole all the same where the change cannot be told: events are gone or too many, or steps were taken back.
@@ -42,7 +44,7 @@ def snapshot(session: Session, job_id: str, *, since: int | None, max_points: in
             stages=queries.decided_stages(session, found),
             schedules=schedules(session, job_id, found),
             series=_series(session, found, max_points=max_points),
-            report=report(session, job_id),
+            report=report(session, job_id, prices),
         )
     touched = {row.data["trial_id"] for row in changed if "trial_id" in row.data}
     kinds = {row.kind for row in changed}
@@ -55,7 +57,7 @@ def snapshot(session: Session, job_id: str, *, since: int | None, max_points: in
         stages=queries.decided_stages(session, trials, only=_stages(changed)),
         schedules=schedules(session, job_id, trials),
         series=_new_series(session, trials, changed, max_points=max_points),
-        report=report(session, job_id) if kinds & _REPORTED else None,
+        report=report(session, job_id, prices) if kinds & _REPORTED else None,
     )
 
 
@@ -64,7 +66,7 @@ def version(session: Session, job_id: str) -> str:
     return f"{queries.require(session, job_id).version}-{events.newest_of(session, job_id)}"
 
 
-def report(session: Session, job_id: str) -> JobReport:
+def report(session: Session, job_id: str, prices: Prices | None = None) -> JobReport:
     """Return what every trial and arm of the job came to."""
     found = queries.trials(session, job_id)
     curves = [queries.series(session, trial, "validation_loss", max_points=sys.maxsize) for trial in found]
@@ -87,6 +89,7 @@ def report(session: Session, job_id: str) -> JobReport:
         unsearched=reasons,
         overfitted=overfitted,
         steered=steered,
+        prices=prices,
     )
 
 

@@ -24,6 +24,7 @@ from service.control import (
     keys,
     listing,
     messages,
+    points,
     queries,
     snapshots,
     steers,
@@ -57,6 +58,7 @@ from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
 from service.wire.views import (
+    AttemptView,
     EventKind,
     EventPage,
     JobEdit,
@@ -64,6 +66,7 @@ from service.wire.views import (
     JobPage,
     JobReport,
     JobView,
+    Prices,
     ScheduleView,
     Series,
     Snapshot,
@@ -160,9 +163,16 @@ class Store:
     # Users
 
     def add_job(
-        self, spec: JobSpec, *, idempotency_key: str | None = None, by: Principal = LOCAL
+        self,
+        spec: JobSpec,
+        *,
+        idempotency_key: str | None = None,
+        source: str | None = None,
+        by: Principal = LOCAL,
     ) -> tuple[JobView, bool]:
-        """Queue a job of `by`; the flag says whether it is new. A known key of his gives its first job again.
+        """Queue a job of `by`, a clone of `source` if one is given; the flag says whether it is new.
+
+        A known key of his gives its first job again.
 
         Raises KeyReused when the key made another job, InvalidJob when it cannot learn from a job that it names, or
         its project has no such code as it names.
@@ -171,7 +181,7 @@ class Store:
         def add(session: Session) -> tuple[JobView, bool]:
             now = self._clock()
             kept_s = self.settings.idempotency_s
-            job, created = jobs.add(session, spec, by=by, key=idempotency_key, now=now, key_s=kept_s)
+            job, created = jobs.add(session, spec, by=by, key=idempotency_key, now=now, key_s=kept_s, source=source)
             if created:
                 audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec if created else None), created
@@ -242,24 +252,44 @@ class Store:
             return tuple(queries.trial_view(trial) for trial in queries.trials(session, job_id))
 
     def stages(
-        self, job_id: str, *, trial_id: str | None = None, with_posterior: bool = False
+        self,
+        job_id: str,
+        *,
+        trial_id: str | None = None,
+        numbers: Collection[int] = (),
+        with_posterior: bool = False,
     ) -> tuple[StageView, ...]:
-        """Return the decided stages, trial by trial, each with its probes, and its posterior if asked for."""
+        """Return the decided stages, trial by trial, each with its probes, and its posterior if asked for.
+
+        `numbers` are those of the stages that are wanted; empty: all.
+        """
         with self._reading() as session:
             found = queries.trials(session, job_id, trial_id=trial_id)
-            return queries.decided_stages(session, found, with_posterior=with_posterior)
+            return queries.decided_stages(session, found, numbers=numbers, with_posterior=with_posterior)
 
     def series(
-        self, job_id: str, name: str, *, trial_id: str | None = None, max_points: int = 2000
+        self,
+        job_id: str,
+        name: str,
+        *,
+        trial_id: str | None = None,
+        max_points: int = 2000,
+        within: points.Steps = points.EVERY_STEP,
     ) -> tuple[Series, ...]:
-        """Return one series per trial, thinned to `max_points`, extremes kept; raises NotFound for an unknown name."""
+        """Return one series per trial, thinned to `max_points`, extremes kept; raises NotFound for an unknown name.
+
+        `within` are the steps that are wanted; raises InvalidJob where the last of them is below the first.
+        """
         if max_points < 2:
             message = "`max_points` is at least 2"
             raise InvalidJob([Problem(pointer="/max_points", message=message, value=max_points)])
+        if within.last < within.first:
+            message = f"`last_step` is at least `first_step`, which is {within.first}, got {within.last}"
+            raise InvalidJob([Problem(pointer="/last_step", message=message, value=within.last)])
         with self._reading() as session:
             found = queries.trials(session, job_id, trial_id=trial_id)
             queries.require_series(session, found, name)
-            return tuple(queries.series(session, trial, name, max_points=max_points) for trial in found)
+            return tuple(queries.series(session, trial, name, max_points=max_points, within=within) for trial in found)
 
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
         """Return the learned schedules of the trials that match; of an unfinished one, what is decided."""
@@ -289,12 +319,19 @@ class Store:
         """Return what every trial and arm of the job came to."""
         with self._reading() as session:
             queries.require(session, job_id)
-            return snapshots.report(session, job_id)
+            return snapshots.report(session, job_id, self._prices)
 
     def snapshot(self, job_id: str, *, since: int | None = None, max_points: int = 1000) -> Snapshot:
         """Return all that the job's page shows, or what changed of it behind the event `since`; of one moment."""
         with self._reading() as session:
-            return snapshots.snapshot(session, job_id, since=since, max_points=max_points)
+            return snapshots.snapshot(session, job_id, since=since, max_points=max_points, prices=self._prices)
+
+    @property
+    def _prices(self) -> Prices | None:
+        hour, gigabyte = self.settings.price_worker_hour, self.settings.price_gb
+        if hour is None and gigabyte is None:
+            return None
+        return Prices(worker_hour=hour, gb=gigabyte, currency=self.settings.price_currency)
 
     def snapshot_version(self, job_id: str) -> str:
         """Return what differs between any two snapshots of the job that differ; raises NotFound."""
@@ -581,6 +618,13 @@ class Store:
                 made = f"its last is {job.attempt}" if job.attempt else "it has not had any yet"
                 raise NotFound(f"job `{job_id}` has no {'' if number is None else 'such '}attempt: {made}")
             return attempt_of(row)
+
+    def attempts(self, job_id: str) -> tuple[AttemptView, ...]:
+        """Return the lives that the job has had on the cluster, oldest first; raises NotFound."""
+        with self._reading() as session:
+            queries.require(session, job_id)
+            query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
+            return tuple(map(queries.attempt_view, session.scalars(query)))
 
     def attempts_without_log(self) -> tuple[Attempt, ...]:
         """Return the attempts, live or ended, whose whole log was not taken over from Ray."""

@@ -80,6 +80,7 @@ class ProbeResult(BaseModel):
     origin: str
     num_steps: Count
     seconds: float
+    ended_s: float | None = Field(None, description="training clock when its end was told; null: not known")
     bytes_sent: Count
     density: float | None
     loss: float | None = Field(description="mean training loss of the last half; null: diverged")
@@ -157,6 +158,17 @@ class Bill(Record):
     seconds_training: float = Field(0.0, description="the whole training clock, search included")
     seconds_evaluation: float = 0.0
     seconds_checkpoint: float = 0.0
+    steps_timed: Count = Field(0, description="whose time is split below, probes' included; 0: it was not measured")
+    seconds_compute: float = Field(0.0, description="of these steps: forward, backward, update; mean over workers")
+    seconds_exposed: float = Field(
+        0.0, description="of these steps: waiting for the exchange, or inside an average; with `seconds_compute` all"
+    )
+    seconds_compress: float = Field(
+        0.0, description="the exchange's own work in these steps, of which backward may hide a part"
+    )
+    seconds_wire: float = Field(
+        0.0, description="inside collectives in these steps, waits for others included; backward may hide a part"
+    )
     steps: Count = Field(0, description="committed")
     steps_search: Count = 0
     steps_taken_back: Count = Field(0, description="of commits that diverged or were rolled back")

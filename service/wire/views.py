@@ -97,6 +97,7 @@ class JobView(View):
     )
     verbs: tuple[Verb, ...] = Field(description="what may be asked of it in this state")
     labels: dict[str, str]
+    source: str | None = Field(None, description="the job that it is a clone of; null: it is none")
     notes: str = Field("", description="its users' own words on it")
     archived: bool = Field(False, description="lists leave it out unless they are asked")
     priority: Priority = Priority.NORMAL
@@ -285,7 +286,7 @@ class ScheduleView(View):
 class EventKind(StrEnum):
     """The kinds of events, and what their `data` has."""
 
-    JOB = "job"  # state, reason, version, attempt
+    JOB = "job"  # state, reason, version, attempt, and the training clocks of the trials under way
     JOB_DELETED = "job_deleted"  # name
     TRIAL_STARTED = "trial_started"  # trial_id, backend, device
     PROGRESS = "progress"  # trial_id and its newest step, seconds, rate, level, losses, bytes_sent
@@ -295,6 +296,7 @@ class EventKind(StrEnum):
     CHECKPOINT = "checkpoint"  # trial_id, stage, step
     TRIAL_FINISHED = "trial_finished"  # trial_id, outcome, validation_loss
     STEERED = "steered"  # steer (null: none was added), withdrawn (ids), by
+    REPAIR = "repair"  # trial_id, seconds and absences so far, and how many repairs there were
     WEBHOOK = "webhook"  # outcome, tries, reason
     GAP = "gap"  # after: events behind this id are lost to the reader
 
@@ -316,6 +318,16 @@ class EventPage(View):
     events: tuple[Event, ...]
     next_after: int = Field(description="`after` of the next page; also where a stream would go on")
     gap: bool = Field(description="events behind `after` are gone; the page begins with the oldest that is left")
+
+
+class AttemptView(View):
+    """A life of a job on the cluster: from its workers' start to a pause, an end, or a fault."""
+
+    number: int
+    began_at: datetime
+    ended_at: datetime | None = Field(description="null: it lives")
+    outcome: str | None = Field(description="succeeded, failed, cancelled, paused; null: it lives")
+    reason: str
 
 
 class ArtifactKind(StrEnum):
@@ -343,6 +355,22 @@ class Artifact(View):
     created_at: datetime | None = Field(description="null: made when it is asked for, or not known")
 
 
+class Prices(View):
+    """The operator's prices."""
+
+    worker_hour: float | None = Field(description="null: not charged")
+    gb: float | None = Field(description="of 10^9 bytes that workers send; null: not charged")
+    currency: str
+
+
+class Cost(View):
+    """The price of a trial, at the operator's present prices."""
+
+    worker_hours: float = Field(description="of all workers, on the training clock and in recoveries")
+    gigabytes: float = Field(description="what the busiest worker sent in every way, times the workers")
+    money: float
+
+
 class Crossing(View):
     """When the first arm reached the validation loss another ended at; seconds on each training clock."""
 
@@ -365,6 +393,7 @@ class TrialReport(View):
     validation_loss: float | None
     validation_metrics: dict[str, float | None]
     bill: Bill
+    cost: Cost | None = Field(None, description="null: the operator has set no price")
     target: float | None = Field(
         None, description="the worst value of the objective's metric at which an arm ended with this seed"
     )
@@ -416,6 +445,7 @@ class JobReport(View):
         description="the best mean of the metric among the arms that diverged least; null: not all finished"
     )
     metric_directions: dict[str, Direction]
+    prices: Prices | None = Field(None, description="the operator's; null: none is set")
     arms: tuple[ArmReport, ...]
     trials: tuple[TrialReport, ...]
 

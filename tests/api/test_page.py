@@ -42,14 +42,14 @@ def test_scripts_call_what_the_module_of_requests_exports() -> None:
     assert called and called <= exported
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(DASHBOARD)))
 def test_scripts_build_no_markup_out_of_text(script: Path) -> None:
     source = script.read_text()
 
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", source)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(DASHBOARD)))
 def test_scripts_import_what_exists(script: Path) -> None:
     for names, source in re.findall(r'import (?:\{([^}]*)\}|\* as \w+) from "(\.[\w./]+)"', script.read_text()):
         exported = (script.parent / source).read_text()
@@ -58,8 +58,7 @@ def test_scripts_import_what_exists(script: Path) -> None:
 
 
 def test_every_verb_is_explained_on_its_button() -> None:
-    source = (DASHBOARD / "pages" / "job" / "controls.js").read_text()
-    meanings = re.search(r"const MEANING = \{(.*?)\};", source, re.DOTALL)
+    meanings = re.search(r"const MEANING = \{(.*?)\};", (DASHBOARD / "pages/job/controls.js").read_text(), re.DOTALL)
 
     assert meanings is not None
     assert re.findall(r"^  (\w+): ", meanings[1], re.MULTILINE) == [*Verb, "clone"]

@@ -3,7 +3,7 @@
 import pytest
 
 from service.cluster.trial_ledger import Measured, Progress
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import Segment, SegmentResult, StepTimes
 from trainers.training.group import Recovery
 
 
@@ -140,3 +140,17 @@ def test_the_bill_says_the_most_that_was_kept_for_backward() -> None:
         progress.charge(_result(0, 5).model_copy(update={"saved_bytes": saved}), is_probe=False)
 
     assert progress.bill.saved_bytes == 90
+
+
+def test_the_split_of_time_is_of_the_steps_that_were_timed_alone() -> None:
+    times = StepTimes(compute=0.04, exposed=0.02, compress=0.01, wire=0.03)
+    progress = Progress()
+
+    progress.charge(_result(0, 5).model_copy(update={"times": times}), is_probe=True)
+    progress.charge(_result(5, 5).model_copy(update={"times": times}), is_probe=False)
+    progress.charge(_result(10, 7), is_probe=False)
+    progress.charge_warm_up(_result(0, 3).model_copy(update={"times": times}))
+
+    bill = progress.bill
+    assert (bill.steps_timed, bill.seconds_compute, bill.seconds_exposed) == (10, 0.08, 0.04)
+    assert (bill.seconds_compress, bill.seconds_wire) == (0.02, 0.06)

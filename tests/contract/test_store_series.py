@@ -2,7 +2,8 @@
 
 import pytest
 
-from service.errors import NotFound
+from service.control.points import Steps
+from service.errors import InvalidJob, NotFound
 from service.wire.records import (
     MetricPoints,
 )
@@ -53,3 +54,25 @@ def test_of_a_step_that_comes_twice_in_a_batch_the_last_value_stays(store, drive
     driver.send(points(driver.trial_id, [0, 1, 1], [3.0, 2.0, 1.0]), stream=driver.trial_id)
 
     assert store.series(driver.job_id, "loss")[0].values == (3.0, 1.0)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 9), (1000, 1100), (1023, 5120), (4090, 20_000), (20_500, 30_000)])
+def test_a_range_of_a_long_series_is_that_of_all_its_points(store, driver, first, last):
+    values = [float(step % 97) for step in range(21_000)]
+    for start in range(0, 21_000, 3000):
+        batch = points(driver.trial_id, range(start, start + 3000), values[start : start + 3000])
+        driver.send(batch, stream=driver.trial_id)
+
+    (whole,) = store.series(driver.job_id, "loss", max_points=30_000, within=Steps(first, last))
+    (few,) = store.series(driver.job_id, "loss", max_points=60, within=Steps(first, last))
+
+    expected = range(first, min(last + 1, 21_000))
+    assert (whole.steps, whole.num_points) == (tuple(expected), len(expected))
+    assert whole.values == tuple(values[first : last + 1])
+    assert set(few.steps) <= set(expected) and few.num_points == len(expected)
+    assert min(10, len(expected)) <= len(few.steps) <= 60 and max(few.values) == max(whole.values)
+
+
+def test_a_range_that_ends_before_it_begins_is_refused(store, driver):
+    with pytest.raises(InvalidJob, match="`last_step` is at least `first_step`, which is 9, got 8"):
+        store.series(driver.job_id, "loss", within=Steps(9, 8))

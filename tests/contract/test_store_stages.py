@@ -232,3 +232,13 @@ def test_a_closed_stage_keeps_the_bill_of_its_own_end(store, driver):
         driver.close(stage, num_steps=10, step=10 * (stage + 1), bill=Bill(bytes_sent=sent), resume={})
 
     assert [stage.bill.bytes_sent for stage in store.stages(driver.job_id)] == [500, 900]
+
+
+def test_stages_that_are_asked_for_by_number_come_alone_with_all_that_is_theirs(store, driver):
+    for stage in range(3):
+        driver.decide(stage, first_step=10 * stage)
+        driver.close(stage, step=10 * stage + 10, num_steps=10, bill=BILL, resume={})
+
+    every = store.stages(driver.job_id, with_posterior=True)
+
+    assert store.stages(driver.job_id, numbers=[2, 0, 7], with_posterior=True) == (every[0], every[2])

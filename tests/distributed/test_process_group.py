@@ -15,6 +15,7 @@ from tests.patience import PATIENCE_S
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
@@ -250,3 +251,27 @@ def test_workers_do_not_outlive_the_process_that_made_them(tmp_path: Path):
         gone += ready
 
     assert sorted(gone) == sorted(ends)
+
+
+@pytest.mark.parametrize("exchange", [DENSE, SPARSE])
+def test_a_steps_time_is_split_into_what_it_computed_and_what_it_waited_for(exchange):
+    link = EmulateLink(mbps=20, latency_ms=1)
+    with ProcessGroup(config(SGD, exchange, link=link), 2, device="cpu") as group:
+        result = group.run(Segment(num_steps=4, learning_rate=0.1, level=0.01 if exchange is SPARSE else None))
+
+    times, steps_s = result.times, sum(result.step_seconds)
+    traffic_s = 8 * max(sum(rank.values()) for rank in result.bytes_sent) / (link.mbps * 1e6)
+    assert times is not None
+    assert min(times.compute, times.exposed, times.compress, times.wire) > 0
+    assert times.compute + times.exposed <= steps_s + 1e-6  # which is the slowest rank's, these are means
+    assert traffic_s <= times.wire <= steps_s  # the pacer holds collectives back for as long as that
+    assert times.exposed <= 1.05 * (times.wire + times.compress) + 0.05  # one waits for nothing else, but wakes up late
+
+
+def test_the_time_of_averages_is_waited_for():
+    sync = LocalSgdConfig(period=2)
+    with ProcessGroup(config(SGD, DENSE, sync=sync, link=EmulateLink(mbps=20)), 2, device="cpu") as group:
+        result = group.run(Segment(num_steps=4, learning_rate=0.1))
+
+    assert result.times is not None
+    assert result.times.exposed >= result.times.wire > 0

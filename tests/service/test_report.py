@@ -9,7 +9,7 @@ from service.control.report import estimate, t_quantile
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.records import Bill
-from service.wire.views import JobView, Series, TrialView
+from service.wire.views import JobView, Prices, Series, TrialView
 
 JOB = JobSpec.model_validate(
     {
@@ -200,3 +200,19 @@ def test_an_arm_that_diverged_on_fewer_seeds_is_better() -> None:
 
     assert found.best_arm == "dense"
     assert [arm.num_diverged for arm in found.arms] == [1, 0]
+
+
+def test_a_cost_counts_all_workers_in_every_way_that_they_were_used() -> None:
+    bill = Bill(
+        seconds_training=1700.0,
+        seconds_recovery=100.0,
+        bytes_sent=2 * 10**9,
+        bytes_insurance=10**9,
+        bytes_recovery=10**9,
+    )
+
+    both = report.cost(bill, Prices(worker_hour=0.5, gb=0.1, currency="EUR"), num_workers=4)
+    hours = report.cost(bill, Prices(worker_hour=0.5, gb=None, currency=""), num_workers=4)
+
+    assert (both.worker_hours, both.gigabytes, both.money) == (2.0, 16.0, pytest.approx(2.6))
+    assert hours.money == 1.0

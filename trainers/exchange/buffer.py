@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,7 @@ class GradientBuffer:
         self._missing: Counter[int] = Counter()  # layers that backward has yet to fill, by bucket
         self._expects = self._has_failed = False
         self._pooled: set[int] = set()
+        self.waited_s = 0.0  # that `wait` has waited for backward since the beginning
         self.part()
 
     def part(self) -> None:
@@ -177,7 +179,9 @@ class GradientBuffer:
 
     def wait(self, bucket: Bucket) -> Tensor:
         """Return the bucket's gradient, a view, when backward has filled it and it is pooled; raises BackwardFailed."""
+        started = time.monotonic()
         self._filled[bucket.index].wait()
+        self.waited_s += time.monotonic() - started
         if self._has_failed:
             raise BackwardFailed
         if self.gradient.is_cuda:

@@ -1,5 +1,6 @@
 """The one thread that exchanges gradients, step by step and bucket by bucket, beside backward."""
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ class Communication:
     def __init__(self, buffer: GradientBuffer, device: torch.device, *, threads: int) -> None:
         self._buffer, self._device = buffer, device
         self._thread = own_thread("wiretune-exchange", device, threads=threads)
+        self.exposed_s = 0.0  # that `outcome` has waited since the beginning, on the host
+        self.busy_s = 0.0  # that exchanges have taken, without their waits for backward
 
     @contextmanager
     def beside(self, step: Callable[[], Exchanged]) -> Iterator[Future[Exchanged]]:
@@ -51,7 +54,9 @@ class Communication:
 
     def outcome(self, pending: Future[Exchanged]) -> Exchanged:
         """Return what came of the step, after the body; raises what it raised."""
+        started = time.monotonic()
         outcome = pending.result()
+        self.exposed_s += time.monotonic() - started
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).wait_event(self._sent)
         return outcome
@@ -59,7 +64,9 @@ class Communication:
     def _run(self, step: Callable[[], Exchanged], asked: torch.cuda.Event | None) -> Exchanged:
         if asked is not None:  # before that, a GPU has not computed what the step is given beside the buffer: the loss
             torch.cuda.current_stream(self._device).wait_event(asked)
+        started, waited_s = time.monotonic(), self._buffer.waited_s
         outcome = step()
+        self.busy_s += time.monotonic() - started - (self._buffer.waited_s - waited_s)
         if self._device.type == "cuda":
             self._sent = torch.cuda.current_stream(self._device).record_event()
         return outcome

@@ -114,26 +114,32 @@ class Connection:
     def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
         """Send `tensor` to rank `to`, which receives one of the same shape."""
         # Paced before it leaves: the receiver may have waited for long, and is not to have it sooner.
-        self._pace(self._now(tensor), parts, collectives.point_to_point)
+        started = self._now(tensor)
+        self._pace(started, parts, collectives.point_to_point)
         with among_peers():
             dist.send(self._staged(tensor), group=self.group, group_dst=to)
         self.charge(parts, collectives.point_to_point)
+        self._note_seconds(started)
 
     def receive(self, like: Tensor, source: int) -> Tensor:
         """Return the tensor that rank `source` sends, of the shape of `like`."""
+        started = self._now(like)
         staged = torch.empty_like(self._staged(like))
         with among_peers():
             dist.recv(staged, group=self.group, group_src=source)
+        self._note_seconds(started)
         return staged.to(like.device)
 
     def broadcast(self, tensor: Tensor, source: int, parts: Parts) -> None:
         """Overwrite `tensor` by that of rank `source`."""
+        started = self._now(tensor)
         if self.rank == source:
-            self._pace(self._now(tensor), parts, collectives.broadcast)  # before it leaves, as in `send`
+            self._pace(started, parts, collectives.broadcast)  # before it leaves, as in `send`
         if self.num_workers > 1:
             with self._in_place(tensor) as staged:
                 dist.broadcast(staged, group=self.group, group_src=source)
         self.charge(parts, collectives.broadcast)
+        self._note_seconds(started)
 
     def mean(self, number: float, purpose: Purpose = "control") -> float:
         """Return the mean of one float32 over the ranks, with equal bits on all."""
@@ -165,6 +171,11 @@ class Connection:
     def _account(self, started: float, parts: Parts, traffic: "collectives.Collective") -> None:
         self.charge(parts, traffic)
         self._pace(started, parts, traffic)
+        self._note_seconds(started)
+
+    def _note_seconds(self, started: float) -> None:
+        if self.num_workers > 1:
+            self.ledger.wire_s += time.monotonic() - started
 
     def charge(self, parts: Parts, traffic: "collectives.Collective") -> None:
         """Bill a tensor of `parts`, by purpose, that a collective of such `traffic` sends."""

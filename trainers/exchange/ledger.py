@@ -1,4 +1,4 @@
-"""Bytes this rank sent, by purpose."""
+"""Bytes this rank sent, by purpose, and the seconds that its collectives took."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,6 +12,7 @@ class Ledger:
         self._bytes: dict[Purpose, int] = {}
         self.payload = payload
         self.total = 0  # of all purposes since the beginning, whatever was taken
+        self.wire_s = 0.0  # inside collectives since the beginning: waiting for peers, sending, and the pacer's wait
 
     def charge(self, parts: Mapping[Purpose, int], sent: Callable[[int], int]) -> None:
         """Charge a tensor of `parts` (bytes by purpose); `sent` maps its bytes to bytes on the wire."""

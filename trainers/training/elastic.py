@@ -13,11 +13,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from trainers import overload
 from trainers.overload import explained
-from trainers.segment import Purpose, Segment, SegmentResult
+from trainers.segment import Purpose, Segment, SegmentResult, StepTimes
 from trainers.training.call_results import Outcome, WorkerLost, judge
 from trainers.training.group import Group, Recovery, WorkerGroup, merge
 from trainers.training.replica import BEFORE_MEETING
@@ -292,11 +293,13 @@ def _in_a_row(rounds: Sequence[SegmentResult]) -> SegmentResult:
 
 
 def _sums(results: Sequence[SegmentResult]) -> dict[str, Any]:
-    """Return the bytes of each rank over all `results`, by purpose."""
-    return {
+    """Return the bytes of each rank over all `results`, by purpose, and the times of all their steps."""
+    sent = {
         field: tuple(map(_sum, zip(*(getattr(each, field) for each in results), strict=True)))
         for field in ("bytes_sent", "bytes_within")
     }
+    times = [each.times for each in results if each.times is not None]
+    return sent | {"times": reduce(StepTimes.plus, times) if len(times) == len(results) else None}
 
 
 def _sum(by_result: Sequence[Mapping[Purpose, int]]) -> dict[Purpose, int]:

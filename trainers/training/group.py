@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from trainers import overload
 from trainers.exchange.topology import Nodes
-from trainers.segment import Direction, Evaluation, Segment, SegmentResult
+from trainers.segment import Direction, Evaluation, Segment, SegmentResult, StepTimes
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.training.checkpoint import Shard, commit_manifest
@@ -169,8 +169,19 @@ def merge(results: list[SegmentResult], *, leaves_out: bool = False) -> SegmentR
             "alignments": _means([result.alignments for result in results])[:num_finite],
             "diverged": num_finite < len(losses) or any(result.diverged for result in results),
             "saved_bytes": max(result.saved_bytes for result in results),
+            "times": _mean_times([result.times for result in results]),
         }
         | _bytes(results)
+    )
+
+
+def _mean_times(times: Sequence[StepTimes | None]) -> StepTimes | None:
+    """Return the mean over ranks; None: not all of them measure it."""
+    known = [each for each in times if each is not None]
+    if len(known) < len(times):
+        return None
+    return StepTimes(
+        **{name: statistics.fmean(getattr(each, name) for each in known) for name in StepTimes.model_fields}
     )
 
 

@@ -30,7 +30,7 @@ from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
-from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
+from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import group_conflict
@@ -83,6 +83,7 @@ class Replica:
         self._feed = feed.build(self.workload, config, num_workers)
         self._blocks = blocks.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
         self._single = EveryStep(DenseExchange(self._buffer, Connection(1, pacing.Unpaced(), Ledger())))
+        self._met_s = 0.0  # of the wire's seconds, those inside averages
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
         self._random = RandomState(config.seed * 65_536 + rank, self.device)
@@ -242,7 +243,7 @@ class Replica:
         which `meet` then does. A rank with a `pace` below 1 trains this share of the steps, the first one included, and
         leaves out the others, whose results are those of the one before.
         """
-        first_step, self._held = self.step, None
+        first_step, self._held, before = self.step, None, self._stopwatch()
         sent: list[Exchanged] = []
         scales: list[Tensor] = []
         alignments: list[Tensor] = []
@@ -290,6 +291,7 @@ class Replica:
             bytes_dense=(len(sent) + diverged) * dense_step.bytes,
             density=mean_density(sent),
             threshold=self._exchange.threshold,
+            times=self._times(before, sum(seconds)),
             saved_bytes=self._saved.num_bytes,
             diverged=diverged,
             steps_to_meeting=self._sync.steps_to_meeting,
@@ -302,12 +304,14 @@ class Replica:
         After PeerLost, `restore(BEFORE_MEETING)` undoes whatever was done of it.
         """
         assert self._held is not None
-        started = time.monotonic()
+        started, before = time.monotonic(), self._stopwatch()
         outcome = self._advanced(*self._held)
+        took = time.monotonic() - started
         return SegmentResult(
             first_step=self.step - 1,
             losses=() if outcome.diverged else (outcome.loss,),
-            step_seconds=() if outcome.diverged else (time.monotonic() - started,),
+            step_seconds=() if outcome.diverged else (took,),
+            times=None if outcome.diverged else self._times(before, took),
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
             bytes_dense=0,
@@ -389,11 +393,30 @@ class Replica:
 
     def _advanced(self, outcome: Exchanged, update: Update) -> Exchanged:
         """Have the policy do what is due after the step; returns what is known then."""
+        wire_s = self._wire_s()
         met = self._sync.advance(outcome, update)
+        self._met_s += self._wire_s() - wire_s
         if math.isfinite(met.loss) and not math.isfinite(outcome.loss):  # an average of the others, without this rank
             self._optimizer.forget_lost()
             model.forget_lost(self.model)
         return met
+
+    def _wire_s(self) -> float:
+        """Return what this rank's collectives have taken since the beginning."""
+        return self._node_links.between.ledger.wire_s + self._node_links.within.ledger.wire_s
+
+    def _stopwatch(self) -> StepTimes:
+        """Return the times since the beginning; `compute` is not among them."""
+        exchange, wire_s = self._communication, self._wire_s()
+        compress_s = exchange.busy_s - (wire_s - self._met_s)
+        return StepTimes(compute=0.0, exposed=exchange.exposed_s + self._met_s, compress=compress_s, wire=wire_s)
+
+    def _times(self, before: StepTimes, steps_s: float) -> StepTimes | None:
+        """Return the times of steps that took `steps_s` together, since `before`; None where no host's clock can."""
+        if self.device.type != "cpu":
+            return None
+        took = {name: max(0.0, value - getattr(before, name)) for name, value in self._stopwatch()}
+        return StepTimes(**took | {"compute": max(0.0, steps_s - took["exposed"])})
 
     def _update(self, loss: float) -> None:
         """Step with the gradient in the buffer, which is that of `loss`."""

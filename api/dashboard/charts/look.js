@@ -26,3 +26,20 @@ export function logAxis(values, write) {
     : { autorangeoptions: { include: [least / margin, most * margin] } }; // else a line lies on the edge
   return { type: "log", tickvals, ticktext: tickvals.map((value) => write(value)), ...around };
 }
+
+// Lines of one look as one, with gaps between them: forty lines cost what one does. Each has {x, y} and a label, which
+// becomes its points' text.
+export function joined(lines, looks) {
+  const groups = new Map();
+  for (const line of lines) groups.set(looks(line), [...(groups.get(looks(line)) ?? []), line]);
+  const apart = (group, of) => group.flatMap((line, at) => (at ? [null, ...of(line)] : of(line)));
+  return [...groups.values()].map((group) => ({
+    first: group[0], x: apart(group, (line) => line.x), y: apart(group, (line) => line.y), text: apart(group, (line) => line.x.map(() => line.label)),
+  }));
+}
+
+// A colour that lets through what is behind it.
+export function tint(hex, opacity) {
+  const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  return `rgba(${parts.join(",")},${opacity})`;
+}

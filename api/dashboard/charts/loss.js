@@ -1,27 +1,173 @@
-// The loss, by the training clock.
+// The loss of training and validation, what was forecast, and where the best weights are.
 
-import { duration, loss, timeAxis } from "../units.js";
-import { colour, entry, logAxis, look } from "./look.js";
+import { duration, loss, number } from "../units.js";
+import { between } from "./axis.js";
+import { colour, joined, logAxis, look, tint } from "./look.js";
 
-// Loss over the training clock: steps thin, validation bold.
-export function lossChart(training, validation) {
-  const last = (values) => values.findLast((value) => value !== null);
-  const { unit, per } = timeAxis(Math.max(0, ...[...training, ...validation].map((each) => each.seconds.at(-1) ?? 0)));
-  const lines = (series, name, width, opacity, mode) => series.filter((each) => each.values.length).map((each) => ({
-    type: "scatter", mode, x: each.seconds.map((value) => value / per), y: each.values, opacity, ...entry(each, mode !== "lines"),
-    line: mode === "lines" ? { color: colour(each.arm_index), width } : look(each, width), marker: { size: 5 },
-    hovertemplate: `${each.label} ${name}: %{y:.4f}<br>%{x:.4~g} ${unit}<extra></extra>`,
+const ON_THE_GRID = 300; // points of a mean over seeds
+
+// An exponential moving average that begins at the first value; a missing value stays missing.
+export function smoothed(values, weight) {
+  let [sum, total] = [0, 0];
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    total = weight * total + (1 - weight);
+    return sum / total;
+  });
+}
+
+// The mean of some lines, and ± 1 standard deviation but no further than the outermost line, where all of them are known;
+// null where they do not overlap. A band beyond all lines would reach below 0, which a logarithmic axis cannot show.
+export function meanOf(lines) {
+  const known = lines.map(({ x, y }) => {
+    const there = x.map((_, at) => at).filter((at) => y[at] !== null && x[at] !== null);
+    return { x: there.map((at) => x[at]), y: there.map((at) => y[at]) };
+  });
+  const [low, high] = [Math.max(...known.map((line) => line.x[0] ?? Infinity)), Math.min(...known.map((line) => line.x.at(-1) ?? -Infinity))];
+  if (!(low <= high)) return null;
+  const longest = Math.max(...known.map((line) => line.x.length));
+  const count = low === high ? 1 : Math.max(2, Math.min(ON_THE_GRID, longest));
+  const x = Array.from({ length: count }, (_, at) => (count === 1 ? low : low + ((high - low) * at) / (count - 1)));
+  const values = known.map((line) => x.map(between(line.x, line.y)));
+  const mean = x.map((_, at) => values.reduce((sum, each) => sum + each[at], 0) / values.length);
+  const std = x.map((_, at) => (values.length < 2 ? 0
+    : Math.sqrt(values.reduce((sum, each) => sum + (each[at] - mean[at]) ** 2, 0) / (values.length - 1))));
+  const [upper, lower] = [1, -1].map((sign) => mean.map((value, at) => {
+    const seen = values.map((each) => each[at]);
+    return sign > 0 ? Math.min(value + std[at], Math.max(...seen)) : Math.max(value - std[at], Math.min(...seen));
   }));
-  const ends = validation.filter((each) => last(each.values) !== undefined);
+  return { x, mean, upper, lower };
+}
+
+// `choice`: {smooth, isLogLoss, isLogAxis, isEach}. `stages` are those of one trial, which are shaded; `trials` all.
+export function lossChart({ training, validation, trials, stages, place, choice }) {
+  const drawn = (series, weight) => series.filter((each) => each.values.length)
+    .map((each) => ({ ...each, x: place.along(each), y: weight ? smoothed(each.values, weight) : each.values }));
+  const [trained, validated] = [drawn(training, choice.smooth), drawn(validation, 0)];
+  const isMean = !choice.isEach && new Set(trials.map((each) => each.arm)).size < trials.length;
+  const floor = [...training, ...validation].reduce((least, each) => each.values.reduce((low, value) => (value > 0 && value < low ? value : low), least), Infinity);
+  const around = { stages, place, lines: trained, floor: Number.isFinite(floor) ? floor : 0 };
+  const values = [...trained, ...validated].flatMap((each) => each.y);
   return {
-    traces: [...lines(training, "training", 1, 0.35, "lines"), ...lines(validation, "validation", 2.2, 1, "lines+markers")],
-    layout: { xaxis: { title: { text: `training clock, ${unit}<br>thin: training, bold: validation` }, rangemode: "tozero" },
-      yaxis: { title: { text: "loss" }, ...logAxis([...training, ...validation].flatMap((each) => each.values), String) } },
-    label: ends.map((each) => `${each.label} validation loss now ${loss(last(each.values))}`).join("; ") || "no points yet",
+    traces: [...fans(around),
+      ...(isMean ? meanLines(trained, validated, place) : [...lines(trained, "training", place), ...lines(validated, "validation", place)]),
+      ...rollBacks(around), ...bests(trials, validation, place)],
+    layout: { height: 420, shapes: shades(stages, place),
+      xaxis: { title: { text: `${place.title}<br>thin: training, bold: validation` }, ...(choice.isLogAxis ? { type: "log" } : { rangemode: "tozero" }) },
+      yaxis: { title: { text: "loss" }, ...(choice.isLogLoss ? logAxis(values, String) : {}) } },
+    label: labelOf(trials, validation),
     columns: [["trial", (row) => row.label, "name"], ["clock", (row) => duration(row.seconds), "number"],
       ["step", (row) => String(row.step), "number"],
       ["validation loss", (row) => (row.value === null ? "diverged" : loss(row.value)), "number"]],
-    rows: validation.flatMap(({ label, steps, seconds, values }) =>
-      values.map((value, at) => ({ label, value, step: steps[at], seconds: seconds[at] }))),
+    rows: validation.flatMap(({ label, steps, seconds, values: measured }) =>
+      measured.map((value, at) => ({ label, value, step: steps[at], seconds: seconds[at] }))),
   };
+}
+
+function labelOf(trials, validation) {
+  const now = validation.flatMap((each) => {
+    const value = each.values.findLast((one) => one !== null);
+    return value === undefined ? [] : [`${each.label} validation loss now ${loss(value)}`];
+  });
+  const best = trials.filter((each) => each.outcome === "completed" && each.exported_step !== null)
+    .map((each) => `best weights of ${each.label} after ${each.exported_step} steps`);
+  return [...now, ...best].join("; ") || "no points yet";
+}
+
+function lines(series, name, { unit }) {
+  const isTraining = name === "training";
+  return joined(series, (each) => each.arm).map(({ first, ...line }) => ({
+    type: "scatter", mode: isTraining ? "lines" : "lines+markers", ...line, opacity: isTraining ? 0.4 : 1,
+    name: first.arm, legendgroup: first.arm, showlegend: !isTraining, marker: { size: 5 },
+    line: isTraining ? { color: colour(first.arm_index), width: 1 } : look(first, 2.2),
+    hovertemplate: `%{text} ${name}: %{y:.4f}<br>%{x:.4~g} ${unit}<extra></extra>`,
+  }));
+}
+
+// An arm's seeds as their mean, and ± 1 standard deviation around it.
+function meanLines(trained, validated, { unit }) {
+  const arms = [...new Map([...trained, ...validated].map((each) => [each.arm, each])).values()];
+  return arms.flatMap((arm) => [[trained, "training"], [validated, "validation"]].flatMap(([series, name]) => {
+    const own = series.filter((each) => each.arm === arm.arm);
+    const found = own.length ? meanOf(own) : null;
+    if (!found) return [];
+    const isBold = name === "validation";
+    const base = { type: "scatter", mode: "lines", legendgroup: arm.arm };
+    return [
+      { ...base, x: [...found.x, ...found.x.toReversed()], y: [...found.upper, ...found.lower.toReversed()], showlegend: false,
+        line: { width: 0 }, fill: "toself", fillcolor: tint(colour(arm.arm_index), isBold ? 0.22 : 0.1), hoverinfo: "skip" },
+      { ...base, x: found.x, y: found.mean, name: `${arm.arm}, mean of ${own.length} seeds ± 1 std`, showlegend: isBold,
+        line: isBold ? look(arm, 2.2) : { color: colour(arm.arm_index), width: 1 }, opacity: isBold ? 1 : 0.5,
+        hovertemplate: `${arm.arm} ${name}, mean: %{y:.4f}<br>%{x:.4~g} ${unit}<extra></extra>` },
+    ];
+  }));
+}
+
+// Every second stage, in one shape: hundreds are slow.
+function shades(stages, place) {
+  const spans = stages.filter((stage) => stage.stage % 2 && stage.num_steps)
+    .map((stage) => [place.from(stage.trial_id, stage.first_step), place.to(stage.trial_id, stage.first_step + stage.num_steps)])
+    .filter(([from, to]) => from !== null && to !== null);
+  if (!spans.length) return [];
+  return [{ type: "path", yref: "paper", layer: "below", line: { width: 0 }, fillcolor: "rgba(128,128,128,0.13)",
+    path: spans.map(([from, to]) => `M${from},0V1H${to}V0Z`).join("") }];
+}
+
+const lossAt = (lines, trial, step) => {
+  const line = lines.find((each) => each.trial_id === trial);
+  return line ? between(line.steps, line.y)(step) : null;
+};
+
+// From the loss at which a stage began to what was forecast of its end, ± 2 standard deviations.
+function fans({ stages, place, lines: trained, floor }) {
+  const [x, y, middleX, middleY, text] = [[], [], [], [], []];
+  for (const stage of stages) {
+    if (stage.forecast === null || stage.forecast_std === null || !stage.num_steps) continue;
+    const [from, to] = [place.from(stage.trial_id, stage.first_step), place.to(stage.trial_id, stage.first_step + stage.num_steps)];
+    const start = lossAt(trained, stage.trial_id, stage.first_step);
+    if (from === null || to === null || start === null) continue;
+    const [low, high] = [-2, 2].map((width) => Math.max(floor, stage.forecast + width * stage.forecast_std));
+    x.push(from, to, to, from, null);
+    y.push(start, high, low, start, null);
+    middleX.push(from, to, null);
+    middleY.push(start, Math.max(floor, stage.forecast), null);
+    text.push("", `stage ${stage.stage}: forecast ${loss(stage.forecast)} ± ${number(stage.forecast_std, 2)}, came to ${loss(stage.loss)}`, "");
+  }
+  if (!x.length) return [];
+  const group = { type: "scatter", mode: "lines", legendgroup: "forecast" };
+  return [
+    { ...group, x, y, name: "forecast ± 2 std", fill: "toself", fillcolor: "rgba(128,128,128,0.25)", line: { width: 0 }, hoverinfo: "skip" },
+    { ...group, x: middleX, y: middleY, text, name: "forecast", showlegend: false, line: { color: "#808080", width: 1, dash: "dot" },
+      hovertemplate: "%{text}<extra></extra>" },
+  ];
+}
+
+function rollBacks({ stages, place, lines: trained }) {
+  const back = stages.filter((stage) => stage.num_steps === 0);
+  if (!back.length) return [];
+  return [{ type: "scatter", mode: "markers", name: "rolled back", marker: { symbol: "triangle-left", size: 12, color: "#c2395b" },
+    x: back.map((stage) => place.from(stage.trial_id, stage.first_step)),
+    y: back.map((stage) => lossAt(trained, stage.trial_id, stage.first_step)),
+    text: back.map((stage) => `stage ${stage.stage} was rolled back to step ${stage.first_step}`), hovertemplate: "%{text}<extra></extra>" }];
+}
+
+// The state whose weights are kept; of a trial under way, the lowest evaluation so far.
+function bests(trials, validation, place) {
+  const marks = trials.flatMap((trial) => {
+    if (trial.outcome === "completed" && trial.validation_loss !== null) {
+      const step = trial.exported_step ?? trial.step;
+      return [{ trial, step, value: trial.validation_loss, symbol: "star", text: `the weights of ${trial.label}: step ${step}, ${loss(trial.validation_loss)}` }];
+    }
+    const series = validation.find((each) => each.trial_id === trial.trial_id);
+    const known = series?.values.filter((value) => value !== null) ?? [];
+    if (trial.outcome || !known.length) return [];
+    const value = Math.min(...known);
+    return [{ trial, step: series.steps[series.values.indexOf(value)], value, symbol: "star-open", text: `${trial.label}: lowest so far, ${loss(value)}` }];
+  });
+  if (!marks.length) return [];
+  const isAny = marks.some((mark) => mark.symbol === "star");
+  return [{ type: "scatter", mode: "markers", name: isAny ? "best weights" : "lowest so far", x: marks.map(({ trial, step }) => place.at(trial.trial_id, step)),
+    y: marks.map((mark) => mark.value), text: marks.map((mark) => mark.text), hovertemplate: "%{text}<extra></extra>",
+    marker: { size: 13, symbol: marks.map((mark) => mark.symbol), color: marks.map((mark) => colour(mark.trial.arm_index)), line: { width: 1, color: "#808080" } } }];
 }

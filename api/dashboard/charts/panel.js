@@ -1,6 +1,6 @@
 // The only file that draws: a figure in, a chart out, with the same data as a table beside it.
 
-import { element, empty, patch, table } from "../dom.js";
+import { element, empty, patch, table, whenKept } from "../dom.js";
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 
@@ -31,19 +31,22 @@ const isDark = matchMedia("(prefers-color-scheme: dark)");
 isDark.addEventListener("change", () => inSight.forEach((paint) => paint()));
 
 // A panel with a chart and its table. `draw` takes what makes the figure for a theme, and keeps the reader's zoom.
-export function panel(title, kind = "") {
+// `tools` stand above the chart; `zoomed` hears the range of the x axis, null: all of it, when the reader changes it.
+export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   const chart = element("div", { class: "chart", role: "img", "aria-label": title });
   const data = element("div", { hidden: "" });
-  const toggle = element("button", { type: "button", "aria-expanded": "false", onclick: flip }, "data table");
+  const toggle = element("button", { type: "button", "aria-expanded": "false", "aria-label": `data table: ${title}`, onclick: flip }, "data table");
   const heading = element("h2", {}, title);
-  const body = element("section", { class: `panel ${kind}` }, element("div", { class: "panel-head" }, heading, toggle), chart, data);
+  const body = element("section", { class: `panel ${kind}` }, element("div", { class: "panel-head" }, heading, toggle), tools ?? "", chart, data);
+  const figure = whenKept((given, inTheme) => given(inTheme));
   let make = null;
   let drawn = {};
+  let listens = false;
 
   function flip() {
     data.hidden = !data.hidden;
     toggle.setAttribute("aria-expanded", String(!data.hidden));
-    if (make) tell(make(theme()));
+    if (make) tell(figure(make, theme()));
   }
 
   function tell({ label, columns, rows }) {
@@ -55,20 +58,27 @@ export function panel(title, kind = "") {
   async function draw(given, about = title) {
     make = given;
     toggle.setAttribute("aria-label", `data table: ${about}`);
-    tell(make(theme()));
+    tell(figure(make, theme()));
     if (inSight.has(chart)) await paint();
   }
 
   async function paint() {
     if (!make || (drawn.make === make && drawn.dark === isDark.matches)) return;
     drawn = { make, dark: isDark.matches };
-    const { traces, layout } = make(theme());
+    const { traces, layout } = figure(make, theme());
     chart.style.height = layout.height ? `${layout.height}px` : "";
     try {
       await (await load()).react(chart, traces, themed(layout), CONFIG);
+      if (zoomed && !listens) chart.on("plotly_relayout", hearZoom);
+      listens = true;
     } catch (error) {
       patch(chart, empty(error.message));
     }
+  }
+
+  function hearZoom(change) {
+    if (change["xaxis.autorange"]) zoomed(null);
+    else if ("xaxis.range[0]" in change) zoomed([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
   }
 
   painters.set(chart, paint);

@@ -5,7 +5,8 @@ import { COLOURS, logAxis } from "./look.js";
 
 // What a stage's surrogate said of the gain: a line with its band over the learning rate, a map of two axes, or where
 // options competed a lane for each of them.
-export function posteriorChart(stage, levelName, theme) {
+// `show` is what of the surrogate: "mean", "std", or "improvement".
+export function posteriorChart(stage, levelName, theme, show = "mean") {
   const origin = stage.probes.find((probe) => probe.reward !== null)?.reward ?? 0;
   const probes = stage.probes.map((probe) => ({ ...probe, gain: probe.reward === null ? null : probe.reward - origin }));
   const gains = probes.map((probe) => probe.gain).filter((gain) => gain !== null);
@@ -14,7 +15,7 @@ export function posteriorChart(stage, levelName, theme) {
   const draw = new Set(probes.map(optionOf)).size > 1 ? posteriorLanes : isMap ? posteriorMap : posteriorLine;
   const others = probes.some((probe) => besides(probe.values) !== "");
   return {
-    ...draw(stage, probes, levelName, theme),
+    ...draw(stage, probes, levelName, theme, show),
     label: `${probes.length} probes, ${best}; learning rate ${number(stage.learning_rate)} was chosen`,
     columns: [["learning rate", (row) => number(row.learning_rate), "number"],
       [levelName, (row) => level(row.level, levelName), "number"],
@@ -29,14 +30,36 @@ export function posteriorChart(stage, levelName, theme) {
 const optionOf = ({ values }) => values.option ?? values.optimizer ?? null;
 const RATE = { title: { text: "learning rate" } };
 const CHOSEN = "chosen";
-const GAIN = { title: { text: "gain", side: "right" }, thickness: 12, exponentformat: "power" };
+const SHOWN = { mean: "gain", std: "std of the gain", improvement: "expected improvement" };
 
-function posteriorLine(stage, probes, _, theme) {
+// What a further probe of each point is expected to gain over the best mean, by the surrogate's own normal beliefs.
+export function expectedImprovement({ mean, std }) {
+  const best = Math.max(...mean);
+  return mean.map((value, at) => {
+    if (std[at] <= 0) return 0;
+    const z = (value - best) / std[at];
+    return std[at] * (z * below(z) + Math.exp((-z * z) / 2) / Math.sqrt(2 * Math.PI));
+  });
+}
+
+// The normal distribution, by Abramowitz and Stegun's formula 7.1.26: to seven digits.
+function below(z) {
+  const t = 1 / (1 + (0.3275911 * Math.abs(z)) / Math.SQRT2);
+  const tail = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
+  const error = 1 - tail * Math.exp((-z * z) / 2);
+  return 0.5 * (1 + Math.sign(z) * error);
+}
+
+const valuesOf = (posterior, show) => ({ mean: () => posterior.mean, std: () => posterior.std, improvement: () => expectedImprovement(posterior) })[show]();
+
+function posteriorLine(stage, probes, _, theme, show) {
   const { axes: [axis], mean, std } = stage.posterior ?? { axes: [{ coordinates: [] }], mean: [], std: [] };
   const rates = axis.coordinates;
   const edge = (sign) => mean.map((value, at) => value + sign * 2 * std[at]);
   const line = (y, more) => ({ type: "scatter", mode: "lines", x: rates, y, hoverinfo: "skip", showlegend: false, ...more });
   const seen = [...edge(-1), ...edge(1), ...probes.map((probe) => probe.gain ?? 0)];
+  const isOther = show !== "mean" && rates.length > 0;
+  const other = isOther ? valuesOf(stage.posterior, show) : [];
   const [floor, top] = seen.some((gain) => gain !== 0) ? [Math.min(...seen), Math.max(...seen)] : [-1, 1];
   return {
     traces: [line(edge(-1), { line: { width: 0 } }),
@@ -44,14 +67,17 @@ function posteriorLine(stage, probes, _, theme) {
       line(mean, { line: { color: COLOURS[0], width: 2.2 }, name: "posterior ± 2 std", showlegend: rates.length > 0, hoverinfo: "x+y" }),
       line([floor, top], { mode: "lines+markers", x: [stage.learning_rate, stage.learning_rate], name: CHOSEN, showlegend: true,
         marker: { size: 5, color: COLOURS[1] }, line: { color: COLOURS[1], width: 1.5, dash: "dash" } }),
+      ...(isOther ? [line(other, { yaxis: "y2", line: { color: COLOURS[3], width: 1.5, dash: "dot" }, name: SHOWN[show], showlegend: true, hoverinfo: "x+y" })] : []),
       ...probeTraces(probes, (probe) => probe.gain ?? floor, theme)],
     layout: { height: 300, xaxis: { ...RATE, ...logAxis([stage.learning_rate, ...rates, ...ratesOf(probes)], number) },
-      yaxis: { title: { text: "gain" }, exponentformat: "power" } },
+      yaxis: { title: { text: "gain" }, exponentformat: "power" },
+      ...(isOther && { yaxis2: { title: { text: SHOWN[show] }, overlaying: "y", side: "right", exponentformat: "power", rangemode: "tozero", showgrid: false } }) },
   };
 }
 
-function posteriorMap(stage, probes, levelName, theme) {
-  const { axes: [rates, second], mean } = stage.posterior;
+function posteriorMap(stage, probes, levelName, theme, show) {
+  const { axes: [rates, second] } = stage.posterior;
+  const mean = valuesOf(stage.posterior, show);
   const columns = second.coordinates.length;
   const rows = second.coordinates.map((_, row) => rates.coordinates.map((_, column) => mean[column * columns + row]));
   const isLevel = second.name === "level";
@@ -59,7 +85,8 @@ function posteriorMap(stage, probes, levelName, theme) {
   const other = (each) => (isLevel ? each.level : each.values[second.name]);
   const write = (value) => level(value, isLevel ? levelName : null);
   const heat = { type: "heatmap", x: rates.coordinates, y: second.coordinates, z: rows, colorscale: "Blues", reversescale: true,
-    colorbar: GAIN, hovertemplate: `learning rate %{x:.3g}, ${name} %{y:.3g}: gain %{z:.3g}<extra></extra>` };
+    colorbar: { title: { text: SHOWN[show], side: "right" }, thickness: 12, exponentformat: "power" },
+    hovertemplate: `learning rate %{x:.3g}, ${name} %{y:.3g}: ${SHOWN[show]} %{z:.3g}<extra></extra>` };
   const seconds = [...second.coordinates, ...[stage, ...probes].map(other)];
   return {
     traces: [heat, ...probeTraces(probes, other, theme), chosenTrace(stage, other(stage), theme)],

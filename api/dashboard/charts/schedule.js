@@ -1,51 +1,96 @@
-// What was learned: the rate and the density of each committed step.
+// What was learned: the rate, the density, and whatever else changed, of each committed step.
 
-import { number, share } from "../units.js";
-import { entry, logAxis, look } from "./look.js";
+import { duration, number, share } from "../units.js";
+import { joined, logAxis, look } from "./look.js";
 
-// Learning rate above and density, if any trial has one, below, over committed steps; dotted lines where stages begin.
-// What the commit took over of its search's best probe is thin: that probe's rate fell, the schedule's goes on behind it.
-export function scheduleChart(schedules, stages) {
+const SEARCH = 0.02; // of the axis, that no commit took
+const GAP = 0.12; // between two rows, as a share of the height
+
+// A row for the learning rate, one for the density if any trial has one, and one for each value that took several;
+// dotted lines where stages begin. What a commit took over of its search's best probe is thin: the probe's rate fell.
+export function scheduleChart(schedules, stages, place) {
   const shown = schedules.filter((each) => each.entries.length);
-  const sparse = shown.filter((each) => each.entries.some((entry) => entry.density !== null));
-  const values = (found, field) => found.flatMap((each) => each.entries.flatMap((entry) => [entry[field], endOf(entry, field)]));
   const begins = stages.filter((stage) => stage.trial_id === shown[0]?.trial_id && stage.stage > 0);
-  const rules = { type: "path", path: begins.map((stage) => `M${stage.first_step},0V1`).join(""), yref: "paper", opacity: 0.5,
-    line: { color: "#888", width: 1, dash: "dot" } }; // in one: hundreds of shapes are slow
-  const rates = shown.flatMap((each) => {
-    const { own, probed } = parted(each, stages);
-    return [scheduleTrace(each, own, "learning_rate", { yaxis: "y", ...entry(each, true) }),
-      ...(probed.length ? [scheduleTrace(each, probed, "learning_rate", { yaxis: "y", ...entry(each, false), opacity: 0.6,
-        line: { ...look(each, 1), dash: "dot" } }, " in the probe that was kept")] : [])];
-  });
+  const rules = { type: "path", path: begins.map((stage) => `M${place.from(stage.trial_id, stage.first_step)},0V1`).join(""), yref: "paper",
+    opacity: 0.5, line: { color: "#888", width: 1, dash: "dot" } }; // in one: hundreds of shapes are slow
+  const rows = [{ name: "learning rate", of: (item) => item.learning_rate, end: (item) => item.final_learning_rate ?? item.learning_rate, write: number },
+    ...densityRow(shown), ...variedRows(shown)];
+  const names = rows.map((_, at) => (at ? `y${at + 1}` : "y"));
+  const height = (1 - GAP * (rows.length - 1)) / rows.length;
+  const axes = rows.map((row, at) => [`yaxis${at ? at + 1 : ""}`, {
+    title: { text: row.name }, domain: [tidy(1 - at * (height + GAP) - height), tidy(1 - at * (height + GAP))], ...axisOf(row, shown),
+  }]);
   return {
-    traces: [...rates, ...sparse.map((each) => scheduleTrace(each, each.entries, "density", { yaxis: "y2", ...entry(each, false) }))],
-    layout: { xaxis: { title: { text: "committed steps" }, rangemode: "tozero", anchor: sparse.length ? "y2" : "y" },
-      yaxis: { title: { text: "learning rate" }, domain: [sparse.length ? 0.56 : 0, 1], ...logAxis(values(shown, "learning_rate"), number) },
-      ...(sparse.length && { yaxis2: { title: { text: "density" }, domain: [0, 0.44], ...logAxis(values(sparse, "density"), share) } }),
-      shapes: begins.length ? [rules] : [] },
+    traces: rows.flatMap((row, at) => rowTraces(shown, row, stages, { place, yaxis: names[at], isFirst: !at })),
+    layout: { height: 200 + 140 * rows.length, shapes: begins.length ? [rules] : [],
+      xaxis: { title: { text: place.title }, rangemode: "tozero", anchor: names.at(-1) }, ...Object.fromEntries(axes) },
     label: shown.map((each) => `${each.label} now learning rate ${number(each.entries.at(-1).learning_rate)}`).join("; ")
       || "no stage is decided yet",
     columns: [["trial", (row) => row.label, "name"], ["step", (row) => String(row.step), "number"],
+      ["clock", (row) => duration(row.begins), "number"],
       ["steps", (row) => String(row.num_steps), "number"],
       ["learning rate", (row) => number(row.learning_rate), "number"],
       ["at its end", (row) => number(row.final_learning_rate ?? row.learning_rate), "number"],
       ["density", (row) => (row.density === null ? "dense" : share(row.density)), "number"],
-      ["threshold", (row) => number(row.threshold), "number"]],
-    rows: shown.flatMap((each) => each.entries.map((entry) => ({ label: each.label, ...entry }))),
+      ["threshold", (row) => number(row.threshold), "number"],
+      ...variedRows(shown).map((row) => [row.name, (item) => row.write(row.of(item) ?? null), ""])]
+      .filter(([name]) => name !== "clock" || place.clock),
+    rows: shown.flatMap((each) => each.entries.map((item) => ({ label: each.label, begins: place.clock?.(each.trial_id, item.step), ...item }))),
   };
 }
 
-const endOf = (entry, field) => (field === "learning_rate" ? entry.final_learning_rate ?? entry[field] : entry[field]);
+const tidy = (value) => Math.round(value * 1e6) / 1e6;
 
-function scheduleTrace(each, entries, field, more, where = "") {
-  const isGap = (entry, at) => at > 0 && entries[at - 1].step + entries[at - 1].num_steps < entry.step;
-  return {
-    type: "scatter", mode: "lines", line: look(each, 2.2),
-    x: entries.flatMap((entry, at) => [...(isGap(entry, at) ? [null] : []), entry.step, entry.step + entry.num_steps]),
-    y: entries.flatMap((entry, at) => [...(isGap(entry, at) ? [null] : []), entry[field], endOf(entry, field)]),
-    hovertemplate: `${each.label}${where}: %{y:.4~g}<br>step %{x}<extra></extra>`, ...more,
-  };
+// Measured, and where it was chosen as a density, planned.
+function densityRow(shown) {
+  const isSparse = shown.some((each) => each.entries.some((item) => item.density !== null));
+  return isSparse ? [{ name: "density", of: (item) => item.density, planned: (item) => item.level, write: share }] : [];
+}
+
+function variedRows(shown) {
+  const found = new Map();
+  for (const each of shown) {
+    for (const { values } of each.entries) for (const [name, value] of Object.entries(values)) found.set(name, (found.get(name) ?? new Set()).add(value));
+  }
+  return [...found].filter(([, taken]) => taken.size > 1).map(([name, taken]) => ({
+    name: name.replaceAll("_", " "), of: (item) => item.values[name] ?? null,
+    isCategory: [...taken].some((value) => typeof value !== "number"), write: (value) => (typeof value === "number" ? number(value) : String(value ?? "–")),
+  }));
+}
+
+function axisOf(row, shown) {
+  const ends = shown.flatMap((each) => each.entries.flatMap((item) => [row.of(item), (row.end ?? row.of)(item)]));
+  return row.isCategory ? { type: "category" } : logAxis(ends, row.write);
+}
+
+// What was planned is dotted, and so is what was a probe's before it was the commit's.
+function rowTraces(shown, row, stages, { place, yaxis, isFirst }) {
+  const parts = shown.map((each) => ({ each, ...(isFirst ? parted(each, stages) : { own: each.entries, probed: [] }) }));
+  const lines = (entriesOf, of, end) => parts.map(({ each, ...kinds }) => scheduleLine(each, entriesOf(kinds, each), { of, end, place }));
+  const dotted = { opacity: 0.7, isThin: true };
+  const planned = row.planned ? lines(({ own }, each) => (each.level_name === "density" ? own.filter((item) => item.level !== null) : []), row.planned, row.planned) : [];
+  return [
+    ...lineTraces(lines(({ own }) => own, row.of, row.end ?? row.of), { place, yaxis, hasEntry: isFirst, opacity: 1, where: "" }),
+    ...lineTraces(lines(({ probed }) => probed, row.of, row.end ?? row.of), { place, yaxis, ...dotted, where: " in the probe that was kept" }),
+    ...lineTraces(planned, { place, yaxis, ...dotted, where: " planned" }),
+  ];
+}
+
+function lineTraces(lines, { place, yaxis, hasEntry = false, opacity, isThin = false, where }) {
+  return joined(lines.filter((line) => line.x.length), (line) => line.arm).map(({ first, ...line }) => ({
+    type: "scatter", mode: "lines", ...line, yaxis, opacity, name: first.arm, legendgroup: first.arm, showlegend: hasEntry,
+    line: isThin ? { ...look(first, 1), dash: "dot" } : look(first, 2.2),
+    hovertemplate: `%{text}${where}: %{y${typeof line.y[0] === "string" ? "" : ":.4~g"}}<br>%{x:.4~g} ${place.unit}<extra></extra>`,
+  }));
+}
+
+function scheduleLine(each, entries, { of, end, place }) {
+  const endOf = (item) => place.to(each.trial_id, item.step + item.num_steps);
+  const last = entries.length ? endOf(entries.at(-1)) : 0;
+  const isGap = (item, at) => at > 0 && (entries[at - 1].step + entries[at - 1].num_steps < item.step
+    || place.from(each.trial_id, item.step) - endOf(entries[at - 1]) > SEARCH * last); // a search lies between them
+  const spread = (make) => entries.flatMap((item, at) => [...(isGap(item, at) ? [null] : []), ...make(item)]);
+  return { ...each, x: spread((item) => [place.from(each.trial_id, item.step), endOf(item)]), y: spread((item) => [of(item), end(item)]) };
 }
 
 // A schedule's entries apart from those that were a probe's before they were the commit's.
@@ -55,5 +100,5 @@ function parted({ trial_id, entries }, stages) {
     return [stage.first_step, stage.first_step + (probe?.num_steps ?? 0)];
   });
   const isProbed = ({ step, num_steps }) => kept.some(([from, to]) => step >= from && step + num_steps <= to);
-  return { own: entries.filter((entry) => !isProbed(entry)), probed: entries.filter(isProbed) };
+  return { own: entries.filter((item) => !isProbed(item)), probed: entries.filter(isProbed) };
 }

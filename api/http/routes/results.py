@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from pydantic import Field
 
 from api.http.auth import StoreOf, require_key
 from api.http.downloads import Download, DownloadOf
@@ -13,10 +14,11 @@ from api.tables import csv_chunks
 from service.control.artifacts import artifacts, weights_name
 from service.control.exported import Which, weights_url
 from service.control.logs import Logs
+from service.control.points import EVERY_STEP, Steps
 from service.control.storage import Storage, StoredFile
 from service.errors import Busy, NotFound, Unavailable
 from service.wire.records import MAX_WHOLE
-from service.wire.views import Artifact, JobReport, ScheduleView, Series, StageView, TrialView
+from service.wire.views import Artifact, AttemptView, JobReport, ScheduleView, Series, StageView, TrialView
 
 #: Of a log, handed to the connection at a time.
 _PIECE_BYTES = 2**18
@@ -28,6 +30,7 @@ router = APIRouter(
     responses=refusals(*READING),
 )
 
+_Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
 Arm = Annotated[str | None, Query(description="an arm's name")]
 Seed = Annotated[int | None, Query(ge=0, le=MAX_WHOLE, description="one of the job's seeds")]
 
@@ -65,10 +68,13 @@ def list_stages(
     job: str,
     store: StoreOf,
     trial: str | None = None,
+    stage: Annotated[
+        list[_Whole], Query(description="only the stages of these numbers; default: every one", max_length=100)
+    ] = [],  # noqa: B006
     posterior: Annotated[bool, Query(description="with each decision's posterior on a grid, up to 20 kB")] = False,
 ) -> tuple[StageView, ...]:
     """Return every decided stage: its probes, the choice, its reason and grounds, and what the commit did."""
-    return store.stages(job, trial_id=trial, with_posterior=posterior)
+    return store.stages(job, trial_id=trial, numbers=stage, with_posterior=posterior)
 
 
 @router.get("/metrics/{name}", operation_id="getMetric")
@@ -78,9 +84,11 @@ def get_metric(
     store: StoreOf,
     trial: str | None = None,
     max_points: Annotated[int, Query(ge=2, le=10_000)] = 2000,
+    first_step: Annotated[_Whole, Query(description="leave out what came before")] = EVERY_STEP.first,
+    last_step: Annotated[_Whole, Query(description="leave out what came later")] = EVERY_STEP.last,
 ) -> tuple[Series, ...]:
     """Return one series per trial, thinned to `max_points` with its extremes kept."""
-    return store.series(job, name, trial_id=trial, max_points=max_points)
+    return store.series(job, name, trial_id=trial, max_points=max_points, within=Steps(first_step, last_step))
 
 
 _DOWNLOADING = refusals(Unavailable, Busy)
@@ -173,6 +181,12 @@ def get_file(
 def get_report(job: str, store: StoreOf) -> JobReport:
     """Return the result: every trial with its bill, every arm's mean over its seeds with a 95 % interval."""
     return store.report(job)
+
+
+@router.get("/attempts", operation_id="listAttempts")
+def list_attempts(job: str, store: StoreOf) -> tuple[AttemptView, ...]:
+    """Return the job's lives on the cluster, oldest first: when each began and ended, how, and why."""
+    return store.attempts(job)
 
 
 @router.get(

@@ -160,7 +160,7 @@ def clone_job(
     require_priority(spec.priority, store, caller, operation="cloneJob", job=job)
     check(spec, request, caller.name, caller.project)
     store.require_code(spec, by=caller)
-    made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key, by=caller)[0]
+    made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key, source=job, by=caller)[0]
     if made is None:
         response.status_code = 200
     else:

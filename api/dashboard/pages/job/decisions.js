@@ -1,84 +1,141 @@
 // Why values were chosen: a card per stage of one trial, with what its surrogate believed and what came true.
 
 import * as api from "../../api.js";
+import { calibrationChart } from "../../charts/calibration.js";
 import { panel } from "../../charts/panel.js";
 import { posteriorChart } from "../../charts/posterior.js";
 import { element, empty, patch, whenChanged } from "../../dom.js";
 import { besides, level, loss, number, share, signed, spread } from "../../units.js";
+import { whenSeen } from "./sight.js";
 
 const GAIN = "Expected gain: further fall of the log loss than in the first probe";
+const BELIEFS = { mean: "belief", std: "uncertainty", improvement: "expected improvement" };
+const AT_ONCE = 12; // cards, until the reader asks for more
+const IN_ONE_REQUEST = 50;
 
-// `update` takes what the page holds; posteriors are large, and fetched for the trial that is looked at when it decides.
-export function decisions(id) {
-  const choice = element("select", { id: "decided-trial", onchange: () => show().catch(failed) });
+// `update` takes what the page holds. Posteriors are large: each is fetched when its card comes into sight.
+export function decisions(id, { held: choice, choose }) {
+  const picked = element("select", { id: "decided-trial", onchange: ({ currentTarget }) => choose("trial", currentTarget.value) });
+  const shown = element("select", { id: "shown-belief", onchange: ({ currentTarget }) => choose("belief", currentTarget.value) },
+    ...Object.entries(BELIEFS).map(([value, text]) => element("option", { value, selected: value === choice.belief ? "" : null }, text)));
+  const more = element("button", { type: "button", hidden: "", onclick: () => (limit = Infinity, show()) });
   const list = element("div", { class: "cards" });
   const sum = element("p", { class: "fact" });
-  const body = element("section", { class: "panel wide" },
+  const refused = element("p", { class: "refused", role: "alert" });
+  const body = element("section", { class: "panel wide", id: "decisions" },
     element("div", { class: "panel-head" }, element("h2", {}, "Decisions"),
-      element("label", { for: "decided-trial" }, "trial ", choice)), list, sum);
+      element("div", { class: "tools" }, element("label", { for: "decided-trial" }, "trial ", picked), element("label", { for: "shown-belief" }, "show ", shown))),
+    refused, more, list, sum);
+  const calibration = panel("Forecasts against what came", "wide");
   const cards = new Map();
+  const posteriors = new Map(); // by card and reason: a promise until it is there
   let held = { trials: [], stages: [], isTraining: false };
-  let posteriors = { of: "", found: new Map() };
-
-  const failed = (error) => patch(list, empty(error.message));
+  let limit = AT_ONCE;
+  let wanted = [];
 
   // Trials: labelled, with what their level is called, and their calibration.
   async function update(trials, stages, isTraining) {
     held = { trials: trials.filter((trial) => stages.some((stage) => stage.trial_id === trial.trial_id)), stages, isTraining };
-    const chosen = choice.value;
-    patch(choice, ...held.trials.map((trial) => element("option", { value: trial.trial_id, key: trial.trial_id }, trial.label)));
-    if (held.trials.some((trial) => trial.trial_id === chosen)) choice.value = chosen;
-    await show();
+    patch(picked, ...held.trials.map((trial) => element("option", { value: trial.trial_id, key: trial.trial_id }, trial.label)));
+    await Promise.all([show(), drawCalibration(stages)]);
   }
+
+  const drawCalibration = whenChanged((stages) => {
+    calibration.body.hidden = !stages.some((stage) => stage.z_score !== null);
+    return calibration.body.hidden ? undefined : calibration.draw(() => calibrationChart(stages));
+  });
 
   async function show() {
-    const trial = held.trials.find((each) => each.trial_id === choice.value);
+    const trial = held.trials.find((each) => each.trial_id === choice.trial) ?? held.trials[0];
     body.hidden = !trial;
     if (!trial) return;
+    picked.value = trial.trial_id;
     const stages = held.stages.filter((stage) => stage.trial_id === trial.trial_id);
-    await fetchPosteriors(trial.trial_id, stages);
-    if (choice.value !== trial.trial_id) return; // another one was chosen meanwhile
+    const newest = stages.slice(-limit);
+    more.hidden = newest.length === stages.length;
+    more.textContent = `show the ${stages.length - newest.length} earlier stages`;
     sum.textContent = calibrationText(trial.calibration);
-    patch(list, ...stages.map((stage) => cardOf(stage).body));
-    const draw = (stage) => cardOf(stage).draw(stage, posteriors.found.get(stage.stage), trial.level_name, held.isTraining);
-    await Promise.all(stages.map(draw));
-  }
-
-  async function fetchPosteriors(trial, stages) {
-    const of = JSON.stringify([trial, ...stages.map((stage) => [stage.stage, stage.reason])]);
-    if (of === posteriors.of) return;
-    const found = await api.cards(id, trial);
-    posteriors = { of, found: new Map(found.map((stage) => [stage.stage, stage.posterior])) };
+    patch(list, ...newest.map((stage) => cardOf(stage).body));
+    await Promise.all(newest.map((stage) => cardOf(stage).draw({ ...held, stage, levelName: trial.level_name })));
   }
 
   function cardOf(stage) {
     const name = `${stage.trial_id} ${stage.stage}`;
-    if (!cards.has(name)) cards.set(name, card(name));
+    if (!cards.has(name)) cards.set(name, card(name, posteriorOf, choice));
     return cards.get(name);
   }
 
-  return { body, update };
+  // Those that come into sight in one moment are asked for together.
+  function posteriorOf(stage) {
+    const key = `${stage.trial_id} ${stage.stage} ${stage.reason}`;
+    if (!posteriors.has(key)) {
+      posteriors.set(key, new Promise((found, lost) => {
+        wanted.push({ stage, found, lost });
+        if (wanted.length === 1) queueMicrotask(fetchWanted);
+      }));
+      posteriors.get(key).catch(() => posteriors.delete(key)); // it is asked for anew
+    }
+    return posteriors.get(key);
+  }
+
+  async function fetchWanted() {
+    const asked = wanted.splice(0);
+    for (const trial of new Set(asked.map(({ stage }) => stage.trial_id))) {
+      const own = asked.filter(({ stage }) => stage.trial_id === trial);
+      for (let at = 0; at < own.length; at += IN_ONE_REQUEST) await fetchSome(trial, own.slice(at, at + IN_ONE_REQUEST));
+    }
+  }
+
+  async function fetchSome(trial, asked) {
+    try {
+      const found = await api.cards(id, trial, asked.map(({ stage }) => stage.stage));
+      const known = new Map(found.map((stage) => [stage.stage, stage.posterior]));
+      refused.textContent = "";
+      asked.forEach(({ stage, found: give }) => give(known.get(stage.stage) ?? null));
+    } catch (error) {
+      refused.textContent = error.message;
+      asked.forEach(({ lost }) => lost(error));
+    }
+  }
+
+  return { body, calibration: calibration.body, update, show };
 }
 
-function card(name) {
+function card(name, posteriorOf, choice) {
   const head = element("div", {});
   const chart = panel(GAIN, "bare");
   const foot = element("ul", { class: "facts" });
   const body = element("article", { class: "card", key: name }, head, chart.body, foot);
+  let given = null;
+  const look = whenSeen(body, () => drawChart().catch(() => {}));
 
-  const draw = whenChanged((stage, posterior, levelName, isTraining) => {
+  const write = whenChanged((stage, levelName, isTraining) => {
     const { learning_rate, values } = stage;
     patch(head,
       element("h3", {}, `Stage ${stage.stage}: ${valuesText({ learning_rate, level: stage.level, ...values }, levelName)}`),
       element("p", { class: "reason" }, stage.reason),
       ...refusedTexts(stage.refused, levelName).map((text) => element("p", { class: "quiet" }, `Not tried: ${text}`)));
-    patch(foot, ...facts(stage, isTraining).map(([name, value]) =>
-      element("li", { key: name }, element("span", { class: "quiet" }, `${name} `), element("b", {}, value))));
+    patch(foot, ...facts(stage, isTraining).map(([fact, value]) =>
+      element("li", { key: fact }, element("span", { class: "quiet" }, `${fact} `), element("b", {}, value))));
     chart.body.hidden = !stage.probes.length;
-    if (stage.probes.length) return chart.draw((theme) => posteriorChart({ ...stage, posterior }, levelName, theme), `stage ${stage.stage}`);
+    chart.body.querySelector("button").setAttribute("aria-label", `data table: stage ${stage.stage}`); // one card from another
   });
+  const paint = whenChanged((stage, posterior, levelName, belief) =>
+    chart.draw((theme) => posteriorChart({ ...stage, posterior }, levelName, theme, belief), `stage ${stage.stage}`));
 
-  return { body, draw };
+  async function drawChart() {
+    const { stage, levelName } = given;
+    if (stage.probes.length) await paint(stage, await posteriorOf(stage), levelName, choice.belief);
+  }
+
+  return {
+    body,
+    draw(next) {
+      given = next;
+      write(next.stage, next.levelName, next.isTraining);
+      return look();
+    },
+  };
 }
 
 function facts(stage, isTraining) {

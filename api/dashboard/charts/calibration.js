@@ -1,0 +1,36 @@
+// Whether forecasts came true: what was forecast of each stage against what came.
+
+import { loss, number, share, signed, spread } from "../units.js";
+import { colour, logAxis } from "./look.js";
+
+// `stages` with the label and the colour of their trial.
+export function calibrationChart(stages) {
+  const judged = stages.filter((stage) => stage.closed && stage.loss !== null && stage.forecast !== null && stage.forecast_std !== null);
+  const ends = judged.flatMap((stage) => [stage.loss, Math.max(stage.forecast - 2 * stage.forecast_std, stage.forecast / 10), stage.forecast + 2 * stage.forecast_std]);
+  const positive = ends.filter((value) => value > 0);
+  const [low, high] = [Math.min(...positive), Math.max(...positive)];
+  const arms = [...new Map(judged.map((stage) => [stage.arm, stage.arm_index]))];
+  const bars = (own, width, thickness) => ({ type: "data", symmetric: false, thickness, width: 0,
+    array: own.map((stage) => width * stage.forecast_std), arrayminus: own.map((stage) => Math.min(width * stage.forecast_std, 0.9 * stage.forecast)) });
+  const within = (width) => judged.filter((stage) => Math.abs(stage.z_score) <= width).length / judged.length;
+  return {
+    traces: [...(judged.length ? [{ type: "scatter", mode: "lines", x: [low, high], y: [low, high], name: "as forecast", line: { color: "#808080", dash: "dot", width: 1 }, hoverinfo: "skip" }] : []),
+      ...arms.flatMap(([arm, index]) => {
+        const own = judged.filter((stage) => stage.arm === arm);
+        const base = { type: "scatter", mode: "markers", x: own.map((stage) => stage.forecast), y: own.map((stage) => stage.loss), legendgroup: arm };
+        return [
+          { ...base, showlegend: false, hoverinfo: "skip", marker: { size: 0.1, color: colour(index) }, error_x: bars(own, 2, 1) },
+          { ...base, name: `${arm}, ± 1 and 2 std`, marker: { size: 8, color: colour(index) }, error_x: bars(own, 1, 3),
+            text: own.map((stage) => `${stage.label}, stage ${stage.stage}: forecast ${spread(stage.forecast, stage.forecast_std, loss, (std) => number(std, 2))}, came to ${loss(stage.loss)} (${signed(stage.z_score ?? 0)} std)`),
+            hovertemplate: "%{text}<extra></extra>" },
+        ];
+      })],
+    layout: { height: 360, xaxis: { title: { text: "loss that was forecast" }, ...logAxis(ends, String) }, yaxis: { title: { text: "loss that came" }, ...logAxis(ends, String) } },
+    label: judged.length ? `${judged.length} forecasts; ${share(within(1))} came within 1 std, of good ones 68 %; ${share(within(2))} within 2 std, of good ones 95 %`
+      : "no forecast has come to its end yet",
+    columns: [["trial", (row) => row.label, "name"], ["stage", (row) => String(row.stage), "number"],
+      ["forecast", (row) => spread(row.forecast, row.forecast_std, loss, (std) => number(std, 2)), "number"],
+      ["came to", (row) => loss(row.loss), "number"], ["off by", (row) => (row.z_score === null ? "–" : `${signed(row.z_score)} std`), "number"]],
+    rows: judged,
+  };
+}

@@ -1,0 +1,110 @@
+// The loss and the learned schedule, along one axis that the reader chooses.
+
+import * as api from "../../api.js";
+import { AXES, placing } from "../../charts/axis.js";
+import { lossChart } from "../../charts/loss.js";
+import { panel } from "../../charts/panel.js";
+import { scheduleChart } from "../../charts/schedule.js";
+import { element, patch, whenChanged, whenKept } from "../../dom.js";
+import { MAX_POINTS } from "../../live/snapshot.js";
+
+const ZOOM_MS = 150; // a wheel zooms many times
+
+// `choice` is what `choices` holds; `update` takes what the page holds, with labels.
+// `fetchSent` has the bytes that were sent, as series, of what `series` of the losses the page holds.
+export function curves(id, { held: choice, choose }, fetchSent) {
+  const tools = element("div", { class: "tools", role: "group", "aria-label": "How the loss is shown" });
+  const loss = panel("Loss", "wide", { tools, zoomed: hearZoom });
+  const schedule = panel("Learned schedule", "wide");
+  let known = { trials: [], series: [], stages: [], schedules: [] };
+  let sent = [];
+  let detail = null; // {range, series}: more points of a part of the axis
+  let timer = null;
+
+  const drawLoss = whenChanged((given, place, finer, wanted) =>
+    loss.draw(() => lossChart({ training: finerOf(given.series, "loss", finer), validation: finerOf(given.series, "validation_loss", finer),
+      trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), place, choice: JSON.parse(wanted) })));
+  const drawSchedule = whenChanged((given, place) => schedule.draw(() => scheduleChart(given.schedules, given.stages, place)));
+  const placed = whenKept((axis, series, bytes) => placing(axis, series.filter((each) => each.name === "loss"), bytes));
+
+  async function update(given) {
+    known = given;
+    await show();
+  }
+
+  async function show() {
+    patch(tools, ...toolsOf(known));
+    if (choice.x === "bytes") sent = begun(await fetchSent(known.series), known.stages);
+    const place = placed(choice.x, known.series, sent);
+    const wanted = JSON.stringify({ smooth: choice.smooth, isLogLoss: choice.log, isLogAxis: choice.logx, isEach: choice.seeds === "each" });
+    await Promise.all([drawLoss(known, place, detail, wanted), drawSchedule(known, place)]);
+  }
+
+  const focusOf = ({ trials }) => (trials.find((trial) => trial.trial_id === choice.trial) ?? trials[0])?.trial_id;
+
+  function toolsOf({ trials }) {
+    const several = new Set(trials.map((trial) => trial.arm)).size < trials.length;
+    return [
+      select("along", "x", Object.entries(AXES)),
+      several ? select("seeds", "seeds", [["mean", "mean and spread"], ["each", "each"]]) : null,
+      element("label", { key: "smooth" }, "smooth training ", element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(choice.smooth),
+        "aria-valuetext": String(choice.smooth), oninput: ({ currentTarget }) => choose("smooth", Number(currentTarget.value)) }), element("output", {}, choice.smooth.toFixed(2))),
+      check("log loss", "log"), check("log axis", "logx"),
+      trials.length > 1 ? select("stages of", "trial", trials.map((trial) => [trial.trial_id, trial.label]), focusOf(known)) : null,
+    ];
+  }
+
+  function select(label, name, options, now = choice[name]) {
+    const made = element("select", { onchange: ({ currentTarget }) => choose(name, currentTarget.value) },
+      ...options.map(([value, text]) => element("option", { value, key: value, selected: value === now ? "" : null }, text)));
+    return element("label", { key: name }, `${label} `, made);
+  }
+
+  const check = (label, name) => element("label", { key: name }, element("input", { type: "checkbox", checked: choice[name] ? "" : null,
+    onchange: ({ currentTarget }) => choose(name, currentTarget.checked) }), ` ${label}`);
+
+  function hearZoom(range) {
+    clearTimeout(timer);
+    if (!range) return reset();
+    timer = setTimeout(() => zoom(range).catch(() => {}), ZOOM_MS); // without it the chart stays as coarse as it is
+  }
+
+  function reset() {
+    detail = null;
+    return show();
+  }
+
+  async function zoom(range) {
+    const place = placed(choice.x, known.series, sent);
+    const steps = place.steps(choice.logx ? range.map((power) => 10 ** power) : range);
+    const coarse = [...new Set(known.series.filter((series) => series.steps.length < series.num_points).map((series) => series.name))];
+    if (!steps || !coarse.length) return;
+    const [first_step, last_step] = steps;
+    const found = await Promise.all(coarse.map((name) => api.series(id, name, { max_points: MAX_POINTS, first_step, last_step })));
+    detail = { steps, series: found.flat() };
+    await show();
+  }
+
+  return { loss: loss.body, schedule: schedule.body, update, show };
+}
+
+// The bytes of each trial with what its first search took before the first step that stays.
+const begun = whenKept((sent, stages) => sent.map((series) => {
+  const first = stages.find((stage) => stage.trial_id === series.trial_id && stage.stage === 0);
+  return { ...series, steps: [-1, ...series.steps], values: [first?.search_bytes ?? 0, ...series.values] };
+}));
+
+// The series of a name, with all points that are known of the part that is looked at.
+function finerOf(series, name, detail) {
+  const own = series.filter((each) => each.name === name);
+  if (!detail) return own;
+  const [first, last] = detail.steps;
+  return own.map((each) => {
+    const finer = detail.series.find((one) => one.name === name && one.trial_id === each.trial_id);
+    if (!finer?.steps.length) return each;
+    const before = each.steps.findIndex((step) => step >= first);
+    const after = each.steps.findIndex((step) => step > last);
+    const cut = (field) => [...each[field].slice(0, before < 0 ? undefined : before), ...finer[field], ...(after < 0 ? [] : each[field].slice(after))];
+    return { ...each, steps: cut("steps"), seconds: cut("seconds"), values: cut("values") };
+  });
+}

@@ -1,0 +1,66 @@
+// The job's files with their sizes, and the attempts that made them.
+
+import * as api from "../../api.js";
+import { element, patch, since, table, whenChanged } from "../../dom.js";
+import { duration, size } from "../../units.js";
+import { whenSeen } from "./sight.js";
+
+export function files(id) {
+  const lines = element("div", {});
+  const list = element("div", {});
+  const body = element("section", { class: "panel wide", id: "files" }, element("h2", {}, "Files"), lines, list);
+  const lives = element("section", { class: "panel wide", id: "attempts" });
+  let job = null;
+  let of = { files: null, attempts: null };
+  const lookAtFiles = whenSeen(body, () => showFiles().catch((error) => patch(list, element("p", { class: "quiet" }, error.message))));
+  const lookAtAttempts = whenSeen(lives, () => showAttempts().catch((error) => patch(lives, element("p", { class: "quiet" }, error.message))));
+
+  const write = whenChanged((attempt) => patch(lines, element("p", { class: "files", key: id }, "Of the whole job: ",
+    button(`/v1/jobs/${id}/metrics.csv`, `${id}-metrics.csv`, "metrics.csv"), button(`/v1/jobs/${id}/report`, `${id}-report.json`, "report"),
+    attempt ? button(`/v1/jobs/${id}/logs`, `${id}-attempt-${attempt}.log`, "log") : null)));
+
+  // `state` is what of the job makes or removes files.
+  function update(given, state) {
+    job = given;
+    write(job.attempt);
+    if (of.files !== state) lookAtFiles();
+    if (of.attempts !== job.version) lookAtAttempts();
+    of.wanted = state;
+  }
+
+  async function showFiles() {
+    if (!job || of.files === of.wanted) return;
+    of.files = of.wanted;
+    const found = await api.artifacts(id);
+    const known = found.map((file) => file.num_bytes).filter((bytes) => bytes !== null);
+    patch(list, table(`${found.length} files; ${size(known.reduce((sum, bytes) => sum + bytes, 0))} on storage; the others are made when they are asked for`, [
+      ["file", (file) => button(file.href, file.name.replaceAll("/", "-"), file.name), "name"],
+      ["kind", (file) => file.kind, ""],
+      ["size", (file) => size(file.num_bytes), "number"],
+      ["made", (file) => (file.created_at === null ? "–" : since(file.created_at)), ""],
+    ], found, { key: (file) => file.name }));
+  }
+
+  async function showAttempts() {
+    if (!job || of.attempts === job.version) return;
+    of.attempts = job.version;
+    const found = await api.attempts(id);
+    lives.hidden = !found.length;
+    const took = ({ began_at: began, ended_at: ended }) => (ended === null ? "lives" : duration((Date.parse(ended) - Date.parse(began)) / 1000));
+    patch(lives, element("h2", {}, "Attempts"), table("Lives of the job on the cluster", [
+      ["attempt", (life) => String(life.number), "number"],
+      ["began", (life) => since(life.began_at), ""],
+      ["took", took, "number"],
+      ["ended", (life) => life.outcome ?? "–", ""],
+      ["why", (life) => life.reason || "–", "text"],
+    ], found, { key: (life) => life.number }));
+  }
+
+  return { body, attempts: lives, update };
+}
+
+// Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
+function button(href, name, label) {
+  const fetchIt = ({ currentTarget }) => api.download(href, name).catch((error) => { currentTarget.title = currentTarget.textContent = error.message; });
+  return element("button", { type: "button", key: name, onclick: fetchIt }, label);
+}

@@ -1,0 +1,46 @@
+// Where the job is, and what it was asked for.
+
+import { badge, element, since } from "../../dom.js";
+import { duration, number, size } from "../../units.js";
+import { OVER } from "./states.js";
+
+export function heading(job) {
+  const facts = [
+    ["workload", job.spec.workload.kind],
+    ["workers", String(job.spec.workers.count)],
+    ["link", linkText(job.spec.link)],
+    ["budget", budget(job.spec.budget)],
+    ["attempt", String(job.attempt)],
+    ["clone of", job.source && element("a", { href: `/?job=${encodeURIComponent(job.source)}` }, job.source)],
+    ["created", since(job.created_at)],
+    ["finished", job.finished_at && since(job.finished_at)],
+    ["labels", Object.entries(job.labels).map((each) => each.join("=")).join(", ") || null],
+    ["archived", job.archived ? "yes" : null],
+  ].filter(([, value]) => value !== null);
+  return [
+    element("div", { class: "title" }, element("h1", {}, job.name), badge(job.state)),
+    element("code", { class: "quiet" }, job.id),
+    job.reason ? element("p", { class: "reason" }, job.reason) : null,
+    element("ul", { class: "facts" }, ...facts.map(([name, value]) =>
+      element("li", { key: name }, element("span", { class: "quiet" }, `${name} `), element("b", {}, value)))),
+    job.notes ? element("p", { class: "reason", key: "notes" }, element("span", { class: "quiet" }, "notes "), job.notes) : null,
+  ];
+}
+
+export const linkText = (link) =>
+  (link.mode === "emulate" ? `emulated ${number(link.mbps)} Mbit/s, ${duration(link.latency_ms / 1000)}` : "as it is");
+
+function budget(given) {
+  return [
+    given.seconds === null ? null : duration(given.seconds),
+    given.steps === null ? null : `${given.steps} steps`,
+    given.bytes === null ? null : size(given.bytes),
+  ].filter((each) => each !== null).join(" or ");
+}
+
+export function waitingText(job) {
+  if (OVER.includes(job.state)) return `This job ${job.state === "failed" ? "failed" : `was ${job.state}`} before it trained.`;
+  if (job.state === "paused") return `It has not trained yet; "resume" has it go on.`;
+  return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
+}
+

@@ -1,0 +1,96 @@
+// What an attempt has printed: the end of it, followed while it lives; what a search finds; tracebacks first.
+
+import * as api from "../../api.js";
+import { element, empty, patch } from "../../dom.js";
+import { size } from "../../units.js";
+import { whenSeen } from "./sight.js";
+import { plain, tracebacks } from "./traceback.js";
+
+const SHOWN_LINES = 1000;
+const KEPT = 4_000_000; // characters in memory, the newest
+const AGAIN_MS = 2000;
+
+export function logs(id) {
+  const attempt = element("select", { onchange: () => begin().catch(failed) });
+  const search = element("input", { type: "search", placeholder: "find in the log", "aria-label": "find in the log", oninput: () => write() });
+  const following = element("input", { type: "checkbox", checked: "" });
+  const trace = element("div", {});
+  const told = element("p", { class: "quiet" });
+  const text = element("pre", { class: "log", tabindex: "0", role: "log", "aria-label": "log", "aria-live": "off" });
+  const body = element("section", { class: "panel wide", id: "log" },
+    element("div", { class: "panel-head" }, element("h2", {}, "Log"),
+      element("div", { class: "tools" }, element("label", {}, "attempt ", attempt), search, element("label", {}, following, " follow"))),
+    trace, told, text);
+  let job = null;
+  let read = null; // {number, offset, text, decoder}
+  let isBusy = false;
+  const look = whenSeen(body, () => more().catch(failed));
+
+  function update(given) {
+    job = given;
+    body.hidden = !job.attempt;
+    const numbers = Array.from({ length: job.attempt }, (_, at) => String(job.attempt - at));
+    const isLast = !attempt.value || attempt.value === attempt.options[0]?.value;
+    patch(attempt, ...numbers.map((number) => element("option", { value: number, key: number }, number)));
+    if (isLast && numbers.length) attempt.value = numbers[0];
+    if (!body.hidden) look();
+  }
+
+  const isLive = () => job.finished_at === null && attempt.value === String(job.attempt);
+  setInterval(() => job && body.isConnected && !document.hidden && following.checked && isLive() && look(), AGAIN_MS);
+
+  function begin() {
+    read = null;
+    return more();
+  }
+
+  // Only what was printed since.
+  async function more() {
+    if (isBusy) return;
+    isBusy = true;
+    try {
+      const number = attempt.value;
+      if (read?.number !== number) read = { number, offset: 0, text: "", decoder: new TextDecoder() };
+      const piece = await api.log(id, number, read.offset);
+      if (attempt.value !== number) return void setTimeout(look);
+      read.offset += piece.byteLength;
+      read.text = (read.text + read.decoder.decode(piece, { stream: true })).slice(-KEPT);
+      if (piece.byteLength || !text.childNodes.length) write();
+    } finally {
+      isBusy = false;
+    }
+  }
+
+  function failed(error) {
+    if (!read?.text) patch(text, error.message);
+    told.textContent = read?.text ? error.message : "";
+  }
+
+  function write() {
+    if (!read) return;
+    const lines = read.text.replace(/\n$/, "").split("\n").map(plain);
+    const asked = search.value.trim().toLowerCase();
+    const found = asked ? lines.filter((line) => line.toLowerCase().includes(asked)) : lines;
+    const shown = found.slice(-SHOWN_LINES);
+    told.textContent = `${asked ? `${found.length} of ` : ""}${lines.length} lines, ${size(read.offset)}${shown.length < found.length ? `; here are the last ${shown.length}` : ""}`;
+    const isAtEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
+    const isNew = !text.childNodes.length;
+    text.textContent = read.text ? shown.join("\n") : "Nothing was printed yet.";
+    if (isNew || (following.checked && isAtEnd)) text.scrollTop = text.scrollHeight;
+    patch(trace, ...tracebackParts(tracebacks(read.text)));
+  }
+
+  return { body, update };
+}
+
+// The last one: what comes before it is often its cause, told again.
+function tracebackParts(found) {
+  const last = found.at(-1);
+  if (!last) return [];
+  const line = ({ file, line: at, name, code }) => element("li", {}, element("code", {}, `${file}:${at}`), name ? ` in ${name}` : "", code ? element("pre", {}, code) : null);
+  const own = last.own.length ? [element("p", { class: "quiet" }, "In your code, the innermost call first:"), element("ol", {}, ...last.own.toReversed().map(line))] : [];
+  const others = last.others.length ? [element("details", { key: "others" }, element("summary", {}, `${last.others.length} ${last.others.length === 1 ? "call" : "calls"} of libraries`),
+    element("ol", {}, ...last.others.toReversed().map(line)))] : [];
+  return [element("div", { class: "traceback", key: "traceback" }, element("p", { class: "bad" }, last.error || "an error"), ...own, ...others,
+    found.length > 1 ? element("p", { class: "quiet" }, `${found.length - 1} more in the log`) : null)];
+}

@@ -1,0 +1,55 @@
+// How far each trial is, what it uses now, and how long it will take.
+
+import { element, table } from "../../dom.js";
+import { besides, duration, level, number, share, size } from "../../units.js";
+
+const UNITS = { seconds: duration, steps: (steps) => `${Math.round(steps)} steps`, bytes: size };
+
+// What of its budget a trial has used: the largest share of any cap, and what is left of it on the training clock.
+// Both count all that was trained, probes and steps that were taken back as well.
+export function progressOf(trial, budget) {
+  const { bill } = trial;
+  const used = {
+    seconds: Math.max(trial.seconds, bill.seconds_training),
+    steps: trial.step + bill.steps_search + bill.steps_taken_back,
+    bytes: bill.bytes_sent,
+  };
+  const caps = Object.entries(budget).filter(([, cap]) => cap !== null);
+  const shares = caps.map(([unit, cap]) => ({ unit, cap, used: used[unit], share: Math.min(1, used[unit] / cap) }));
+  const first = shares.reduce((most, each) => (each.share > most.share ? each : most));
+  if (trial.outcome !== null) return { ...first, share: 1, left: 0 };
+  if (first.unit === "seconds") return { ...first, left: first.cap - first.used };
+  return { ...first, left: first.share > 0 && used.seconds > 0 ? (used.seconds * (1 - first.share)) / first.share : null };
+}
+
+// Steps of a search that has not been decided yet.
+export function openSearchSteps(trial, stages) {
+  const decided = stages.filter((stage) => stage.trial_id === trial.trial_id).reduce((sum, stage) => sum + stage.search_steps, 0);
+  return trial.outcome === null ? Math.max(0, trial.bill.steps_search - decided) : 0;
+}
+
+export function progressTable(trials, stages, job, phase) {
+  const workers = `${job.spec.workers.count} ${job.spec.workers.count === 1 ? "worker" : "workers"}`;
+  const over = trials.filter((trial) => trial.outcome !== null).length;
+  const now = (trial) => [`learning rate ${number(trial.learning_rate)}`, trial.level === null ? "" : `${trial.level_name} ${level(trial.level, trial.level_name)}`,
+    besides(latest(stages, trial)?.values ?? {})].filter((text) => text !== "").join(", ");
+  return table(`${over} of ${trials.length} trials are over; each has ${workers}; what is left is on the training clock`, [
+    ["trial", (trial) => trial.label, "name"],
+    ["state", (trial) => phase(trial, openSearchSteps(trial, stages)), ""],
+    ["progress", (trial) => bar(trial, progressOf(trial, job.spec.budget)), "bar"],
+    ["left", (trial) => leftText(trial, progressOf(trial, job.spec.budget)), "number"],
+    ["now", (trial) => (trial.learning_rate === null ? "–" : now(trial)), ""],
+    ["on", (trial) => (trial.backend ? `${trial.device}, ${trial.backend}` : "–"), ""],
+  ], trials, { key: (trial) => trial.trial_id });
+}
+
+const latest = (stages, trial) => stages.findLast((stage) => stage.trial_id === trial.trial_id);
+
+function bar(trial, { unit, cap, used, share: done }) {
+  const text = `${UNITS[unit](used)} of ${UNITS[unit](cap)}`;
+  return element("span", { class: "progress" },
+    element("progress", { max: "1", value: String(done), "aria-label": `${trial.label}: ${share(done)} of its budget` }),
+    element("span", {}, `${share(done)} · ${text}`));
+}
+
+const leftText = (trial, { left }) => (trial.outcome !== null ? "–" : !trial.backend ? "not begun" : duration(left));

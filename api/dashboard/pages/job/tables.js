@@ -1,0 +1,133 @@
+// The tables of a job: what each arm came to, what was chosen, what was billed.
+
+import { element, empty, table } from "../../dom.js";
+import { besides, duration, level, loss, money, number, share, size, spread } from "../../units.js";
+import { linkText } from "./heading.js";
+import { OVER, TRAINING } from "./states.js";
+export function stageTable(stages, job) {
+  if (!stages.length) return empty(OVER.includes(job.state) ? "No stage was decided." : "No stage is decided yet: the first search is under way.");
+  const open = TRAINING.includes(job.state) ? "runs" : "not finished";
+  const result = (stage) => (stage.num_steps === null ? open : stage.num_steps === 0 ? "rewound" : String(stage.num_steps));
+  return table("What was chosen, and why", [
+    ["trial", (stage) => stage.label, "name"],
+    ["stage", (stage) => String(stage.stage), "number"],
+    ["from step", (stage) => String(stage.first_step), "number"],
+    ["committed", result, "number"],
+    ["learning rate", (stage) => number(stage.learning_rate), "number"],
+    [[...new Set(stages.map((stage) => stage.level_name))].sort().join(" or "), (stage) => level(stage.level, stage.level_name), "number"],
+    ...(stages.some((stage) => besides(stage.values) !== "") ? [["besides", (stage) => besides(stage.values), ""]] : []),
+    ["measured density", (stage) => share(stage.density), "number"],
+    ["forecast", (stage) => spread(stage.forecast, stage.forecast_std, loss, (std) => number(std, 2)), "number"],
+    ["probes", (stage) => String(stage.probes.length), "number"],
+    ["search", (stage) => duration(stage.search_seconds), "number"],
+  ], stages, { note: (stage) => stage.reason, key: (stage) => `${stage.trial_id} ${stage.stage}` });
+}
+
+// A mean over seeds and half its interval; nothing is known of the spread of one seed.
+const interval = (estimate, write) =>
+  spread(estimate?.mean, estimate && estimate.high !== null ? estimate.high - estimate.mean : null, write);
+
+export function armTable(report) {
+  const metrics = Object.keys(report.metric_directions).sort();
+  const caption = `Means over finished seeds ± ${share(report.confidence)} interval; target: where the worst arm ended`;
+  const name = (arm) => (arm.arm === report.best_arm ? element("b", {}, `${arm.arm} (best ${report.metric})`) : arm.arm);
+  return table(caption, [
+    ["arm", name, "name"],
+    ["controller", (arm) => arm.controller, ""],
+    ["seeds", (arm) => `${arm.num_finished} of ${arm.num_trials}`, "number"],
+    ["validation loss", (arm) => interval(arm.validation_loss, loss), "number"],
+    ...metrics.map((metric) => [metric, (arm) => interval(arm.validation_metrics[metric], loss), "number"]),
+    ["sent", (arm) => interval(arm.bytes_sent, size), "number"],
+    ["to the target", (arm) => interval(arm.seconds_to_target, duration), "number"],
+    ["diverged", (arm) => String(arm.num_diverged), "number"],
+  ], report.arms, { key: (arm) => arm.arm });
+}
+
+// When the first arm got to where another ended; of several seeds the table tells.
+export function crossings(report) {
+  const first = report.arms[0].arm;
+  return report.trials.filter((trial) => trial.crossing).map((trial) => {
+    const { loss: goal, seconds: reached, other_seconds: other } = trial.crossing;
+    const where = `the loss at which ${trial.arm} ended (${loss(goal)})`;
+    return element("p", { class: "fact" }, reached === null ? `${first} did not reach ${where}.`
+      : `${first} reached ${where} after ${duration(reached)} instead of ${duration(other)}.`);
+  });
+}
+
+// What the figures alone do not show; the service writes the sentences.
+export function notes(trials) {
+  return trials.flatMap((trial) => trial.notes.map((note) => element("p", { class: "fact" }, `${trial.label}: ${note}.`)));
+}
+
+function metricNames(trials) {
+  return [...new Set(trials.flatMap((trial) => Object.keys(trial.metric_directions)))].sort();
+}
+
+export function billTable(trials, job, prices) {
+  const link = job.spec.link.mode === "emulate" ? `on an ${linkText(job.spec.link)} link` : "on the network as it is";
+  const ratio = (bill) => (bill.bytes_sent && bill.bytes_dense ? `${(bill.bytes_dense / bill.bytes_sent).toFixed(1)}×` : "–");
+  const sum = trials.reduce((total, trial) => total + (trial.cost?.money ?? 0), 0);
+  const costs = prices ? `; all trials cost ${money(sum, prices.currency)} (${pricesText(prices)})` : "";
+  return table(`Bytes of one worker, time on the training clock, ${link}${costs}`, [
+    ["trial", (trial) => trial.label, "name"],
+    ["state", (trial) => (trial.outcome ?? unfinished(trial, job)) + (trial.line === "insurance" ? ", own schedule" : ""), ""],
+    ["steps", (trial) => String(trial.step), "number"],
+    ["sent", (trial) => size(trial.bill.bytes_sent), "number"],
+    ["dense", (trial) => (trial.bill.bytes_dense ? size(trial.bill.bytes_dense) : "–"), "number"],
+    ["ratio", (trial) => ratio(trial.bill), "number"],
+    ...(trials.some((trial) => trial.bill.bytes_within_nodes)
+      ? [["within nodes", (trial) => size(trial.bill.bytes_within_nodes), "number"]] : []),
+    ["search", (trial) => duration(trial.bill.seconds_search), "number"],
+    ["training", (trial) => duration(trial.seconds), "number"],
+    ...(trials.some((trial) => trial.bill.steps_timed) ? [["waited for the exchange", waited, "number"]] : []),
+    ...(prices ? [["worker-hours", (trial) => number(trial.cost?.worker_hours ?? null), "number"],
+      ["cost", (trial) => money(trial.cost?.money ?? null, prices.currency), "number"]] : []),
+    ["validation loss", (trial) => loss(trial.validation_loss), "number"],
+    ...metricNames(trials).map((name) => [name, (trial) => loss(trial.validation_metrics[name] ?? null), "number"]),
+    ...(trials.some((trial) => trial.bill.steps_insurance) ? [["insurance", insurance, "number"]] : []),
+    ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
+    ...(trials.some((trial) => Object.keys(trial.bill.absences).length) ? [["averages missed", absences, ""]] : []),
+  ], trials, { key: (trial) => trial.trial_id });
+}
+
+const pricesText = ({ worker_hour: hour, gb, currency }) => [
+  hour === null ? "" : `${money(hour, currency)} a worker-hour`, gb === null ? "" : `${money(gb, currency)} a GB`].filter((text) => text !== "").join(", ");
+
+// What the exchanges, or optimizers, that competed took, most steps first.
+export function optionTables(trials) {
+  const rows = trials.flatMap((trial) => Object.entries(trial.bill.by_option)
+    .map(([option, took]) => ({ label: trial.label, option, ...took })).sort((one, other) => other.steps - one.steps));
+  return rows.length ? [table("Steps by option: bytes of one worker, time of the steps themselves", [
+    ["trial", (row) => row.label, "name"],
+    ["option", (row) => row.option, ""],
+    ["steps", (row) => String(row.steps), "number"],
+    ["of them probes", (row) => String(row.steps_search), "number"],
+    ["sent", (row) => size(row.bytes_sent), "number"],
+    ["in steps", (row) => duration(row.seconds), "number"],
+  ], rows, { key: (row) => `${row.label} ${row.option}` })] : [];
+}
+
+// The user's own schedule, trained beside the search: outside of the bytes sent.
+const insurance = ({ bill }) =>
+  (bill.steps_insurance ? `${bill.steps_insurance} steps, ${size(bill.bytes_insurance)}` : "–");
+
+// The share of the timed steps in which training waited.
+const waited = ({ bill }) => {
+  const steps = bill.seconds_compute + bill.seconds_exposed;
+  return steps ? share(bill.seconds_exposed / steps) : "–";
+};
+
+// Lost workers that were replaced: outside of the training clock and of the bytes sent.
+const repairs = ({ bill }) =>
+  (bill.repairs ? `${bill.repairs}: ${duration(bill.seconds_recovery)}, ${size(bill.bytes_recovery)}` : "–");
+
+// Workers that were away when the others averaged.
+const absences = ({ bill }) =>
+  Object.entries(bill.absences).map(([rank, missed]) => `worker ${rank}: ${missed}`).join(", ") || "–";
+
+export function unfinished(trial, job) {
+  if (OVER.includes(job.state)) return "not finished";
+  if (trial.backend && job.state === "paused") return "paused";
+  return trial.backend && TRAINING.includes(job.state) ? "training" : "waiting";
+}
+

@@ -1,0 +1,33 @@
+// When each trial searched, trained, and was disturbed, with what the service's events tell of the job.
+
+import * as api from "../../api.js";
+import { panel } from "../../charts/panel.js";
+import { timelineChart } from "../../charts/timeline.js";
+import { whenChanged } from "../../dom.js";
+import { whenSeen } from "./sight.js";
+
+const KINDS = ["job", "repair"];
+
+export function timeline(id) {
+  const chart = panel("Timeline", "wide");
+  let known = { trials: [], stages: [] };
+  let told = { of: "", after: 0, events: [] };
+  const look = whenSeen(chart.body, () => show().catch(() => draw(known.trials, known.stages, told.events)));
+  const draw = whenChanged((trials, stages, events) => chart.draw(() => timelineChart(trials, stages, events)));
+
+  async function update(trials, stages, job) {
+    known = { trials, stages, of: [job.version, ...trials.map((trial) => `${trial.bill.repairs} ${Object.values(trial.bill.absences)}`)].join() };
+    await draw(trials, stages, told.events);
+    look();
+  }
+
+  async function show() {
+    if (told.of !== known.of) {
+      const { events, next_after: after } = await api.happened(id, KINDS, told.after);
+      told = { of: known.of, after, events: events.length ? [...told.events, ...events] : told.events };
+    }
+    await draw(known.trials, known.stages, told.events);
+  }
+
+  return { body: chart.body, update };
+}

@@ -1,0 +1,45 @@
+// What the job put on the wire: for what, how fast, how long training waited for it, and how dense it came.
+
+import { bytesChart } from "../../charts/bytes.js";
+import { panel } from "../../charts/panel.js";
+import { densityChart, purposeChart, purposesOf, rateChart, stepTimeChart } from "../../charts/wire.js";
+import { whenChanged } from "../../dom.js";
+import { timeAxis } from "../../units.js";
+import { whenSeen } from "./sight.js";
+
+// `fetchSent` has the bytes that were sent, as series, of what `series` of the losses the page holds.
+export function wire(fetchSent) {
+  const [bytes, purposes, rate, times, density] = [panel("Bytes"), panel("Bytes by purpose"), panel("Bytes a second"), panel("Time of a step"), panel("Density")];
+  let given = null;
+  let fetched = null;
+  const look = whenSeen(rate.body, () => drawRate().catch(() => {})); // the next look tells what was wrong
+
+  const drawBills = whenChanged((trials) => {
+    times.body.hidden = !trials.some((trial) => trial.bill.steps_timed > 0);
+    purposes.body.hidden = !trials.some((trial) => Object.keys(purposesOf(trial.bill)).length > 0);
+    return Promise.all([bytes.draw(() => bytesChart(trials)), ...(purposes.body.hidden ? [] : [purposes.draw(() => purposeChart(trials))]),
+      ...(times.body.hidden ? [] : [times.draw(() => stepTimeChart(trials))])]);
+  });
+  const drawDensity = whenChanged((stages) => {
+    density.body.hidden = !stages.some((stage) => stage.level_name === "density" && stage.level !== null && stage.density !== null);
+    return density.body.hidden ? undefined : density.draw(() => densityChart(stages));
+  });
+
+  async function update(trials, stages, series, link) {
+    given = { trials, series, link };
+    await Promise.all([drawBills(trials), drawDensity(stages)]);
+    look();
+  }
+
+  async function drawRate() {
+    const { trials, series: losses, link } = given;
+    if (fetched === losses) return;
+    fetched = losses;
+    const looks = new Map(trials.map((trial) => [trial.trial_id, trial]));
+    const sent = (await fetchSent(losses)).map((series) => ({ ...looks.get(series.trial_id), ...series }));
+    const clock = timeAxis(Math.max(0, ...sent.map((series) => series.seconds.at(-1) ?? 0)));
+    await rate.draw(() => rateChart(sent, link, clock));
+  }
+
+  return { bodies: [bytes.body, purposes.body, rate.body, times.body, density.body], update };
+}

@@ -1,0 +1,189 @@
+"""What the modules of a job's page compute, without a browser."""
+
+import pytest
+import yaml
+
+from api.http.routes.page import DASHBOARD
+from tests.api.test_page_modules import pytestmark as needs_node, run
+
+pytestmark = needs_node
+
+
+#: What a browser has and node has not, as far as modules ask for it when they are loaded.
+BROWSER = "globalThis.setInterval = () => {}; globalThis.IntersectionObserver = class { observe() {} };"
+
+
+def call(module, expression, **given):
+    """Return an expression of what `module` exports, as JSON; `given` are its constants."""
+    load = f'{BROWSER}\nconst it = await import("{DASHBOARD.as_uri()}/{module}");'
+    return run(f"{load}\nconsole.log(JSON.stringify({expression}));", **given)
+
+
+def bill(**lines):
+    return {"bytes_sent": 0, "seconds_training": 0, "steps_search": 0, "steps_taken_back": 0} | lines
+
+
+@pytest.mark.parametrize(
+    ("trial", "budget", "expected"),
+    [
+        ({"step": 0, "seconds": 0}, {"seconds": 40, "steps": None, "bytes": None}, ("seconds", 0, 40)),
+        ({"step": 100, "seconds": 10}, {"seconds": 40, "steps": None, "bytes": None}, ("seconds", 0.25, 30)),
+        ({"step": 60, "seconds": 12}, {"seconds": None, "steps": 100, "bytes": None}, ("steps", 0.8, 3)),
+        ({"step": 60, "seconds": 12}, {"seconds": 1000, "steps": None, "bytes": 4000}, ("bytes", 0.5, 12)),
+        ({"step": 9, "seconds": 40, "outcome": "completed"}, {"seconds": 40, "steps": None}, ("seconds", 1, 0)),
+    ],
+)  # fmt: skip
+def test_progress_is_the_budgets_most_used_cap_and_what_is_left_of_it_at_the_pace_so_far(trial, budget, expected):
+    trial = {"outcome": None, "bill": bill(bytes_sent=2000, steps_search=15, steps_taken_back=5)} | trial
+
+    found = call("pages/job/progress.js", "it.progressOf(trial, budget)", trial=trial, budget=budget)
+
+    assert (found["unit"], found["share"], round(found["left"], 9)) == expected
+
+
+def test_a_running_mean_begins_at_its_first_value_and_leaves_gaps():
+    values = [4, None, 4, 0]
+
+    assert call("charts/loss.js", "it.smoothed(values, 0)", values=values) == values
+    found = call("charts/loss.js", "it.smoothed(values, 0.5)", values=values)
+    assert found[:3] == [4, None, 4] and 0 < found[3] < 4
+
+
+def test_a_mean_over_seeds_is_where_all_are_known_and_its_band_within_them():
+    lines = [{"x": [0, 10], "y": [1, 3]}, {"x": [2, 12], "y": [2, 2]}]
+
+    found = call("charts/loss.js", "it.meanOf(lines)", lines=lines)
+
+    assert (found["x"][0], found["x"][-1]) == (2, 10)
+    assert found["mean"] == pytest.approx([1.7, 2.5])
+    assert found["lower"] == pytest.approx([1.4, 2.0]) and found["upper"] == pytest.approx([2.0, 3.0])
+    assert call("charts/loss.js", "it.meanOf(lines)", lines=[lines[0], {"x": [11], "y": [1]}]) is None
+
+
+@pytest.mark.parametrize(("axis", "at"), [("steps", 50), ("seconds", 5.0), ("bytes", 0.5)])
+def test_a_step_has_its_place_on_every_axis_and_a_range_of_the_axis_its_steps(axis, at):
+    losses = [{"trial_id": "a", "steps": [0, 100], "seconds": [0, 10], "values": [1, 1]}]
+    sent = [{"trial_id": "a", "steps": [0, 100], "seconds": [0, 10], "values": [0, 1000]}]
+    place = "const place = it.placing(axis, losses, sent);"
+
+    asked = "[place.at('a', 50), place.steps([place.at('a', 20), place.at('a', 50)]), place.at('b', 1)]"
+    found = call("charts/axis.js", f"(() => {{ {place} return {asked}; }})()", axis=axis, losses=losses, sent=sent)
+
+    assert found[:2] == [at, [20, 50]]
+    assert found[2] == (1 if axis == "steps" else None)
+
+
+def stage(number, probes, *, closed_s, num_steps=10, **more):
+    return {
+        "trial_id": "a", "stage": number, "first_step": 10 * number, "learning_rate": 0.1, "search_seconds": 1.0,
+        "closed": True, "num_steps": num_steps, "bill": {"seconds_training": closed_s}, "promoted": None,
+        "probes": probes,
+    } | more  # fmt: skip
+
+
+def probe(name, ended_s, seconds=0.5, status="ok"):
+    rest = {"learning_rate": 0.1, "loss": 1.0, "values": {}}
+    return {"probe_id": name, "seconds": seconds, "ended_s": ended_s, "status": status} | rest
+
+
+def test_a_timeline_has_a_block_for_each_probe_and_commit_where_it_was_measured():
+    stages = [
+        stage(0, [probe("0", 0.5), probe("1", 1.0), probe("2", 1.0, status="diverged")], closed_s=4.0, promoted="1"),
+        stage(1, [], closed_s=7.0, search_seconds=0.0, num_steps=0),
+    ]
+    trials = [{"trial_id": "a", "seconds": 7.0, "step": 10}]
+
+    blocks = call("charts/timeline.js", "it.blocksOf(trials, stages)", trials=trials, stages=stages)
+
+    assert [(each["kind"], each["from"], each["to"], each["lane"]) for each in blocks] == [
+        ("ok", 0.0, 0.5, 0), ("kept", 0.5, 1.0, 0), ("diverged", 0.5, 1.0, 1),
+        ("commit", 1.0, 4.0, None), ("back", 4.0, 7.0, None),
+    ]  # fmt: skip
+
+
+def test_probes_whose_end_was_never_written_down_are_one_search():
+    stages = [stage(0, [probe("0", None), probe("1", None)], closed_s=4.0)]
+
+    blocks = call("charts/timeline.js", "it.blocksOf([{trial_id: 'a', seconds: 4, step: 10}], stages)", stages=stages)
+
+    assert [each["kind"] for each in blocks] == ["search", "commit"]
+
+
+def test_a_timeline_marks_what_disturbed_a_trial_on_its_own_clock():
+    told = [
+        {"kind": "job", "data": {"state": "paused", "reason": "", "attempt": 1, "clocks": {"a": 3.5}}},
+        {"kind": "job", "data": {"state": "starting", "reason": "", "attempt": 2, "clocks": {"a": 3.5}}},
+        {"kind": "repair", "data": {"trial_id": "a", "seconds": 5.0, "repairs": 1, "absences": {"1": 2}}},
+    ]
+    divergence = {"step": 7, "learning_rate": 1.0}
+    trials = [{"trial_id": "a", "seconds": 9.0, "outcome": "diverged", "divergence": divergence}]
+    stages = [stage(0, [], closed_s=4.0, num_steps=0)]
+
+    marks = call("charts/timeline.js", "it.marksOf(trials, stages, told)", trials=trials, stages=stages, told=told)
+
+    assert sorted((each["at"], each["kind"]) for each in marks) == [
+        (3.5, "attempt"), (3.5, "pause"), (4.0, "rollback"), (5.0, "repair"), (9.0, "divergence"),
+    ]  # fmt: skip
+
+
+def test_a_traceback_has_the_users_own_lines_apart_from_those_of_libraries():
+    log = """before
+(RankActor pid=7) Traceback (most recent call last):
+(RankActor pid=7)   File "/opt/venv/lib/python3.11/site-packages/ray/worker.py", line 10, in main
+(RankActor pid=7)     run()
+(RankActor pid=7)   File "/srv/wiretune/trainers/training/replica.py", line 20, in _loss
+(RankActor pid=7)     self.workload.loss()
+(RankActor pid=7)   File "/tmp/ray/session/_ray_pkg_1/model.py", line 30, in loss
+(RankActor pid=7)     return 1 / 0
+(RankActor pid=7) ZeroDivisionError: division by zero
+after"""
+
+    (found,) = call("pages/job/traceback.js", "it.tracebacks(log)", log=log)
+
+    assert found["error"] == "ZeroDivisionError: division by zero"
+    assert [(each["file"].rpartition("/")[2], each["line"], each["code"]) for each in found["own"]] == [
+        ("model.py", 30, "return 1 / 0")
+    ]
+    assert len(found["others"]) == 2
+
+
+def test_expected_improvement_is_what_a_normal_belief_says():
+    posterior = {"mean": [0.0, 1.0, 1.0], "std": [1.0, 1.0, 0.0]}
+
+    found = call("charts/posterior.js", "it.expectedImprovement(posterior)", posterior=posterior)
+
+    assert found == pytest.approx([0.0833155, 0.3989423, 0.0], abs=1e-6)  # phi(1) - Phi(-1), phi(0), nothing to learn
+
+
+@pytest.mark.parametrize(
+    ("bytes_sent", "expected"), [([0, 100, 400], [10.0, 30.0]), ([0], []), ([], [])]
+)  # fmt: skip
+def test_a_rate_is_what_was_sent_between_two_reports(bytes_sent, expected):
+    series = {"seconds": [10 * at for at in range(len(bytes_sent))], "values": bytes_sent}
+
+    assert call("charts/wire.js", "it.rates(series)", series=series)["rate"] == expected
+
+
+def test_a_specification_is_yaml_that_reads_back_as_it_was():
+    spec = {
+        "name": "digits: on", "kind": "no", "seeds": [0, 1], "text": "line\nbreak", "empty": {}, "none": None,
+        "yes": True,
+        "arms": [{"name": "tuned"}, {"name": "dense", "exchange": {"kind": "none", "levels": []}}],
+        "rate": 1e-05,
+        "-x": " y ",
+    }  # fmt: skip
+
+    assert yaml.safe_load(call("pages/job/specification.js", "it.yaml(spec)", spec=spec)) == spec
+
+
+def test_what_differs_between_two_specifications_is_told_by_its_place():
+    before = {"budget": {"seconds": 40, "steps": None}, "seeds": [0, 1], "name": "a"}
+    after = {"budget": {"seconds": 80, "steps": None}, "seeds": [0], "name": "a", "notes": "new"}
+
+    found = call("pages/job/specification.js", "it.differences(before, after)", before=before, after=after)
+
+    assert found == [
+        {"pointer": "/budget/seconds", "before": 40, "after": 80},
+        {"pointer": "/seeds/1", "before": 1},
+        {"pointer": "/notes", "after": "new"},
+    ]
