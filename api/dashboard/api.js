@@ -32,7 +32,8 @@ export const signOut = () => send("/v1/sessions", {}, { method: "DELETE", timeou
 
 // Raises NeedsKey, Refused with the problem's text, or what `fetch` raises if nothing answers in time.
 async function send(path, parameters, { timeoutMs, ...request }) {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== null));
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== null)
+    .flatMap(([name, value]) => [value].flat().map((each) => [name, each])));
   const answer = await fetch(query.size ? `${path}?${query}` : path, {
     ...request,
     signal: AbortSignal.timeout(timeoutMs),
@@ -81,4 +82,6 @@ export const me = () => get("/v1/me");
 export const jobs = (cursor, limit) => get("/v1/jobs", { limit, cursor, count: true });
 export const snapshot = (id, since, max_points) =>
   get(`/v1/jobs/${encodeURIComponent(id)}/snapshot`, { since, max_points });
+export const comparison = ([first, ...others]) =>
+  get(`/v1/jobs/${encodeURIComponent(first)}/comparison`, { other: others });
 export const cards = (id, trial) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, posterior: true });

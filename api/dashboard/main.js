@@ -3,12 +3,13 @@
 import * as api from "./api.js";
 import { reason } from "./dialog.js";
 import { element } from "./dom.js";
+import { comparePage } from "./pages/compare/compare.js";
 import { jobPage } from "./pages/job/job.js";
 import { jobsPage } from "./pages/jobs.js";
 import { listen, paced } from "./live/live.js";
 
 // A page is called by its own parameter: "/?job=ID". Each has `refresh`, and `shows` for a job that changed.
-const PAGES = { job: jobPage, jobs: jobsPage };
+const PAGES = { compare: comparePage, job: jobPage, jobs: jobsPage };
 
 const STATES = { connecting: "connecting …", live: "live", waiting: "reconnecting …", refused: "signed out" };
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
-from api.http.auth import StoreOf, require_key
+from api.http.auth import Caller, StoreOf, require_key, require_visible
 from api.http.downloads import Download, DownloadOf
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, file, refusals
@@ -16,7 +16,7 @@ from service.control.logs import Logs
 from service.control.storage import Storage, StoredFile
 from service.errors import Busy, NotFound, Unavailable
 from service.wire.records import MAX_WHOLE
-from service.wire.views import Artifact, JobReport, ScheduleView, Series, StageView, TrialView
+from service.wire.views import Artifact, Comparison, JobReport, ScheduleView, Series, StageView, TrialView
 
 #: Of a log, handed to the connection at a time.
 _PIECE_BYTES = 2**18
@@ -173,6 +173,21 @@ def get_file(
 def get_report(job: str, store: StoreOf) -> JobReport:
     """Return the result: every trial with its bill, every arm's mean over its seeds with a 95 % interval."""
     return store.report(job)
+
+
+MAX_COMPARED = 26  # a letter for each
+
+
+@router.get("/comparison", operation_id="getComparison")
+def get_comparison(
+    job: str,
+    store: StoreOf,
+    caller: Caller,
+    other: Annotated[list[str], Query(max_length=MAX_COMPARED - 1, description="a job beside it; may come again")] = [],  # noqa: B006  (FastAPI copies it)
+) -> Comparison:
+    """Return the job beside others: the fields in which they differ, and their results, against a common target."""
+    require_visible(other, store, caller)
+    return store.comparison(list(dict.fromkeys([job, *other])))
 
 
 @router.get(
