@@ -14,7 +14,7 @@ export function jobTable(jobs, remove) {
     ["arms", ({ held, arms }) => (arms ?? held.job.spec.arms.map((arm) => arm.name)).join(", "), "name"],
     ["created", ({ held }) => since(held.job.created_at), ""],
     ["id", (job) => element("code", {}, job.id), ""],
-    ["", (job) => element("button", { type: "button", class: "online", "aria-label": `remove ${job.letter}`, onclick: () => remove(job.id) }, "remove"), ""],
+    ["", (job) => element("button", { type: "button", class: "online", "aria-label": `remove ${job.letter}`, onclick: () => remove(job.id) }, "remove"), "online"],
   ].map(([name, ...rest], at) => [name || (at ? "leave out" : "job"), ...rest]), known, { key: (job) => job.id });
 }
 
