@@ -38,6 +38,7 @@ ACTIONS = {
     "getKey": Action.READ_KEY,
     **dict.fromkeys(["rotateKey", "revokeKey"], Action.CHANGE_KEY),
     "listAudit": Action.READ_AUDIT,
+    "getMetrics": Action.READ_METRICS,
     "createCode": Action.UPLOAD_CODE,
     "deleteCode": Action.DELETE_CODE,
 }

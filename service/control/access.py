@@ -21,6 +21,7 @@ class Action(StrEnum):
     CHANGE_KEY = "change this key"
     CREATE_KEY = "create keys"
     READ_AUDIT = "read the audit log"
+    READ_METRICS = "read the service's metrics"
     UPLOAD_CODE = "upload code"
     DELETE_CODE = "delete this code"
 
@@ -65,6 +66,7 @@ RULES = {
     Action.CHANGE_KEY: _Least(Role.VIEWER, Role.ADMIN, Role.ADMIN),
     Action.CREATE_KEY: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),
     Action.READ_AUDIT: _Least(Role.ADMIN, Role.ADMIN, Role.ADMIN),
+    Action.READ_METRICS: _Least(Role.OPERATOR, Role.OPERATOR, Role.OPERATOR),
     Action.UPLOAD_CODE: _Least(Role.SUBMITTER, Role.SUBMITTER, Role.OPERATOR),
     Action.DELETE_CODE: _Least(Role.SUBMITTER, Role.OPERATOR, Role.OPERATOR),
 }

@@ -2,29 +2,25 @@
 
 from datetime import UTC, datetime
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
+from service.control import rows
 from service.control.access import Principal
 from service.control.models import AuditRow
 from service.wire.access import AuditEntry, AuditPage
 
 DONE, REFUSED = "done", "refused"
+_ENTRIES = insert(AuditRow)
 
 
 def add(session: Session, by: Principal, action: str, target: str, *, now: float, outcome: str = DONE) -> None:
     """Write down what `by` did, in the transaction that does it."""
-    session.add(
-        AuditRow(
-            at=now,
-            name=by.name,
-            key_id=by.key_id,
-            address=by.address,
-            action=action,
-            target=target,
-            outcome=outcome,
-        )
-    )
+    entry = {
+        "at": now, "name": by.name, "key_id": by.key_id, "address": by.address, "action": action, "target": target,
+        "outcome": outcome,
+    }  # fmt: skip
+    rows.add(session, _ENTRIES, entry)
 
 
 def page(session: Session, *, limit: int, cursor: int | None) -> AuditPage:

@@ -116,6 +116,13 @@ def of_one_moment(engine: Engine) -> Engine:
     return engine.execution_options(isolation_level="REPEATABLE READ")
 
 
+def of_one_statement(engine: Engine) -> Engine:
+    """Return `engine` for readers that ask one thing: PostgreSQL needs neither a BEGIN nor a ROLLBACK for that."""
+    if engine.dialect.name == "sqlite":
+        return engine
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
+
+
 def _engine(url: str | URL, **options: Any) -> Engine:
     try:
         return create_engine(url, json_serializer=_to_json, json_deserializer=from_json, **options)

@@ -19,6 +19,7 @@ from service.wire.views import EventKind
 KEPT_EVENTS = 100_000
 _LOCK = 8471  # any number that every release agrees on, other than the migrations'
 _MAX_TEXT = 500
+_EVENTS = insert(EventRow)
 
 
 class _Told(NamedTuple):
@@ -50,9 +51,9 @@ class Bell:
 # -- writing --------------------------------------------------------------------------------------------------
 
 
-def tell(row: JobRow | MessageRow | TrialRow, kind: EventKind, **data: Any) -> None:
-    """Have the row's transaction store an event when it commits; long texts are cut."""
-    session = object_session(row)
+def tell(row: JobRow | MessageRow | TrialRow, kind: EventKind, *, within: Session | None = None, **data: Any) -> None:
+    """Have the row's transaction, or the one of `within`, store an event when it commits; long texts are cut."""
+    session = within or object_session(row)
     assert session is not None
     job = row if isinstance(row, JobRow) else session.get_one(JobRow, row.job_id)
     short = {name: value[:_MAX_TEXT] if isinstance(value, str) else value for name, value in data.items()}
@@ -91,10 +92,9 @@ def store(session: Session, *, now: float) -> None:
     told = _joined(_waiting(session))
     if not told:
         return
-    session.flush()
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    session.execute(insert(EventRow), [{**each._asdict(), "at": now} for each in told])
+    session.connection().execute(_EVENTS, [{**each._asdict(), "at": now} for each in told])
 
 
 def _waiting(session: Session) -> list[_Told]:

@@ -53,12 +53,15 @@ class Ingest:
     max_attempts: int
     storage: Storage
 
-    def take(self, batch: Batch) -> Acknowledgement:
-        """Store `batch` unless it is stored; raises Fenced, OutOfSequence, InvalidJob (foreign trials, places)."""
+    def take(self, batch: Batch) -> tuple[Acknowledgement, bool]:
+        """Store `batch`, unless it was stored before; the flag says that it is new.
+
+        Raises Fenced, OutOfSequence, InvalidJob (foreign trials, places).
+        """
         stream = self.session.get(StreamRow, (self.job.id, self.number, batch.stream))
         stream = stream or StreamRow(job_id=self.job.id, number=self.number, stream=batch.stream, last_sequence=0)
         if batch.sequence <= stream.last_sequence:
-            return Acknowledgement(sequence=stream.last_sequence, control=self._control())
+            return Acknowledgement(sequence=stream.last_sequence, control=self._control()), False
         attempt = attempts.require_owner(self.session, self.job, self.number)
         if batch.sequence > stream.last_sequence + 1:
             raise OutOfSequence(
@@ -72,7 +75,7 @@ class Ingest:
             attempt.lease_expires = self.now + self.lease_s
         for record in batch.records:
             self._apply(record, attempt)
-        return Acknowledgement(sequence=batch.sequence, control=self._control())
+        return Acknowledgement(sequence=batch.sequence, control=self._control()), True
 
     def _control(self) -> Control:
         if self.number != self.job.attempt:

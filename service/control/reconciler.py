@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from service.control import permissions
-from service.control.capacity import Node, conflicts
+from service.control.capacity import Node, conflicts, demand
 from service.control.clusters import Cluster, RayApi, cluster_of
 from service.control.code import code_of
 from service.control.judgement import Action, Verdict, admit, judge, judge_alone
@@ -74,7 +74,7 @@ class Reconciler:
             "webhooks": self._webhooks.send_due,
         }
         for name, one_round in rounds.items():
-            arguments = (one_round, interval_s)
+            arguments = (name, one_round, interval_s)
             thread = threading.Thread(target=self._run, args=arguments, name=f"wiretune-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -93,10 +93,11 @@ class Reconciler:
         finally:
             self._cluster.close()
 
-    def _run(self, one_round: Callable[[float], None], interval_s: float) -> None:
+    def _run(self, name: str, one_round: Callable[[float], None], interval_s: float) -> None:
         while not self._stopping.is_set():
             try:
-                one_round(self._clock())
+                with self._store.telemetry.round(name):
+                    one_round(self._clock())
             except Unavailable as error:
                 _log.warning("%s", error)
             except Exception:  # one bad round must not leave every job without an owner
@@ -119,6 +120,7 @@ class Reconciler:
         """Do one round: look at every job that is not over, once."""
         jobs = self._store.work()
         if not jobs:
+            self._store.telemetry.note_running(())
             if self._cluster.is_spent(now - self._busy_at):
                 self._let_go()
             # A cluster that nobody declared is asked what it holds: the first job, too, is refused if it never fits.
@@ -131,8 +133,11 @@ class Reconciler:
             ray = self._cluster.connect()
             self._nodes = ray.nodes()
         except Unavailable as error:
+            self._store.telemetry.cluster_up.set(0)
             self._without_ray(jobs, str(error), now=now)
             return
+        self._store.telemetry.note_cluster(self._nodes)
+        self._store.telemetry.note_running(demand(work.spec, self._nodes) for work in jobs if work.state in ACTIVE)
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
         self._admit(ray, jobs, self._nodes, now=now)
 

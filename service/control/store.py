@@ -39,6 +39,7 @@ from service.control.messages import Message
 from service.control.models import AttemptRow, JobRow, RemovalRow
 from service.control.queries import Point
 from service.control.storage import Storage
+from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
 from service.control.work import Attempt, Work, attempt_of, work_of
 from service.control.writer import Writer
@@ -82,9 +83,13 @@ class Store:
         self._lock = lock
         self._secret = secret
         self._readers = sessionmaker(database.of_one_moment(engine))
-        self._writer = Writer(sessionmaker(engine, expire_on_commit=False), clock=clock)
+        self.telemetry = Telemetry(self._reading, clock=clock)
+        sessions = sessionmaker(engine, expire_on_commit=False)
+        self._writer = Writer(sessions, clock=clock, note_group=self.telemetry.note_group)
+        self.telemetry.writes_waiting.set_function(lambda: self._writer.num_waiting)
         self._unread_at = -math.inf
-        self.keyring = KeyRing(self._reading, self._writer, clock=clock)
+        askers = sessionmaker(database.of_one_statement(engine))
+        self.keyring = KeyRing(partial(self._reading, askers), self._writer, clock=clock)
         storage = Storage(settings.resolved_storage_url)
         self.code = CodeShelf(
             self._reading, self._writer, storage=storage, clock=clock, max_packages=settings.code_packages
@@ -127,9 +132,9 @@ class Store:
         return max(self._unread_at, self._writer.failed_at)
 
     @contextmanager
-    def _reading(self) -> Iterator[Session]:
+    def _reading(self, sessions: "sessionmaker[Session] | None" = None) -> Iterator[Session]:
         try:
-            with self._readers() as session:
+            with (sessions or self._readers)() as session:
                 yield session
         except SQLAlchemyError as error:
             self._unread_at = self._clock()
@@ -485,7 +490,7 @@ class Store:
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:
         """Store a batch exactly once; see `Ingest.take` for what is raised."""
 
-        def take(session: Session, job: JobRow) -> Acknowledgement:
+        def take(session: Session, job: JobRow) -> tuple[Acknowledgement, bool]:
             settings = self.settings
             ingest = Ingest(
                 session=session,
@@ -498,7 +503,10 @@ class Store:
             )
             return ingest.take(batch)
 
-        return self._on_job(job_id, take)
+        acknowledgement, is_new = self._on_job(job_id, take)
+        if is_new:
+            self.telemetry.note_batch(batch)
+        return acknowledgement
 
     def renew(self, job_id: str, number: int) -> Acknowledgement:
         """Extend the attempt's lease; raises Fenced. The answer's sequence is 0: nothing was sent."""

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.control import events
+from service.control import events, rows
 from service.control.database import is_collision, is_outage, said
 from service.errors import Unavailable
 
@@ -60,7 +60,10 @@ class Writer:
         max_group: int = 256,
         timeout_s: float = 30.0,
         clock: Callable[[], float] = time.time,
+        note_group: Callable[[int, float], None] = lambda size, seconds: None,
     ) -> None:
+        """`note_group` hears of each transaction how many writes it had, and its seconds."""
+        self._note_group = note_group
         self._sessions = sessions
         self._max_group = max_group
         self._timeout_s = timeout_s
@@ -102,6 +105,11 @@ class Writer:
         with suppress(queue.Full):
             self._waiting.put_nowait(_Call(function=function))
 
+    @property
+    def num_waiting(self) -> int:
+        """Return how many writes wait for their turn."""
+        return self._waiting.qsize()
+
     def close(self) -> None:
         """Store what waits, then stop. Raises Unavailable if that takes longer than the timeout."""
         self._closed = True
@@ -142,17 +150,19 @@ class Writer:
         """Run `calls` in one transaction, and return what came of each once it is on disk."""
         try:
             try:
-                return self._commit_all(calls, _run_bare)
+                return self._commit_all(calls, _run_together)
             except _Fails:  # each gets a savepoint, which costs a sixth of a submission: most groups need none
                 return self._commit_all(calls, _run_apart)
         except SQLAlchemyError as error:
             _log.error("a group of %d writes was not stored: %s", len(calls), error)
             return [_Outcome(call, error=_not_stored(error)) for call in calls]
 
-    def _commit_all(self, calls: list[_Call], run: Callable[[Session, _Call], _Outcome]) -> list[_Outcome]:
+    def _commit_all(self, calls: list[_Call], run: Callable[[Session, list[_Call]], list[_Outcome]]) -> list[_Outcome]:
+        began = time.perf_counter()
         with self._sessions.begin() as session:
-            outcomes = [run(session, call) for call in calls]
+            outcomes = run(session, calls)
             events.store(session, now=self._clock())
+        self._note_group(len(calls), time.perf_counter() - began)
         if events.num_waiting(session):
             self.bell.ring()
         return outcomes
@@ -162,14 +172,20 @@ class _Fails(Exception):
     """A call of the group fails; nothing of the group is stored yet."""
 
 
-def _run_bare(session: Session, call: _Call) -> _Outcome:
+def _run_together(session: Session, calls: list[_Call]) -> list[_Outcome]:
     try:
-        value = call.function(session)
-        session.flush()  # what fails, fails before the commit
+        outcomes = [_run(session, call) for call in calls]
+        rows.store(session)
     except Exception as error:
         if _is_lost(error):
             raise
         raise _Fails from error
+    return outcomes
+
+
+def _run(session: Session, call: _Call) -> _Outcome:
+    value = call.function(session)
+    session.flush()  # what fails, fails before the commit
     return _Outcome(call, value=value)
 
 
@@ -178,11 +194,17 @@ def _is_lost(error: Exception) -> bool:
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
-def _run_apart(session: Session, call: _Call) -> _Outcome:
+def _run_apart(session: Session, calls: list[_Call]) -> list[_Outcome]:
+    return [_run_alone(session, call) for call in calls]
+
+
+def _run_alone(session: Session, call: _Call) -> _Outcome:
     num_events = events.num_waiting(session)
     try:
         with session.begin_nested():
-            return _Outcome(call, value=call.function(session))
+            outcome = _run(session, call)
+            rows.store(session)
+            return outcome
     except SQLAlchemyError as error:
         if _is_lost(error):
             raise  # and with it the whole group
@@ -191,6 +213,7 @@ def _run_apart(session: Session, call: _Call) -> _Outcome:
     except Exception as error:  # it is the caller's: raised there, and must not end the group
         outcome = _Outcome(call, error=error)
     events.take_back(session, num_events)
+    rows.drop(session)
     # The savepoint gave this call's row locks back: another replica may change what it read.
     session.expire_all()
     return outcome

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import make_url, select
 
-from service.control import jobs, queries
+from service.control import jobs, queries, rows
 from service.control.access import LOCAL
 from service.control.models import JobRow
 from service.control.store import Store
@@ -58,7 +58,7 @@ def test_a_key_that_another_replica_is_storing_answers_its_job(replicas, spec, c
 
     def add_slowly(session):
         job, _ = jobs.add(session, spec, by=LOCAL, key="k", now=clock(), key_s=3600.0)
-        session.flush()
+        rows.store(session)
         stored.set()
         assert release.wait(PATIENCE_S)
         return job.id

@@ -1,14 +1,20 @@
 """What the store promises users: idempotency, legal transitions, complete pages."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from service.control import jobs
+from service.control.access import LOCAL
 from service.control.listing import JobFilter
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
+from service.job.spec import JobSpec
 from service.job.states import RULES, TERMINAL, JobState, may_follow
+from tests.contract.conftest import Group
+from tests.patience import PATIENCE_S
 
 STATES = list(JobState)
 
@@ -191,3 +197,27 @@ def test_one_key_from_many_threads_makes_one_job(store, spec):
 
     assert len({job.id for job, _ in answers}) == 1
     assert sum(created for _, created in answers) == 1
+
+
+def test_jobs_that_are_added_together_share_their_statements(store, make_spec, pool):
+    def num_inserts(count: int) -> int:
+        inserts = []
+
+        def note(_connection, _cursor, statement, *_):
+            if statement.startswith("INSERT"):
+                inserts.append(statement)
+
+        event.listen(store._engine, "before_cursor_execute", note)
+        group = Group(store, pool)
+        specs = [make_spec(labels={"number": str(number)}) for number in range(count)]
+        added = [group.add(partial(add, spec)) for spec in specs]
+        group.release()
+        assert [future.result(PATIENCE_S) for future in added] == specs
+        event.remove(store._engine, "before_cursor_execute", note)
+        return len(inserts)
+
+    def add(spec, session):
+        job, _ = jobs.add(session, spec, by=LOCAL, key=spec.labels["number"], now=0.0, key_s=3600.0)
+        return JobSpec.model_validate(job.spec)
+
+    assert num_inserts(1) == num_inserts(3)

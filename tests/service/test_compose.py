@@ -22,6 +22,6 @@ def test_the_compose_file_follows_the_compose_specification() -> None:
 def test_the_api_service_sets_only_variables_that_the_service_reads() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"]
 
-    assert set(services) == {"api", "head", "worker", "postgres"}
+    assert set(services) == {"api", "head", "worker", "postgres", "prometheus"}
     for name in services["api"]["environment"]:
         assert name.removeprefix("WIRETUNE_").lower() in Settings.model_fields

@@ -1,9 +1,11 @@
-"""`/healthz`, `/readyz`: is the process up, does it serve."""
+"""`/healthz`, `/readyz`, `/metrics`: is the process up, does it serve, how does it do."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from api.http.auth import StoreOf
-from api.http.openapi import refusals
+from api.http.auth import StoreOf, require_key
+from api.http.openapi import HOLDING, refusals
 from service.errors import Unavailable
 
 router = APIRouter(tags=["health"])
@@ -20,3 +22,12 @@ def ready(store: StoreOf) -> dict[str, str]:
     """Answer once the database does."""
     store.answer()
     return {"status": "ready"}
+
+
+@router.get(
+    "/metrics", operation_id="getMetrics", response_class=PlainTextResponse, dependencies=[Depends(require_key)],
+    responses=refusals(*HOLDING),
+)  # fmt: skip
+def metrics(store: StoreOf) -> PlainTextResponse:
+    """Return what an operator watches, in Prometheus' text format; its scraper sends a key of the role `operator`."""
+    return PlainTextResponse(store.telemetry.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
