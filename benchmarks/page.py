@@ -39,11 +39,15 @@ from service.job.spec import JobSpec
 from service.settings import Settings
 from service.wire.records import AnyRecord, Batch, Bill, MetricPoints, StageClosed, StageDecided, TrialStarted
 
-#: Notes when the page says that it is drawn, and every frame and long task behind that.
+#: Notes when the page has its data and every chart in sight is drawn, and every frame and long task behind that.
 _WATCH = """
 window.__frames = []; window.__long = [];
+const isDue = (chart) => chart.checkVisibility() && chart.getBoundingClientRect().top < innerHeight;
+const isDrawn = (chart) => chart._fullLayout || !isDue(chart);
 const ready = setInterval(() => {
-  if (window.__ready) clearInterval(ready), window.__readyAt = performance.now();
+  if (!window.__ready || ![...document.querySelectorAll('.chart')].every(isDrawn)) return;
+  clearInterval(ready);
+  window.__readyAt = performance.now();
 }, 4);
 const tasks = new PerformanceObserver((list) => window.__long.push(...list.getEntries().map((each) => each.duration)));
 tasks.observe({type: 'longtask'});

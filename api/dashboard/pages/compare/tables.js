@@ -8,14 +8,14 @@ import { duration, loss, number, share, size, spread } from "../../units.js";
 export function jobTable(jobs, remove) {
   const known = jobs.filter((job) => job.held && !job.isGone);
   return table("A letter stands for each job", [
-    ["", (job) => element("b", {}, job.letter), ""],
+    ["job", (job) => element("b", {}, job.letter), ""],
     ["state", ({ held }) => badge(held.job.state), ""],
     ["name", ({ id, held }) => element("a", { href: `/?job=${encodeURIComponent(id)}` }, held.job.name), "name"],
     ["arms", ({ held, arms }) => (arms ?? held.job.spec.arms.map((arm) => arm.name)).join(", "), "name"],
     ["created", ({ held }) => since(held.job.created_at), ""],
     ["id", (job) => element("code", {}, job.id), ""],
-    ["", (job) => element("button", { type: "button", class: "online", "aria-label": `remove ${job.letter}`, onclick: () => remove(job.id) }, "remove"), "online"],
-  ].map(([name, ...rest], at) => [name || (at ? "leave out" : "job"), ...rest]), known, { key: (job) => job.id });
+    ["leave out", (job) => element("button", { type: "button", class: "online", "aria-label": `remove ${job.letter}`, onclick: () => remove(job.id) }, "remove"), "online"],
+  ], known, { key: (job) => job.id });
 }
 
 export function differenceTable({ jobs, differences }, letters) {
