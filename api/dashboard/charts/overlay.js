@@ -54,6 +54,14 @@ export function bands(x, values, count) {
 }
 
 const NUM_BANDS = 150;
+const NUM_SMOOTH = 400; // points of an average, which has no extremes to keep; the last one is always there
+
+function middleOf(x, { steps, values }, window) {
+  const y = smoothed(steps, values, window);
+  const each = window ? Math.max(1, Math.floor(y.length / NUM_SMOOTH)) : 1;
+  const isKept = (_, at) => at % each === 0 || at === y.length - 1;
+  return { x: x.filter(isKept), y: y.filter(isKept) };
+}
 
 // `smoothing` is the window's share of a line's steps; 0 draws every point that there is. Training is thin with its band,
 // evaluations are bold.
@@ -70,8 +78,8 @@ export function overlaidLosses(training, validation, { axis, smoothing }) {
       y: [...edges.map((edge) => edge.high), ...edges.toReversed().map((edge) => edge.low)], fillcolor: colour(line.arm_index),
       opacity: 0.15, hoverinfo: "skip", ...entry(line, false) };
   };
-  const thin = (line) => ({ type: "scatter", mode: "lines", x: scaled(line.x), opacity: 0.6, line: { color: colour(line.arm_index), width: 1 },
-    y: smoothed(line.steps, line.values, smoothing * (line.steps.at(-1) - line.steps[0])), ...hover(line, "training"), ...entry(line, false) });
+  const thin = (line) => ({ type: "scatter", mode: "lines", opacity: 0.6, line: { color: colour(line.arm_index), width: 1 },
+    ...middleOf(scaled(line.x), line, smoothing * (line.steps.at(-1) - line.steps[0])), ...hover(line, "training"), ...entry(line, false) });
   const bold = (line) => ({ type: "scatter", mode: "lines+markers", x: scaled(line.x), y: line.values, line: look(line, 2.2), marker: { size: 5 },
     ...hover(line, "validation"), ...entry(line, true) });
   const ends = evaluated.map((line) => [line.label, line.values.findLast((value) => value !== null)]).filter(([, end]) => end !== undefined);

@@ -21,7 +21,8 @@ export function comparePage(root, text, query) {
   const [curves, schedules, pareto, parallel] = [panel("Loss of all jobs", "wide"), panel("Learned schedules of all jobs", "wide"),
     panel("Loss against its cost", "wide"), panel("Chosen values, stage by stage", "wide")];
   const baseline = chooser("baseline", "Baseline", [["", "none"]]);
-  const tools = element("div", { class: "tools" }, ...chooser("axis", "Along", AXES), ...chooser("smooth", "Smoothing", SMOOTHING), ...baseline);
+  const tools = element("div", { class: "tools" }, chooser("axis", "Along", AXES).body, chooser("smooth", "Smoothing", SMOOTHING).body,
+    baseline.body);
   const panels = element("div", { class: "panels", hidden: "" }, jobs, curves.body, results, pareto.body, differences, schedules.body, parallel.body);
   root.replaceChildren(element("h1", {}, "Compare"), missing, tools, adding(), waiting, panels);
   document.title = "Compare – Wiretune";
@@ -37,7 +38,9 @@ export function comparePage(root, text, query) {
   }
 
   async function look() {
-    shown = await compared.look();
+    const found = await compared.look();
+    if (shown && !found.isNew) return;
+    shown = found;
     await draw();
   }
 
@@ -52,10 +55,10 @@ export function comparePage(root, text, query) {
     const of = (name) => trials.flatMap((each) => each.series.filter((series) => series.name === name).map((series) => ({ ...each, ...series, arm: each.arm })));
     const [axis, smoothing] = [chosen.axis, Number(chosen.smooth)];
     await Promise.all([
-      curves.draw(() => overlaidLosses(of("loss"), of("validation_loss"), { axis, smoothing })),
-      schedules.draw(() => overlaidSchedules(trials.flatMap((each) => each.schedules.map((schedule) => ({ ...each, ...schedule, arm: each.arm }))))),
-      pareto.draw(() => paretoChart(trials.map(costs))),
-      parallel.draw(() => parallelChart(trials.flatMap(choices))),
+      curves.draw(once(() => overlaidLosses(of("loss"), of("validation_loss"), { axis, smoothing }))),
+      schedules.draw(once(() => overlaidSchedules(trials.flatMap((each) => each.schedules.map((schedule) => ({ ...each, ...schedule, arm: each.arm })))))),
+      pareto.draw(once(() => paretoChart(trials.map(costs)))),
+      parallel.draw(once(() => parallelChart(trials.flatMap(choices)))),
     ]);
   }
 
@@ -77,11 +80,11 @@ export function comparePage(root, text, query) {
     };
     const select = element("select", { id: name, onchange: change }, ...options.map(([value, said]) => element("option", { value, key: value }, said)));
     select.value = chosen[name];
-    return [element("label", { for: name }, label), select];
+    return { select, body: element("span", { class: "field" }, element("label", { for: name }, label), select) };
   }
 
   const offer = (names) => {
-    const [, select] = baseline;
+    const { select } = baseline;
     patch(select, ...[["", "none"], ...names.map((name) => [name, name])].map(([value, said]) => element("option", { value, key: value }, said)));
     select.value = names.includes(chosen.baseline) ? chosen.baseline : "";
   };
@@ -120,6 +123,12 @@ export function comparePage(root, text, query) {
   }
 
   return { refresh, shows: compared.shows };
+}
+
+// A figure's label and its traces are asked for one after the other.
+function once(make) {
+  let made = null;
+  return () => (made ??= make());
 }
 
 const costs = ({ label, arm_index, trial }) => ({ label, arm_index, isOver: trial.outcome !== null, loss: trial.validation_loss,

@@ -37,21 +37,21 @@ export function comparedJobs(wanted) {
       throw error;
     });
     const known = jobs.filter((job) => !job.isGone).map((job) => job.id);
-    if (known.length && told.some(Boolean)) comparison = await api.comparison(known).catch(unlessGone);
-    return { jobs, comparison: known.length ? comparison : null };
+    if (known.length && told.some((each) => each === "result")) comparison = await api.comparison(known).catch(unlessGone);
+    return { jobs, comparison: known.length ? comparison : null, isNew: told.some((each) => each !== null) };
   }
 
-  // Returns whether more has changed than points.
+  // Returns what has changed: "result", or "points" alone; null: nothing.
   async function lookAt(job) {
     try {
       const since = job.held && !isTooLong(job.held) ? job.held.cursor : null;
       const change = await api.snapshot(job.id, since, MAX_POINTS);
       job.held = merged(job.held, change);
-      return change.report !== null || change.job !== null;
+      return change.report || change.job ? "result" : change.trials.length || change.series.length ? "points" : null;
     } catch (error) {
       if (error.status !== 404) throw error;
       job.isGone = true;
-      return true;
+      return "result";
     }
   }
 
