@@ -106,12 +106,12 @@ export function panel(title, kind = "") {
   return { body, draw };
 }
 
-// A menu of files; it closes once one was chosen, on Escape, and when the focus leaves it.
+// A menu of files; it closes once one was chosen, on Escape, and when the focus goes elsewhere.
 export function saveMenu(buttons) {
   const menu = element("details", { class: "menu" }, element("summary", {}, "save"), element("div", {}, ...buttons));
   menu.addEventListener("click", (event) => event.target.closest("button") && (menu.open = false));
   menu.addEventListener("keydown", (event) => event.key === "Escape" && (menu.open = false));
-  menu.addEventListener("focusout", (event) => menu.contains(event.relatedTarget) || (menu.open = false));
+  menu.addEventListener("focusout", ({ relatedTarget: next }) => next && !menu.contains(next) && (menu.open = false)); // Safari's clicks give no focus
   return menu;
 }
 
