@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+AXE := 4.14.1
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long check docs bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos clean
+.PHONY: setup demo test test-long test-browser check docs bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos clean
 
 setup: $(STAMP)
 
@@ -24,8 +25,15 @@ test: setup
 	$(BIN)/python -m pytest -m "not long and ray"
 
 test-long: setup
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,recipes,export]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,recipes,export,browser]'
 	$(BIN)/python -m pytest -m long --timeout 1800
+
+# The page in the machine's Chromium; axe-core, which finds what some cannot use, comes from its npm package.
+test-browser: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,browser]'
+	@if command -v npm > /dev/null; then npm install --silent --no-save --no-package-lock --prefix .axe axe-core@$(AXE); \
+		else echo 'no npm here: pages are not held to axe-core'; fi
+	$(BIN)/python -m pytest -m long --timeout 1800 tests/api/test_page*.py tests/api/test_plots.py tests/api/test_keys.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -20,6 +20,7 @@ from service.wire.views import (
     Artifact,
     AttemptView,
     Cloned,
+    Comparison,
     EventKind,
     EventPage,
     JobOrder,
@@ -216,6 +217,11 @@ def attempts(job_id: str) -> Call[tuple[AttemptView, ...]]:
 def report(job_id: str) -> Call[JobReport]:
     """Return the job's result: every trial's, and every arm's over its seeds."""
     return _get(f"/v1/jobs/{job_id}/report", JobReport.model_validate_json)
+
+
+def comparison(job_id: str, others: Collection[str] = ()) -> Call[Comparison]:
+    """Return a job beside others: the fields in which they differ, and their results, against a common target."""
+    return _get(f"/v1/jobs/{job_id}/comparison", Comparison.model_validate_json, other=list(others))
 
 
 def snapshot(job_id: str, *, since: int | None = None, max_points: int | None = None) -> Call[Snapshot]:

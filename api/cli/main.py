@@ -20,6 +20,7 @@ from api.cli import (
     job_commands,
     key_commands,
     method_commands,
+    plot,
     queue_commands,
     rehearsal,
     report,
@@ -151,6 +152,7 @@ app.add_typer(job_commands.app)
 app.add_typer(verb_commands.app)
 app.add_typer(method_commands.app)
 app.add_typer(comparison.app)
+app.add_typer(plot.app)
 app.add_typer(rehearsal.app)
 app.add_typer(template.app)
 app.add_typer(doctor.app)

@@ -111,6 +111,8 @@ export const snapshot = (id, since, max_points) =>
 export const steering = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/steering`);
 export const cards = (id, trial, stage) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, stage, posterior: true });
 export const series = (id, name, about) => get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${name}`, about);
+export const comparison = ([first, ...others]) =>
+  get(`/v1/jobs/${encodeURIComponent(first)}/comparison`, { other: others });
 export const attempts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/attempts`);
 export const artifacts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/artifacts`);
 export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: 500 });

@@ -4,6 +4,7 @@ import { whenTurned } from "./address.js";
 import * as api from "./api.js";
 import { reason } from "./dialog.js";
 import { element } from "./dom.js";
+import { comparePage } from "./pages/compare/compare.js";
 import { jobPage } from "./pages/job/job.js";
 import { auditPage } from "./pages/audit.js";
 import { clusterPage } from "./pages/cluster.js";
@@ -16,6 +17,7 @@ import { listen, paced } from "./live/live.js";
 // whether it has moved to another state, was edited, or is new or gone. `missed` tells one that changes may be lost to it.
 const PAGES = {
   job: jobPage,
+  compare: comparePage,
   submit: submitPage,
   clone: clonePage,
   cluster: clusterPage,

@@ -4,7 +4,7 @@ A caller has a key, a session that the page opened with one, or a token of the O
 token that is good for its own door only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -23,7 +23,7 @@ from service.wire.records import MAX_WHOLE
 _READING = (
     *("getMe", "listMethods", "validateJob", "listJobs", "getJob", "listTrials", "listStages", "getMetric"),
     *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs", "listAttempts", "listArtifacts", "getFile"),
-    *("listEvents", "listJobEvents", "getSnapshot", "getSteering", "getCluster"),
+    *("listEvents", "listJobEvents", "getSnapshot", "getComparison", "getSteering", "getCluster"),
     *("listKeys", "createSignInCode", "deleteSession"),
     *("listCode", "getCode"),
     "getQueue",
@@ -153,6 +153,13 @@ def _require_permission(request: Request, store: Store, caller: Principal) -> No
     if action is None or not may(caller, action, what):
         store.keyring.note_refusal(operation, named, by=caller)
         raise Forbidden(f"your role here, {caller.role}, may not {action or 'do this'}")
+
+
+def require_visible(jobs: Iterable[str], store: Store, caller: Principal) -> None:
+    """Let only jobs pass that the caller may read: those that the path does not name. Raises `NotFound`."""
+    for named in jobs:
+        if not may(caller, Action.READ, store.owner_of(named)):
+            raise NotFound(f"there is no job `{named}`")
 
 
 def require_token(

@@ -7,12 +7,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.control import events, points, queries
+from service.control.comparison import common_metric, comparison
 from service.control.models import EventRow, TrialRow
 from service.control.report import job_report
 from service.job.parts import LOSS
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.wire.views import EventKind, JobReport, Prices, ScheduleView, Series, Snapshot
+from service.wire.views import Comparison, EventKind, JobReport, Prices, ScheduleView, Series, Snapshot
 
 #: Series that the page draws.
 _DRAWN = ("loss", "validation_loss")
@@ -91,6 +92,16 @@ def report(session: Session, job_id: str, prices: Prices | None = None) -> JobRe
         steered=steered,
         prices=prices,
     )
+
+
+def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
+    """Return the jobs side by side, all of one moment; raises NotFound."""
+    jobs = [queries.job_view(queries.require(session, job_id)) for job_id in job_ids]
+    reports = [report(session, job_id) for job_id in job_ids]
+    metric = common_metric(reports)
+    trials = [trial for job_id in job_ids for trial in queries.trials(session, job_id)]
+    curves = [queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize) for trial in trials]
+    return comparison(jobs, reports, metric, curves)
 
 
 def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tuple[ScheduleView, ...]:

@@ -59,6 +59,7 @@ from service.wire.access import NewKey, Role
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
 from service.wire.views import (
     AttemptView,
+    Comparison,
     EventKind,
     EventPage,
     JobEdit,
@@ -320,6 +321,11 @@ class Store:
         with self._reading() as session:
             queries.require(session, job_id)
             return snapshots.report(session, job_id, self._prices)
+
+    def comparison(self, job_ids: Sequence[str]) -> Comparison:
+        """Return the jobs side by side: where they differ, and what came of that; raises NotFound."""
+        with self._reading() as session:
+            return snapshots.compared(session, job_ids)
 
     def snapshot(self, job_id: str, *, since: int | None = None, max_points: int = 1000) -> Snapshot:
         """Return all that the job's page shows, or what changed of it behind the event `since`; of one moment."""

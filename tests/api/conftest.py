@@ -34,7 +34,7 @@ from service.wire.records import (
     TrialFinished,
     TrialStarted,
 )
-from tests.api.chromium import HOW_TO_GET_ONE, Tab, find_chromium
+from tests.api.browser import HOW_TO_GET_ONE, Tab, find_chromium, opened
 from tests.decisions import decision
 
 
@@ -102,11 +102,12 @@ def serving(app: FastAPI, deadlines: Deadlines | None = None, *, port: int = 0) 
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+def browser() -> Iterator[Tab]:
+    pytest.importorskip("playwright", reason="needs Playwright (pip install 'wiretune[browser]')")
     program = find_chromium()
     if program is None:
         pytest.skip(HOW_TO_GET_ONE)
-    with Tab(program, tmp_path_factory.mktemp("profile")) as tab:
+    with opened(program) as tab:
         yield tab
 
 

@@ -15,7 +15,7 @@ from api.http.limits import FAILURES_PER_MINUTE
 from service.control.access import LOCAL
 from service.control.store import Store
 from service.wire.access import NewKey, Role
-from tests.api.chromium import HOW_TO_GET_ONE, Tab, find_chromium
+from tests.api.browser import Tab
 
 JOB_ID = f"job-{0:024x}"
 OURS = {"Sec-Fetch-Site": "same-origin"}
@@ -233,28 +233,25 @@ def test_the_link_to_the_page_holds_no_key(at: str, key: str) -> None:
 
 @pytest.mark.long
 def test_a_person_signs_in_with_the_link_comes_back_and_signs_out(
-    live_url: str, client: Client, key: str, tmp_path_factory: pytest.TempPathFactory
+    browser: Tab, live_url: str, client: Client, key: str
 ) -> None:
-    program = find_chromium()
-    if program is None:
-        pytest.skip(HOW_TO_GET_ONE)
-    with Tab(program, tmp_path_factory.mktemp("profile")) as tab:
-        link = client.sign_in_link()
-        tab.open(link)
-        tab.wait_for("document.querySelector('.empty') !== null")
-        assert tab.value_of("location.href") == f"{live_url}/"
-        assert tab.value_of("document.cookie + sessionStorage.length + localStorage.length") == "00"
+    tab = browser
+    link = client.sign_in_link()
+    tab.open(link)
+    tab.wait_for("document.querySelector('.empty') !== null")
+    assert tab.value_of("location.href") == f"{live_url}/"
+    assert tab.value_of("document.cookie + sessionStorage.length + localStorage.length") == "00"
 
-        tab.open("about:blank")
-        tab.wait_for("location.href === 'about:blank'")
-        tab.open(link)  # used, but there is a session
-        tab.wait_for("document.querySelector('.empty') !== null")
+    tab.open("about:blank")
+    tab.wait_for("location.href === 'about:blank'")
+    tab.open(link)  # used, but there is a session
+    tab.wait_for("document.querySelector('.empty') !== null")
 
-        tab.value_of("document.getElementById('sign-out').click()")
-        tab.wait_for("document.getElementById('key') !== null")
-        tab.value_of(f"document.getElementById('key').value = '{key}x'")
-        tab.value_of("document.querySelector('form button').click()")
-        tab.wait_for("document.querySelector('form .refused').textContent.includes('not known')")
-        tab.value_of(f"document.getElementById('key').value = '{key}'")
-        tab.value_of("document.querySelector('form button').click()")
-        tab.wait_for("document.querySelector('.empty') !== null")
+    tab.value_of("document.getElementById('sign-out').click()")
+    tab.wait_for("document.getElementById('key') !== null")
+    tab.value_of(f"document.getElementById('key').value = '{key}x'")
+    tab.value_of("document.querySelector('form button').click()")
+    tab.wait_for("document.querySelector('form .refused').textContent.includes('not known')")
+    tab.value_of(f"document.getElementById('key').value = '{key}'")
+    tab.value_of("document.querySelector('form button').click()")
+    tab.wait_for("document.querySelector('.empty') !== null")

@@ -9,7 +9,7 @@ from api.client import Client
 from api.http.openapi import EXAMPLE_JOB
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
-from tests.api.chromium import WRITE, Tab
+from tests.api.browser import WRITE, Tab
 from tests.api.conftest import Reporting
 
 pytestmark = pytest.mark.long

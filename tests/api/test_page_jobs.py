@@ -14,7 +14,7 @@ from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.access import NewKey, Role
-from tests.api.chromium import WRITE, Tab
+from tests.api.browser import WRITE, Tab
 from tests.api.conftest import Reporting
 
 pytestmark = pytest.mark.long

@@ -1,6 +1,7 @@
 // The only file that draws: a figure in, a chart out, with the same data as a table beside it.
 
 import { element, empty, patch, table, whenKept } from "../dom.js";
+import { csv, fileName, save } from "../files.js";
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
 
@@ -19,10 +20,10 @@ function load() {
 
 // Charts that are in sight, or nearly; the others are drawn when they come there.
 const inSight = new Map(); // chart => its `paint`
-const painters = new WeakMap();
+const painters = new WeakMap(); // chart => its `paint`, and what makes a picture of it
 const sight = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
-    if (isIntersecting) inSight.set(target, painters.get(target));
+    if (isIntersecting) inSight.set(target, painters.get(target).paint);
     else inSight.delete(target);
     inSight.get(target)?.();
   }
@@ -37,10 +38,15 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   const data = element("div", { hidden: "" });
   const toggle = element("button", { type: "button", "aria-expanded": "false", "aria-label": `data table: ${title}`, onclick: flip }, "data table");
   const heading = element("h2", {}, title);
-  const body = element("section", { class: `panel ${kind}` }, element("div", { class: "panel-head" }, heading, toggle), tools ?? "", chart, data);
+  const exports = [["PNG", () => download("png")], ["SVG", () => download("svg")], ["CSV", downloadRows]]
+    .map(([label, onclick]) => element("button", { type: "button", onclick }, label));
+  const menu = saveMenu(exports);
+  const body = element("section", { class: `panel ${kind}` },
+    element("div", { class: "panel-head" }, heading, element("div", { class: "panel-tools" }, toggle, menu)), tools ?? "", chart, data);
   const figure = whenKept((given, inTheme) => given(inTheme));
   let make = null;
   let drawn = {};
+  let called = title;
   let listens = false;
 
   function flip() {
@@ -56,8 +62,9 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
 
   // `about` tells this panel's button from those of others with the same title.
   async function draw(given, about = title) {
-    make = given;
+    [make, called] = [given, about];
     toggle.setAttribute("aria-label", `data table: ${about}`);
+    menu.firstChild.setAttribute("aria-label", `save: ${about}`);
     tell(figure(make, theme()));
     if (inSight.has(chart)) await paint();
   }
@@ -81,9 +88,50 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     else if ("xaxis.range[0]" in change) zoomed([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
   }
 
-  painters.set(chart, paint);
+  // As the reader has zoomed it, on the ground of the page.
+  async function picture() {
+    await paint();
+    const layout = { ...chart.layout, paper_bgcolor: theme().paper, autosize: false };
+    return { data: chart.data, layout, config: CONFIG };
+  }
+
+  const frame = (format) => ({ format, width: 1000, height: figure(make, theme()).layout.height ?? 500, scale: format === "png" ? 2 : 1 });
+  const nameOf = () => fileName(called);
+
+  async function download(format) {
+    if (!make) return;
+    await (await load()).downloadImage(await picture(), { ...frame(format), filename: nameOf() });
+  }
+
+  function downloadRows() {
+    if (make) save(`${nameOf()}.csv`, csv(figure(make, theme()).rows), "text/csv");
+  }
+
+  async function drawnAs(format) {
+    return { name: nameOf(), url: await (await load()).toImage(await picture(), frame(format)) };
+  }
+
+  painters.set(chart, { paint, drawnAs, isEmpty: () => make === null });
   sight.observe(chart);
   return { body, draw };
+}
+
+// A menu of files; it closes once one was chosen, on Escape, and when the focus goes elsewhere.
+export function saveMenu(buttons) {
+  const menu = element("details", { class: "menu" }, element("summary", {}, "save"), element("div", {}, ...buttons));
+  menu.addEventListener("click", (event) => event.target.closest("button") && (menu.open = false));
+  menu.addEventListener("keydown", (event) => event.key === "Escape" && (menu.open = false));
+  menu.addEventListener("focusout", ({ relatedTarget: next }) => next && !menu.contains(next) && (menu.open = false)); // Safari's clicks give no focus
+  return menu;
+}
+
+// Every chart of the page that is shown, as {name, url}: one after the other, in their order.
+export async function pictures(format) {
+  const found = [];
+  for (const chart of document.querySelectorAll(".chart")) {
+    if (!chart.closest("[hidden]") && !painters.get(chart).isEmpty()) found.push(await painters.get(chart).drawnAs(format));
+  }
+  return found;
 }
 
 const themes = new Map(); // by whether it is dark: to ask for a style has the browser compute all of them

@@ -1,30 +1,20 @@
-"""The page: static files, and plotly.js as the installed `plotly` package carries it."""
+"""The page: static files, and plotly.js."""
 
 import gzip
 import hashlib
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 
-DASHBOARD = Path(__file__).parents[2] / "dashboard"
+from api.assets import DASHBOARD, plotly_source
+
 #: Where index.html names the chart library.
 _PLACEHOLDER = "{{plotly}}"
 
 router = APIRouter(include_in_schema=False)
 static_files = StaticFiles(directory=DASHBOARD)
-
-
-@cache
-def plotly_source() -> bytes:
-    """Return plotly.js. The package is not imported: that would cost a second and is of no use here."""
-    spec = find_spec("plotly")
-    if spec is None or spec.origin is None:
-        raise RuntimeError("the package `plotly`, which carries plotly.js, is not installed")
-    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 
 @cache

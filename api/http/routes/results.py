@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from pydantic import Field
 
-from api.http.auth import StoreOf, require_key
+from api.http.auth import Caller, StoreOf, require_key, require_visible
 from api.http.downloads import Download, DownloadOf
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, file, refusals
@@ -18,7 +18,7 @@ from service.control.points import EVERY_STEP, Steps
 from service.control.storage import Storage, StoredFile
 from service.errors import Busy, NotFound, Unavailable
 from service.wire.records import MAX_WHOLE
-from service.wire.views import Artifact, AttemptView, JobReport, ScheduleView, Series, StageView, TrialView
+from service.wire.views import Artifact, AttemptView, Comparison, JobReport, ScheduleView, Series, StageView, TrialView
 
 #: Of a log, handed to the connection at a time.
 _PIECE_BYTES = 2**18
@@ -187,6 +187,21 @@ def get_report(job: str, store: StoreOf) -> JobReport:
 def list_attempts(job: str, store: StoreOf) -> tuple[AttemptView, ...]:
     """Return the job's lives on the cluster, oldest first: when each began and ended, how, and why."""
     return store.attempts(job)
+
+
+MAX_COMPARED = 26  # a letter for each
+
+
+@router.get("/comparison", operation_id="getComparison")
+def get_comparison(
+    job: str,
+    store: StoreOf,
+    caller: Caller,
+    other: Annotated[list[str], Query(max_length=MAX_COMPARED - 1, description="a job beside it; may come again")] = [],  # noqa: B006  (FastAPI copies it)
+) -> Comparison:
+    """Return the job beside others: the fields in which they differ, and their results, against a common target."""
+    require_visible(other, store, caller)
+    return store.comparison(list(dict.fromkeys([job, *other])))
 
 
 @router.get(

@@ -1,0 +1,125 @@
+// Curves and schedules of several jobs over one another, along steps, seconds or bytes.
+
+import { duration, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
+import { colour, entry, logAxis, look } from "./look.js";
+
+// The axes: how a line's points lie along one, and how it is written.
+export const AXES = {
+  steps: { along: (line) => line.steps, axis: () => ({ unit: "", per: 1 }), title: "committed steps" },
+  seconds: { along: (line) => line.seconds, axis: timeAxis, title: "training clock" },
+  bytes: { along: (line) => line.steps.map(bytesAt(line.trial)), axis: sizeAxis, title: "sent by one worker" },
+};
+
+// What a trial had sent at a step: known where stages begin and end, in between in proportion to the steps.
+export function bytesAt({ step, bill, stages }) {
+  const known = [[0, 0]];
+  for (const stage of stages) {
+    const [, sent] = known.at(-1);
+    if (stage.bill === null || !stage.num_steps) continue;
+    const begun = Math.min(sent + (stage.search_bytes ?? 0), stage.bill.bytes_sent);
+    known.push([stage.first_step, begun], [stage.first_step + stage.num_steps, stage.bill.bytes_sent]);
+  }
+  if (step > known.at(-1)[0]) known.push([step, Math.max(bill.bytes_sent, known.at(-1)[1])]);
+  return (asked) => {
+    const after = known.findIndex(([at]) => at >= asked);
+    if (after < 0) return known.at(-1)[1];
+    if (after === 0) return 0;
+    const [[from, low], [to, high]] = [known[after - 1], known[after]];
+    return to === from ? high : low + ((high - low) * (asked - from)) / (to - from);
+  };
+}
+
+// An exponential average with a window of steps, and the least and greatest value within each window around it: points
+// are thinned with their extremes kept, so that a plain line would show those alone.
+export function smoothed(steps, values, window) {
+  const middle = [];
+  let [mean, weight, before] = [0, 0, steps[0] ?? 0];
+  values.forEach((value, at) => {
+    const stays = window ? Math.exp(-Math.max(1, steps[at] - before) / window) : 0;
+    before = steps[at];
+    if (value !== null) [mean, weight] = [stays * mean + (1 - stays) * value, stays * weight + 1 - stays];
+    middle.push(value === null ? null : mean / weight);
+  });
+  return middle;
+}
+
+export function bands(x, values, count) {
+  const size = Math.max(1, Math.ceil(values.length / count));
+  const found = [];
+  for (let from = 0; from < values.length; from += size) {
+    const known = values.slice(from, from + size).filter((value) => value !== null);
+    if (known.length) found.push({ x: x[Math.min(values.length - 1, from + Math.floor(size / 2))], low: Math.min(...known), high: Math.max(...known) });
+  }
+  return found;
+}
+
+const NUM_BANDS = 150;
+const NUM_SMOOTH = 400; // points of an average, which has no extremes to keep; the last one is always there
+
+function middleOf(x, { steps, values }, window) {
+  const y = smoothed(steps, values, window);
+  const each = window ? Math.max(1, Math.floor(y.length / NUM_SMOOTH)) : 1;
+  const isKept = (_, at) => at % each === 0 || at === y.length - 1;
+  return { x: x.filter(isKept), y: y.filter(isKept) };
+}
+
+// `smoothing` is the window's share of a line's steps; 0 draws every point that there is. Training is thin with its band,
+// evaluations are bold.
+export function overlaidLosses(training, validation, { axis, smoothing }) {
+  const { along, axis: ticks, title } = AXES[axis];
+  const placed = (lines) => lines.filter((line) => line.values.length).map((line) => ({ ...line, x: along(line) }));
+  const [trained, evaluated] = [placed(training), placed(validation)];
+  const { unit, per } = ticks(Math.max(0, ...[...trained, ...evaluated].map((line) => line.x.at(-1))));
+  const hover = (line, name) => ({ hovertemplate: `${line.label} ${name}: %{y:.4f}<br>%{x:.4~g} ${unit}<extra></extra>` });
+  const scaled = (x) => x.map((value) => value / per);
+  const band = (line) => {
+    const edges = bands(scaled(line.x), line.values, NUM_BANDS);
+    return { type: "scatter", mode: "lines", x: [...edges, ...edges.toReversed()].map((edge) => edge.x), fill: "toself", line: { width: 0 },
+      y: [...edges.map((edge) => edge.high), ...edges.toReversed().map((edge) => edge.low)], fillcolor: colour(line.arm_index),
+      opacity: 0.15, hoverinfo: "skip", ...entry(line, false) };
+  };
+  const thin = (line) => ({ type: "scatter", mode: "lines", opacity: 0.6, line: { color: colour(line.arm_index), width: 1 },
+    ...middleOf(scaled(line.x), line, smoothing * (line.steps.at(-1) - line.steps[0])), ...hover(line, "training"), ...entry(line, false) });
+  const bold = (line) => ({ type: "scatter", mode: "lines+markers", x: scaled(line.x), y: line.values, line: look(line, 2.2), marker: { size: 5 },
+    ...hover(line, "validation"), ...entry(line, true) });
+  const ends = evaluated.map((line) => [line.label, line.values.findLast((value) => value !== null)]).filter(([, end]) => end !== undefined);
+  return {
+    traces: [...(smoothing ? trained.map(band) : []), ...trained.map(thin), ...evaluated.map(bold)],
+    layout: { height: 460, xaxis: { title: { text: `${title}${unit && `, ${unit}`}<br>thin: training, bold: validation` }, rangemode: "tozero" },
+      yaxis: { title: { text: "loss" }, ...logAxis([...trained, ...evaluated].flatMap((line) => line.values), String) }, uirevision: axis },
+    label: ends.map(([label, end]) => `${label} validation loss now ${loss(end)}`).join("; ") || "no points yet",
+    columns: [["trial", (row) => row.label, "name"], ["step", (row) => String(row.step), "number"],
+      ["clock", (row) => duration(row.seconds), "number"], ["sent", (row) => size(row.bytes), "number"],
+      ["validation loss", (row) => (row.value === null ? "diverged" : loss(row.value)), "number"]],
+    rows: evaluated.flatMap((line) => {
+      const sent = bytesAt(line.trial);
+      return line.values.map((value, at) => ({ label: line.label, step: line.steps[at], seconds: line.seconds[at],
+        bytes: Math.round(sent(line.steps[at])), value }));
+    }),
+  };
+}
+
+// Learning rates above, densities below where there are any, over committed steps.
+export function overlaidSchedules(schedules) {
+  const shown = schedules.filter((each) => each.entries.length);
+  const sparse = shown.filter((each) => each.entries.some(({ density }) => density !== null));
+  const line = (each, field, more) => ({
+    type: "scatter", mode: "lines", line: look(each, 2.2), ...more, hovertemplate: `${each.label}: %{y:.4~g}<br>step %{x}<extra></extra>`,
+    x: each.entries.flatMap(({ step, num_steps }) => [step, step + num_steps]),
+    y: each.entries.flatMap((entry) => [entry[field], endOf(entry, field)]),
+  });
+  const values = (found, field) => found.flatMap((each) => each.entries.flatMap((entry) => [entry[field], endOf(entry, field)]));
+  return {
+    traces: [...shown.map((each) => line(each, "learning_rate", entry(each, true))),
+      ...sparse.map((each) => line(each, "density", { yaxis: "y2", ...entry(each, false) }))],
+    layout: { xaxis: { title: { text: "committed steps" }, rangemode: "tozero", anchor: sparse.length ? "y2" : "y" },
+      yaxis: { title: { text: "learning rate" }, domain: [sparse.length ? 0.56 : 0, 1], ...logAxis(values(shown, "learning_rate"), number) },
+      ...(sparse.length && { yaxis2: { title: { text: "density" }, domain: [0, 0.44], ...logAxis(values(sparse, "density"), share) } }) },
+    label: shown.map((each) => `${each.label} now learning rate ${number(each.entries.at(-1).learning_rate)}`).join("; ") || "no stage is decided yet",
+    columns: [["trial", (row) => row.label, "name"], ["step", (row) => String(row.step), "number"], ["steps", (row) => String(row.num_steps), "number"],
+      ["learning rate", (row) => number(row.learning_rate), "number"], ["density", (row) => (row.density === null ? "dense" : share(row.density)), "number"]],
+    rows: shown.flatMap((each) => each.entries.map((entry) => ({ label: each.label, ...entry }))),
+  };
+}
+
+const endOf = (entry, field) => (field === "learning_rate" ? entry.final_learning_rate ?? entry[field] : entry[field]);

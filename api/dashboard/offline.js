@@ -1,0 +1,31 @@
+// A page in a file: of a job, or of jobs beside one another, as they were when it was written. No service is asked: the
+// file holds the answers. With "#png" or "#svg" all that is left is its charts, as pictures.
+
+import { pictures } from "./charts/panel.js";
+import { element } from "./dom.js";
+import { comparePage } from "./pages/compare/compare.js";
+import { jobPage } from "./pages/job/job.js";
+
+const PAGES = { compare: comparePage, job: jobPage };
+const held = JSON.parse(document.getElementById("held").textContent);
+
+window.fetch = async (path) => {
+  const asked = new URL(path, "http://file.invalid");
+  if (!(asked.pathname in held.answers)) return Response.json({ detail: "this file does not have it" }, { status: 404 });
+  const answer = held.answers[asked.pathname];
+  const trial = asked.searchParams.get("trial");
+  return Response.json(trial ? answer.filter((each) => each.trial_id === trial) : answer);
+};
+history.replaceState = history.pushState = () => {}; // a file has no address of its own to change
+
+const root = document.getElementById("page");
+document.getElementById("made").textContent = `as of ${held.made}`;
+await PAGES[held.page](root, held.of, new URLSearchParams()).refresh();
+root.querySelectorAll('a[href^="/"]').forEach((link) => link.removeAttribute("href")); // of the service
+const format = location.hash.slice(1);
+if (format) {
+  const drawn = JSON.stringify(await pictures(format));
+  const text = btoa(Array.from(new TextEncoder().encode(drawn), (byte) => String.fromCharCode(byte)).join(""));
+  document.documentElement.replaceChildren(element("body", {}, element("pre", { id: "pictures" }, text)));
+}
+window.__ready = true;

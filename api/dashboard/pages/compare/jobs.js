@@ -1,0 +1,94 @@
+// The jobs that are compared: which, by which letter, and what each of them is now.
+
+import * as api from "../../api.js";
+import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
+
+export const MOST = 26; // a letter for each
+const WHOLE_LOOK_MS = 30000;
+
+// "ID,ID:arm,ID:other": an id may come again with another arm, and without one it is of all arms.
+export function parsed(text) {
+  const wanted = new Map();
+  for (const part of text.split(",").map((each) => each.trim()).filter(Boolean)) {
+    const [id, arm = null] = part.split(/:(.*)/s);
+    const arms = wanted.get(id);
+    wanted.set(id, arms === null || arm === null ? null : [...(arms ?? []), arm]);
+  }
+  return [...wanted].map(([id, arms]) => ({ id, arms }));
+}
+
+export const written = (wanted) =>
+  wanted.flatMap(({ id, arms }) => (arms === null ? [id] : arms.map((arm) => `${id}:${arm}`))).join(",");
+
+// Looks at what has changed: one request for each job, and one for what is told of all of them together.
+export function comparedJobs(wanted) {
+  const jobs = wanted.slice(0, MOST).map((each, at) => ({ ...each, letter: String.fromCharCode(65 + at), held: null, isGone: false }));
+  const changed = new Set();
+  let comparison = null;
+  let wholeLookAt = -Infinity;
+
+  async function look() {
+    const isWhole = !changed.size || performance.now() - wholeLookAt > WHOLE_LOOK_MS;
+    const due = jobs.filter((job) => !job.isGone && (isWhole || changed.has(job.id)));
+    if (isWhole) wholeLookAt = performance.now();
+    changed.clear();
+    const told = await Promise.all(due.map(lookAt)).catch((error) => {
+      wholeLookAt = -Infinity; // or else what was not heard of is never asked for again
+      throw error;
+    });
+    const known = jobs.filter((job) => !job.isGone).map((job) => job.id);
+    if (known.length && told.some((each) => each === "result")) comparison = await api.comparison(known).catch(unlessGone);
+    return { jobs, comparison: known.length ? comparison : null, isNew: told.some((each) => each !== null) };
+  }
+
+  // Returns what has changed: "result", or "points" alone; null: nothing.
+  async function lookAt(job) {
+    try {
+      const since = job.held && !isTooLong(job.held) ? job.held.cursor : null;
+      const change = await api.snapshot(job.id, since, MAX_POINTS);
+      job.held = merged(job.held, change);
+      return change.report || change.job ? "result" : change.trials.length || change.series.length ? "points" : null;
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      job.isGone = true;
+      return "result";
+    }
+  }
+
+  // One has been deleted since: its own snapshot tells so.
+  function unlessGone(error) {
+    wholeLookAt = -Infinity;
+    if (error.status !== 404) throw error;
+    return comparison;
+  }
+
+  const shows = (id) => {
+    const isOurs = jobs.some((job) => job.id === id);
+    if (isOurs) changed.add(id);
+    return isOurs;
+  };
+
+  return { look, shows };
+}
+
+// The trials that are compared, each with a name, a colour, and all that its job's snapshot has of it.
+export function comparedTrials(jobs) {
+  const trials = [];
+  let index = -1;
+  for (const { id, letter, arms, held } of jobs.filter((job) => job.held && !job.isGone)) {
+    const { spec } = held.job;
+    for (const { name } of spec.arms.filter((arm) => arms === null || arms.includes(arm.name))) {
+      index += 1;
+      for (const trial of held.trials.filter((each) => each.arm === name)) {
+        const of = (rows) => rows.filter((row) => row.trial_id === trial.trial_id);
+        const arm = `${letter} ${name}`;
+        trials.push({ job: id, trial: { ...trial, stages: of(held.stages) }, arm, arm_index: index, is_first_seed: trial.seed === spec.seeds[0],
+          label: spec.seeds.length > 1 ? `${arm} seed ${trial.seed}` : arm, series: of(held.series), schedules: of(held.schedules) });
+      }
+    }
+  }
+  return trials;
+}
+
+export const unknownArms = (jobs) => jobs.filter((job) => job.held && job.arms)
+  .flatMap(({ letter, arms, held }) => arms.filter((name) => !held.job.spec.arms.some((arm) => arm.name === name)).map((name) => `${letter} ${name}`));

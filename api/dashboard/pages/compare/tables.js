@@ -1,0 +1,74 @@
+// What is compared in figures: the jobs, the fields in which they differ, and the results of their arms.
+
+import { badge, element, empty, since, table } from "../../dom.js";
+import { csv, save } from "../../files.js";
+import { saveMenu } from "../../charts/panel.js";
+import { duration, loss, number, share, size, spread } from "../../units.js";
+
+export function jobTable(jobs, remove) {
+  const known = jobs.filter((job) => job.held && !job.isGone);
+  return table("A letter stands for each job", [
+    ["job", (job) => element("b", {}, job.letter), ""],
+    ["state", ({ held }) => badge(held.job.state), ""],
+    ["name", ({ id, held }) => element("a", { href: `/?job=${encodeURIComponent(id)}` }, held.job.name), "name"],
+    ["arms", ({ held, arms }) => (arms ?? held.job.spec.arms.map((arm) => arm.name)).join(", "), "name"],
+    ["created", ({ held }) => since(held.job.created_at), ""],
+    ["id", (job) => element("code", {}, job.id), ""],
+    ["leave out", (job) => element("button", { type: "button", class: "online", "aria-label": `remove ${job.letter}`, onclick: () => remove(job.id) }, "remove"), "online"],
+  ], known, { key: (job) => job.id });
+}
+
+export function differenceTable({ jobs, differences }, letters) {
+  if (jobs.length < 2) return empty("One job alone differs from nothing.");
+  if (!differences.length) return empty("These jobs ask for the same.");
+  const plain = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
+  return table("Defaults filled in; –: it is not there, or has no value", [
+    ["field", (row) => element("code", {}, row.pointer), "name"],
+    ...jobs.map((job, at) => [letters.get(job.id), (row) => plain(row.values[at]), "name"]),
+  ], differences, { key: (row) => row.pointer });
+}
+
+// Rows: the arms that are compared, each {job_id, name, report}; `baseline` is the name of one of them, or "".
+export function armRows({ arms }, letters, isShown) {
+  return arms.filter(({ job_id, arm }) => isShown(job_id, arm.arm))
+    .map(({ job_id, arm }) => ({ job_id, name: `${letters.get(job_id)} ${arm.arm}`, report: arm }));
+}
+
+const COSTS = [["sent", "bytes_sent", size], ["training", "seconds_training", duration], ["to target", "seconds_to_target", duration]];
+
+export function resultTable(comparison, rows, baseline) {
+  const { confidence, metric, target } = comparison;
+  const metrics = [...new Set(rows.flatMap(({ report }) => Object.keys(report.validation_metrics)))].sort();
+  const base = rows.find((row) => row.name === baseline)?.report;
+  const goal = target === null ? "no target yet" : `the target is a validation ${metric} of ${loss(target)}, the worst at which one ended`;
+  return table(`Means over finished seeds ± ${share(confidence)} interval; ${goal}`, [
+    ["arm", (row) => (row.report === base ? element("b", {}, `${row.name} (baseline)`) : row.name), "name"],
+    ["seeds", ({ report }) => `${report.num_finished} of ${report.num_trials}`, "number"],
+    ["validation loss", ({ report }) => interval(report.validation_loss, loss), "number"],
+    ...(base ? [["− baseline", ({ report }) => difference(report.validation_loss, base.validation_loss), "number"]] : []),
+    ...metrics.flatMap((name) => [[name, ({ report }) => interval(report.validation_metrics[name], loss), "number"],
+      ...(base ? [[`${name} − baseline`, ({ report }) => difference(report.validation_metrics[name], base.validation_metrics[name]), "number"]] : [])]),
+    ...COSTS.flatMap(([name, field, write]) => [[name, ({ report }) => interval(report[field], write), "number"],
+      ...(base ? [[`${name} / baseline`, ({ report }) => ratio(report[field], base[field]), "number"]] : [])]),
+    ["diverged", ({ report }) => String(report.num_diverged), "number"],
+  ], rows, { key: (row) => row.name });
+}
+
+const interval = (estimate, write) =>
+  spread(estimate?.mean, estimate && estimate.high !== null ? estimate.high - estimate.mean : null, write);
+
+export function difference(own, base) {
+  if (!own || !base) return "–";
+  const less = own.mean - base.mean;
+  return `${less > 0 ? "+" : less < 0 ? "−" : ""}${number(Math.abs(less))}`;
+}
+
+export const ratio = (own, base) => (own && base?.mean ? `${number(own.mean / base.mean)}×` : "–");
+
+// Every figure of the table, exact.
+export function resultMenu(rowsOf) {
+  const write = () => save("comparison.csv", csv(rowsOf()), "text/csv");
+  const menu = saveMenu([element("button", { type: "button", onclick: write }, "CSV")]);
+  menu.firstChild.setAttribute("aria-label", "save: results");
+  return menu;
+}

@@ -1,0 +1,86 @@
+"""Several jobs side by side: where they differ, and what came of that. Pure functions."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from service.control.report import CONFIDENCE, estimate, final, reached
+from service.job.changes import differences
+from service.job.parts import LOSS, Direction
+from service.job.spec import JobSpec
+from service.wire.views import ComparedArm, ComparedTrial, Comparison, Difference, JobReport, JobView, Series
+
+
+def common_metric(reports: Sequence[JobReport]) -> str:
+    """Return the metric that all jobs are about and have measured; else the loss."""
+    named = reports[0].metric
+    have_it = all(
+        each.metric == named and any(named in trial.validation_metrics for trial in each.trials) for each in reports
+    )
+    return named if have_it else LOSS
+
+
+def comparison(
+    jobs: Sequence[JobView], reports: Sequence[JobReport], metric: str, curves: Iterable[Series]
+) -> Comparison:
+    """Return the jobs side by side; `curves` are all points of `metric` of every trial, evaluated."""
+    direction: Direction = next(
+        (each.metric_directions[metric] for each in reports if metric in each.metric_directions), "min"
+    )
+    by_trial = {curve.trial_id: curve for curve in curves}
+    target = _target(reports, by_trial, direction)
+    trials = tuple(
+        ComparedTrial(
+            job_id=report.job_id,
+            trial=trial,
+            seconds_to_target=None if target is None else reached(by_trial[trial.trial_id], target, direction),
+        )
+        for report in reports
+        for trial in report.trials
+    )
+    return Comparison(
+        jobs=tuple(jobs),
+        differences=tuple(_differences([job.spec for job in jobs])),
+        metric=metric,
+        confidence=CONFIDENCE,
+        target=target,
+        target_loss=target if metric == LOSS else None,
+        arms=tuple(_arms(reports, trials)),
+        trials=trials,
+    )
+
+
+def _target(reports: Iterable[JobReport], curves: Mapping[str, Series], direction: Direction) -> float | None:
+    """Return the worst of the last values of the trials that did not diverge."""
+    worst = max if direction == "min" else min
+    kept = [trial for report in reports for trial in report.trials if trial.outcome != "diverged"]
+    lasts = [final(curves[trial.trial_id]) for trial in kept]
+    return worst((last[1] for last in lasts if last is not None), default=None)
+
+
+def _arms(reports: Iterable[JobReport], trials: Iterable[ComparedTrial]) -> Iterator[ComparedArm]:
+    of_arm: dict[tuple[str, str], list[float | None]] = {}
+    for each in trials:
+        if each.trial.outcome is not None:
+            of_arm.setdefault((each.job_id, each.trial.arm), []).append(each.seconds_to_target)
+    for report in reports:
+        for arm in report.arms:
+            seconds = estimate(of_arm.get((report.job_id, arm.arm), ()))
+            yield ComparedArm(job_id=report.job_id, arm=arm.model_copy(update={"seconds_to_target": seconds}))
+
+
+def _differences(specs: Sequence[JobSpec]) -> Iterator[Difference]:
+    first, *others = specs
+    dumped = [spec.model_dump(mode="json") for spec in specs]
+    for pointer in dict.fromkeys(change.pointer for other in others for change in differences(first, other)):
+        yield Difference(pointer=pointer, values=tuple(_at(each, pointer) for each in dumped))
+
+
+def _at(content: Any, pointer: str) -> Any:
+    """Return what is at a JSON pointer; None: there is nothing."""
+    for part in pointer.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(content, dict):
+            content = content.get(name)
+        elif isinstance(content, list):
+            content = content[int(name)] if int(name) < len(content) else None
+    return content

@@ -1,0 +1,88 @@
+"""Plots as files: complete by themselves, and nothing that a job is called is markup in them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from api import plots
+from api.assets import DASHBOARD
+from api.cli import main
+from api.client import Client
+from service.control.store import Store
+from service.job.spec import JobSpec
+from tests.api.browser import Tab
+from tests.api.conftest import Reporting
+
+run_cli = CliRunner()
+HOSTILE = "</script><script>alert(1)</script>"
+
+
+@pytest.fixture
+def hostile(store: Store, job: JobSpec) -> Reporting:
+    reporting = Reporting(store, job.model_copy(update={"name": HOSTILE, "labels": {"of": HOSTILE}}))
+    reporting.run_to_the_end()
+    return reporting
+
+
+def test_a_file_holds_every_module_and_nothing_that_a_job_is_called_ends_an_element(
+    client: Client, key: str, hostile: Reporting
+) -> None:
+    content = plots.html(plots.plot(client, [hostile.job_id]))
+
+    assert content.count("</script>") == 3 and "alert(1)</script" not in content
+    [held] = re.findall(r'<script type="application/json" id="held">(.*?)</script>', content, re.DOTALL)
+    snapshot = json.loads(held)["answers"][f"/v1/jobs/{hostile.job_id}/snapshot"]
+    assert snapshot["job"]["name"] == HOSTILE
+    assert key not in content and client.url not in content
+    [imports] = re.findall(r'<script type="importmap">(.*?)</script>', content, re.DOTALL)
+    modules = {name.removeprefix("wiretune/") for name in json.loads(imports)["imports"]}
+    assert {"offline.js", "pages/job/job.js", "pages/compare/compare.js", "charts/panel.js"} <= modules
+    assert all((DASHBOARD / name).is_file() for name in modules)
+    assert not re.search(r'(?:src|href)="(?!data:)', content)
+
+
+def test_without_a_browser_a_picture_is_refused_with_what_helps(
+    client: Client, hostile: Reporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(plots.shutil, "which", lambda name: None)
+    asked = ["plot", hostile.job_id, "--to", str(tmp_path / "out"), "--url", client.url, "--key", key]
+
+    refused = run_cli.invoke(main.app, [*asked, "--format", "png"])
+    written = run_cli.invoke(main.app, [*asked, "--json"])
+
+    assert refused.exit_code == 1 and "apt-get install chromium" in refused.stderr
+    assert json.loads(written.stdout) == {"files": [str(tmp_path / "out" / f"{hostile.job_id}.html")]}
+
+
+@pytest.mark.long
+def test_a_file_is_the_page_and_asks_for_nothing(
+    browser: Tab, client: Client, hostile: Reporting, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.html"
+    file.write_text(plots.html(plots.plot(client, [hostile.job_id])))
+    browser.page.on("dialog", lambda dialog: browser.complaints.append(f"a script ran: {dialog.message}"))
+    browser.open(file.as_uri())
+    browser.wait_for("window.__ready && document.querySelector('.chart')._fullLayout")
+
+    assert browser.value_of("document.querySelector('h1').textContent") == HOSTILE
+    assert browser.value_of("document.querySelector('.controls').checkVisibility()") is False
+    network = "performance.getEntriesByType('resource').map((each) => each.name).filter((name) => /^http/.test(name))"
+    assert browser.value_of(network) == []
+    assert browser.complaints == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "begin"), [("png", b"\x89PNG"), ("svg", b"<svg")])
+def test_pictures_are_those_of_the_page(
+    browser: Tab, client: Client, hostile: Reporting, store: Store, job: JobSpec, kind: plots.Picture, begin: bytes
+) -> None:
+    other = Reporting(store, job)
+    other.run_to_the_end()
+
+    found = plots.pictures(plots.html(plots.plot(client, [hostile.job_id, other.job_id])), kind)
+
+    assert list(found)[:2] == ["loss-of-all-jobs", "loss-against-its-cost"]
+    assert all(content.startswith(begin) for content in found.values())
