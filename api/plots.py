@@ -22,7 +22,9 @@ from urllib.parse import unquote_to_bytes
 from pydantic import BaseModel
 
 from api.assets import DASHBOARD, plotly_source
+from api.calls import Call
 from api.client import Client
+from service.wire.views import EventKind, EventPage
 
 Picture = Literal["png", "svg"]
 #: Points of a series, as the page asks for them.
@@ -60,9 +62,18 @@ def plot(client: Client, job_ids: Sequence[str]) -> Plot:
         answers[f"/v1/jobs/{first}/comparison"] = _plain(client.comparison(first, others))
         return Plot("compare", ",".join(job_ids), "Comparison", answers)
     stages = client.stages(first, with_posterior=True)
+    sent = client.metrics(first, "bytes_sent", max_points=_MAX_POINTS)
     answers[f"/v1/jobs/{first}/stages"] = [_plain(each) for each in stages]
+    answers[f"/v1/jobs/{first}/metrics/bytes_sent"] = [_plain(each) for each in sent]
+    answers[f"/v1/jobs/{first}/events"] = _plain(client.send(_told(first)))
     job = snapshots[0].job
     return Plot("job", first, first if job is None else job.name, answers)
+
+
+def _told(job_id: str) -> Call[EventPage]:
+    """Return what asks for the events of the job's timeline, as far as there are."""
+    asked = {"kind": [EventKind.JOB, EventKind.REPAIR], "after": 0, "limit": 500}
+    return Call("GET", f"/v1/jobs/{job_id}/events", EventPage.model_validate_json, params=asked)
 
 
 def html(plot: Plot, *, now: datetime | None = None) -> str:

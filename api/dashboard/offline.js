@@ -13,8 +13,9 @@ window.fetch = async (path) => {
   const asked = new URL(path, "http://file.invalid");
   if (!(asked.pathname in held.answers)) return Response.json({ detail: "this file does not have it" }, { status: 404 });
   const answer = held.answers[asked.pathname];
-  const trial = asked.searchParams.get("trial");
-  return Response.json(trial ? answer.filter((each) => each.trial_id === trial) : answer);
+  const [trial, stages] = [asked.searchParams.get("trial"), asked.searchParams.getAll("stage")];
+  const isAsked = (each) => each.trial_id === trial && (!stages.length || stages.includes(String(each.stage)));
+  return Response.json(trial ? answer.filter(isAsked) : answer);
 };
 history.replaceState = history.pushState = () => {}; // a file has no address of its own to change
 

@@ -1,11 +1,10 @@
 // The cluster: its nodes, what runs on them, and who waits for them.
 
 import * as api from "../api.js";
-import { badge, element, empty, patch, since, table } from "../dom.js";
-import { number } from "../units.js";
+import { element, empty, patch, since, table } from "../dom.js";
+import { number, share } from "../units.js";
 
-const WAITING = ["queued", "starting", "paused"];
-const ON_A_PAGE = 200;
+const ON_A_PAGE = 100;
 const LOOK_EVERY_MS = 5000; // Ray tells of no changes
 
 export function clusterPage(root) {
@@ -18,11 +17,12 @@ export function clusterPage(root) {
 
   async function refresh() {
     clearTimeout(timer);
-    const [found, waiting] = await Promise.all([api.cluster(),
-      api.jobs({ state: WAITING, order_by: "created", limit: ON_A_PAGE, count: true })]);
+    const [found, line] = await Promise.all([api.cluster(), api.queue(ON_A_PAGE)]);
+    const ids = line.entries.map((entry) => entry.job_id);
+    const { jobs } = ids.length ? await api.jobs({ id: ids, limit: ON_A_PAGE }) : { jobs: [] };
     patch(facts, ...summary(found));
     patch(nodes, element("h2", {}, "Nodes"), found.nodes.length ? nodeTable(found.nodes) : empty("No node is known now."));
-    patch(queue, element("h2", {}, "Queue"), ...queued(waiting));
+    patch(queue, element("h2", {}, "Queue"), ...queued(line, new Map(jobs.map((job) => [job.id, job.name]))));
     timer = setTimeout(() => document.hidden || !facts.isConnected || refresh().catch(() => {}), LOOK_EVERY_MS);
   }
 
@@ -69,18 +69,28 @@ function workers(placements) {
   }));
 }
 
-// The oldest comes first, and first gets room. Who waits behind whom follows from that: all queued ones before it.
-function queued({ jobs, total }) {
-  if (!jobs.length) return [empty("Nobody waits.")];
-  const before = new Map(jobs.filter(({ state }) => state === "queued").map((job, at, all) => [job.id, all.slice(0, at)]));
-  const link = ({ id, name }) => element("a", { href: `/?job=${encodeURIComponent(id)}` }, name);
-  return [table(total > jobs.length ? `The first ${jobs.length} of ${total} that wait` : "In the order in which room is given", [
-    ["place", ({ id }) => (before.has(id) ? String(before.get(id).length + 1) : "–"), "number"],
-    ["job", link, "name"],
-    ["state", ({ state }) => badge(state), ""],
-    ["why", ({ reason, state }) => reason || (state === "queued" ? "its turn comes with the next look at the queue" : "–"), "text"],
-    ["behind", ({ id }) => (before.get(id)?.length ? link(before.get(id).at(-1)) : "–"), "name"],
-    ["owner", ({ owner, project }) => `${owner} · ${project}`, ""],
-    ["created", ({ created_at }) => since(created_at), ""],
-  ], jobs, { key: (job) => job.id })];
+const queueText = ({ entries, of }) => (of > entries.length ? `The first ${entries.length} of ${of} jobs that wait` : "In the order in which room is given");
+
+// Jobs of projects that the reader does not see have a place, and are not listed.
+function queued(queue, names) {
+  const job = ({ job_id: id }) => element("a", { href: `/?job=${encodeURIComponent(id)}` }, names.get(id) ?? id);
+  return [
+    queue.entries.length ? table(queueText(queue), [
+      ["place", ({ place }) => String(place.place), "number"],
+      ["job", job, "name"],
+      ["priority", ({ priority }) => priority, ""],
+      ["why", ({ place }) => place.sentence, "text"],
+      ["owner", ({ owner, project }) => `${owner} · ${project}`, ""],
+      ["queued", ({ queued_at }) => since(queued_at), ""],
+    ], queue.entries, { key: ({ job_id }) => job_id }) : empty("Nobody waits."),
+    queue.projects.length ? table("Projects by what they have, for their weight", [
+      ["project", ({ project }) => project, "name"],
+      ["weight", ({ weight }) => number(weight), "number"],
+      ["running", ({ running }) => String(running), "number"],
+      ["waiting", ({ waiting }) => String(waiting), "number"],
+      ["workers", ({ workers: count }) => String(count), "number"],
+      ["share now", ({ share: now }) => share(now), "number"],
+      ["share lately", ({ recent }) => share(recent), "number"],
+    ], queue.projects, { key: ({ project }) => project }) : null,
+  ];
 }

@@ -8,8 +8,8 @@ import { whenSeen } from "./sight.js";
 export function files(id) {
   const lines = element("div", {});
   const list = element("div", {});
-  const body = element("section", { class: "panel wide", id: "files" }, element("h2", {}, "Files"), lines, list);
-  const lives = element("section", { class: "panel wide", id: "attempts" });
+  const body = element("section", { class: "panel wide online", id: "files" }, element("h2", {}, "Files"), lines, list);
+  const lives = element("section", { class: "panel wide online", id: "attempts" });
   let job = null;
   let of = { files: null, attempts: null };
   const lookAtFiles = whenSeen(body, () => showFiles().catch((error) => patch(list, element("p", { class: "quiet" }, error.message))));

@@ -17,7 +17,7 @@ export function logs(id) {
   const trace = element("div", {});
   const told = element("p", { class: "quiet" });
   const text = element("pre", { class: "log", tabindex: "0", role: "log", "aria-label": "log", "aria-live": "off" });
-  const body = element("section", { class: "panel wide", id: "log" },
+  const body = element("section", { class: "panel wide online", id: "log" },
     element("div", { class: "panel-head" }, element("h2", {}, "Log"),
       element("div", { class: "tools" }, element("label", {}, "attempt ", attempt), search, element("label", {}, following, " follow"))),
     trace, told, text);

@@ -35,8 +35,9 @@ function nameOf({ id, name, owner, project, labels, arms, archived }) {
   ];
 }
 
-function stateOf({ state, reason }) {
-  return [badge(state), reason ? element("div", { class: "why quiet small", title: reason }, reason) : null];
+function stateOf({ state, reason, queue }) {
+  const why = queue?.sentence ?? reason;
+  return [badge(state), why ? element("div", { class: "why quiet small", title: why }, why) : null];
 }
 
 function progressOf({ state, progress }) {

@@ -75,7 +75,7 @@ function editor(root, document, source) {
   root.replaceChildren(
     element("h1", {}, source ? `Clone “${source.name}”` : "New job"),
     element("p", { class: "quiet" }, source ? "A new job: this one with changes." : "What is left empty has its default. Only the workload and a budget are required."),
-    element("div", { class: "tools wrap" }, tabs, source ? null : begin),
+    element("div", { class: "tools" }, tabs, source ? null : begin),
     element("div", { class: "submit" }, element("div", {}, form, asText), element("div", { class: "side" }, verdict, element("div", { class: "buttons" }, submit))));
 
   const check = paced(look, (error) => !(error instanceof api.NeedsKey), { gapMs: CHECK_EVERY_MS });
