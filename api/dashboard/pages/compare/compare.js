@@ -80,7 +80,7 @@ export function comparePage(root, text, query) {
     };
     const select = element("select", { id: name, onchange: change }, ...options.map(([value, said]) => element("option", { value, key: value }, said)));
     select.value = chosen[name];
-    return { select, body: element("span", { class: "field" }, element("label", { for: name }, label), select) };
+    return { select, body: element("span", { class: "choice" }, element("label", { for: name }, label), select) };
   }
 
   const offer = (names) => {
