@@ -5,6 +5,7 @@ import { pictures } from "./charts/panel.js";
 import { element } from "./dom.js";
 import { comparePage } from "./pages/compare/compare.js";
 import { jobPage } from "./pages/job/job.js";
+import { seeAll } from "./pages/job/sight.js";
 
 const PAGES = { compare: comparePage, job: jobPage };
 const held = JSON.parse(document.getElementById("held").textContent);
@@ -25,6 +26,7 @@ await PAGES[held.page](root, held.of, new URLSearchParams()).refresh();
 root.querySelectorAll('a[href^="/"]').forEach((link) => link.removeAttribute("href")); // of the service
 const format = location.hash.slice(1);
 if (format) {
+  await seeAll();
   const drawn = JSON.stringify(await pictures(format));
   const text = btoa(Array.from(new TextEncoder().encode(drawn), (byte) => String.fromCharCode(byte)).join(""));
   document.documentElement.replaceChildren(element("body", {}, element("pre", { id: "pictures" }, text)));

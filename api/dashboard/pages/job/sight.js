@@ -17,8 +17,11 @@ export function whenSeen(node, act) {
   };
   waiting.set(node, (isIn) => {
     isSeen = isIn;
-    if (isIn && isDue) run();
+    return isIn && isDue ? run() : undefined;
   });
   sight.observe(node);
   return run;
 }
+
+// Acts as if somebody looked at all of the page.
+export const seeAll = () => Promise.all([...document.querySelectorAll("section, article")].map((node) => waiting.get(node)?.(true)));
