@@ -55,9 +55,9 @@ class Logs:
         try:
             return since(self._kept(attempt), offset)
         except NotFound as error:
-            why = "its driver has not printed anything yet"
-            if attempt.ended_at is not None:
-                why = "Ray ended before it could be kept, or `wiretune clean` removed it"
+            if silence is None and attempt.ended_at is None:
+                return b""  # its driver has not printed anything yet
+            why = "Ray ended before it could be kept, or `wiretune clean` removed it"
             raise silence or NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {why}") from error
 
     def tail(self, job_id: str, number: int, *, num_lines: int) -> str:

@@ -41,7 +41,7 @@ def test_a_batch_that_comes_twice_counts_once(door: TestClient, reporting: Repor
     first = door.post("records", json=batch(trial_id, 1, value=1.0)).json()
     again = door.post("records", json=batch(trial_id, 1, value=9.0)).json()
 
-    assert first == again == {"sequence": 1, "control": "run"}
+    assert first == again == {"sequence": 1, "control": "run", "steers": []}
     assert store.series(reporting.job_id, "loss", trial_id=trial_id)[0].values == (1.0,)
 
 

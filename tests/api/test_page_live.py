@@ -88,8 +88,8 @@ def test_a_running_job_is_followed_in_few_requests_and_no_complaint(browser, cli
 
     calls = browser.value_of(CALLS)
     job = f"/v1/jobs/{reporting.job_id}"
-    once = {f"{job}/events", f"{job}/metrics/bytes_sent"}
-    assert {call for call in calls if call.startswith("/v1/jobs")} <= {f"{job}/snapshot", f"{job}/stages", *once}
+    seldom = {f"{job}/{what}" for what in ("events", "metrics/bytes_sent", "attempts", "artifacts", "logs")}
+    assert {call for call in calls if call.startswith("/v1/jobs")} <= {f"{job}/snapshot", f"{job}/stages", *seldom}
     assert calls.count(f"{job}/stages") == 3  # posteriors, of each decision once
     assert browser.complaints == []
 
@@ -212,7 +212,7 @@ def test_there_are_the_buttons_that_the_role_may_use(browser, live_url, store, j
     with Client(live_url, key) as client:
         show(browser, client, job_id, job.name)
 
-        expected = {"viewer": [], "submitter": ["clone"], "operator": ["pause", "cancel", "clone"]}
+        expected = {"viewer": [], "submitter": ["clone"], "operator": ["pause", "cancel", "steer", "clone"]}
         assert browser.value_of(BUTTONS) == expected[role]
 
 

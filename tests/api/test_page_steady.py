@@ -6,8 +6,7 @@ pytestmark = pytest.mark.long
 
 READY = "window.__ready && document.getElementById('connection').className === 'live'"
 CHART = "document.querySelector('.chart')"
-STAGES = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Stages').parentNode"
-NUM_STAGES = f"{STAGES}.querySelectorAll('tr.noted').length"
+NUM_STAGES = "document.querySelectorAll('.card').length"
 ROUNDS = 6
 
 

@@ -115,7 +115,7 @@ def test_a_list_tells_on_request_how_far_its_jobs_are(http: TestClient, reportin
 
     assert (job["version"], job["verbs"]) == (
         http.get(f"/v1/jobs/{job['id']}").json()["version"],
-        ["pause", "stop", "cancel"],
+        ["pause", "stop", "cancel", "steer"],
     )
     assert (progress["arm"], progress["learning_rate"], progress["level"]) == ("tuned", 2.0, 0.01)
     assert progress["level_name"] == "density"

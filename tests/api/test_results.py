@@ -256,10 +256,15 @@ def test_a_kept_log_is_served_as_text_from_any_offset(http: TestClient, store: S
     assert (whole.text, rest.text) == ("first\nsecönd\n", "secönd\n")
 
 
-def test_a_log_that_is_not_there_is_said_why(http: TestClient, reporting: Reporting) -> None:
-    document = refused(http.get(f"/v1/jobs/{reporting.job_id}/logs"), 404, "not-found")
+def test_a_log_is_empty_until_something_is_printed_and_one_that_is_gone_is_said_why(
+    http: TestClient, reporting: Reporting
+) -> None:
+    url = f"/v1/jobs/{reporting.job_id}/logs"
+    begun = http.get(url)
+    reporting.run_to_the_end()
 
-    assert "has not printed anything" in document["detail"]
+    assert (begun.status_code, begun.content) == (200, b"")
+    assert "Ray ended before it could be kept" in refused(http.get(url), 404, "not-found")["detail"]
 
 
 def test_the_report_has_every_trial_and_arm(http: TestClient, reporting: Reporting) -> None:

@@ -426,9 +426,9 @@ def every_call() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("method", "path"), every_call())
 def test_every_route_refuses_a_parameter_that_it_does_not_have(http: TestClient, method: str, path: str) -> None:
-    answer = http.request(
-        method, path.format(job="job-0", number=1, key="k", code="c", name="loss", path="x") + "?verbose=1"
-    )
+    filled = path.format(job="job-0", number=1, key="k", code="c", name="loss", path="x", kind="owner")
+
+    answer = http.request(method, f"{filled}?verbose=1")
 
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"

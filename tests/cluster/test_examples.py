@@ -9,7 +9,7 @@ import pytest
 
 from service.cluster import trial
 from service.job.parts import TrialSpec
-from service.wire.records import AnyRecord, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
+from service.wire.records import AnyRecord, Bill, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
 from tests.example_jobs import EXAMPLES, searches, shortened
 from tests.small_trials import Memory
 from trainers.training.group import ProcessGroup
@@ -21,7 +21,7 @@ NOT_BITS: Any = {
     "weights_url": True,
     "last_weights_url": True,
     "bill": {
-        **dict.fromkeys(("seconds_search", "seconds_training", "seconds_evaluation", "seconds_checkpoint"), True),
+        **{name: True for name in Bill.model_fields if name.startswith("seconds_")},
         "by_option": {"__all__": {"seconds"}},
     },
 }

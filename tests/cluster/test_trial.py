@@ -18,6 +18,7 @@ from service.cluster.reporter import Stopped
 from service.job.parts import TrialSpec
 from service.wire.records import (
     AnyRecord,
+    Bill,
     Checkpointed,
     Control,
     MetricPoints,
@@ -247,7 +248,7 @@ def test_a_run_whose_workers_are_killed_at_random_moments_ends_with_the_same_bit
     assert sink.losses() == undisturbed.losses()
 
 
-SECONDS = {"seconds_search", "seconds_training", "seconds_evaluation", "seconds_checkpoint"}
+SECONDS = {name for name in Bill.model_fields if name.startswith("seconds_")}
 RECOVERY = {"repairs", "seconds_recovery", "bytes_recovery"}
 NOT_BITS: Any = {"weights_url": True, "bill": SECONDS | RECOVERY}
 

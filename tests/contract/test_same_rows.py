@@ -100,6 +100,7 @@ def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, emp
         "sign_in_codes",
         "quotas",
         "removals",
+        "steers",
         "metric_chunks",
     }  # a short job's points stay rows
     assert {ProbeDone, StageClosed, Checkpointed, TrialFinished} <= {type(record) for record in records}

@@ -17,6 +17,9 @@ TABLE = {
     Action.CHANGE_KEY: ("VSOA", "A", "A"),
     Action.CREATE_KEY: ("A", "A", "A"),
     Action.READ_AUDIT: ("A", "A", "A"),
+    Action.READ_METRICS: ("OA", "OA", "OA"),
+    Action.READ_QUOTAS: ("OA", "OA", "OA"),
+    Action.SET_QUOTAS: ("OA", "OA", "OA"),
 }
 PLACES = (Owned("anna", "red"), Owned("bert", "red"), Owned("anna", "blue"))
 

@@ -46,7 +46,7 @@ export function keysPage(root) {
       ["expires", ({ expires_at }) => (expires_at ? new Date(expires_at).toLocaleDateString(undefined, { dateStyle: "medium" }) : "never"), ""],
       ["created", (key) => element("span", {}, since(key.created_at), ` by ${key.created_by}`), ""],
       ["id", ({ id }) => element("code", {}, id), ""],
-      ["", (key) => (stateOf(key) === "valid" ? actions(key) : ""), ""],
+      ["change", (key) => (stateOf(key) === "valid" ? actions(key) : ""), ""],
     ], found, { key: ({ id }) => id });
   }
 

@@ -24,4 +24,4 @@ export function whenSeen(node, act) {
 }
 
 // Acts as if somebody looked at all of the page.
-export const seeAll = () => Promise.all([...document.querySelectorAll("section, article")].map((node) => waiting.get(node)?.(true)));
+export const seeAll = () => Promise.all([...document.querySelectorAll("section, article")].filter((node) => node.checkVisibility()).map((node) => waiting.get(node)?.(true)));

@@ -39,7 +39,7 @@ export function differences(before, after, pointer = "") {
 const short = (value) => (value === undefined ? "–" : JSON.stringify(value));
 
 export function specification() {
-  const text = element("pre", { class: "log", tabindex: "0", "aria-label": "the job as YAML" });
+  const text = element("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "the job as YAML" });
   const changes = element("div", {});
   const copied = element("button", { type: "button", onclick: copy }, "copy");
   const body = element("section", { class: "panel wide", id: "specification" },
