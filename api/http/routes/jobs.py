@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import AfterValidator, Field
@@ -26,7 +26,6 @@ from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.wire.queue import QueuePlace
 from service.wire.views import JobEdit, JobOrder, JobPage, JobSummary, JobView, Validated
 
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
@@ -84,6 +83,7 @@ class Archived(StrEnum):
 
 _ARCHIVED = {Archived.NO: False, Archived.YES: True, Archived.ANY: None}
 Label = Annotated[str, Field(pattern=r"^[^=]+=.*$", max_length=200)]
+Shown = TypeVar("Shown", JobView, JobSummary)
 JobId = Annotated[str, Field(max_length=100)]
 Owner = Annotated[str | None, Query(min_length=1, max_length=100)]
 
@@ -151,13 +151,14 @@ def list_jobs(
 ) -> JobPage:
     """Return the jobs that the caller sees, newest first unless `order_by` says otherwise."""
     page = store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, with_progress=progress, by=caller)
-    placed = tuple(job.model_copy(update={"queue": _place(job, outlook, caller)}) for job in page.jobs)
-    return page.model_copy(update={"jobs": placed})
+    return page.model_copy(update={"jobs": tuple(_placed(job, outlook, caller) for job in page.jobs)})
 
 
-def _place(job: JobView | JobSummary, outlook: Outlook, caller: Principal) -> QueuePlace | None:
-    is_queued = job.state is JobState.QUEUED
-    return outlook.place(job.id, project=visible_project(caller)) if is_queued else None
+def _placed(job: Shown, outlook: Outlook, caller: Principal) -> Shown:
+    """Return the job with its place in the queue."""
+    if job.state is not JobState.QUEUED:
+        return job
+    return job.model_copy(update={"queue": outlook.place(job.id, project=visible_project(caller))})
 
 
 @router.get(
@@ -178,7 +179,7 @@ def get_job(
         return short
     view = store.job(job)
     response.headers["ETag"] = etag_of(view.version)
-    return view.model_copy(update={"queue": _place(view, outlook, caller)})
+    return _placed(view, outlook, caller)
 
 
 @router.patch(
