@@ -108,7 +108,7 @@ def test_a_hostile_zip_is_refused_with_its_reason_at_a_small_price(content, why,
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert why in str(refused.value)
-    assert time.process_time() - began < 1.0 and peak < 20_000_000
+    assert time.process_time() - began < 2.0 and peak < 20_000_000
     assert not list(tmp_path.iterdir())
 
 
@@ -120,7 +120,7 @@ def test_a_directory_of_more_entries_than_the_end_of_the_zip_counts_is_not_read(
     with pytest.raises(CodeRefused, match="5000"):
         of_zip(io.BytesIO(content))
 
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 1.5
 
 
 def test_any_damage_to_a_zip_is_a_refusal_or_changes_no_file():
