@@ -24,7 +24,7 @@ from tests.api.conftest import Reporting
 from tests.patience import PATIENCE_S, crowd
 
 MIB = 2**20
-#: What a body may cost, processor seconds and bytes. The former is three times the goal: processors differ.
+#: What a body may cost, processor seconds and bytes. The former is six times the goal: processors differ.
 MAX_S, MAX_BYTES = 1.2, 20e6
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30))
 JOB = '"workload": {"kind": "digits-mlp"}, "budget": {"steps": 9}'
