@@ -40,7 +40,7 @@ QUOTAS = {(QuotaKind.PROJECT, name): QuotaLimits(weight=weight) for name, weight
 
 @dataclass
 class Outcome:
-    """What became of the jobs. Shares are of all the CPU seconds while every project had jobs waiting."""
+    """The outcome of the jobs. Shares are of all the CPU seconds while every project had jobs waiting."""
 
     shares: dict[str, float]
     used: float

@@ -372,7 +372,7 @@ class Cost(View):
 
 
 class Crossing(View):
-    """When the first arm reached the validation loss another ended at; seconds on each training clock."""
+    """The moment when the first arm reached the validation loss another ended at; seconds on each training clock."""
 
     loss: float
     seconds: float | None = Field(description="null: never")
