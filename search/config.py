@@ -330,20 +330,23 @@ class OptimizerTraits(Config):
     centre: float = Field(description="the wide search is centred on guess x centre")
     pick: float = Field(description="the run uses the rate in the middle of the plateau x pick")
     cools_down: bool = Field(description="whether the rate must decay at the end of the budget")
+    length_power: float = Field(0.0, description="the best rate of a run falls with this power of its length")
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
 
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
+#: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
+#: none (docs/decisions/0024).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),
     "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),  # as SGD, which it scales
-    "adamw": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True, rises=True),
+    "adamw": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True, length_power=0.32, rises=True),
     "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),
     "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, cools_down=False),  # not from the benchmark yet
     # as AdamW, to whose size steps are scaled; but a direction that has momentum in it always points on
-    "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True),
+    "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True, length_power=0.32),
     "own": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
 }
 

@@ -27,6 +27,7 @@ from search.bayesian.wide_optimum import (
     coarse_pick,
     harmless_rate,
     interpolated_peak,
+    length_factor,
     parabola_peak,
     plateau_of,
     shows_progress,
@@ -244,7 +245,8 @@ def _believe(fit: Fit | None, known: Evidence, finite: Sequence[Score]) -> tuple
 
 def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose the learning rate, and nothing else."""
-    values = setup.opening.model_copy(update={"learning_rate": coarse_pick(setup, stage)})
+    rate = setup.clip_rate(coarse_pick(setup, stage) * length_factor(setup, stage))
+    values = setup.opening.model_copy(update={"learning_rate": rate})
     probes = reasons.from_probes(stage)
     if not shows_progress(stage):
         return Choice(values, f"{name(setup, values)}, by the highest rate that did no harm, {probes}")
@@ -257,18 +259,21 @@ def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
 def _choose_wide(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose by the finalists; the rate lies half-way between theirs and that of the coarse probes.
 
-    Where finalists differ in the level too, they cannot tell both: then the rate is that of the coarse probes.
+    Where finalists differ in the level too, they cannot tell both: then the rate is that of the coarse probes. All of
+    them are short, and a long run may want a lower one.
     """
     finalists, pick = stage.decisive, coarse_pick(setup, stage.at(0))
     fit = _fit(setup, finalists)
     best, how, posterior = wide_best(setup, finalists, fit)
     is_told = setup.space.axis("level") is None
-    rate = setup.clip_rate(math.sqrt(best.learning_rate * pick) if is_told else pick)
+    asked, longer = math.sqrt(best.learning_rate * pick) if is_told else pick, length_factor(setup, stage.at(0))
+    rate = setup.clip_rate(asked * longer)
     between = best.model_copy(update={"learning_rate": rate})
     values = best if is_barred(between, diverged_values(finalists)) else between
     origin = f"{how} {number(best.learning_rate)} {reasons.from_probes(finalists)}"
     how_far = "half-way to" if is_told else "with the rate"
     half_way = f", {how_far} {number(pick)} of the coarse ones" if values is between else ""
+    half_way += f", x {longer:.2g} for a run of this length" if values is between and longer < 1 else ""
     return Choice(values, f"{name(setup, values)}: {origin}{half_way}", None, posterior, fit)
 
 

@@ -28,6 +28,8 @@ PLATEAU = 0.7
 #: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
 #: this power of W (docs/decisions/0013).
 BATCH_POWER = 1 / 3
+#: Runs of so many steps want the rate that `OptimizerTraits.pick` gives; longer ones may want a lower one.
+PICK_STEPS = 300
 #: A second peak at a higher rate must be better by this share of its gain.
 TWIN_SHARE = 0.15
 #: A loss jumps that lies above that of a lower rate on the same batch by this share of the loss at the start.
@@ -118,6 +120,15 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     low, high = plateau_of(stage)
     is_open = setup.config.stated_rates is not None and high >= max(each.values.learning_rate for each in scores(stage))
     return setup.clip_rate(math.sqrt(low * high) * (1.0 if is_open else pick))
+
+
+def length_factor(setup: SearchSetup, stage: Stage) -> float:
+    """Return what the rate that short probes ask for is to be multiplied by in a run as long as this one.
+
+    Where coarse probes do not train yet, the rate is the highest that does no harm, and says nothing about the run.
+    """
+    longer = (setup.num_steps or PICK_STEPS) / PICK_STEPS
+    return min(1.0, longer**-setup.traits.length_power) if shows_progress(stage) else 1.0
 
 
 def plateau_of(stage: Stage) -> tuple[float, float]:

@@ -89,6 +89,27 @@ def test_guesses_that_are_whole_decades_apart_lead_to_the_same_rate(optimizer):
     assert rates == pytest.approx([rates[0]] * 3, rel=0.05)
 
 
+@pytest.mark.parametrize(("optimizer", "power"), [("sgd", 0.0), ("adamw", 0.32)])
+@pytest.mark.parametrize("steps", [300, 1000, 2000])
+def test_the_same_probes_lead_to_a_lower_rate_in_a_longer_run_of_adamw_alone(optimizer, power, steps):
+    rates = []
+    for budget in (Budget(steps=300), Budget(steps=steps)):
+        controller = _controller(optimizer=optimizer, budget=budget)
+        _search(controller, _bowl)
+        rates.append(controller.decide().values.learning_rate)
+
+    assert rates[1] == pytest.approx(rates[0] * min(1, (300 / steps) ** power), rel=1e-6)
+
+
+def test_where_no_coarse_probe_trains_a_run_of_adamw_does_not_lower_the_rate_for_its_length():
+    def rate(steps):
+        controller = _controller(optimizer="adamw", budget=Budget(steps=steps))
+        _search(controller, lambda each: 2.0 if each.origin == "wide" else _bowl(each))
+        return controller.decide().values.learning_rate
+
+    assert rate(8000) == pytest.approx(rate(4000), rel=1e-6)
+
+
 def test_finalists_follow_where_a_further_value_is_searched_or_no_short_probe_trains():
     momentum = Axis(name="momentum", low=0.8, high=0.98)
     space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1), axes=(momentum,))
