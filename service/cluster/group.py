@@ -2,14 +2,19 @@
 
 import fcntl
 import os
+import platform
 import socket
 import struct
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -19,6 +24,30 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerLost
 from trainers.training.group import WorkerGroup
 from trainers.training.rank import Rank
+from trainers.workload import WorkloadError
+
+#: How often to look whether there is room for a worker that has not started yet.
+_LOOK_S = 1.0
+
+
+class NoPlace(Exception):
+    """There was no room for a worker for `workers.patience_s`: its machine is gone, and no other has room."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that have to be the same on all machines of a run, as this process has them."""
+    installed = {name: version(name).partition("+")[0] for name in ("ray", "torch", "wiretune")}  # not a CUDA's
+    return {"Python": ".".join(platform.python_version_tuple()[:2])} | installed
+
+
+def require_same_versions(found: Mapping[str, Mapping[str, str]], here: Mapping[str, str]) -> None:
+    """Raise WorkloadError, naming what differs and where, unless each machine in `found` has the versions of `here`."""
+    for machine, theirs in found.items():
+        if differ := [f"{name} {each}, and {here[name]} here" for name, each in theirs.items() if each != here[name]]:
+            raise WorkloadError(
+                f"machine {machine} has {'; '.join(differ)}, where the run is led: install the same versions on every "
+                "node of the cluster"
+            )
 
 
 class RankActor:
@@ -41,6 +70,10 @@ class RankActor:
             backend="nccl" if shape.gpus >= 1 else "gloo",
         )
 
+    def introduce(self) -> tuple[str, dict[str, str]]:
+        """Return its machine, and the versions there."""
+        return f"{socket.gethostname()} ({self.address})", versions()
+
     def rendezvous(self) -> str:
         """Return an address on this node where the group can meet; this process holds its port from now on."""
         # As it may have several tenants, the first rank joins this one, where it would have opened the port by itself.
@@ -49,7 +82,13 @@ class RankActor:
 
     def answer(self, method: str, args: Sequence[Any]) -> tuple[str, Any]:
         """Return what came of the call, as an `Outcome`'s fields."""
-        return tuple(gpus.blamed(self.rank.answer(method, args), self.held))
+        return tuple(self._placed(gpus.blamed(self.rank.answer(method, args), self.held)))
+
+    def _placed(self, outcome: Outcome) -> Outcome:
+        """Have what is wrong with this machine, such as data that it lacks, name it."""
+        if outcome.kind not in ("refused", "error", "machine_error"):
+            return outcome
+        return outcome._replace(content=f"on {socket.gethostname()} ({self.address}): {outcome.content}")
 
 
 class RayGroup(WorkerGroup):
@@ -92,6 +131,39 @@ class RayGroup(WorkerGroup):
             )
             .remote(self.config.model_dump(mode="json"), rank, self.num_workers, self._shape.model_dump(mode="json"))
         )
+
+    def _start_and_connect(self, ranks: Collection[int]) -> None:
+        for rank in ranks:
+            self.start(rank)
+        self._await_places(ranks)
+        self._connect(ranks)
+
+    def _await_places(self, ranks: Collection[int]) -> None:
+        """Wait until `ranks` have started on like machines; raises NoPlace, or WorkloadError naming what differs.
+
+        A worker that does not start where there is room for it is for the call that follows to judge.
+        """
+        asked = {self._actors[rank].introduce.remote(): rank for rank in ranks}
+        started = had_room = time.monotonic()
+        while True:
+            ready, waiting = ray.wait(list(asked), num_returns=len(asked), timeout=_LOOK_S)
+            now = time.monotonic()
+            if not waiting or now - started > self.config.start_timeout_s:
+                break
+            if placement_group_table(self._placement)["state"] == "CREATED":
+                had_room = now
+            elif now - had_room > self._shape.patience_s:
+                names = ", ".join(str(asked[call]) for call in waiting)
+                raise NoPlace(
+                    f"there was no room for worker {names} within {self._shape.patience_s:g} s "
+                    "(`workers.patience_s`): its machine is gone, and no other has room"
+                )
+        found = {}
+        for call in ready:
+            with suppress(RayError):  # it has died since: the next call finds that
+                machine, theirs = ray.get(call)
+                found[machine] = theirs
+        require_same_versions(found, versions())
 
     def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         self._calls[rank] = self._actors[rank].answer.remote(method, args)

@@ -10,7 +10,7 @@ from service.cluster.attempt import Hopeless, configure_logging, is_wanted, last
 from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
-from service.job.parts import TrialSpec, Workers
+from service.job.parts import TrialSpec
 from service.wire.records import AttemptBrief, ResumePoint
 from trainers.training.call_results import WorkerFailed
 from trainers.training.elastic import ElasticGroup
@@ -31,14 +31,13 @@ def run(trial_id: str) -> None:
         tune.report({"outcome": brief.control})
         return
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s, steers=point.steers)
+    spec = spec.among(brief.num_workers or spec.workers.count)
     num_workers = spec.lanes.count * spec.workers.count
     log.info("trial %s starts %d workers, lanes: %d", point.trial_id, num_workers, spec.lanes.count)
     try:
         with ExitStack() as lanes:
             group, *spare = [
-                lanes.enter_context(
-                    _that_outlives_workers(RayGroup(spec.replica, spec.workers, lane=lane), spec.workers)
-                )
+                lanes.enter_context(_that_outlives_workers(RayGroup(spec.replica, spec.workers, lane=lane), spec))
                 for lane in range(spec.lanes.count)
             ]
             log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
@@ -68,10 +67,11 @@ def run(trial_id: str) -> None:
     tune.report({"outcome": outcome})
 
 
-def _that_outlives_workers(group: RayGroup, workers: Workers) -> Group:
-    if workers.min is None:
+def _that_outlives_workers(group: RayGroup, spec: TrialSpec) -> Group:
+    workers = spec.workers
+    if workers.min is None or not spec.trains_apart:
         return RepairingGroup(group)
-    return ElasticGroup(group, least=workers.min, own_pace=workers.pace == "own")
+    return ElasticGroup(group, least=min(workers.min, workers.count), own_pace=workers.pace == "own")
 
 
 def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:

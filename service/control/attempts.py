@@ -7,7 +7,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from service.control import divergence, jobs, points, queries, quotas, steers, transfer
-from service.control.capacity import Size
+from service.control.capacity import Shape, Size
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.points import Key
 from service.errors import Fenced
@@ -152,6 +152,21 @@ def preempt(job: JobRow, by: JobRow, *, now: float) -> None:
         named = f"job `{by.id}`" if by.project == job.project else "a job of another project"
         reason = f"paused for {named} of priority {by.priority}; it goes on by itself"
         jobs.transition(job, JobState.PAUSING, now=now, reason=reason)
+
+
+def regroup(job: JobRow, *, now: float) -> None:
+    """Have the running job paused for a moment, to go on with more workers; nothing where it does not run any more."""
+    if job.job_state is JobState.RUNNING:
+        job.preempted_by = job.id  # nobody has to resume it
+        reason = "paused for a moment: there is room for more of its workers, with which it goes on by itself"
+        jobs.transition(job, JobState.PAUSING, now=now, reason=reason)
+
+
+def num_workers(job: JobRow, attempt: AttemptRow) -> int | None:
+    """Return how many workers the attempt has in each lane; None: an earlier release has not said."""
+    if attempt.workers is None:
+        return None
+    return attempt.workers // (Shape.of_json(job.spec).lanes * (attempt.trials or 1))
 
 
 def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:

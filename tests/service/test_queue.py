@@ -17,9 +17,10 @@ RULES = Rules(aging_s=12 * HOUR_S, backfill_s=HOUR_S, min_run_s=600.0)
 NODES = [Node(cpus=8)]
 
 
-def job(name, *, workers=1, cpus=1.0, gpus=0.0, trials=1, waited_s=0.0, **fields):
+def job(name, *, workers=1, least=None, cpus=1.0, gpus=0.0, trials=1, waited_s=0.0, **fields):
     values = {"owner": "anna", "project": "red", "priority": Priority.NORMAL, "queued_at": NOW - waited_s}
-    return Waiting(job_id=name, shape=Shape(workers, 1, cpus, gpus, 1, trials), **(values | fields))
+    shape = Shape(workers, 1, cpus, gpus, 1, trials, least=least or workers)
+    return Waiting(job_id=name, shape=shape, **(values | fields))
 
 
 def runs(name, *, workers=1, gpus=0.0, ran_s=HOUR_S, **fields):
@@ -162,7 +163,7 @@ def test_a_higher_priority_pauses_the_lowest_and_youngest_and_no_more_than_it_ta
     assert [each.job_id for each in decided.pause] == ["low-young"]
     assert kinds(decided) == {"u": WaitKind.PREEMPTS}
 
-    more = decide([replace(urgent, shape=Shape(6, 1, 1.0, 0.0, 1, 1))], running)
+    more = decide([replace(urgent, shape=Shape(6, 1, 1.0, 0.0, 1, 1, 6))], running)
     assert {each.job_id for each in more.pause} == {"low-old", "normal"}
 
 
