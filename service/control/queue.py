@@ -79,7 +79,12 @@ class Waiting:
     seconds: float | None = None  # budget of a training run
     attempt: int = 0
     reason: str = ""
-    preempted_by: str | None = None
+    preempted_by: str | None = None  # itself: to go on with more workers
+
+    @property
+    def is_preempted(self) -> bool:
+        """True where it ran, and was paused for another."""
+        return self.preempted_by not in (None, self.job_id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -350,7 +350,7 @@ class Reconciler:
                 quota=place.quota,
                 limit=place.limit,
                 detail=place.detail,
-                is_preempted=place.job.preempted_by is not None,
+                is_preempted=place.job.is_preempted,
             )
             if place.job.reason != reason:
                 self._store.explain(place.job.job_id, state=JobState.QUEUED, reason=reason)

@@ -142,6 +142,39 @@ def test_a_job_without_gpus_passes_one_that_waits_for_gpus():
     assert started(decided) == ["b"]
 
 
+def test_a_job_that_has_lost_a_machine_goes_on_with_what_is_free_and_a_new_one_waits_for_all():
+    running, nodes = [runs("other", workers=2)], [Node(cpus=1)] * 4
+
+    for attempt, expected in ((1, [2]), (0, [])):
+        decided = decide([job("elastic", workers=3, least=1, attempt=attempt)], running, nodes=nodes)
+        assert [start.size.workers for start in decided.start] == expected
+    inelastic = decide([job("rigid", workers=3, attempt=1)], running, nodes=nodes)
+    assert kinds(inelastic) == {"rigid": WaitKind.ROOM}
+
+
+def test_a_job_starts_with_the_workers_that_the_cluster_holds_if_they_are_enough():
+    nodes = [Node(cpus=1)] * 3
+
+    decided = decide([job("elastic", workers=4, least=2, trials=2)], nodes=nodes)
+
+    assert [(start.size.workers, start.trials) for start in decided.start] == [(3, 1)]
+    assert kinds(decide([job("never", workers=5, least=4)], nodes=nodes)) == {"never": WaitKind.NEVER}
+
+
+def test_a_job_grows_into_room_that_nobody_waits_for_once_it_has_a_checkpoint():
+    def grows(free, waiting=(), **fields):
+        larger = Shape(3, 1, 1.0, 0.0, 1, 1, 3)
+        small = runs("small", workers=2, **({"larger": larger, "ran_s": 60, "grows_at": NOW} | fields))
+        return decide(waiting, [small], nodes=[Node(cpus=1)] * (2 + free)).grow
+
+    assert grows(1) == ("small",)
+    assert grows(0) == ()
+    assert grows(1, grows_at=NOW + 1) == ()
+    assert grows(1, may_pause=False) == ()
+    assert grows(1, [job("first")]) == ()
+    assert grows(1, [job("large", workers=3)]) == ()  # for which the room is kept
+
+
 def test_the_missing_workers_are_told():
     (place,) = decide([job("a", workers=8)], [runs("r", workers=2)]).places
 
