@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from service.cluster import gpus
+from service.cluster.attempt import NoPlace
 from service.job.parts import Workers
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerLost
@@ -28,10 +29,6 @@ from trainers.workload import WorkloadError
 
 #: How often to look whether there is room for a worker that has not started yet.
 _LOOK_S = 1.0
-
-
-class NoPlace(Exception):
-    """There was no room for a worker for `workers.patience_s`: its machine is gone, and no other has room."""
 
 
 def versions() -> dict[str, str]:
@@ -132,20 +129,15 @@ class RayGroup(WorkerGroup):
             .remote(self.config.model_dump(mode="json"), rank, self.num_workers, self._shape.model_dump(mode="json"))
         )
 
-    def _start_and_connect(self, ranks: Collection[int]) -> None:
-        for rank in ranks:
-            self.start(rank)
-        self._await_places(ranks)
-        self._connect(ranks)
-
-    def _await_places(self, ranks: Collection[int]) -> None:
+    def await_places(self, ranks: Collection[int]) -> None:
         """Wait until `ranks` have started on like machines; raises NoPlace, or WorkloadError naming what differs.
 
         A worker that does not start where there is room for it is for the call that follows to judge.
         """
         asked = {self._actors[rank].introduce.remote(): rank for rank in ranks}
+        ready: list[ray.ObjectRef] = []
         started = had_room = time.monotonic()
-        while True:
+        while asked:
             ready, waiting = ray.wait(list(asked), num_returns=len(asked), timeout=_LOOK_S)
             now = time.monotonic()
             if not waiting or now - started > self.config.start_timeout_s:

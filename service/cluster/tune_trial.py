@@ -53,6 +53,7 @@ def run(trial_id: str) -> None:
             )
         outcome: str = result.outcome
     except Stopped as stopped:
+        log.info("trial %s ends: %s", point.trial_id, stopped.reason)
         outcome = stopped.control
     except (WorkloadError, NoRoom) as refused:
         raise Hopeless(str(refused)) from refused

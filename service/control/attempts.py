@@ -205,7 +205,8 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
         return
     attempt = require_owner(session, job, job.attempt)
     if (wanted := _WANTED.get(job.job_state)) is not None:
-        end(session, job, attempt, outcome=wanted.value, reason=reason, now=now)
+        why = reason if job.preempted_by is None else job.reason  # the driver knows of no other pause than a person's
+        end(session, job, attempt, outcome=wanted.value, reason=why, now=now)
         if wanted is JobState.PAUSED and job.preempted_by is not None:  # nobody has to resume it
             wanted, job.attempts_before, job.not_before = JobState.QUEUED, job.attempt, 0.0
         jobs.transition(job, wanted, now=now, reason=job.reason)

@@ -102,8 +102,9 @@ def test_a_job_that_grows_goes_on_by_itself_with_as_many_workers_as_its_attempt_
     store.regroup(driver.job_id)
     pausing = store.job(driver.job_id)
     assert (pausing.state, store.renew(driver.job_id, 1).control) == (JobState.PAUSING, Control.PAUSE)
-    driver.send(AttemptFinished(outcome="paused"))
+    driver.send(AttemptFinished(outcome="paused", reason="paused by a user"))
     assert store.job(driver.job_id).state is JobState.QUEUED
+    assert store.attempts(driver.job_id)[0].reason == pausing.reason
 
     waits = known(store)[driver.job_id]
     store.begin_attempt(driver.job_id, Start(waits, Size(cpus=1, workers=1), 1), [Node(cpus=9)])
