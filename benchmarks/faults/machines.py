@@ -129,10 +129,10 @@ class Machines:
 
     def _run(self, name: str, machine: int, command: list[str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            # A host name of its own, as machines have: it tells which ranks share one.
+            # A host name and processes of its own, as machines have: Ray looks at both.
             # What ends is started again, as by systemd or Kubernetes: a node that Ray gave up ends by itself.
             script = f'hostname {self.host_name(machine)}; while true; do "$@"; sleep 1; done'
-            named = ["unshare", "--uts", "sh", "-c", script, "sh", *command]
+            named = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh", *command]
             there = ["ip", "netns", "exec", self.hosts.host(machine), *named]
             self._processes[name] = subprocess.Popen(
                 there, env=self._environment, stdout=log, stderr=log, start_new_session=True
