@@ -29,7 +29,7 @@ BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
 HEAD = 0
 GCS_PORT, JOBS_PORT, API_PORT, REDIS_PORT = 6379, 8265, 8470, 6380
-START_S = 120.0
+START_S = 300.0
 STOP_S = 20.0
 MEMORY = 150_000_000  # bytes of each object store
 _NEW_NETWORK = 0x40000000  # linux/sched.h
@@ -78,7 +78,7 @@ class Machines:
             "WIRETUNE_USER_CODE": "true",
             "WIRETUNE_MAX_ATTEMPTS": "20",
             "RAY_REDIS_ADDRESS": f"{address}:{REDIS_PORT}",
-            "RAY_raylet_start_wait_time_s": "120",  # on a busy machine
+            "RAY_raylet_start_wait_time_s": "240",  # on a busy machine
         }  # fmt: skip
         self._environment |= settings
         self._token = token.read_text()

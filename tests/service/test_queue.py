@@ -318,8 +318,8 @@ QUOTAS = st.dictionaries(
 )
 SHAPES = st.builds(
     Shape, st.integers(1, 6), st.just(1), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.0, 0.25, 1.0]),
-    st.integers(1, 2), st.integers(1, 3),
-)  # fmt: skip
+    st.integers(1, 2), st.integers(1, 3), least=st.integers(1, 6),
+).map(lambda shape: shape._replace(least=min(shape.least, shape.num_workers)))  # fmt: skip
 WAITING = st.lists(
     st.builds(
         Waiting,
@@ -330,6 +330,7 @@ WAITING = st.lists(
         shape=SHAPES,
         queued_at=st.floats(NOW - 100 * HOUR_S, NOW),
         not_before=st.sampled_from([0.0, NOW + 1]),
+        attempt=st.integers(0, 1),
         seconds=st.none() | st.floats(1.0, 20_000.0),
     ),
     max_size=12,
