@@ -78,7 +78,7 @@ class Machines:
             "WIRETUNE_USER_CODE": "true",
             "WIRETUNE_MAX_ATTEMPTS": "20",
             "RAY_REDIS_ADDRESS": f"{address}:{REDIS_PORT}",
-            "RAY_raylet_start_wait_time_s": "240",  # on a busy machine
+            "RAY_raylet_start_wait_time_s": "60",  # on a busy machine
         }  # fmt: skip
         self._environment |= settings
         self._token = token.read_text()
