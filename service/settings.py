@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, V
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.log_lines import LogFormat
 from service.wire.access import Role
 
 WEBHOOK_SECRET_PREFIX = "whsec_"
@@ -91,6 +92,7 @@ class Settings(BaseSettings):
     price_currency: str = Field("", max_length=10, description="written behind sums of money")
     stall_s: float = Field(30.0, gt=0, description="a client that takes nothing of its answer for so long is cut off")
     log_file: Path | None = Field(None, description="log into this file, which is rotated; unset: standard error")
+    log_format: LogFormat = Field(LogFormat.TEXT, description="of the service's log and the attempts': text, or json")
     embedded_idle_s: float = Field(120.0, gt=0, description="an embedded Ray that nobody needs ends after this")
 
     @field_validator("state_dir")
