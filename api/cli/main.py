@@ -14,9 +14,9 @@ from typing import Annotated, NamedTuple
 import typer
 
 from api.cli import (
-    backup_commands,
     comparison,
     completion,
+    database_commands,
     doctor,
     job_commands,
     key_commands,
@@ -165,7 +165,7 @@ app.add_typer(template.app)
 app.add_typer(doctor.app)
 app.add_typer(key_commands.app)
 app.add_typer(queue_commands.app)
-app.add_typer(backup_commands.app)
+app.add_typer(database_commands.app)
 
 
 @app.command()

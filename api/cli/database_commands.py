@@ -1,12 +1,14 @@
-"""`wiretune backup` and `restore`: all that a service knows, in a folder and back."""
+"""`wiretune backup`, `restore` and `migrate`: all that a service knows, in a folder and back, and at a new release."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from api.cli.terminal import AsJson, print_json, read_settings, refusals
-from service.control import backup as backups
+from service.control import backup as backups, database
+from service.control.store import Store
 
 app = typer.Typer()
 
@@ -38,3 +40,15 @@ def restore(
         print_json(made)
     else:
         typer.echo(f"restored the backup of {made.made_at:%Y-%m-%d %H:%M} UTC; `wiretune serve` goes on with its jobs")
+
+
+@app.command()
+def migrate(as_json: AsJson = False) -> None:
+    """Bring the database to this release's schema, made if need be, and end: a step before replicas start."""
+    settings = read_settings()
+    with refusals(), closing(Store.open(settings)):
+        revision, _ = database.revisions(settings.resolved_database_url)
+    if as_json:
+        print_json({"revision": revision})
+    else:
+        typer.echo(f"the database is at revision {revision}")
