@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import fsspec
-from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import JSON, Column, MetaData, String, Text, cast, func, inspect, make_url, update
 from sqlalchemy.exc import SQLAlchemyError
@@ -116,8 +115,8 @@ def _read(folder: Path) -> Backup:
 
 def _folder_of(storage_url: str) -> Path | None:
     """Return the folder of a local storage; None: it is elsewhere."""
-    filesystem, path = fsspec.core.url_to_fs(storage_url)
-    return Path(path) if isinstance(filesystem, LocalFileSystem) else None
+    protocol, path = fsspec.core.split_protocol(storage_url)
+    return Path(path) if protocol in (None, "file", "local") else None
 
 
 def _copy_files(settings: Settings, folder: Path) -> None:
