@@ -1,7 +1,7 @@
 """Put one API and one PostgreSQL under a cluster that is simulated: how many workers, jobs and drivers they carry.
 
-    python benchmarks/scale.py --minutes 10 --json benchmarks/scale.jsonl     # 1,000 workers, 10,000 jobs, 100 drivers
-    python benchmarks/scale.py --minutes 1 --jobs 400 --drivers 20            # a look
+    make bench-scale                                                        # 1,000 workers, 10,000 jobs, 100 drivers
+    PYTHONPATH=. python benchmarks/scale.py --minutes 1 --jobs 400 --drivers 20 --workers 200                # a look
 
 Real are the service with its reconciler, the database, and all that goes over HTTP: submissions, Ray's Jobs API, and
 each driver's brief, leases and records, by the classes that drivers use. Simulated are Ray, which only keeps a list of

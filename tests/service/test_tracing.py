@@ -3,21 +3,19 @@
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from service import tracing
+from tests.otlp_receiver import Receiver, receiving
 from tests.patience import PATIENCE_S
 
 SUBMIT = """
 import sys
 from pathlib import Path
 from service import tracing
+from tests.otlp_receiver import Receiver, receiving
 tracing.configure("wiretune-api")
 from fastapi.testclient import TestClient
 from api.http.app import create_app
@@ -40,6 +38,7 @@ print([name for name in environment if "HEADERS" in name])
 TRAIN = """
 import threading
 from service import tracing
+from tests.otlp_receiver import Receiver, receiving
 tracing.configure("wiretune-driver")
 with tracing.span("attempt", attempt=1):
     carried = tracing.carrier()
@@ -50,48 +49,10 @@ thread = threading.Thread(target=stage); thread.start(); thread.join()
 """
 
 
-class Receiver:
-    """An OTLP collector: keeps the spans that it is sent."""
-
-    def __init__(self) -> None:
-        self.spans: dict[str, list[tuple[str, Any]]] = {}
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                sent = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.keep(sent)
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def keep(self, sent: ExportTraceServiceRequest) -> None:
-        for resource in sent.resource_spans:
-            [service] = [each.value.string_value for each in resource.resource.attributes if each.key == "service.name"]
-            for scope in resource.scope_spans:
-                for span in scope.spans:
-                    self.spans.setdefault(span.name, []).append((service, span))
-
-    def only(self, name: str) -> Any:
-        [(_, span)] = self.spans[name]
-        return span
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join(PATIENCE_S)
+    with receiving() as receiver:
+        yield receiver
 
 
 def run(program: str, *arguments: str, **variables: str) -> str:
