@@ -95,8 +95,9 @@ class RankActor:
         tracing.flush()
 
     def _placed(self, outcome: Outcome) -> Outcome:
-        """Have what is wrong with this machine, such as data that it lacks, name it."""
-        if outcome.kind not in ("refused", "error", "machine_error"):
+        """Have what is wrong with this machine, such as data that it lacks, name it where there are several."""
+        is_own = outcome.kind in ("refused", "error", "machine_error")
+        if not is_own or sum(node["Alive"] for node in ray.nodes()) < 2:
             return outcome
         return outcome._replace(content=f"on {socket.gethostname()} ({self.address}): {outcome.content}")
 

@@ -24,8 +24,14 @@ def test_the_build_of_a_version_for_a_gpu_is_the_same_version():
     assert "+" not in "".join(versions().values())
 
 
-@pytest.mark.parametrize(("kind", "is_named"), [("refused", True), ("error", True), ("answer", False)])
-def test_what_a_machine_lacks_is_told_with_its_name_and_address(kind, is_named):
+@pytest.mark.parametrize(
+    ("kind", "num_nodes", "is_named"),
+    [("refused", 2, True), ("error", 2, True), ("answer", 2, False), ("refused", 1, False)],
+)
+def test_what_a_machine_lacks_is_told_with_its_name_and_address_where_there_are_several(
+    kind, num_nodes, is_named, monkeypatch
+):
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True}] * num_nodes + [{"Alive": False}])
     actor = object.__new__(RankActor)
     actor.address = "10.0.0.3"
 
