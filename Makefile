@@ -44,6 +44,7 @@ check: setup
 docs: setup
 	$(BIN)/wiretune methods --markdown > docs/methods.md
 	$(BIN)/python -m api.http.contract docs/openapi.json
+	$(BIN)/python -m search.schedule_file > docs/schedule.schema.json
 
 bench: setup
 	$(BIN)/python benchmarks/start_up.py
