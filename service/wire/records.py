@@ -262,7 +262,7 @@ class RunEnd(BaseModel):
 
 
 class Origin(Record):
-    """What a run's result came from, besides its job."""
+    """The releases, the data and the weights of a run's result."""
 
     versions: dict[str, str] = Field(description="of wiretune, torch and python, where it trained")
     fingerprint: str = Field(description="hash of the first weights, and of the data's sizes and version")
