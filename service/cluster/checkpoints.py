@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
+from service import tracing
 from trainers.filesystem import reaching
 from trainers.training.group import Group
 
@@ -38,6 +39,7 @@ class Keeper:
         self.saved = list(inherited)  # oldest first
         self._num_saves = 0
 
+    @tracing.traced("checkpoint")
     def save(self, step: int, *, needed: Iterable[str] = ()) -> str:
         """Write a checkpoint and return its URL.
 
@@ -62,6 +64,7 @@ class Keeper:
             require_room(url, num_more=self.keep + _NUM_BESIDES - len(self.saved))
         return url
 
+    @tracing.traced("export")
     def export(self, folder: str = "") -> Exported:
         """Write the weights (for Schedule-Free: of the averaged iterate) to `folder`."""
         url = f"{self.root}/{folder}weights.safetensors"
