@@ -95,10 +95,23 @@ def test_a_timeline_has_a_block_for_each_probe_and_commit_where_it_was_measured(
 
     blocks = call("charts/timeline.js", "it.blocksOf(trials, stages)", trials=trials, stages=stages)
 
-    assert [(each["kind"], each["from"], each["to"], each["lane"]) for each in blocks] == [
-        ("ok", 0.0, 0.5, 0), ("kept", 0.5, 1.0, 0), ("diverged", 0.5, 1.0, 1),
-        ("commit", 1.0, 4.0, None), ("back", 4.0, 7.0, None),
+    assert [(each["kind"], each["from"], each["to"]) for each in blocks] == [
+        ("ok", 0.0, 0.5), ("kept", 0.5, 1.0), ("diverged", 0.5, 1.0), ("commit", 1.0, 4.0), ("back", 4.0, 7.0),
     ]  # fmt: skip
+
+
+def test_a_probe_is_in_the_row_of_the_lane_and_of_the_worker_that_trained_it():
+    alone = [probe("0", 0.5), probe("1", 0.5)]  # told of in one moment: a worker each
+    together = [probe("2", 1.0), probe("3", 1.01)]  # side by side: a lane each
+    drawn = [{"trial_id": "a", "label": "tuned", "seconds": 4.0, "step": 10}]
+    given = {"trials": drawn, "stages": [stage(0, [*alone, *together], closed_s=4.0)]}
+
+    blocks = call("charts/timeline.js", "it.blocksOf(trials, stages)", **given)
+    axis = call("charts/timeline.js", "it.timelineChart(trials, stages, []).layout.yaxis", **given)
+
+    rows = [(each["lane"], each["worker"]) for each in blocks]
+    assert rows == [(0, 0), (0, 1), (0, None), (1, None), (None, None)]
+    assert axis["ticktext"] == ["tuned, lane 1 worker 0", "lane 1 worker 1", "lane 2 worker 0", "lane 2 worker 1"]
 
 
 def test_probes_whose_end_was_never_written_down_are_one_search():

@@ -42,6 +42,16 @@ export function joined(lines, looks) {
 // A line of few points has marks on them; each is an element of its own, and thousands are slow.
 export const marked = (points) => (points.length > MOST_MARKS ? "lines" : "lines+markers");
 
+const shortened = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
+
+// A bar per trial, the first on top; charts of one height stand beside one another.
+export const tall = (trials) => Math.max(320, 120 + 40 * trials.length);
+
+export function barAxis(trials) {
+  const labels = trials.map((trial) => trial.label);
+  return { type: "category", autorange: "reversed", tickvals: labels, ticktext: labels.map(shortened) };
+}
+
 // A colour that lets through what is behind it.
 export function tint(hex, opacity) {
   const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));

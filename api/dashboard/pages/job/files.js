@@ -33,8 +33,8 @@ export function files(id) {
     of.files = of.wanted;
     const found = await api.artifacts(id);
     const known = found.map((file) => file.num_bytes).filter((bytes) => bytes !== null);
-    patch(list, table(`${found.length} files; ${size(known.reduce((sum, bytes) => sum + bytes, 0))} on storage; the others are made when they are asked for`, [
-      ["file", (file) => button(file.href, file.name.replaceAll("/", "-"), file.name), "name"],
+    patch(list, table(`${found.length} ${found.length === 1 ? "file" : "files"}; ${size(known.reduce((sum, bytes) => sum + bytes, 0))} on storage; the others are made when they are asked for`, [
+      ["file", (file) => button(file.href, file.name.replaceAll("/", "-"), file.name.replaceAll(`${id}.`, "")), "name"],
       ["kind", (file) => file.kind, ""],
       ["size", (file) => size(file.num_bytes), "number"],
       ["made", (file) => (file.created_at === null ? "–" : since(file.created_at)), ""],
@@ -48,7 +48,7 @@ export function files(id) {
     lives.hidden = !found.length;
     const took = ({ began_at: began, ended_at: ended }) => (ended === null ? "lives" : duration((Date.parse(ended) - Date.parse(began)) / 1000));
     patch(lives, element("h2", {}, "Attempts"), table("Lives of the job on the cluster", [
-      ["attempt", (life) => String(life.number), "number"],
+      ["attempt", (life) => String(life.number), ""],
       ["began", (life) => since(life.began_at), ""],
       ["took", took, "number"],
       ["ended", (life) => life.outcome ?? "–", ""],
