@@ -60,6 +60,15 @@ def test_a_mean_over_seeds_is_where_all_are_known_and_its_band_within_them():
     assert call("charts/loss.js", "it.meanOf(lines)", lines=[lines[0], {"x": [11], "y": [1]}]) is None
 
 
+@pytest.mark.parametrize("values", [[2.3], [2.3, 2.4], [0.001, 2.3]])
+def test_a_logarithmic_axis_has_its_values_in_sight_and_goes_along_with_what_comes_later(values):
+    axis = call("charts/look.js", "it.logAxis(values, String)", values=values)
+
+    low, high = axis["autorangeoptions"]["include"]
+    assert low < min(values) and high > max(values) and any(low <= tick <= high for tick in axis["tickvals"])
+    assert "range" not in axis  # the chart would keep it
+
+
 @pytest.mark.parametrize(("axis", "at"), [("steps", 50), ("seconds", 5.0), ("bytes", 0.5)])
 def test_a_step_has_its_place_on_every_axis_and_a_range_of_the_axis_its_steps(axis, at):
     losses = [{"trial_id": "a", "steps": [0, 100], "seconds": [0, 10], "values": [1, 1]}]

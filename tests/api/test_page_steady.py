@@ -7,7 +7,7 @@ pytestmark = pytest.mark.long
 READY = "window.__ready && document.getElementById('connection').className === 'live'"
 CHART = "document.querySelector('.chart')"
 NUM_STAGES = "document.querySelectorAll('.card').length"
-ROUNDS = 6
+ROUNDS = 4
 STAGES_A_ROUND = 30
 
 

@@ -12,8 +12,14 @@ export function files(id) {
   const lives = element("section", { class: "panel wide online", id: "attempts" });
   let job = null;
   let of = { files: null, attempts: null };
-  const lookAtFiles = whenSeen(body, () => showFiles().catch((error) => patch(list, element("p", { class: "quiet" }, error.message))));
-  const lookAtAttempts = whenSeen(lives, () => showAttempts().catch((error) => patch(lives, element("p", { class: "quiet" }, error.message))));
+  const lookAtFiles = whenSeen(body, () => showFiles().catch((error) => patch(list, ...failed(error, "files", () => lookAtFiles()))));
+  const lookAtAttempts = whenSeen(lives, () => showAttempts().catch((error) =>
+    patch(lives, element("h2", {}, "Attempts"), ...failed(error, "attempts", () => lookAtAttempts()))));
+
+  function failed(error, what, again) {
+    of[what] = null;
+    return [element("p", { class: "quiet" }, error.message), element("button", { type: "button", onclick: again }, "try again")];
+  }
 
   const write = whenChanged((attempt) => patch(lines, element("p", { class: "files", key: id }, "Of the whole job: ",
     button(`/v1/jobs/${id}/metrics.csv`, `${id}-metrics.csv`, "metrics.csv"), button(`/v1/jobs/${id}/report`, `${id}-report.json`, "report"),
@@ -22,10 +28,10 @@ export function files(id) {
   // `state` is what of the job makes or removes files.
   function update(given, state) {
     job = given;
+    of.wanted = state;
     write(job.attempt);
     if (of.files !== state) lookAtFiles();
     if (of.attempts !== job.version) lookAtAttempts();
-    of.wanted = state;
   }
 
   async function showFiles() {

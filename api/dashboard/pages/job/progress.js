@@ -39,7 +39,7 @@ export function progressTable(trials, stages, job, phase) {
     ["state", (trial) => phase(trial, openSearchSteps(trial, stages)), ""],
     ["progress", (trial) => bar(trial, progressOf(trial, job.spec.budget)), "bar"],
     ["left", (trial) => leftText(trial, progressOf(trial, job.spec.budget)), "number"],
-    ["now", (trial) => (trial.learning_rate === null ? "–" : now(trial)), ""],
+    ["now", (trial) => (trial.learning_rate === null ? "–" : now(trial)), "text"],
     ["on", (trial) => (trial.backend ? `${trial.device}, ${trial.backend}` : "–"), ""],
   ], trials, { key: (trial) => trial.trial_id });
 }
