@@ -209,3 +209,24 @@ def test_what_differs_between_two_specifications_is_told_by_its_place():
         {"pointer": "/seeds/1", "before": 1},
         {"pointer": "/notes", "after": "new"},
     ]
+
+
+def test_a_comparison_that_was_not_answered_is_asked_for_again_though_nothing_has_changed_since():
+    parts = {"job": None, "report": None, "trials": [], "schedules": [], "stages": [], "series": []}
+    whole = parts | {"whole": True, "cursor": 1, "job": {}, "report": {}}
+    looks = """(async () => {
+      let [first, fails] = [true, true];
+      globalThis.fetch = async (path) => {
+        if (!path.includes("comparison")) return Response.json(first ? whole : { ...parts, whole: false, cursor: 1 });
+        return fails ? Response.json({ detail: "busy" }, { status: 503 }) : Response.json("compared");
+      };
+      const compared = it.comparedJobs([{ id: "a", arms: null }]);
+      const lost = await compared.look().catch((error) => error.message);
+      first = fails = false;
+      const found = await compared.look();
+      return [lost, found.comparison, found.isNew, (await compared.look()).isNew];
+    })()"""
+
+    found = call("pages/compare/jobs.js", f"await {looks}", whole=whole, parts=parts)
+
+    assert found == ["busy", "compared", True, False]
