@@ -44,8 +44,8 @@ export const marked = (points) => (points.length > MOST_MARKS ? "lines" : "lines
 
 const shortened = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
 
-// A bar per trial, the first on top; charts of one height stand beside one another.
-export const tall = (trials) => Math.max(320, 120 + 40 * trials.length);
+// A bar per trial, the first on top; charts that stand beside one another have one height.
+export const tall = (trials) => Math.max(220, 120 + 40 * trials.length);
 
 export function barAxis(trials) {
   const labels = trials.map((trial) => trial.label);
