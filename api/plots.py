@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel
@@ -27,9 +27,7 @@ from api.assets import DASHBOARD, plotly_gzipped
 from api.calls import Call
 from service.wire.views import EventKind, EventPage
 
-if TYPE_CHECKING:
-    from api.jobs import Blocking
-
+T = TypeVar("T")
 Picture = Literal["png", "svg"]
 #: Points of a series, as the page asks for them.
 _MAX_POINTS = 2000
@@ -46,6 +44,13 @@ _VIRTUAL_MS = 120_000
 
 class NoBrowser(Exception):
     """This machine has no Chromium, or it drew nothing."""
+
+
+class Sender(Protocol):
+    """The part of `Client` that a plot needs."""
+
+    def send(self, call: Call[T], /) -> T:
+        """Make a call and return its answer."""
 
 
 class Plot(NamedTuple):
@@ -73,7 +78,7 @@ class Page:
         Path(path).write_text(self.html, "utf-8")
 
 
-def plot(client: "Blocking", job_ids: Sequence[str]) -> Plot:
+def plot(client: Sender, job_ids: Sequence[str]) -> Plot:
     """Return the page of the one job, or that of several jobs beside one another. Raises what `Client` raises."""
     return answered(job_ids, {path: client.send(call) for path, call in calls_for(job_ids).items()})
 
