@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from search.sweep.spec import SampleValues
 from service.control import overfitting, points, stage_views
 from service.control.columns import Sample
 from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
@@ -159,6 +160,11 @@ def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Seq
     if not found:
         raise NotFound(f"job `{job_id}` has no trial `{trial_id}`")
     return found
+
+
+def samples(trials: Iterable[TrialRow]) -> dict[str, SampleValues]:
+    """Return the values of the drawn samples among `trials`, by name."""
+    return {trial.arm: trial.sample["values"] for trial in trials if trial.sample and trial.sample["values"]}
 
 
 def trial_view(trial: TrialRow) -> TrialView:
