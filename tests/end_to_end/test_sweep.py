@@ -67,8 +67,8 @@ def test_a_search_of_sixteen_samples_killed_twice_ends_with_the_ranking_of_an_un
 
     with service.client() as client:
         alone = submit(client, spec)  # beside the rest of the other
-        assert outcome(client, job_id).attempts == 1 + killed.total()
-        assert outcome(client, alone).attempts == 1
+        assert outcome(client, job_id, within_s=1300).attempts == 1 + killed.total()
+        assert outcome(client, alone, within_s=1300).attempts == 1
         ranked = _ranked(client, job_id)
         assert ranked == _ranked(client, alone)
     assert len(ranked) == 17 and {"qLogNEHVI", "sobol"} <= {drawn_by for *_, drawn_by in ranked}
