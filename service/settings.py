@@ -114,6 +114,20 @@ class Settings(BaseSettings):
             )
         return allow_plain_http
 
+    @field_validator("storage_url")
+    @classmethod
+    def _keep_keys_out(cls, url: str) -> str:
+        place = urlsplit(url)
+        if "@" in place.netloc:
+            raise ValueError(
+                "its value, which is not shown here, holds a key, and URLs are stored and logged; allowed: the URL "
+                "alone, with the key in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or in a file "
+                "(AWS_SHARED_CREDENTIALS_FILE)"
+            )
+        if place.scheme in ("s3", "s3a") and not place.netloc:
+            raise ValueError(f"`storage_url` is {url}, without a bucket; allowed: s3://BUCKET or s3://BUCKET/FOLDER")
+        return url
+
     @field_validator("api_url")
     @classmethod
     def _require_a_way_back(cls, api_url: str, info: ValidationInfo) -> str:

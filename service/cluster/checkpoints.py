@@ -4,9 +4,9 @@ import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from trainers.filesystem import reaching
 from trainers.training.group import Group
 
 #: Besides the last `keep` a run may hold the one being written, its stage's start, two that a larger budget needs, the
@@ -63,10 +63,10 @@ class Keeper:
 
 def require_room(url: str, *, num_more: int) -> None:
     """Raise NoRoom unless `num_more` checkpoints of the size of that at `url` fit; only a local disk says so."""
-    filesystem, path = fsspec.core.url_to_fs(url)
-    if not isinstance(filesystem, LocalFileSystem):
-        return
-    size, free = filesystem.du(path), shutil.disk_usage(path).free
+    with reaching(url) as (filesystem, path):
+        if not isinstance(filesystem, LocalFileSystem):
+            return
+        size, free = filesystem.du(path), shutil.disk_usage(path).free
     if num_more * size > free:
         raise NoRoom(
             f"the storage has {free / 1e9:.3g} GB free and the run needs {num_more * size / 1e9:.3g}, for {num_more} "
@@ -75,6 +75,5 @@ def require_room(url: str, *, num_more: int) -> None:
 
 
 def _remove(url: str) -> None:
-    filesystem, path = fsspec.core.url_to_fs(url)
-    with suppress(FileNotFoundError):  # somebody made room
+    with suppress(FileNotFoundError), reaching(url) as (filesystem, path):  # somebody made room
         filesystem.rm(path, recursive=True)

@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import fsspec
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor
 
+from trainers import filesystem
 from trainers.exchange.topology import Nodes, Topology
 from trainers.snapshot import Inheriting, Kept, State, Stateful, fit, load_scalars, part_of, scalars_of, tensors_of
 
@@ -74,7 +74,7 @@ def commit_manifest(url: str, shards: Iterable[Shard], nodes: Nodes | None = Non
     num_workers = len(shards) - 1
     nodes = nodes or Topology.stated(num_workers, 1).nodes
     manifest = Manifest(format=FORMAT, num_workers=num_workers, nodes=nodes, shards=shards)
-    write_bytes(f"{url}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
+    filesystem.write(f"{url}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
 
 
 def load(url: str, state: State, manifest: Manifest, *, rank: int) -> None:
@@ -114,14 +114,6 @@ def inherit(
                     raise CheckpointError(f"{url}/{own_name(rank)} has no {missing} for `{name}`") from missing
 
 
-def write_bytes(url: str, content: bytes) -> None:
-    """Write a file in one piece, and the folders above it."""
-    fs, path = fsspec.url_to_fs(url)
-    fs.makedirs(fs._parent(path), exist_ok=True)
-    with fs.transaction:  # local files appear under their name only when complete, as on object stores
-        fs.pipe_file(path, content)
-
-
 def read_tensors(url: str) -> dict[str, Tensor]:
     """Return the tensors of the safetensors file `url`; raises CheckpointError if it is missing or is none."""
     try:
@@ -138,7 +130,7 @@ def weights(tensors: Mapping[str, Tensor]) -> bytes:
 
 def _write(url: str, name: str, parts: Mapping[str, Stateful]) -> Shard:
     content = save_tensors(_on_host(tensors_of(parts)), metadata={"scalars": json.dumps(scalars_of(parts))})
-    write_bytes(f"{url}/{name}", content)
+    filesystem.write(f"{url}/{name}", content)
     return Shard(name=name, sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content))
 
 
@@ -183,9 +175,7 @@ def _take(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], scalars:
 
 
 def _read_bytes(url: str) -> bytes:
-    fs, path = fsspec.url_to_fs(url)
     try:
-        content: bytes = fs.cat_file(path)
+        return filesystem.read(url)
     except (FileNotFoundError, IsADirectoryError) as error:
         raise CheckpointError(f"{url} is missing") from error
-    return content

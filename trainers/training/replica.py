@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers import random_state
+from trainers import filesystem, random_state
 from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
@@ -232,7 +232,7 @@ class Replica:
                 # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
                 saved = self.model.state_dict().items()
                 tensors = {name: value.clone() for name, value in saved if isinstance(value, Tensor)}
-                checkpoint.write_bytes(url, checkpoint.weights(tensors))
+                filesystem.write(url, checkpoint.weights(tensors))
 
     # -- training -------------------------------------------------------------------------------------------
 

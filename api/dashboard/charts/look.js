@@ -1,6 +1,7 @@
 // How all charts look: one colour and one dash for each arm, and axes that a person can read.
 
 export const COLOURS = ["#2f6fd0", "#d1661c", "#2a8f56", "#a24bb8", "#b8860b", "#c2395b", "#0f8b8d", "#6b6f76"];
+const MOST_MARKS = 200;
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
 export const colour = (index) => COLOURS[index % COLOURS.length];
@@ -37,6 +38,9 @@ export function joined(lines, looks) {
     first: group[0], x: apart(group, (line) => line.x), y: apart(group, (line) => line.y), text: apart(group, (line) => line.x.map(() => line.label)),
   }));
 }
+
+// A line of few points has marks on them; each is an element of its own, and thousands are slow.
+export const marked = (points) => (points.length > MOST_MARKS ? "lines" : "lines+markers");
 
 // A colour that lets through what is behind it.
 export function tint(hex, opacity) {
