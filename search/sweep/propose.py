@@ -30,7 +30,7 @@ MIN_MARKS = 4
 
 
 class Seen(NamedTuple):
-    """What a sample with these values measured at a share of the budget; less is better in both."""
+    """A mark of a sample with these values at a share of the budget; less is better in both."""
 
     values: SampleValues
     share: float

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Mark(NamedTuple):
-    """What a trial had measured when so much of its budget was spent."""
+    """The measurements of a trial when so much of its budget was spent."""
 
     trial: str
     rung: int  # counts from 0; the number of rungs: the end of the budget

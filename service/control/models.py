@@ -171,7 +171,7 @@ class TrialRow(Base):
 
 
 class RungRow(Base):
-    """What a trial had measured when it came to a rung of its job's sweep; the first word on it stays."""
+    """A trial's measurement at a rung of its job's sweep; the first word on it stays."""
 
     __tablename__ = "rungs"
     __table_args__ = (UniqueConstraint("trial_id", "rung"),)

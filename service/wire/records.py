@@ -249,7 +249,7 @@ class Divergence(Record):
 
 
 class RungReached(Record):
-    """What a trial had measured at the first evaluation behind a rung; its answer says whether it goes on."""
+    """A trial's first evaluation behind a rung; the answer says whether it goes on."""
 
     kind: Literal["rung"] = "rung"
     trial_id: str
@@ -349,7 +349,7 @@ class Sample(Record):
 
 
 class MarkPoint(Record):
-    """What a sample measured at a share of its budget; less is better in both."""
+    """A sample's measurement at a share of its budget; less is better in both."""
 
     values: SampleValues
     share: float
