@@ -73,7 +73,7 @@ class ParamRange(Config):
 
 
 class SweepConfig(Config):
-    """How samples are drawn out of `params`, which of them train to the end, and what they are ranked by."""
+    """The rules by which samples are drawn out of `params`, ended early, and ranked."""
 
     samples: int = Field(16, ge=1, le=MAX_SAMPLES, description="trials with values of their own, besides the arms")
     sampler: Literal["sobol", "random", "bo"] = Field(

@@ -437,7 +437,7 @@ class ArmReport(View):
 
 
 class SampleStatus(StrEnum):
-    """How far a trial of a sweep is."""
+    """The progress of a trial of a sweep."""
 
     WAITING = "waiting"
     TRAINING = "training"
