@@ -16,6 +16,7 @@ import typer
 from api.cli import (
     comparison,
     completion,
+    database_commands,
     doctor,
     job_commands,
     key_commands,
@@ -52,6 +53,7 @@ from api.cli.terminal import (
     say,
 )
 from api.client import ApiError, Client
+from service import log_lines, tracing
 from service.control import cleaning
 from service.control.access import LOCAL
 from service.control.database import is_there
@@ -60,6 +62,7 @@ from service.control.store import Store
 from service.errors import CodeInUse, NotFound, Unavailable
 from service.job.advice import advice
 from service.job.spec import JobSpec
+from service.log_lines import LogFormat
 from service.settings import Settings
 from service.wire.code import CodeView
 from service.wire.views import JobView
@@ -105,8 +108,12 @@ def serve(
     )
 
     settings = read_settings(host=host, port=port)
-    configure_logging(settings.log_file)
+    configure_logging(settings.log_file, settings.log_format)
     with refusals():
+        try:
+            tracing.configure("wiretune-api")
+        except ImportError as error:
+            fail(str(error))
         try:
             serve_until_told(settings, linger_s=linger)
         except PortBusy as error:
@@ -158,6 +165,7 @@ app.add_typer(template.app)
 app.add_typer(doctor.app)
 app.add_typer(key_commands.app)
 app.add_typer(queue_commands.app)
+app.add_typer(database_commands.app)
 
 
 @app.command()
@@ -316,17 +324,15 @@ def _run_here(
     return here.page
 
 
-def configure_logging(file: Path | None) -> None:
+def configure_logging(file: Path | None, log_format: LogFormat = LogFormat.TEXT) -> None:
     """Log what the service does, to standard error or `file`; of its own requests, only what goes wrong."""
     try:
         handlers = [RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=NUM_OLD_LOGS)] if file else None
     except OSError as error:
         fail(f"cannot log into {file}: {error.strerror}; check WIRETUNE_LOG_FILE")
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers)
+    log_lines.configure(log_format, "%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers)
     for name in ("wiretune", "service"):
         logging.getLogger(name).setLevel(logging.INFO)
-    for name in ("httpx2", "httpcore2"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

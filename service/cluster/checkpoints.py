@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from fsspec.implementations.local import LocalFileSystem
 
+from service import tracing
 from trainers.filesystem import reaching
 from trainers.training.group import Group
 
@@ -30,6 +31,7 @@ class Keeper:
         self.saved = list(inherited)  # oldest first
         self._num_saves = 0
 
+    @tracing.traced("checkpoint")
     def save(self, step: int, *, needed: Iterable[str] = ()) -> str:
         """Write a checkpoint and return its URL.
 
@@ -54,6 +56,7 @@ class Keeper:
             require_room(url, num_more=self.keep + _NUM_BESIDES - len(self.saved))
         return url
 
+    @tracing.traced("export")
     def export(self, folder: str = "") -> str:
         """Write the weights (for Schedule-Free: of the averaged iterate) to `folder` and return their URL."""
         url = f"{self.root}/{folder}weights.safetensors"

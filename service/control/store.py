@@ -1,6 +1,7 @@
 """The truth about every job. Synchronous: reads in the caller's thread, writes through one writer thread."""
 
 import hmac
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from search.config import Budget
+from service import tracing
 from service.control import (
     attempts,
     audit,
@@ -55,6 +57,7 @@ from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, U
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState, Verb
+from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
@@ -78,6 +81,7 @@ from service.wire.views import (
     TrialView,
 )
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 Clock = Callable[[], float]
 _MAX_OWNERS = 4096  # kept in memory
@@ -188,7 +192,12 @@ class Store:
                 audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec if created else None), created
 
-        return self._writer.write(add)
+        view, created = self._writer.write(add)
+        if created:
+            tracing.begin_job(view.id)
+            with log_fields(job=view.id):
+                _log.info("job %s is submitted", view.id)
+        return view, created
 
     def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
         """Return the past jobs that each arm with `transfer` would learn from; raises InvalidJob as `add_job` does."""

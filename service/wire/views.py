@@ -581,4 +581,5 @@ class ProblemDocument(BaseModel):
     title: str
     status: int
     detail: str
+    request_id: str | None = Field(None, description="as in the answer's `X-Request-ID`, and in the service's log")
     errors: tuple[Problem, ...] = ()
