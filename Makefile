@@ -55,6 +55,7 @@ site: setup
 docs: setup
 	$(BIN)/wiretune methods --markdown > docs/methods.md
 	$(BIN)/python -m api.http.contract docs/openapi.json
+	$(BIN)/python -m search.schedule_file > docs/schedule.schema.json
 
 # SIZE=smoke takes two minutes, default half an hour, full hours; what is recorded is not run again.
 SIZE ?= smoke

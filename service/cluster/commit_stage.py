@@ -94,6 +94,8 @@ def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
 
 def _next_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
     every, progress = state.spec.objective.every, state.progress
+    if ramp := state.strategy.ramp_steps(state.spent()):
+        return min(ramp, every - progress.step % every)
     most = progress.steps_to_meeting if progress.evaluation_due else every - progress.step % every
     if state.spec.budget.seconds is not None:  # else a push is short enough
         most = min(most, max(1, _next_look(state, commit, until) - commit.measured.num_steps))

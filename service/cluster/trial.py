@@ -182,7 +182,7 @@ def _ending(line: TrialState) -> Ending:
     is_last = line.spec.checkpoint.export == "last"
     if is_last or best is None or best.step is None or not best.score < line.judge.rank(end):
         return Ending(line, end, end)
-    last = line.keeper.export("last/")
+    last = line.keeper.export("last/").url
     line.group.load(best.checkpoint)
     return Ending(line, _evaluate_behind_the_clock(line), end, best, last)
 
@@ -200,7 +200,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
     state.progress.stop_clock(max([ended, *(line.progress.seconds for line in beside)]))
     kept = min(map(_ending, (state, *beside)), key=lambda ending: state.judge.rank(ending.evaluation))
     line, evaluation, exported = kept.line, kept.evaluation, kept.exported
-    weights_url = line.keeper.export()
+    weights = line.keeper.export()
     state.recorder.complete(state.progress, state.second)
     finished = TrialFinished(
         trial_id=state.trial_id,
@@ -216,7 +216,8 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
         ended_early=line.is_stale(),
         schedule=line.progress.schedule_to(exported) if exported else tuple(line.progress.schedule),
         bill=state.progress.bill,
-        weights_url=weights_url,
+        weights_url=weights.url,
+        origin=reports.origin(line.group, weights),
     )
     state.recorder.sink.flush(finished)
     return finished
