@@ -30,6 +30,7 @@ from service.control import (
     queries,
     snapshots,
     steers,
+    sweeps,
     transfer,
     verbs,
     waiting,
@@ -567,6 +568,7 @@ class Store:
                 trials=attempts.resume_points(session, job),
                 trials_at_once=attempt.trials,
                 num_workers=attempts.num_workers(job, attempt),
+                seen=sweeps.seen(session, job, list(map(queries.trial_view, queries.trials(session, job_id)))),
             )
 
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:

@@ -163,7 +163,7 @@ def test_a_job_starts_with_the_workers_that_the_cluster_holds_if_they_are_enough
 
 def test_a_job_grows_into_room_that_nobody_waits_for_once_it_has_a_checkpoint():
     def grows(free, waiting=(), **fields):
-        larger = Shape(3, 1, 1.0, 0.0, 1, 1, 3)
+        larger = Shape(3, 1, 1.0, 0.0, 1, 1, least=3)
         small = runs("small", workers=2, **({"larger": larger, "ran_s": 60, "grows_at": NOW} | fields))
         return decide(waiting, [small], nodes=[Node(cpus=1)] * (2 + free)).grow
 
@@ -196,7 +196,7 @@ def test_a_higher_priority_pauses_the_lowest_and_youngest_and_no_more_than_it_ta
     assert [each.job_id for each in decided.pause] == ["low-young"]
     assert kinds(decided) == {"u": WaitKind.PREEMPTS}
 
-    more = decide([replace(urgent, shape=Shape(6, 1, 1.0, 0.0, 1, 1, 6))], running)
+    more = decide([replace(urgent, shape=Shape(6, 1, 1.0, 0.0, 1, 1))], running)
     assert {each.job_id for each in more.pause} == {"low-old", "normal"}
 
 
