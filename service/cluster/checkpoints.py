@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -16,6 +17,13 @@ _NUM_BESIDES = 6
 
 class NoRoom(Exception):
     """The storage cannot hold the checkpoints of this run."""
+
+
+class Exported(NamedTuple):
+    """A file of weights."""
+
+    url: str
+    sha256: str
 
 
 class Keeper:
@@ -70,11 +78,10 @@ class Keeper:
         self._under_way = None if is_there else url
         return is_there
 
-    def export(self, folder: str = "") -> str:
-        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder` and return their URL."""
+    def export(self, folder: str = "") -> Exported:
+        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder`."""
         url = f"{self.root}/{folder}weights.safetensors"
-        self.group.export(url)
-        return url
+        return Exported(url, self.group.export(url))
 
 
 def require_room(url: str, *, num_more: int) -> None:

@@ -145,9 +145,8 @@ class Group(ABC):
         self.call("load", url)
 
     def export(self, url: str) -> str:
-        """Write the evaluated weights as the safetensors file `url`, and return it."""
-        self.call("export", url)
-        return url
+        """Write the evaluated weights as the safetensors file `url`, and return its SHA-256."""
+        return next(str(sha256) for sha256 in self.call("export", url) if sha256)
 
     def __enter__(self) -> Self:
         return self
