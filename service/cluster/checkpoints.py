@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
+from service import tracing
 from trainers.filesystem import reaching
 from trainers.training.group import Group
 
@@ -39,6 +40,7 @@ class Keeper:
         self._num_saves = 0
         self._under_way: str | None = None
 
+    @tracing.traced("checkpoint")
     def save(self, step: int, *, needed: Iterable[str] = (), beside: bool = False) -> str:
         """Write a checkpoint and return its URL; with `beside` it is begun, and `is_saved` says when it is there.
 
@@ -78,6 +80,7 @@ class Keeper:
         self._under_way = None if is_there else url
         return is_there
 
+    @tracing.traced("export")
     def export(self, folder: str = "") -> Exported:
         """Write the weights (for Schedule-Free: of the averaged iterate) to `folder`."""
         url = f"{self.root}/{folder}weights.safetensors"

@@ -45,7 +45,7 @@ def _commit(group: Group, url: str) -> Any:
 
 def _export(group: Group, url: str) -> bytes:
     group.export(f"{url}/weights.safetensors")
-    return Path(f"{url}/weights.safetensors".removeprefix("file://")).read_bytes()
+    return Path(url.removeprefix("file://"), "weights.safetensors").read_bytes()
 
 
 Act = Callable[[Group, str], Any]

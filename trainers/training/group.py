@@ -145,8 +145,9 @@ class Group(ABC):
         self.call("load", url)
 
     def export(self, url: str) -> str:
-        """Write the evaluated weights as the safetensors file `url`, and return its SHA-256."""
-        return next(str(sha256) for sha256 in self.call("export", url) if sha256)
+        """Write the evaluated weights as the safetensors file `url`; return the file's SHA-256."""
+        digests = [digest for digest in self.call("export", url) if digest is not None]
+        return str(digests[0])
 
     def __enter__(self) -> Self:
         return self

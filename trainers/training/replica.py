@@ -246,7 +246,7 @@ class Replica:
     def export(self, url: str) -> str | None:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names.
 
-        Returns the file's SHA-256, where it is this rank that writes.
+        Returns the file's SHA-256; other ranks return None.
         """
         with model.lent(self.model, self._evaluated()):
             if self.rank != self._present[0]:
