@@ -183,7 +183,7 @@ def _ending(line: TrialState) -> Ending:
     is_last = line.spec.checkpoint.export == "last"
     if is_last or best is None or best.step is None or not best.score < line.judge.rank(end):
         return Ending(line, end, end)
-    last = line.keeper.export("last/").url
+    last = line.keeper.export("last/")
     line.group.load(best.checkpoint)
     return Ending(line, _evaluate_behind_the_clock(line), end, best, last)
 
