@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 AXE := 4.14.1
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long test-browser check site wheel docs bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos clean
+.PHONY: setup demo test test-long test-browser check site wheel docs bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos bench-scale clean
 
 setup: $(STAMP)
 
@@ -55,6 +55,7 @@ site: setup
 docs: setup
 	$(BIN)/wiretune methods --markdown > docs/methods.md
 	$(BIN)/python -m api.http.contract docs/openapi.json
+	$(BIN)/python -m search.schedule_file > docs/schedule.schema.json
 
 # SIZE=smoke takes two minutes, default half an hour, full hours; what is recorded is not run again.
 SIZE ?= smoke
@@ -92,6 +93,9 @@ bench-workloads: setup
 bench-chaos: setup
 	$(BIN)/python benchmarks/chaos.py --rounds 200 --json benchmarks/chaos.jsonl
 	$(BIN)/python benchmarks/soak.py --minutes 30 --jobs 50 --json benchmarks/soak.jsonl
+
+bench-scale: setup
+	PYTHONPATH=. $(BIN)/python benchmarks/scale.py --minutes 10 --json benchmarks/scale.jsonl
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

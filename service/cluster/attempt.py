@@ -1,7 +1,10 @@
 """State that an attempt's driver shares with the processes of its trials."""
 
 import logging
+import os
+from typing import Any
 
+from service import log_lines, tracing
 from service.wire.records import AttemptBrief, Control, ResumePoint
 
 _PYDANTICS_LAST = "For further information visit"
@@ -11,11 +14,20 @@ class Hopeless(Exception):
     """A trial failed as it would fail again: the job ends with it. The message is the job's reason."""
 
 
-def configure_logging() -> None:
-    """Log what this process does to its output, which the attempt's log collects."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    for name in ("httpx2", "ray"):  # they tell of every request, and of every table
-        logging.getLogger(name).setLevel(logging.WARNING)
+def configure_process(name: str, **fields: Any) -> None:
+    """Have this process log to its output, which the attempt's log collects, and send traces where that is wanted.
+
+    Args:
+        name: of the process, in traces.
+        fields: ids beside those of the job and the attempt, in logs.
+    """
+    of_process = {"job": os.environ.get("WIRETUNE_JOB"), "attempt": os.environ.get("WIRETUNE_ATTEMPT"), **fields}
+    text = "%(asctime)s %(name)s %(levelname)s %(message)s"
+    log_lines.configure(log_lines.of_environment(), text, level=logging.INFO, of_process=of_process)
+    try:
+        tracing.configure(name)
+    except ImportError as error:
+        logging.getLogger("wiretune.driver").warning("%s", error)
 
 
 def is_wanted(brief: AttemptBrief, point: ResumePoint) -> bool:

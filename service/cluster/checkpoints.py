@@ -3,9 +3,11 @@
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
+from service import tracing
 from trainers.filesystem import reaching
 from trainers.training.group import Group
 
@@ -16,6 +18,13 @@ _NUM_BESIDES = 6
 
 class NoRoom(Exception):
     """The storage cannot hold the checkpoints of this run."""
+
+
+class Exported(NamedTuple):
+    """A file of weights."""
+
+    url: str
+    sha256: str
 
 
 class Keeper:
@@ -30,6 +39,7 @@ class Keeper:
         self.saved = list(inherited)  # oldest first
         self._num_saves = 0
 
+    @tracing.traced("checkpoint")
     def save(self, step: int, *, needed: Iterable[str] = ()) -> str:
         """Write a checkpoint and return its URL.
 
@@ -54,11 +64,11 @@ class Keeper:
             require_room(url, num_more=self.keep + _NUM_BESIDES - len(self.saved))
         return url
 
-    def export(self, folder: str = "") -> str:
-        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder` and return their URL."""
+    @tracing.traced("export")
+    def export(self, folder: str = "") -> Exported:
+        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder`."""
         url = f"{self.root}/{folder}weights.safetensors"
-        self.group.export(url)
-        return url
+        return Exported(url, self.group.export(url))
 
 
 def require_room(url: str, *, num_more: int) -> None:

@@ -3,6 +3,7 @@
 from search.budget.spending import fraction_spent
 from search.curves.curve_summary import end_level
 from search.types import Allowance, Course
+from service import tracing
 from service.cluster import reports, segment_length
 from service.cluster.probe_ends import BEST
 from service.cluster.reports import Pushed
@@ -13,6 +14,7 @@ from service.cluster.warm_up import STAGE
 from service.wire.records import StageClosed
 
 
+@tracing.traced("commit")
 def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
     """Train the steps that stay, evaluating and checkpointing on the way; return how it ended."""
     until = segment_length.within(commit.decision.commit_until, state.spec.budget)
@@ -92,6 +94,8 @@ def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
 
 def _next_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
     every, progress = state.spec.objective.every, state.progress
+    if ramp := state.strategy.ramp_steps(state.spent()):
+        return min(ramp, every - progress.step % every)
     most = progress.steps_to_meeting if progress.evaluation_due else every - progress.step % every
     if state.spec.budget.seconds is not None:  # else a push is short enough
         most = min(most, max(1, _next_look(state, commit, until) - commit.measured.num_steps))

@@ -4,7 +4,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -13,18 +13,23 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from service import tracing
 from service.cluster import gpus
+from service.cluster.attempt import configure_process
 from service.job.parts import Workers
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerLost
 from trainers.training.group import WorkerGroup
 from trainers.training.rank import Rank
 
+_FLUSH_S = 5.0  # for the last spans of workers that are about to be killed
+
 
 class RankActor:
     """One rank. Values cross as plain data; tensors stay where they are."""
 
     def __init__(self, config: dict[str, Any], rank: int, num_workers: int, workers: dict[str, Any]) -> None:
+        configure_process("wiretune-worker", rank=rank)
         self.address = ray.util.get_node_ip_address()
         if interface := interface_of(self.address):
             # gloo resolves the host's name otherwise, to an address that other nodes may not reach
@@ -47,9 +52,17 @@ class RankActor:
         self.meeting = TCPStore(self.address, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
         return f"tcp://{self.address}:{self.meeting.port}"
 
-    def answer(self, method: str, args: Sequence[Any]) -> tuple[str, Any]:
-        """Return what came of the call, as an `Outcome`'s fields."""
-        return tuple(gpus.blamed(self.rank.answer(method, args), self.held))
+    def answer(self, method: str, args: Sequence[Any], trace: Mapping[str, str]) -> tuple[str, Any]:
+        """Return what came of the call, as an `Outcome`'s fields; `trace` is the span that asks."""
+        with tracing.span(f"worker {method}", parent=trace) as span:
+            outcome = gpus.blamed(self.rank.answer(method, args), self.held)
+            if span.is_recording():
+                span.set_attributes(_times(outcome.content))
+        return tuple(outcome)
+
+    def flush(self) -> None:
+        """Send what spans have ended."""
+        tracing.flush()
 
 
 class RayGroup(WorkerGroup):
@@ -68,6 +81,9 @@ class RayGroup(WorkerGroup):
         self._open()
 
     def close(self) -> None:
+        if tracing.is_on() and self._actors:
+            flushed = [actor.flush.remote() for actor in self._actors.values()]
+            ray.wait(flushed, num_returns=len(flushed), timeout=_FLUSH_S)
         for rank in self._actors:
             self.kill(rank)
         self._actors = {}
@@ -94,7 +110,7 @@ class RayGroup(WorkerGroup):
         )
 
     def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
-        self._calls[rank] = self._actors[rank].answer.remote(method, args)
+        self._calls[rank] = self._actors[rank].answer.remote(method, args, tracing.carrier())
 
     def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
         calls = {self._calls[rank]: rank for rank in ranks}
@@ -110,6 +126,12 @@ class RayGroup(WorkerGroup):
         except RayError as error:
             raise WorkerLost([host], death_of(error)) from error
         return address
+
+
+def _times(content: Any) -> dict[str, float]:
+    """Return where the seconds of a trained segment went, of them those of the exchange; of other calls nothing."""
+    found = content.get("times") if isinstance(content, dict) else None
+    return {f"wiretune.{name}_seconds": seconds for name, seconds in (found or {}).items()}
 
 
 def _outcome_of(call: ray.ObjectRef) -> Outcome:

@@ -1,12 +1,14 @@
 """A trial as Tune runs it: opens its lanes of workers, has it trained, and reports what came of it."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from ray import tune
 
+from service import tracing
 from service.cluster import trial
-from service.cluster.attempt import Hopeless, configure_logging, is_wanted, last_line
+from service.cluster.attempt import Hopeless, configure_process, is_wanted, last_line
 from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
@@ -21,9 +23,15 @@ from trainers.workload import WorkloadError
 log = logging.getLogger("wiretune.driver")
 
 
-def run(trial_id: str) -> None:
-    """Train one trial, in the process that Tune started for it."""
-    configure_logging()
+def run(trial_id: str, trace: Mapping[str, str]) -> None:
+    """Train one trial, in the process that Tune started for it; `trace` is the driver's span."""
+    configure_process("wiretune-trial", trial=trial_id)
+    with tracing.span("trial", parent=trace, trial=trial_id):
+        _run(trial_id)
+    tracing.flush()
+
+
+def _run(trial_id: str) -> None:
     door = Door.from_environment()
     brief = door.brief()
     point, spec = _find(brief, trial_id)
@@ -35,12 +43,13 @@ def run(trial_id: str) -> None:
     log.info("trial %s starts %d workers, lanes: %d", point.trial_id, num_workers, spec.lanes.count)
     try:
         with ExitStack() as lanes:
-            group, *spare = [
-                lanes.enter_context(
-                    _that_outlives_workers(RayGroup(spec.replica, spec.workers, lane=lane), spec.workers)
-                )
-                for lane in range(spec.lanes.count)
-            ]
+            with tracing.span("start workers", workers=num_workers):
+                group, *spare = [
+                    lanes.enter_context(
+                        _that_outlives_workers(RayGroup(spec.replica, spec.workers, lane=lane), spec.workers)
+                    )
+                    for lane in range(spec.lanes.count)
+                ]
             log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
             result = trial.train(
                 spec,

@@ -225,7 +225,7 @@ class Ingest:
         trial.validation_loss, trial.validation_metrics = record.validation_loss, dict(record.validation_metrics)
         trial.bill = record.bill.model_dump(mode="json")
         trial.step, trial.seconds = record.bill.steps, record.bill.seconds_training
-        kept = {"line", *RunEnd.model_fields}
+        kept = {"line", "origin", *RunEnd.model_fields}
         entries = [entry.model_dump(mode="json") for entry in record.schedule]
         trial.schedule = record.model_dump(mode="json", include=kept) | {"entries": entries}
         trial.weights_url = record.weights_url

@@ -111,6 +111,15 @@ def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tupl
     return tuple(queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed]) for trial in trials)
 
 
+def recorded_schedules(session: Session, job_id: str, trials: Sequence[TrialRow]) -> tuple[ScheduleView, ...]:
+    """Return the same, each with the run that it was learned in."""
+    job = queries.require(session, job_id)
+    return tuple(
+        view.model_copy(update={"provenance": queries.provenance(job, trial)})
+        for view, trial in zip(schedules(session, job_id, trials), trials, strict=True)
+    )
+
+
 def _changes(session: Session, job_id: str, since: int) -> Sequence[EventRow]:
     behind = select(EventRow).where(EventRow.job_id == job_id, EventRow.id > since)
     return session.scalars(behind.order_by(EventRow.id).limit(_MAX_CHANGES + 1)).all()

@@ -261,6 +261,14 @@ class RunEnd(BaseModel):
     divergence: Divergence | None = Field(None, description="of a run that diverged")
 
 
+class Origin(Record):
+    """The releases, the data and the weights of a run's result."""
+
+    versions: dict[str, str] = Field(description="of wiretune, torch and python, where it trained")
+    fingerprint: str = Field(description="hash of the first weights, and of the data's sizes and version")
+    weights: str | None = Field(None, description="SHA-256 of the weights file")
+
+
 class TrialFinished(Record, RunEnd):
     kind: Literal["trial_finished"] = "trial_finished"
     trial_id: str
@@ -271,6 +279,7 @@ class TrialFinished(Record, RunEnd):
     schedule: tuple[ScheduleEntry, ...] = Field(description="that led to the weights")
     bill: Bill
     weights_url: str | None
+    origin: Origin | None = Field(None, description="null: a driver of an earlier release does not say")
 
 
 class AttemptFinished(Record):

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from search.config import Budget
 from search.curves.calibration import Calibration
+from search.schedule_file import FORMAT, Provenance
 from search.types import Band, Posterior, Refusal, Setting, Steer, Tax
 from service.job.changes import Change
 from service.job.parts import LOSS, MAX_LABELS, Direction, Name, Notes, Slug
@@ -270,9 +271,9 @@ class Series(View):
 
 
 class ScheduleView(View):
-    """The learned schedule of one trial; `format` is that of `search.schedule_file.ScheduleFile`."""
+    """The learned schedule of one trial, as `search.schedule_file.RecordedSchedule` reads it."""
 
-    format: str = "wiretune.schedule/1"
+    format: str = FORMAT
     trial_id: str
     arm: str
     seed: int
@@ -281,6 +282,7 @@ class ScheduleView(View):
     line: Line = Field(description="of two lines the one that was kept; `main` until then")
     num_steps: int
     entries: tuple[ScheduleEntry, ...]
+    provenance: Provenance | None = Field(None, description="the run that it was learned in; null in snapshots")
 
 
 class EventKind(StrEnum):
@@ -533,4 +535,5 @@ class ProblemDocument(BaseModel):
     title: str
     status: int
     detail: str
+    request_id: str | None = Field(None, description="as in the answer's `X-Request-ID`, and in the service's log")
     errors: tuple[Problem, ...] = ()

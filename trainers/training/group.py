@@ -137,9 +137,9 @@ class Group(ABC):
         self.call("load", url)
 
     def export(self, url: str) -> str:
-        """Write the evaluated weights as the safetensors file `url`, and return it."""
-        self.call("export", url)
-        return url
+        """Write the evaluated weights as the safetensors file `url`; return the file's SHA-256."""
+        digests = [digest for digest in self.call("export", url) if digest is not None]
+        return str(digests[0])
 
     def __enter__(self) -> Self:
         return self

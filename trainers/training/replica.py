@@ -1,5 +1,6 @@
 """One rank of a data-parallel training run: state, segments, evaluation. Runs under any launcher."""
 
+import hashlib
 import logging
 import math
 import time
@@ -225,14 +226,19 @@ class Replica:
             )
         self._random.begin(self._fresh_seed())
 
-    def export(self, url: str) -> None:
-        """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
+    def export(self, url: str) -> str | None:
+        """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names.
+
+        Returns the file's SHA-256; other ranks return None.
+        """
         with model.lent(self.model, self._evaluated()):
-            if self.rank == self._present[0]:
-                # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
-                saved = self.model.state_dict().items()
-                tensors = {name: value.clone() for name, value in saved if isinstance(value, Tensor)}
-                filesystem.write(url, checkpoint.weights(tensors))
+            if self.rank != self._present[0]:
+                return None
+            # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
+            saved = self.model.state_dict().items()
+            content = checkpoint.weights({name: value.clone() for name, value in saved if isinstance(value, Tensor)})
+            filesystem.write(url, content)
+            return hashlib.sha256(content).hexdigest()
 
     # -- training -------------------------------------------------------------------------------------------
 
