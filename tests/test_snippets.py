@@ -38,6 +38,8 @@ LOOPS = ("README.md", "docs/own_loop.md", "docs/exchange.md", "docs/library.md")
 #: How commands and snippets begin that no test runs, and why.
 NOT_RUN = {
     r"(\.venv/bin/)?wiretune (run|serve|submit|watch|show|export|methods)": "README: the tutorial's test runs each",
+    r"(\.venv/bin/)?wiretune replay": "needs a service; tests/cluster/test_replay.py trains the job that it makes",
+    r"schedule = wiretune.Schedule": "tests/search/test_replay_example.py runs it with a file",
     r"\.venv/bin/python examples/": "tests/search/test_replay_example.py runs the script",
     r"key=\$\(cat|curl": "docs/rest.md runs each kind of call; here ids are placeholders, or the answer never ends",
     r"wiretune (submit job|submit two_nodes).*--url": "needs a service elsewhere; tests/api/test_code.py uploads code",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
+from pydantic import ValidationError
 
 from api.cli import (
     comparison,
@@ -53,6 +54,8 @@ from api.cli.terminal import (
     say,
 )
 from api.client import ApiError, Client
+from api.jobs import complete
+from search.schedule_file import RecordedSchedule
 from service import log_lines, tracing
 from service.control import cleaning
 from service.control.access import LOCAL
@@ -61,6 +64,7 @@ from service.control.listing import JobFilter
 from service.control.store import Store
 from service.errors import CodeInUse, NotFound, Unavailable
 from service.job.advice import advice
+from service.job.replay import differences, replayed
 from service.job.spec import JobSpec
 from service.log_lines import LogFormat
 from service.settings import Settings
@@ -134,6 +138,56 @@ def run(job: JobFile, as_json: AsJson = False) -> None:
             console(),
             f"Results are in {read_settings().state_dir}: `wiretune serve` brings page, `export`, `logs` back.",
         )
+
+
+@app.command()
+def replay(
+    schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE.json", help="as `wiretune export` wrote it")],
+    out: Annotated[Path | None, typer.Option(help="write the weights here", callback=require_writable)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train again what a schedule was learned in, without a search; say whether the weights are the same, bit for bit.
+
+    They are on the CPU where releases and data are the same, for budgets in steps or bytes.
+    """
+    try:
+        recorded = RecordedSchedule.from_json(schedule.read_text())
+        spec = replayed(recorded)
+    except OSError as error:
+        fail(f"cannot read the schedule {schedule}: {error.strerror}")
+    except (ValidationError, ValueError) as error:
+        fail(f"{schedule} cannot be replayed: {_told(error)}")
+    with refusals():
+        try:
+            Run(read_settings(), console(as_json=as_json)).run(
+                spec, at_end=partial(_compare, recorded, out=out, as_json=as_json)
+            )
+        except Interrupted as error:
+            fail(str(error), code=INTERRUPTED)
+
+
+def _told(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    return f"{'/'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _compare(recorded: RecordedSchedule, client: Client, view: JobView, *, out: Path | None, as_json: bool) -> None:
+    """Print what became of a replay beside the run that the schedule is from."""
+    require_success(view)
+    before, now = recorded.provenance, client.schedule(view.id).provenance
+    assert before is not None and now is not None
+    is_equal = None if before.weights is None else before.weights == now.weights
+    if out is not None:
+        with complete(out) as file:
+            client.save_weights(view.id, file)
+    if as_json:
+        print_json({"job": view.id, "equal": is_equal, "before": before, "now": now})
+    else:
+        say(console(), differences(before, now))
+    if is_equal is False:
+        raise typer.Exit(FAILED)
 
 
 @app.command()

@@ -30,6 +30,7 @@ from service.control import (
     queries,
     snapshots,
     steers,
+    sweeps,
     transfer,
     verbs,
     waiting,
@@ -302,11 +303,11 @@ class Store:
             return tuple(queries.series(session, trial, name, max_points=max_points, within=within) for trial in found)
 
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
-        """Return the learned schedules of the trials that match; of an unfinished one, what is decided."""
+        """Return the learned schedules of the trials that match, with where they are from; else what is decided."""
         with self._reading() as session:
             found = queries.trials(session, job_id)
             matching = [trial for trial in found if arm in (None, trial.arm) and seed in (None, trial.seed)]
-            return snapshots.schedules(session, job_id, matching)
+            return snapshots.recorded_schedules(session, job_id, matching)
 
     def points(self, trial_id: str) -> Iterator[Point]:
         """Yield every point of a trial's series, by name and step; none is thinned out.
@@ -566,6 +567,7 @@ class Store:
                 control=attempts.control(job),
                 trials=attempts.resume_points(session, job),
                 trials_at_once=attempt.trials,
+                seen=sweeps.seen(session, job, list(map(queries.trial_view, queries.trials(session, job_id)))),
             )
 
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:
