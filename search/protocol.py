@@ -53,5 +53,8 @@ class Strategy(Protocol):
     def anneals(self, spent: Spent) -> bool:
         """Return whether the rate at these totals depends on where the budget ends: a larger one would give another."""
 
+    def ramp_steps(self, spent: Spent) -> int | None:
+        """Return how many steps from here are a ramp of their own, to be trained in one piece; None: as many as fit."""
+
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data; `from_state_dict` replays it."""

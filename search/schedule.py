@@ -6,12 +6,12 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from search.schedule_file import ScheduleFile
+from search.schedule_file import RecordedSchedule
 
 OWN = "own"  # the optimizer of a user's workload, whose groups have rates already
 
 
-class Schedule(ScheduleFile):
+class Schedule(RecordedSchedule):
     """A schedule file that gives a plain torch optimizer its rates."""
 
     def scheduler(self, optimizer: Optimizer, *, on_level: Callable[[float], None] | None = None) -> LambdaLR:

@@ -1,13 +1,19 @@
-"""The file of a learned schedule: the values of a run at each step. Pydantic only."""
+"""The file of a learned schedule: the values of a run at each step, and where they are from. Pydantic only.
 
+`python -m search.schedule_file` prints its JSON schema.
+"""
+
+import json
+import re
 from bisect import bisect_right
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from search.types import FURTHER, Value
 
 FORMAT: Literal["wiretune.schedule/1"] = "wiretune.schedule/1"
+VERSION = 1  # what a later release adds without changing what is there keeps the number
 
 
 class Entry(Value):
@@ -31,8 +37,11 @@ class Entry(Value):
         """Return the rate of `step`, which lies in this entry; the last step has the final rate."""
         if self.final_learning_rate is None or self.num_steps == 1:
             return self.learning_rate
-        done = (step - self.step) / (self.num_steps - 1)
-        return self.learning_rate + done * (self.final_learning_rate - self.learning_rate)
+        index, last = step - self.step, self.num_steps - 1
+        if index == last:
+            return self.final_learning_rate  # which the sum below may miss by a rounding
+        # As the workers count, to the bit: `trainers.segment.Segment`.
+        return self.learning_rate + (self.final_learning_rate - self.learning_rate) * index / last
 
 
 class ScheduleFile(Value):
@@ -44,6 +53,19 @@ class ScheduleFile(Value):
     optimizer: str = Field(description="the optimizer's kind: a rate means nothing without it")
     num_steps: int = Field(gt=0)
     entries: tuple[Entry, ...] = Field(min_length=1)
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _is_of_a_version_we_read(cls, given: Any) -> Any:
+        found = re.fullmatch(r"wiretune\.schedule/(\d{1,9})", given) if isinstance(given, str) else None
+        if found is None:
+            raise ValueError(f"`format` must be {FORMAT!r}, got {given!r}: is this file a schedule of Wiretune?")
+        if int(found[1]) != VERSION:
+            raise ValueError(
+                f"`format` must be {FORMAT!r}, got {given!r}: the file is of another release, whose `wiretune export` "
+                "or newer reads it; install that, or export the schedule with this one"
+            )
+        return given
 
     @model_validator(mode="after")
     def _has_no_gap(self) -> Self:
@@ -124,3 +146,37 @@ class ScheduleFile(Value):
         if step < 0:
             raise ValueError(f"`step` must be at least 0, got {step}.")
         return self.entries[bisect_right([entry.step for entry in self.entries], step) - 1]
+
+
+class Provenance(Value):
+    """The run that a schedule was learned in. A later release may say more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    job_id: str
+    job: dict[str, JsonValue] = Field(description="the job, as the service took it: `wiretune replay` trains it again")
+    arm: str
+    seed: int = Field(ge=0)
+    versions: dict[str, str] = Field(
+        default_factory=dict, description="of wiretune, torch and python, where it trained"
+    )
+    fingerprint: str | None = Field(
+        None, description="hash of the first weights, and of the data's sizes and version; null: not kept"
+    )
+    weights: str | None = Field(None, description="SHA-256 of the weights file that it ended with; null: not kept")
+
+
+class RecordedSchedule(ScheduleFile):
+    """A schedule as it is exported: with the run that it was learned in."""
+
+    provenance: Provenance | None = Field(None, description="null: an earlier release wrote the file")
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of an exported schedule, for other programs that read or write one."""
+    schema = RecordedSchedule.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": f"Schedule, {FORMAT}"}
+
+
+if __name__ == "__main__":
+    print(json.dumps(json_schema(), indent=2))

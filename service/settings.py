@@ -10,11 +10,20 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+)
 
+from service.log_lines import LogFormat
 from service.wire.access import Role
 
 WEBHOOK_SECRET_PREFIX = "whsec_"
+#: Names a folder with secrets in files, as Docker and Kubernetes mount them.
+SECRETS_DIR = "WIRETUNE_SECRETS_DIR"
 _LOOPBACK = ("localhost", "::1")
 _KINDS = {"integer": "an integer", "number": "a number", "string": "text", "boolean": "true or false"}
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
@@ -91,7 +100,22 @@ class Settings(BaseSettings):
     price_currency: str = Field("", max_length=10, description="written behind sums of money")
     stall_s: float = Field(30.0, gt=0, description="a client that takes nothing of its answer for so long is cut off")
     log_file: Path | None = Field(None, description="log into this file, which is rotated; unset: standard error")
+    log_format: LogFormat = Field(LogFormat.TEXT, description="of the service's log and the attempts': text, or json")
     embedded_idle_s: float = Field(120.0, gt=0, description="an embedded Ray that nobody needs ends after this")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read variables, then the files of `WIRETUNE_SECRETS_DIR`, each named as a variable in lower case."""
+        folder = os.environ.get(SECRETS_DIR)
+        files = (SecretsSettingsSource(settings_cls, secrets_dir=folder),) if folder else ()
+        return (init_settings, env_settings, *files)
 
     @field_validator("state_dir")
     @classmethod
@@ -113,6 +137,20 @@ class Settings(BaseSettings):
                 "WIRETUNE_ALLOW_PLAIN_HTTP=true for a network that you trust"
             )
         return allow_plain_http
+
+    @field_validator("storage_url")
+    @classmethod
+    def _keep_keys_out(cls, url: str) -> str:
+        place = urlsplit(url)
+        if "@" in place.netloc:
+            raise ValueError(
+                "its value, which is not shown here, holds a key, and URLs are stored and logged; allowed: the URL "
+                "alone, with the key in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or in a file "
+                "(AWS_SHARED_CREDENTIALS_FILE)"
+            )
+        if place.scheme in ("s3", "s3a") and not place.netloc:
+            raise ValueError(f"`storage_url` is {url}, without a bucket; allowed: s3://BUCKET or s3://BUCKET/FOLDER")
+        return url
 
     @field_validator("api_url")
     @classmethod
@@ -220,7 +258,10 @@ def _refusal(detail: ErrorDetails) -> str:
 
 
 def _allowed(name: str) -> str:
-    schema = Settings.model_json_schema()["properties"][name]
+    described = Settings.model_json_schema()
+    schema = described["properties"][name]
     schema = schema.get("anyOf", [schema])[0]  # the other form is null: unset
+    if "$ref" in schema:
+        return ", ".join(described["$defs"][schema["$ref"].rpartition("/")[2]]["enum"])
     bounds = (f"{word} {schema[bound]:g}" for bound, word in _BOUNDS.items() if bound in schema)
     return " ".join([_KINDS[schema["type"]], *bounds])

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import Engine, delete, make_url
@@ -13,6 +14,9 @@ from service.settings import Settings
 from tests.patience import crowd
 from tests.postgres_server import HOW_TO_GET_ONE, VARIABLE, Databases, Server, find_programs
 from trainers import overload
+
+if TYPE_CHECKING:
+    from tests.s3_server import S3Server
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,6 +46,15 @@ def busy_machine(idle_machine: None, monkeypatch: pytest.MonkeyPatch) -> str:
     assert said is not None
     monkeypatch.setattr(overload, "here", lambda: said)
     return said
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator["S3Server"]:
+    """An S3 server with an empty bucket, in the environment of this process and of those that it starts."""
+    from tests import s3_server  # here: moto takes a second
+
+    with s3_server.serving(monkeypatch.setenv) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from make_site import nav, write_pages
 
 from api.cli.method_commands import reference
 from service.catalog.methods import methods
@@ -34,6 +35,23 @@ def test_the_index_leads_to_every_page() -> None:
 
 def test_the_page_of_methods_is_what_the_code_says() -> None:
     assert (ROOT / "docs" / "methods.md").read_text() == "\n".join(reference(methods())) + "\n", "run `make docs`"
+
+
+def test_every_page_stands_once_on_the_map_of_the_site(tmp_path: Path) -> None:
+    titles = write_pages(tmp_path / "pages")
+
+    placed = re.findall(r"'([\w./-]+\.md)'", str(nav((ROOT / "docs" / "index.md").read_text(), titles)))
+
+    assert sorted(placed) == sorted(titles)
+    assert "Untitled" not in titles.values()
+
+
+def test_a_new_page_needs_no_place_of_its_own() -> None:
+    titles = {"README.md": "Wiretune", "docs/index.md": "Docs", "docs/new.md": "New", "docs/how.md": "How"}
+
+    parts = nav("# Docs\n\n## How-to\n\n- [do it](how.md#first)\n", titles)
+
+    assert parts[2:] == [{"How-to": [{"Do it": "docs/how.md"}]}, {"More": [{"New": "docs/new.md"}]}]
 
 
 def _links(page: Path) -> list[tuple[Path, str]]:

@@ -219,6 +219,13 @@ class Attached:
         if ddp is not None:
             self._enter(ddp)
 
+    def set_level(self, level: float) -> None:
+        """Exchange at `level` from the next step on, on every rank alike; a schedule's `on_level` calls it.
+
+        Raises ValueError if it is no level of this exchange.
+        """
+        self.chosen = self.chosen._replace(level=self.config.exchange.check_level(level))
+
     def _check_policy(self) -> None:
         for name in ("learning_rate", "amend"):
             if getattr(type(self._sync), name) is not getattr(PolicyBase, name):

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
+from pydantic import ValidationError
 
 from api.cli import (
     comparison,
     completion,
+    database_commands,
     doctor,
     job_commands,
     key_commands,
@@ -52,6 +54,9 @@ from api.cli.terminal import (
     say,
 )
 from api.client import ApiError, Client
+from api.jobs import complete
+from search.schedule_file import RecordedSchedule
+from service import log_lines, tracing
 from service.control import cleaning
 from service.control.access import LOCAL
 from service.control.database import is_there
@@ -59,7 +64,9 @@ from service.control.listing import JobFilter
 from service.control.store import Store
 from service.errors import CodeInUse, NotFound, Unavailable
 from service.job.advice import advice
+from service.job.replay import differences, replayed
 from service.job.spec import JobSpec
+from service.log_lines import LogFormat
 from service.settings import Settings
 from service.wire.code import CodeView
 from service.wire.views import JobView
@@ -105,8 +112,12 @@ def serve(
     )
 
     settings = read_settings(host=host, port=port)
-    configure_logging(settings.log_file)
+    configure_logging(settings.log_file, settings.log_format)
     with refusals():
+        try:
+            tracing.configure("wiretune-api")
+        except ImportError as error:
+            fail(str(error))
         try:
             serve_until_told(settings, linger_s=linger)
         except PortBusy as error:
@@ -127,6 +138,56 @@ def run(job: JobFile, as_json: AsJson = False) -> None:
             console(),
             f"Results are in {read_settings().state_dir}: `wiretune serve` brings page, `export`, `logs` back.",
         )
+
+
+@app.command()
+def replay(
+    schedule: Annotated[Path, typer.Argument(metavar="SCHEDULE.json", help="as `wiretune export` wrote it")],
+    out: Annotated[Path | None, typer.Option(help="write the weights here", callback=require_writable)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train again what a schedule was learned in, without a search; say whether the weights are the same, bit for bit.
+
+    They are on the CPU where releases and data are the same, for budgets in steps or bytes.
+    """
+    try:
+        recorded = RecordedSchedule.from_json(schedule.read_text())
+        spec = replayed(recorded)
+    except OSError as error:
+        fail(f"cannot read the schedule {schedule}: {error.strerror}")
+    except (ValidationError, ValueError) as error:
+        fail(f"{schedule} cannot be replayed: {_told(error)}")
+    with refusals():
+        try:
+            Run(read_settings(), console(as_json=as_json)).run(
+                spec, at_end=partial(_compare, recorded, out=out, as_json=as_json)
+            )
+        except Interrupted as error:
+            fail(str(error), code=INTERRUPTED)
+
+
+def _told(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    return f"{'/'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _compare(recorded: RecordedSchedule, client: Client, view: JobView, *, out: Path | None, as_json: bool) -> None:
+    """Print what became of a replay beside the run that the schedule is from."""
+    require_success(view)
+    before, now = recorded.provenance, client.schedule(view.id).provenance
+    assert before is not None and now is not None
+    is_equal = None if before.weights is None else before.weights == now.weights
+    if out is not None:
+        with complete(out) as file:
+            client.save_weights(view.id, file)
+    if as_json:
+        print_json({"job": view.id, "equal": is_equal, "before": before, "now": now})
+    else:
+        say(console(), differences(before, now))
+    if is_equal is False:
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -158,6 +219,7 @@ app.add_typer(template.app)
 app.add_typer(doctor.app)
 app.add_typer(key_commands.app)
 app.add_typer(queue_commands.app)
+app.add_typer(database_commands.app)
 
 
 @app.command()
@@ -316,17 +378,15 @@ def _run_here(
     return here.page
 
 
-def configure_logging(file: Path | None) -> None:
+def configure_logging(file: Path | None, log_format: LogFormat = LogFormat.TEXT) -> None:
     """Log what the service does, to standard error or `file`; of its own requests, only what goes wrong."""
     try:
         handlers = [RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=NUM_OLD_LOGS)] if file else None
     except OSError as error:
         fail(f"cannot log into {file}: {error.strerror}; check WIRETUNE_LOG_FILE")
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers)
+    log_lines.configure(log_format, "%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers)
     for name in ("wiretune", "service"):
         logging.getLogger(name).setLevel(logging.INFO)
-    for name in ("httpx2", "httpcore2"):
-        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A job's result for a terminal and for scripts: schedules, bill, arms over seeds; every figure is the API's."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -13,8 +14,18 @@ from api.client import ApiError, Client
 from search.config import Budget
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
-from service.wire.records import Bill, ScheduleEntry
-from service.wire.views import Cost, Estimate, JobReport, JobView, Prices, ScheduleView, TrialReport, TrialView
+from service.wire.records import Bill, Sample, ScheduleEntry
+from service.wire.views import (
+    Cost,
+    Estimate,
+    JobReport,
+    JobView,
+    Prices,
+    ScheduleView,
+    SweepReport,
+    TrialReport,
+    TrialView,
+)
 
 
 class Result(BaseModel):
@@ -72,13 +83,53 @@ def _trial_summary(trial: TrialReport, entries: Sequence[ScheduleEntry]) -> dict
 
 def tables(found: Result) -> Iterator[Sheet]:
     """Yield what a person reads at the end of a job: schedules, the bill, and with several seeds every arm's means."""
+    sweep = found.report.sweep
+    if sweep is not None:
+        yield sweep_table(sweep)
+    # Of a sweep's samples only the best one's: each has a schedule, and nobody reads them all.
+    listed = {sweep.ranking[0].arm, *(arm.name for arm in found.job.spec.arms)} if sweep is not None else None
     for schedule in found.schedules:
-        yield schedule_table(found.name(schedule), schedule)
+        if listed is None or schedule.arm in listed:
+            yield schedule_table(found.name(schedule), schedule)
     yield bill_table(found.report, found.job.spec)
     if any(trial.bill.by_option for trial in found.report.trials):
         yield options_table(found.report, found.job.spec)
     if len(found.job.spec.seeds) > 1:
         yield arms_table(found.report)
+
+
+def sweep_table(sweep: SweepReport) -> Sheet:
+    """Return the ranking of a sweep, best first; a star is for those on the front."""
+    write = figures.size if sweep.cost == "bytes" else figures.seconds
+    costs = [f"{sweep.cost}"] if sweep.cost is not None else []
+    title = f"Ranking by {sweep.metric}{f' and {sweep.cost} (* on the front)' if costs else ''}"
+    if sweep.rungs:
+        title += f"; {figures.share(sweep.saved_share)} of all budgets saved by ending samples at rungs"
+    table = _table(title, "place", "trial", "state", "of its budget", sweep.metric, *costs, "values")
+    for each in sweep.ranking:
+        table.add_row(
+            f"{each.place}{' *' if costs and each.on_front else ''}",
+            each.arm,
+            each.status,
+            figures.share(each.share),
+            figures.loss(each.value),
+            *("-" if each.cost is None else write(each.cost) for _ in costs),
+            _values(each.sample),
+        )
+    return table
+
+
+def _values(sample: Sample | None) -> str:
+    if sample is None:
+        return "as the arm says"
+    if sample.values is None:
+        return "not drawn yet: it learns from the others"
+    return ", ".join(f"{path} {_value(value)}" for path, value in sample.values.items())
+
+
+def _value(value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return figures.number(value, 4) if is_number else json.dumps(value)
 
 
 def trials_table(found: Result) -> Sheet:
@@ -139,11 +190,12 @@ def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
     nodes = ["within nodes"] if any(trial.bill.bytes_within_nodes for trial in report.trials) else []
     repairs = ["repairs"] if any(trial.bill.repairs for trial in report.trials) else []
     absences = ["averages missed"] if any(trial.bill.absences for trial in report.trials) else []
+    fewer = ["steps by workers"] if any(len(trial.bill.steps_by_workers) > 1 for trial in report.trials) else []
     insurance = ["insurance"] if any(trial.bill.steps_insurance for trial in report.trials) else []
     kept = ["kept for backward"] if any(each.replica.activations.kind != "keep" for each in spec.trials()) else []
     waited = ["waited"] if any(trial.bill.steps_timed for trial in report.trials) else []
     costs = ["cost"] if report.prices is not None else []
-    extras = [*nodes, "search", "training", *waited, *kept, *insurance, *repairs, *absences, *costs]
+    extras = [*nodes, "search", "training", *waited, *kept, *insurance, *repairs, *absences, *fewer, *costs]
     figure_names = ["sent", "dense", "ratio", *extras, "val. loss", *metrics]
     table = _table(f"Bill ({link})", "trial", *figure_names)
     for trial in report.trials:
@@ -161,6 +213,7 @@ def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
             *(f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}" for _ in insurance),
             *(f"{bill.repairs} ({bill.seconds_recovery:.1f} s)" for _ in repairs),
             *(_absences(bill) for _ in absences),
+            *(_by_workers(bill) for _ in fewer),
             *(_money(trial.cost, report.prices) for _ in costs),
             figures.loss(trial.validation_loss),
             *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
@@ -181,6 +234,11 @@ def _money(cost: Cost | None, prices: Prices | None) -> str:
 def _absences(bill: Bill) -> str:
     """Return which workers missed averages, and how many."""
     return ", ".join(f"worker {rank}: {missed}" for rank, missed in sorted(bill.absences.items())) or "-"
+
+
+def _by_workers(bill: Bill) -> str:
+    """Return how many steps were taken by how many workers, the most workers first."""
+    return ", ".join(f"{num}: {steps}" for num, steps in sorted(bill.steps_by_workers.items(), reverse=True))
 
 
 def options_table(report: JobReport, spec: JobSpec) -> Sheet:
@@ -256,4 +314,4 @@ def crossing_lines(found: Result) -> Iterator[str]:
 
 
 def _table(title: str, *columns: str) -> Sheet:
-    return Sheet(*columns, title=title, left=("trial", "arm", "state", "option", "besides"))
+    return Sheet(*columns, title=title, left=("trial", "arm", "state", "option", "besides", "values"))

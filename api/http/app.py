@@ -16,6 +16,7 @@ from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
 from api.http.limits import Limits
 from api.http.oidc import Issuer
+from api.http.request_ids import RequestIds
 from api.http.routes import (
     attempts,
     cluster,
@@ -32,6 +33,7 @@ from api.http.routes import (
     verbs,
 )
 from api.http.uploads import Uploads
+from service import tracing
 from service.control.logs import Logs
 from service.control.occupancy import Occupancy
 from service.control.outlook import Outlook
@@ -127,7 +129,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         dependencies=[Depends(parameters.require_known)],
-        telemetry=None if asked else _NO_TELEMETRY,
+        telemetry=None if asked else _NO_TELEMETRY | {"tracing": tracing.is_on()},
     )
     app.state.store, app.state.conflicts, app.state.user_code = store, conflicts, user_code
     app.state.outlook = outlook
@@ -149,5 +151,6 @@ def create_app(
     app.add_middleware(SecurityHeaders)
     app.add_middleware(Counted, telemetry=store.telemetry)
     app.add_middleware(GZipMiddleware, compresslevel=_GZIP_LEVEL, exclude_content_types=_NOT_GZIPPED)
+    app.add_middleware(RequestIds)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     return app

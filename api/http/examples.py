@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from search.schedule_file import Provenance
 from search.types import Band
 from service.job.advice import advice
 from service.job.priority import Priority
@@ -164,8 +165,21 @@ def _of_results() -> Iterator[BaseModel]:
     density = SteerableView(name="density", trials=(_TRIAL,), low=0.003, high=0.1, current=0.02)
     yield SteeringView(version=3, steers=(steer,), steerable=(density,))
     yield Series(**trial, name="loss", steps=(0, 1), seconds=(0.1, 0.2), values=(2.3, 2.1), num_points=2)
+    provenance = Provenance(
+        job_id=_JOB,
+        job={"workload": {"kind": "digits-mlp"}, "budget": {"steps": 200}},
+        arm="tuned",
+        seed=0,
+        versions={"wiretune": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
+    )
     yield ScheduleView(
-        **trial, optimizer="schedulefree_sgd", complete=True, line="main", num_steps=200, entries=(entry,)
+        **trial,
+        optimizer="schedulefree_sgd",
+        complete=True,
+        line="main",
+        num_steps=200,
+        entries=(entry,),
+        provenance=provenance,
     )
     yield Artifact(
         name=f"{_TRIAL}.best.weights.safetensors",

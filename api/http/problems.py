@@ -13,8 +13,10 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from api.http.request_ids import HEADER, SCOPE_KEY
 from service.errors import TooManyRequests, Unauthorized, Unavailable, WiretuneError
 from service.job.problems import Problem
+from service.log_lines import log_field, log_fields
 from service.wire.views import ProblemDocument
 
 MEDIA_TYPE = "application/problem+json"
@@ -36,7 +38,10 @@ def _problem(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Return a problem document with `errors` as a response."""
-    document = ProblemDocument(type=f"/problems/{slug}", title=title, status=status, detail=detail)
+    request_id = log_field("request_id")
+    document = ProblemDocument(
+        type=f"/problems/{slug}", title=title, status=status, detail=detail, request_id=request_id
+    )
     shown = [each.model_dump() | {"value": _shown(each.value)} for each in errors]
     # In ASCII: a refused value may hold what UTF-8 cannot, such as half a surrogate pair.
     body = json.dumps(document.model_dump() | {"errors": shown}, ensure_ascii=True)
@@ -102,6 +107,9 @@ async def _note_lost_client(request: Request, _: Exception) -> Response:
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    detail = "something went wrong inside the service; its log has the details"
-    return _problem("internal", "Internal error", 500, detail)
+    # Starlette calls this one outside of the middleware that names the request in logs, and in headers.
+    request_id = request.scope.get(SCOPE_KEY)
+    with log_fields(request_id=request_id):
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        detail = "something went wrong inside the service; its log has the details"
+        return _problem("internal", "Internal error", 500, detail, headers={HEADER: request_id} if request_id else {})

@@ -1,5 +1,6 @@
 """One process of the service: the HTTP API, the store and the reconciler, from bind to clean exit."""
 
+import errno
 import gc
 import json
 import logging
@@ -26,7 +27,9 @@ from service.catalog import methods
 from service.control import processes
 from service.control.keys import write_private
 from service.control.reconciler import Reconciler
+from service.control.storage import Storage
 from service.control.store import Store
+from service.errors import Unavailable
 from service.settings import Settings
 
 GRACEFUL_S = 5
@@ -86,8 +89,9 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
     """Serve until SIGTERM or SIGINT, or until nobody has needed the service for `linger_s` seconds.
 
     Writes `server.json` and, the first time, `api_key` into the state dir. Raises `PortBusy`, and
-    `service.errors.Unavailable` where another process serves the same database.
+    `service.errors.Unavailable` where another process serves the same database, or the storage cannot be written.
     """
+    require_storage(settings)
     with ExitStack() as stack:
         store = Store.open(settings)
         stack.callback(store.close)
@@ -114,6 +118,21 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
         stack.callback(reconciler.stop)
         stack.enter_context(_announced(settings.state_dir, url))
         server.run(sockets=[bound])
+
+
+def require_storage(settings: Settings) -> None:
+    """Raise Unavailable unless a storage that is not in the state dir can be written, read and cleaned.
+
+    One that is full will do: its service is needed to make room.
+    """
+    if not settings.storage_url:
+        return
+    try:
+        Storage(settings.storage_url).require_writable()
+    except Unavailable as error:
+        if getattr(error.__cause__, "errno", None) != errno.ENOSPC:
+            raise
+        log.warning("%s: no job begins before `wiretune clean` makes room", error)
 
 
 def server_config(app: ASGIApp, deadlines: Deadlines) -> uvicorn.Config:

@@ -30,7 +30,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,11 +40,11 @@ from search.config import Budget, ControllerConfig
 from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train
+from suite.excess import ROWS, Excesses, Row, excesses, rows
 from suite.rivals import TUNERS, tune
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
 
-ROWS = Path(__file__).parent / "rows.jsonl"
 GUESSES = {"10x low": 0.1, "right": 1.0, "10x high": 10.0}
 #: Half decades about a task's own rate.
 STEPS_OF_GRID = (-3, -2, -1, 0, 1, 2, 3)
@@ -54,10 +53,7 @@ REFERENCE_SCHEDULES = {True: ("linear", "constant", "cosine", "cool-down"), Fals
 #: The rates of Schedule-Free that its package takes by default, by the optimizer that it stands in for.
 DEFAULT_OF_FREE = {"sgd": 1.0, "adamw": 0.0025}
 GROUPS = tuple(dict.fromkeys(task.group for task in TASKS.values()))
-#: A loss that is not finite, or absurd, counts as this many times the reference.
-LOST = 100.0
 LOST_LOSSES = {"loss": math.inf, "training_loss": math.inf}
-Row = dict[str, Any]
 
 
 def grid(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
@@ -155,10 +151,6 @@ def _is(row: Row, task: str, steps: int) -> bool:
     return bool(row["task"] == task and row["steps"] == steps)
 
 
-def rows() -> list[Row]:
-    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
-
-
 def _key(row: Row) -> tuple[Any, ...]:
     rate = round(math.log10(row["rate"]), 3) if "rate" in row else None
     return row["what"], row["arm"], rate, row["task"], row["steps"], row["seed"]
@@ -180,35 +172,6 @@ def run(what: str, tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[i
 
 
 # -- the table ---------------------------------------------------------------------------------------------
-
-
-def references(known: Sequence[Row], steps: int) -> dict[str, float]:
-    """Return each task's loss with the schedule and rate of the grid that are best on the mean of its seeds."""
-    losses: dict[str, dict[tuple[str, float], list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in known:
-        if row["what"] == "grid" and row["steps"] == steps:
-            losses[row["task"]][row["arm"], round(math.log10(row["rate"]), 3)].append(row["loss"])
-    whole = {task: max(map(len, arms.values())) for task, arms in losses.items()}
-    return {
-        task: min(statistics.fmean(each) for each in arms.values() if len(each) == whole[task])
-        for task, arms in losses.items()
-    }
-
-
-Excesses = dict[tuple[str, str], dict[str, list[float]]]  # by arm and task, of each run
-
-
-def excesses(known: Sequence[Row], steps: int) -> Excesses:
-    """Return by what share of the reference each run that is no part of the grid ends above it."""
-    reference = references(known, steps)
-    arms: Excesses = defaultdict(lambda: defaultdict(list))
-    for row in known:
-        if row["steps"] == steps and row["what"] != "grid" and row["task"] in reference:
-            for loss, suffix in (("loss", ""), ("exported", ", exported")):
-                if loss in row:
-                    excess = row[loss] / reference[row["task"]] - 1
-                    arms[row["what"], row["arm"] + suffix][row["task"]].append(excess if excess < LOST else LOST)
-    return arms
 
 
 def table(steps: Sequence[int]) -> None:

@@ -276,6 +276,10 @@ class AutoLrs:
         """Return False: rates do not decay."""
         return False
 
+    def ramp_steps(self, spent: Spent) -> int | None:
+        """Return None: rates are a function of what is spent, however the steps are cut."""
+        return None
+
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
         parts = {"space": self._space, "budget": self._budget, "config": self._config, "round": self._round}

@@ -71,6 +71,10 @@ class Fixed:
         """Return whether the rate at these totals depends on where the budget ends."""
         return self.factor(spending.fraction_spent(self._budget, spent)) < 1
 
+    def ramp_steps(self, spent: Spent) -> int | None:
+        """Return None: rates are a function of what is spent, however the steps are cut."""
+        return None
+
     def factor(self, fraction: float) -> float:
         """Return what the guess is multiplied by when `fraction` of the budget is spent."""
         return 1.0

@@ -62,6 +62,12 @@ class Scheduled(Configured[ScheduleConfig]):
         """Return the values of the next step: without probes, as many were committed as were trained."""
         return self._values_at(spent.steps)
 
+    def ramp_steps(self, spent: Spent) -> int | None:
+        """Return the steps to the end of a ramp: cut elsewhere, its rates would be rounded to others."""
+        entry = self._config.schedule.entry_at(spent.steps)
+        left = entry.step + entry.num_steps - spent.steps
+        return left if entry.final_learning_rate is not None and left > 0 else None
+
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
         return {**super().state_dict(), "num_kept": self._num_kept}

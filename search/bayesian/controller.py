@@ -171,6 +171,10 @@ class Controller:
         """Return whether the rate at these totals depends on where the budget ends."""
         return is_in_cooldown(self._setup, spent)
 
+    def ramp_steps(self, spent: Spent) -> int | None:
+        """Return None: rates are a function of what is spent, however the steps are cut."""
+        return None
+
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data."""
         setup = self._setup

@@ -23,6 +23,7 @@ from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.spec.ranges import first
+from trainers.spec.replica import ReplicaConfig
 from trainers.spec.sync import LocalUpdatesConfig
 from trainers.spec.two_way import DriftingConfig
 from trainers.spec.workloads import WorkloadConfig
@@ -210,7 +211,14 @@ def _knobs(path: str, config: BaseModel, chosen: dict[str, Any]) -> Iterator[tup
 
 def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
     """Return what a worker of the job's first trial sends in a step, on average, at the levels that it states."""
-    replica = next(spec.trials()).replica
+    return traffic_of(next(spec.trials()).replica, shapes, workers)
+
+
+def traffic_of(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
+    """Return what one of `workers` sends in a step, on average, at the levels that are stated.
+
+    Of neighbours that exchange as one, `workers` are the nodes.
+    """
     exchange, level = replica.exchange, replica.exchange.level
     num_iterates = 2 if replica.optimizer.kind.startswith("schedulefree") else 1
     sent: collectives.Traffic | collectives.MeanTraffic

@@ -3,10 +3,12 @@
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from service import tracing
+from trainers.filesystem import reaching
 from trainers.training.group import Group
 
 #: Besides the last `keep` a run may hold the one being written, its stage's start, two that a larger budget needs, the
@@ -16,6 +18,13 @@ _NUM_BESIDES = 6
 
 class NoRoom(Exception):
     """The storage cannot hold the checkpoints of this run."""
+
+
+class Exported(NamedTuple):
+    """A file of weights."""
+
+    url: str
+    sha256: str
 
 
 class Keeper:
@@ -29,9 +38,11 @@ class Keeper:
         self.group, self.root, self.keep = group, root, keep
         self.saved = list(inherited)  # oldest first
         self._num_saves = 0
+        self._under_way: str | None = None
 
-    def save(self, step: int, *, needed: Iterable[str] = ()) -> str:
-        """Write a checkpoint and return its URL.
+    @tracing.traced("checkpoint")
+    def save(self, step: int, *, needed: Iterable[str] = (), beside: bool = False) -> str:
+        """Write a checkpoint and return its URL; with `beside` it is begun, and `is_saved` says when it is there.
 
         First removes earlier ones beyond the last `keep`, but none that is still `needed`. Raises NoRoom when the
         first shows that the storage cannot hold as many as there will be.
@@ -43,10 +54,13 @@ class Keeper:
         # Counted, since a rewound run comes to the same step again, with another state.
         url = f"{self.root}/{self._num_saves:06d}-step-{step}"
         try:
-            self.group.save(url)
+            if beside and self._num_saves:  # whether there is room for more is known once the first is complete
+                self.group.begin_save(url)
+                self._under_way = url
+            else:
+                self.group.save(url)
         except Exception:
-            with suppress(OSError):  # the storage may be gone altogether
-                _remove(url)  # half a checkpoint is of no use, and may be what fills the disk
+            _discard(url)
             raise
         self._num_saves += 1
         self.saved = [*(each for each in self.saved if each in still), url]
@@ -54,19 +68,31 @@ class Keeper:
             require_room(url, num_more=self.keep + _NUM_BESIDES - len(self.saved))
         return url
 
-    def export(self, folder: str = "") -> str:
-        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder` and return their URL."""
+    def is_saved(self, within_s: float = 0.0) -> bool:
+        """Return whether the checkpoint that was begun is complete, within so many seconds. Raises what ended it."""
+        if (url := self._under_way) is None:
+            return True
+        try:
+            is_there = self.group.saved(url, within_s)
+        except Exception:
+            _discard(url)
+            raise
+        self._under_way = None if is_there else url
+        return is_there
+
+    @tracing.traced("export")
+    def export(self, folder: str = "") -> Exported:
+        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder`."""
         url = f"{self.root}/{folder}weights.safetensors"
-        self.group.export(url)
-        return url
+        return Exported(url, self.group.export(url))
 
 
 def require_room(url: str, *, num_more: int) -> None:
     """Raise NoRoom unless `num_more` checkpoints of the size of that at `url` fit; only a local disk says so."""
-    filesystem, path = fsspec.core.url_to_fs(url)
-    if not isinstance(filesystem, LocalFileSystem):
-        return
-    size, free = filesystem.du(path), shutil.disk_usage(path).free
+    with reaching(url) as (filesystem, path):
+        if not isinstance(filesystem, LocalFileSystem):
+            return
+        size, free = filesystem.du(path), shutil.disk_usage(path).free
     if num_more * size > free:
         raise NoRoom(
             f"the storage has {free / 1e9:.3g} GB free and the run needs {num_more * size / 1e9:.3g}, for {num_more} "
@@ -74,7 +100,12 @@ def require_room(url: str, *, num_more: int) -> None:
         )
 
 
+def _discard(url: str) -> None:
+    """Remove half a checkpoint: it is of no use, and may be what fills the disk."""
+    with suppress(OSError):  # the storage may be gone altogether
+        _remove(url)
+
+
 def _remove(url: str) -> None:
-    filesystem, path = fsspec.core.url_to_fs(url)
-    with suppress(FileNotFoundError):  # somebody made room
+    with suppress(FileNotFoundError), reaching(url) as (filesystem, path):  # somebody made room
         filesystem.rm(path, recursive=True)

@@ -3,6 +3,7 @@
 from search.budget.spending import fraction_spent
 from search.curves.curve_summary import end_level
 from search.types import Allowance, Course
+from service import tracing
 from service.cluster import reports, segment_length
 from service.cluster.probe_ends import BEST
 from service.cluster.reports import Pushed
@@ -13,11 +14,13 @@ from service.cluster.warm_up import STAGE
 from service.wire.records import StageClosed
 
 
+@tracing.traced("commit")
 def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
     """Train the steps that stay, evaluating and checkpointing on the way; return how it ended."""
     until = segment_length.within(commit.decision.commit_until, state.spec.budget)
     every, progress = state.spec.objective.every, state.progress
     while not state.ends_at(until):
+        state.settle(wait=False)
         if state.requests.is_pause():
             state.recorder.wait_for(state.checkpointed(commit))
             state.requests.leave()
@@ -36,9 +39,10 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         is_due = state.seconds() - state.saved_s >= state.spec.checkpoint.every_seconds
         if is_evaluated and _is_new_best(state):
             _keep_best(state, commit)
-        elif is_due and state.recorder.sink.is_clear():  # while the API is silent nobody would know of another
+        elif is_due and state.under_way is None and state.recorder.sink.is_clear():
+            # While the API is silent nobody would know of another, and one is written at a time.
             state.known = state.keeper.saved[-1:]
-            state.recorder.report(state.checkpointed(commit))
+            state.keep(commit)
     if not commit.measured.num_steps or _look(state, commit) != "roll_back":
         return "end"
     # Where no budget is left to search again, the better state stays.
@@ -47,6 +51,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
 
 def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     """Tell the strategy, keep the stage or roll it back, as `course` says, and wait until that is stored."""
+    state.settle()  # before a roll-back makes the ranks forget how they came here
     measured, is_kept = commit.measured, course == "end"
     ended = measured.observation(None, state.spent()).model_copy(update={"rolled_back": not is_kept})
     state.strategy.tell(ended)
@@ -92,6 +97,8 @@ def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
 
 def _next_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
     every, progress = state.spec.objective.every, state.progress
+    if ramp := state.strategy.ramp_steps(state.spent()):
+        return min(ramp, every - progress.step % every)
     most = progress.steps_to_meeting if progress.evaluation_due else every - progress.step % every
     if state.spec.budget.seconds is not None:  # else a push is short enough
         most = min(most, max(1, _next_look(state, commit, until) - commit.measured.num_steps))
@@ -138,9 +145,10 @@ def _is_new_best(state: TrialState) -> bool:
 
 
 def _keep_best(state: TrialState, commit: OpenCommit) -> None:
-    """Write a checkpoint of a new best, and wait until it is stored."""
-    state.progress.best_at = fraction_spent(state.spec.budget, state.spent())
-    state.known += state.keeper.saved[-1:]  # until the API knows of a later one
-    state.recorder.wait_for(state.checkpointed(commit, is_new_best=True))
+    """Write a checkpoint of a new best."""
+    state.settle()
     if state.recorder.sink.is_clear():
         state.known = []
+    state.progress.best_at = fraction_spent(state.spec.budget, state.spent())
+    state.known += state.keeper.saved[-1:]  # until the API knows of a later one
+    state.keep(commit, is_new_best=True)

@@ -11,7 +11,8 @@ import ray
 from ray import tune
 from ray.exceptions import RayActorError
 
-from service.cluster.attempt import Hopeless, configure_logging, is_wanted, last_line
+from service import tracing
+from service.cluster.attempt import Hopeless, configure_process, is_wanted, last_line
 from service.cluster.reporter import Door, LeaseKeeper, Reporter, Stopped
 from service.job.spec import JobSpec
 from service.wire.records import DRIVER_STREAM, AttemptBrief, AttemptFinished, Control
@@ -21,14 +22,15 @@ log = logging.getLogger("wiretune.driver")
 
 def main() -> int:
     """Run the attempt that the environment names; the exit status says how it went."""
-    configure_logging()
+    configure_process("wiretune-driver")
     door = Door.from_environment()
     brief = door.brief()
     log.info("attempt %d of %s: the driver is up", brief.number, brief.job_id)
     lease = LeaseKeeper(door, renew_s=brief.renew_s, max_silence_s=brief.max_silence_s, on_loss=_die)
     reporter = Reporter(door, DRIVER_STREAM, max_silence_s=brief.max_silence_s)
     try:
-        finished = run(brief)
+        with tracing.span("attempt", job_id=brief.job_id, attempt=brief.number):
+            finished = run(brief)
         log.info("attempt %d of %s %s %s", brief.number, brief.job_id, finished.outcome, finished.reason)
         reporter.flush(finished)
     except Stopped as stopped:
@@ -86,15 +88,15 @@ def outcome_of(trials: list[str]) -> AttemptFinished:
 
 def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
     workers, lanes = brief.spec.workers, brief.spec.lanes
-    size = workers.placed_together
+    size, count = workers.placed_together, brief.num_workers or workers.count
     # A bundle is on one machine. The head's is empty, so that n workers fit n cores: the trial waits while they train.
     bundle = {"CPU": size * workers.cpus} | ({"GPU": size * workers.gpus} if workers.gpus else {})
-    num_bundles = lanes.count * workers.count // size
-    placement = tune.PlacementGroupFactory([{}] + [bundle] * num_bundles, strategy="PACK")
+    num_bundles = lanes.count * count // size
+    placement = tune.PlacementGroupFactory([{}] + [bundle] * num_bundles, strategy=workers.placement.upper())
     trainable = tune.with_resources(train_trial, placement)
     return tune.Tuner(
         trainable,
-        param_space={"trial_id": tune.grid_search(todo)},
+        param_space={"trial_id": tune.grid_search(todo), "trace": tracing.carrier()},
         tune_config=tune.TuneConfig(max_concurrent_trials=brief.trials_at_once or concurrency(brief.spec, len(todo))),
         run_config=tune.RunConfig(
             name=f"{brief.job_id}-a{brief.number}",
@@ -118,7 +120,7 @@ def train_trial(config: dict[str, Any]) -> None:
     """Train one trial, in the process that Tune started for it."""
     from service.cluster import tune_trial  # here: the driver itself needs neither torch nor the search
 
-    tune_trial.run(config["trial_id"])
+    tune_trial.run(config["trial_id"], config["trace"])
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
 """Builds the records of a training run."""
 
 import math
+import platform
 from collections.abc import Sequence
+from importlib.metadata import version
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from search.types import Candidate, Decision, Forecast, Steer
+from service.cluster.checkpoints import Exported
 from service.cluster.trial_ledger import Measured
 from service.job.parts import TrialSpec
 from service.wire.records import (
     AnyRecord,
     Control,
     MetricPoints,
+    Origin,
     ProbeDone,
     StageDecided,
     TrialStarted,
@@ -53,6 +57,12 @@ class Probe(NamedTuple):
     seconds: float
     pushed: Sequence[Pushed]
     is_cut: bool  # before its allowance was spent
+
+
+def origin(group: Group, weights: Exported) -> Origin:
+    """Return what a run's result came from: the releases that trained, the first weights and data, and the file."""
+    versions = {name: version(name) for name in ("wiretune", "torch")} | {"python": platform.python_version()}
+    return Origin(versions=versions, fingerprint=group.fingerprint, weights=weights.sha256)
 
 
 def started(trial_id: str, spec: TrialSpec, group: Group) -> TrialStarted:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from search.types import Candidate, Course, Observation
+from service import tracing
 from service.cluster import reports
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, probe_alone, side_by_side
 from service.cluster.probe_ends import End
@@ -17,6 +18,7 @@ from service.wire.records import Searched
 from trainers.training.group import Recovery
 
 
+@tracing.traced("search")
 def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
     """Search from a snapshot, decide, and rewind, or go on from the end of the probe that won.
 

@@ -11,7 +11,9 @@ from search import strategies
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import SearchSpace
 from search.types import Course
+from service import tracing
 from service.cluster import reports
+from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
 from service.cluster.reports import Sink
@@ -56,17 +58,25 @@ def train(
         while any(begun) or not state.is_over():
             if state.fails_before_any_update():
                 return _finish(state, "diverged")
-            commit = begun.commit or search_stage(state, begun.search)
-            if begun.commit is None and commit.decision.stage == 0:
-                _employ_spare_lanes(state)
-            if commit.decision.values == state.diverged_values:
+            if not _train_stage(state, begun):
                 return _finish(state, "diverged")  # the strategy has nothing else to offer
-            close_stage(state, commit, commit_stage(state, commit))
             begun = Begun()
         return _finish(state, "completed")
     finally:
         if state.second is not None:
             state.second.close()
+
+
+@tracing.traced("stage")
+def _train_stage(state: TrialState, begun: Begun) -> bool:
+    """Train one stage from its search to its close; return False if it would try again what has diverged."""
+    commit = begun.commit or search_stage(state, begun.search)
+    if begun.commit is None and commit.decision.stage == 0:
+        _employ_spare_lanes(state)
+    if commit.decision.values == state.diverged_values:
+        return False
+    close_stage(state, commit, commit_stage(state, commit))
+    return True
 
 
 def _start(state: TrialState, prior: Prior) -> Begun:
@@ -162,7 +172,7 @@ class Ending(NamedTuple):
     evaluation: Evaluation  # of what is kept
     end: Evaluation
     exported: Best | None = None  # None: the weights are those of the end
-    last_weights_url: str | None = None
+    last: Exported | None = None  # the weights of the end, if they are others
 
 
 def _ending(line: TrialState) -> Ending:
@@ -191,7 +201,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
     state.progress.stop_clock(max([ended, *(line.progress.seconds for line in beside)]))
     kept = min(map(_ending, (state, *beside)), key=lambda ending: state.judge.rank(ending.evaluation))
     line, evaluation, exported = kept.line, kept.evaluation, kept.exported
-    weights_url = line.keeper.export()
+    weights = line.keeper.export()
     state.recorder.complete(state.progress, state.second)
     finished = TrialFinished(
         trial_id=state.trial_id,
@@ -203,11 +213,14 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
         exported_step=exported and exported.step,
         end_validation_loss=reports.finite(kept.end.loss) if exported else None,
         end_validation_metrics=_finite(kept.end.metrics) if exported else {},
-        last_weights_url=kept.last_weights_url,
+        last_weights_url=kept.last and kept.last.url,
+        last_weights_sha256=kept.last and kept.last.sha256,
         ended_early=line.is_stale(),
         schedule=line.progress.schedule_to(exported) if exported else tuple(line.progress.schedule),
         bill=state.progress.bill,
-        weights_url=weights_url,
+        weights_url=weights.url,
+        weights_sha256=weights.sha256,
+        origin=reports.origin(line.group, weights),
     )
     state.recorder.sink.flush(finished)
     return finished

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from search.budget.link import StepCost
+from search.budget.spending import fraction_spent
 from search.protocol import Strategy
 from search.space import SearchSpace
 from search.types import Allowance, Course, Spent, Values
@@ -19,10 +20,13 @@ from service.cluster.reporter import Stopped
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.trial_ledger import OpenCommit, Progress
-from service.job.parts import TrialSpec
-from service.wire.records import AnyRecord, Billed, Checkpointed, Control
+from service.job.parts import LOSS, TrialSpec
+from service.wire.records import AnyRecord, Billed, Checkpointed, Control, RungReached
 from trainers.segment import Evaluation
 from trainers.training.group import Group, Recovery
+
+#: Longest that a checkpoint may take to its storage; each of its requests has a timeout of its own.
+UPLOAD_S = 3600.0
 
 
 class UserRequests:
@@ -136,6 +140,9 @@ class TrialState:
         self.second: SecondLine | None = None
         self.known: list[str] = []  # the checkpoint that the API knew of when the last one was reported
         self.saved_s, self.save_took_s = 0.0, 0.0
+        self.under_way: Checkpointed | None = None  # told once its checkpoint is complete
+        # A record of two lines holds a checkpoint of each, which have to be there when it is made.
+        self._is_alone = spec.lanes.after != "insurance" and not isinstance(sink, InsuranceSink)
 
     # -- what is spent ----------------------------------------------------------------------------------------
 
@@ -181,6 +188,23 @@ class TrialState:
         evaluation = self.evaluate()
         self.progress.note_evaluation(self.judge.score(evaluation), min_delta=self.spec.objective.min_delta)
         self.recorder.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
+        self._tell_rungs(evaluation)
+
+    def _tell_rungs(self, evaluation: Evaluation) -> None:
+        """Tell of the rungs behind this evaluation, and wait for the word whether the run goes on."""
+        share = fraction_spent(self.spec.budget, self.spent())
+        while self.progress.num_rungs < len(self.spec.rungs) and self.spec.rungs[self.progress.num_rungs] <= share:
+            metric = self.spec.objective.metric
+            reached = RungReached(
+                trial_id=self.trial_id,
+                rung=self.progress.num_rungs,
+                step=self.progress.step,
+                seconds=self.seconds(),
+                bytes_sent=self.progress.bytes,
+                value=reports.finite(evaluation.loss if metric == LOSS else evaluation.metrics[metric]),
+            )
+            self.progress.num_rungs += 1
+            self.recorder.wait_for(reached)
 
     def evaluate_start(self) -> None:
         """Evaluate the state of the stage's checkpoint, which is in memory."""
@@ -196,13 +220,17 @@ class TrialState:
         best = (each.best.checkpoint for each in (self.progress, self.stage.progress) if each.best)
         return {self.stage.checkpoint, *self.known, *self.progress.steady, *best, *beside, *held}
 
-    def save(self, commit: OpenCommit | None, *, is_timed: bool = False) -> dict[str, Any]:
+    def save(self, commit: OpenCommit | None, *, is_timed: bool = False, beside: bool = False) -> dict[str, Any]:
         """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one.
 
-        `is_timed`: a clock has said when; what is exported from a budget without seconds depends on none.
+        `is_timed`: a clock has said when; what is exported from a budget without seconds depends on none. To copy the
+        state is on the clock, to write the copy is not. With `beside` that is only begun.
         """
+        self.settle()
         started = self.seconds()
-        url = self.keeper.save(self.progress.step, needed=self.needed())
+        url = self.keeper.save(self.progress.step, needed=self.needed(), beside=True)
+        if not (beside and self._is_alone):
+            self._wait_for_upload()
         if not is_timed or self.spec.budget.seconds is not None or self.spec.checkpoint.export == "last":
             self.progress.note_checkpoint(url)
         self.saved_s = self.seconds()
@@ -214,9 +242,37 @@ class TrialState:
             self.stage = StageStart(checkpoint=url, progress=self.progress)
         return self.resume(url, commit=commit)
 
-    def checkpointed(self, commit: OpenCommit, *, is_steady: bool = False, is_new_best: bool = False) -> Checkpointed:
+    def keep(self, commit: OpenCommit, *, is_new_best: bool = False) -> None:
+        """Write a checkpoint within `commit` while training goes on; it is reported once it is complete."""
+        self.under_way = self.checkpointed(commit, is_new_best=is_new_best, beside=True)
+        self.settle(wait=False)
+
+    def settle(self, *, wait: bool = True) -> None:
+        """Report the checkpoint that is being written once it is complete; wait for that, unless told not to."""
+        if self.under_way is None or not (wait or self.keeper.is_saved()):
+            return
+        self._wait_for_upload()
+        record, self.under_way = self.under_way, None
+        if wait:
+            self.recorder.wait_for(record)
+        else:
+            self.recorder.report(record)
+
+    def _wait_for_upload(self) -> None:
+        deadline = time.monotonic() + UPLOAD_S
+        with self.clock.held():
+            while not self.keeper.is_saved(within_s=1.0):
+                self.recorder.report()  # hears a cancel
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"a checkpoint was not on storage within {UPLOAD_S:g} s: see that it is fast enough"
+                    )
+
+    def checkpointed(
+        self, commit: OpenCommit, *, is_steady: bool = False, is_new_best: bool = False, beside: bool = False
+    ) -> Checkpointed:
         """Write a checkpoint within `commit`, and return its record."""
-        resume = self.save(commit, is_timed=not is_new_best)
+        resume = self.save(commit, is_timed=not is_new_best, beside=beside)
         return Checkpointed(
             trial_id=self.trial_id,
             stage=commit.decision.stage,

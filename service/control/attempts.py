@@ -6,14 +6,14 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.control import divergence, jobs, points, queries, quotas, steers, transfer
-from service.control.capacity import Size
+from service.control import divergence, jobs, points, queries, quotas, steers, sweeps, transfer
+from service.control.capacity import Shape, Size
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.points import Key
 from service.errors import Fenced
 from service.job.priority import Priority
 from service.job.states import ACTIVE, JobState
-from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Searched
+from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Sample, Searched
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
 _MAX_BACK_OFF_S = 60.0
@@ -116,7 +116,7 @@ def keep(trial: TrialRow, step: int, bill: Bill) -> None:
 
 def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
     """Return where each of the job's trials goes on from, what it learns from past jobs, and what people say."""
-    priors = transfer.kept(session, job.id)
+    priors, pruned = transfer.kept(session, job.id), sweeps.pruned_trials(session, job)
     return tuple(
         ResumePoint(
             trial_id=trial.id,
@@ -124,6 +124,8 @@ def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
             resume=resume_of(session, trial),
             prior=priors[trial.id],
             steers=steers.of_trial(session, job, trial.id),
+            sample=None if trial.sample is None else Sample.model_validate(trial.sample),
+            pruned=trial.id in pruned,
         )
         for trial in queries.trials(session, job.id)
     )
@@ -152,6 +154,21 @@ def preempt(job: JobRow, by: JobRow, *, now: float) -> None:
         named = f"job `{by.id}`" if by.project == job.project else "a job of another project"
         reason = f"paused for {named} of priority {by.priority}; it goes on by itself"
         jobs.transition(job, JobState.PAUSING, now=now, reason=reason)
+
+
+def regroup(job: JobRow, *, now: float) -> None:
+    """Have the running job paused for a moment, to go on with more workers; nothing where it does not run any more."""
+    if job.job_state is JobState.RUNNING:
+        job.preempted_by = job.id  # nobody has to resume it
+        reason = "paused for a moment: there is room for more of its workers, with which it goes on by itself"
+        jobs.transition(job, JobState.PAUSING, now=now, reason=reason)
+
+
+def num_workers(job: JobRow, attempt: AttemptRow) -> int | None:
+    """Return how many workers the attempt has in each lane; None: an earlier release has not said."""
+    if attempt.workers is None:
+        return None
+    return attempt.workers // (Shape.of_json(job.spec).lanes * (attempt.trials or 1))
 
 
 def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:
@@ -190,7 +207,8 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
         return
     attempt = require_owner(session, job, job.attempt)
     if (wanted := _WANTED.get(job.job_state)) is not None:
-        end(session, job, attempt, outcome=wanted.value, reason=reason, now=now)
+        why = reason if job.preempted_by is None else job.reason  # the driver knows of no other pause than a person's
+        end(session, job, attempt, outcome=wanted.value, reason=why, now=now)
         if wanted is JobState.PAUSED and job.preempted_by is not None:  # nobody has to resume it
             wanted, job.attempts_before, job.not_before = JobState.QUEUED, job.attempt, 0.0
         jobs.transition(job, wanted, now=now, reason=job.reason)

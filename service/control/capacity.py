@@ -1,10 +1,11 @@
 """The capacity of a cluster. Pure arithmetic over its nodes, as placement groups see them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from search.sweep.spec import SweepConfig
 from service.job.parts import Lanes, Workers
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -52,33 +53,62 @@ class Shape(NamedTuple):
     gpus: float
     lanes: int
     trials: int
+    at_once: int | None = None  # trials at a time at most, and any number below; None: all of them, or one
+    least: int = 0  # workers of a lane that it goes on with; 0: all
 
     @classmethod
     def of(cls, spec: JobSpec) -> "Shape":
         """Return the job's shape."""
-        return cls._of(spec.workers, spec.lanes, len(spec.arms) * len(spec.seeds))
+        at_once = spec.sweep_config.at_once if spec.params else None
+        return cls._of(spec.workers, spec.lanes, spec.num_trials, at_once)
 
     @classmethod
     def of_json(cls, spec: Mapping[str, Any]) -> "Shape":
         """Return the shape of a stored job without a look at all the rest, which takes a hundred times as long."""
         workers = Workers.model_validate(spec.get("workers", {}))
         lanes = Lanes.model_validate(spec.get("lanes", {}))
-        return cls._of(workers, lanes, len(spec.get("arms", [None])) * len(spec.get("seeds", [0])))
+        trials = len(spec.get("arms", [None])) * len(spec.get("seeds", [0]))
+        if not spec.get("params"):
+            return cls._of(workers, lanes, trials, None)
+        sweep = SweepConfig.model_validate(spec.get("sweep") or {})
+        return cls._of(workers, lanes, trials + sweep.samples, sweep.at_once)
 
     @classmethod
-    def _of(cls, workers: Workers, lanes: Lanes, trials: int) -> "Shape":
-        return cls(workers.count, workers.placed_together, workers.cpus, workers.gpus, lanes.count, trials)
+    def _of(cls, workers: Workers, lanes: Lanes, trials: int, at_once: int | None) -> "Shape":
+        return cls(
+            num_workers=workers.count,
+            placed_together=workers.placed_together,
+            cpus=workers.cpus,
+            gpus=workers.gpus,
+            lanes=lanes.count,
+            trials=trials,
+            at_once=at_once,
+            least=workers.least,
+        )
+
+    @property
+    def smaller(self) -> Iterator["Shape"]:
+        """The same job with fewer workers, as long as it goes on with them; the most come first."""
+        for num in range(
+            self.num_workers - self.placed_together, (self.least or self.num_workers) - 1, -self.placed_together
+        ):
+            yield self._replace(num_workers=num)
+
+    def with_one_more(self, size: Size, trials: int) -> "Shape | None":
+        """Return the job with one more worker, or node's worth of them, in each lane than at `size`; None: it has all.
+
+        Of a job whose `trials` go side by side at that size.
+        """
+        num = size.workers // (self.lanes * trials) + self.placed_together
+        if num > self.num_workers or trials > 1:
+            return None
+        return self._replace(num_workers=num, least=num)
 
     @property
     def one(self) -> Size:
         """The size of one training run, in all its lanes."""
         num = self.num_workers * self.lanes
         return Size(num * self.cpus, num * self.gpus, num)
-
-    @property
-    def all(self) -> Size:
-        """The size of all training runs side by side."""
-        return self.one * self.trials
 
 
 def total(nodes: Sequence[Node]) -> Size:
@@ -100,7 +130,11 @@ def _on_node(shape: Shape, node: Node) -> int:
 
 
 def conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
-    """Return why the cluster can never place the job; nothing if it can."""
+    """Return why the cluster can never place the job; nothing if it can, with the workers that it goes on with."""
+    return [] if any(not _conflicts(fewer, nodes) for fewer in shape.smaller) else _conflicts(shape, nodes)
+
+
+def _conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
     problems = []
     size, num_workers = shape.placed_together, shape.one.workers
     asker = "a worker asks" if size == 1 else f"each of {size} workers that share a node asks"

@@ -163,7 +163,7 @@ def _spawn(launch: Launch, settings: Settings) -> int:
     pid = os.posix_spawn(
         sys.executable,
         [sys.executable, "-m", _WATCHDOG, launch.model_dump_json()],
-        inherited(settings.worker_env),
+        inherited(settings.worker_env, storage_url=settings.resolved_storage_url),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(launch.log_path), to_log, 0o600),

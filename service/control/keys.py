@@ -6,6 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
+from service.settings import SECRETS_DIR
+
 #: Of every key; tells it from a token of somebody else.
 PREFIX = "wt_"
 _NUM_BYTES = 32
@@ -22,9 +24,14 @@ def digest(key: str) -> str:
 
 
 def server_secret(state_dir: Path) -> bytes:
-    """Return `WIRETUNE_SECRET`, or the state dir's secret, made on first use for its owner alone."""
+    """Return `WIRETUNE_SECRET`, or the state dir's secret, made on first use for its owner alone.
+
+    It may be a file of `WIRETUNE_SECRETS_DIR`, too.
+    """
     if given := os.environ.get("WIRETUNE_SECRET"):
         return given.encode()
+    if (folder := os.environ.get(SECRETS_DIR)) and (mounted := Path(folder) / "wiretune_secret").exists():
+        return mounted.read_bytes().strip()
     path = state_dir / "secret"
     if not path.exists():
         write_private(path, secrets.token_urlsafe(_NUM_BYTES))

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from search.schedule_file import Provenance
+from search.sweep.spec import SampleValues
 from service.control import overfitting, points, stage_views
 from service.control.columns import Sample
 from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
@@ -17,7 +19,7 @@ from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, verbs_in
 from service.job.steering import is_steerable
-from service.wire.records import Bill, Line, RunEnd, ScheduleEntry
+from service.wire.records import Bill, Line, Origin, RunEnd, ScheduleEntry
 from service.wire.views import (
     AttemptView,
     Event,
@@ -123,7 +125,7 @@ def attempt_view(attempt: AttemptRow) -> AttemptView:
     return AttemptView(
         began_at=_moment(attempt.began_at),
         ended_at=_moment_or_none(attempt.ended_at),
-        **_columns(attempt, ("number", "outcome", "reason")),
+        **_columns(attempt, ("number", "outcome", "reason", "workers")),
     )
 
 
@@ -159,6 +161,11 @@ def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Seq
     if not found:
         raise NotFound(f"job `{job_id}` has no trial `{trial_id}`")
     return found
+
+
+def samples(trials: Iterable[TrialRow]) -> dict[str, SampleValues]:
+    """Return the values of the drawn samples among `trials`, by name."""
+    return {trial.arm: trial.sample["values"] for trial in trials if trial.sample and trial.sample["values"]}
 
 
 def trial_view(trial: TrialRow) -> TrialView:
@@ -339,6 +346,13 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> Sched
         num_steps=sum(entry.num_steps for entry in entries),
         entries=tuple(entries),
     )
+
+
+def provenance(job: JobRow, trial: TrialRow) -> Provenance:
+    """Return the run that the trial's schedule was learned in, with what its driver has said of it."""
+    kept = (trial.schedule or {}).get("origin")  # null: it has not finished, or an earlier release trained it
+    told = Origin.model_validate(kept).model_dump() if kept else {}
+    return Provenance(job_id=job.id, job=job.spec, arm=trial.arm, seed=trial.seed, **told)
 
 
 def event_view(row: EventRow) -> Event:

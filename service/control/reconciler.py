@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from service import log_lines, tracing
 from service.control import permissions
 from service.control.capacity import Node, Shape, conflicts
 from service.control.clusters import Cluster, RayApi, cluster_of
@@ -26,6 +27,7 @@ from service.errors import IllegalTransition, NotFound, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, RULES, JobState
+from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.code import CodeRefused, of_zip
 from service.wire.queue import WaitKind, summary
@@ -200,21 +202,23 @@ class Reconciler:
         watched = {work.submission_id for work in jobs}
         self._told_at = {driver: at for driver, at in self._told_at.items() if driver in watched}
         for work in jobs:
-            assert work.submission_id is not None
-            try:
-                status = ray.status(work.submission_id)
-                is_deaf = now - self._told_at.get(work.submission_id, now) > self._settings.lease_s
-                verdict = judge(
-                    work,
-                    status,
-                    now=now,
-                    leases_count=self._leases_count(now),
-                    is_deaf=is_deaf,
-                    overload=None if self._settings.ray_address else overload.here(),  # else drivers are elsewhere
-                )
-                self._act(ray, work, verdict, now=now)
-            except Unavailable as error:
-                self._explain(work, str(error))
+            with log_fields(job=work.job_id, attempt=work.attempt):
+                try:
+                    self._act(ray, work, self._judge(ray, work, now=now), now=now)
+                except Unavailable as error:
+                    self._explain(work, str(error))
+
+    def _judge(self, ray: RayApi, work: Work, *, now: float) -> Verdict:
+        assert work.submission_id is not None
+        status = ray.status(work.submission_id)
+        return judge(
+            work,
+            status,
+            now=now,
+            leases_count=self._leases_count(now),
+            is_deaf=now - self._told_at.get(work.submission_id, now) > self._settings.lease_s,
+            overload=None if self._settings.ray_address else overload.here(),  # else drivers are elsewhere
+        )
 
     def _act(self, ray: RayApi, work: Work, verdict: Verdict, *, now: float) -> None:
         assert work.submission_id is not None
@@ -239,7 +243,17 @@ class Reconciler:
         except (NotFound, CodeRefused) as error:
             self._lose(work, f"the job's code cannot be had: {error}")
             return
-        environment = {
+        with (
+            log_fields(job=work.job_id, attempt=work.attempt),
+            tracing.span("submit attempt", job=work.job_id, attempt=work.attempt),
+        ):
+            entrypoint = f"{self._cluster.python} -m service.cluster.entrypoint"
+            ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=self._environment(work), package=package)
+            _log.info("submitted %s", work.submission_id)
+
+    def _environment(self, work: Work) -> dict[str, str]:
+        """Return the variables of an attempt's driver, trials and workers."""
+        return {
             "WIRETUNE_API_URL": self._settings.api_url or self._api_url,
             "WIRETUNE_JOB": work.job_id,
             "WIRETUNE_ATTEMPT": str(work.attempt),
@@ -247,10 +261,9 @@ class Reconciler:
             "OMP_NUM_THREADS": "1",
             "RAY_DEDUP_LOGS": "0",  # every rank's own words, in the log that users read
             "RAY_COLOR_PREFIX": "0",
+            log_lines.VARIABLE: self._settings.log_format,
+            **tracing.environment(),
         }
-        entrypoint = f"{self._cluster.python} -m service.cluster.entrypoint"
-        ray.submit(work.submission_id, entrypoint=entrypoint, env_vars=environment, package=package)
-        _log.info("submitted %s", work.submission_id)
 
     def _packaged(self, ray: RayApi, work: Work) -> str | None:
         """Return the name under which Ray has the job's code, given to it now if need be; None: there is none.
@@ -281,11 +294,13 @@ class Reconciler:
 
     def _lose(self, work: Work, reason: str) -> None:
         self._store.lose_attempt(work.job_id, work.attempt, reason=reason)
-        _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, reason)
+        with log_fields(job=work.job_id, attempt=work.attempt):
+            _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, reason)
 
     def _fail(self, job: Work | Waiting, reason: str) -> None:
         self._store.fail_waiting(job.job_id, reason=reason)
-        _log.warning("job %s: %s", job.job_id, reason)
+        with log_fields(job=job.job_id):
+            _log.warning("job %s: %s", job.job_id, reason)
 
     def _admit(
         self, ray: RayApi, waiting: Sequence[Waiting], backlog: Backlog, nodes: Sequence[Node], *, now: float
@@ -307,6 +322,9 @@ class Reconciler:
         for job_id, by in decided.pause:
             with suppress(NotFound):  # it was cancelled and deleted in the meantime
                 self._store.preempt(job_id, by=by.job_id)
+        for job_id in decided.grow:
+            with suppress(NotFound):
+                self._store.regroup(job_id)
 
     def _is_settled(self, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> bool:
         """Return whether a long queue is as it was at the last look, when nothing was to do."""
@@ -318,6 +336,7 @@ class Reconciler:
             and tuple(nodes) == last.nodes
             and not last.plan.start
             and not last.plan.pause
+            and not last.plan.grow
             and now - (last.at or 0.0) < _SETTLED_S
         )
 
@@ -346,7 +365,7 @@ class Reconciler:
                 quota=place.quota,
                 limit=place.limit,
                 detail=place.detail,
-                is_preempted=place.job.preempted_by is not None,
+                is_preempted=place.job.is_preempted,
             )
             if place.job.reason != reason:
                 self._store.explain(place.job.job_id, state=JobState.QUEUED, reason=reason)

@@ -1,6 +1,7 @@
 """The storage that attempts write to: a folder per job, reached through fsspec."""
 
 import errno
+import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -14,9 +15,13 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import tokenize
 
 from service.errors import NotFound, Unavailable
+from trainers import filesystem as files
 
 WEIGHTS = "weights.safetensors"
+_MANIFEST = "manifest.json"
 _CHUNK_BYTES = 1 << 20
+#: What is asked of S3 at a time, and held in memory for each download; its driver's own default is 50 MiB.
+_BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +34,7 @@ class StoredFile:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the content, piece by piece."""
-        with self.content as file:
+        with self.content as file, files.as_os_error(getattr(file, "path", "")):
             while chunk := file.read(_CHUNK_BYTES):
                 yield chunk
 
@@ -65,8 +70,8 @@ class Storage:
             about = filesystem.info(path)
             if about["type"] == "directory":
                 raise NotFound(f"{url} is a folder")
-            content = filesystem.open(path, "rb")
-        return StoredFile(num_bytes=about["size"], etag=f'"{tokenize(about)}"', content=content)
+            content = filesystem.open(path, "rb", block_size=_BLOCK_BYTES)
+        return StoredFile(num_bytes=about["size"], etag=f'"{_version(about)}"', content=content)
 
     def has(self, job_id: str, url: str) -> bool:
         """Return whether the job has a file or a folder at `url`; what is elsewhere, it has not."""
@@ -102,25 +107,27 @@ class Storage:
         folder = os.path.join(os.path.realpath(root), job_id)
         return os.path.realpath(path).startswith(f"{folder}{os.sep}")
 
+    def listed_sha256(self, job_id: str, url: str) -> str | None:
+        """Return the SHA-256 that the manifest beside a checkpoint's file says it has; None: there is none."""
+        folder, _, name = url.rpartition("/")
+        with suppress(NotFound, ValueError):
+            manifest = json.loads(b"".join(self.open(job_id, f"{folder}/{_MANIFEST}").chunks()))
+            return next((str(each["sha256"]) for each in manifest["shards"] if each["name"] == name), None)
+        return None
+
     def write(self, url: str, content: bytes) -> None:
         """Write a file, which appears under its name only when complete, and the folders above it."""
-        with _reaching(url) as (filesystem, path):
-            partial = f"{path}.{secrets.token_hex(4)}.partial"
-            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-            try:
-                filesystem.pipe_file(partial, content)
-                filesystem.mv(partial, path)
-            finally:
-                with suppress(FileNotFoundError):  # moved
-                    filesystem.rm_file(partial)
+        with _as_refusals(url, "write"):
+            files.write(url, content)
 
     def require_writable(self) -> None:
-        """Raise Unavailable unless the storage takes a file, and gives it back."""
+        """Raise Unavailable unless the storage takes a file, gives it back and removes it."""
         url = f"{self.root.rstrip('/')}/.writable-{secrets.token_hex(4)}"
         content = secrets.token_bytes(_CHUNK_BYTES)  # a disk that is full takes a few bytes yet
         self.write(url, content)
-        with _reaching(url) as (filesystem, path):
-            given = filesystem.cat_file(path)
+        with _as_refusals(url, "read"):
+            given = files.read(url)
+        with _reaching(url, "remove") as (filesystem, path):
             filesystem.rm_file(path)
         if given != content:
             raise Unavailable(f"the storage gave back another file than it took, at {url}; check WIRETUNE_STORAGE_URL")
@@ -131,9 +138,9 @@ class Storage:
 
     def read_code(self, project: str, digest: str) -> bytes:
         """Return a package of code as its zip."""
-        with _reaching(self.code_url(project, digest)) as (filesystem, path):
-            content: bytes = filesystem.cat_file(path)
-        return content
+        url = self.code_url(project, digest)
+        with _as_refusals(url, "read"):
+            return files.read(url)
 
     def has_code(self, project: str, digest: str) -> bool:
         """Return whether there is such a package."""
@@ -142,17 +149,17 @@ class Storage:
 
     def remove_code(self, project: str, digest: str) -> None:
         """Remove a package of code; nothing where there is none."""
-        with suppress(NotFound), _reaching(self.code_url(project, digest)) as (filesystem, path):
+        with suppress(NotFound), _reaching(self.code_url(project, digest), "remove") as (filesystem, path):
             filesystem.rm_file(path)
 
     def sizes(self, job_id: str) -> dict[str, int]:
         """Return the bytes of every file in the job's folder, by path; nothing where there is no folder."""
-        with _reaching(self.job_url(job_id)) as (filesystem, path):
+        with _reaching(self.job_url(job_id), "list") as (filesystem, path):
             return {found: about["size"] for found, about in filesystem.find(path, detail=True).items()}
 
     def files(self, job_id: str) -> dict[str, FileInfo]:
         """Return every file of the job, by its path in the job's folder; nothing where there is no folder."""
-        with _reaching(self.job_url(job_id)) as (filesystem, root):
+        with _reaching(self.job_url(job_id), "list") as (filesystem, root):
             found = filesystem.find(root, detail=True)
             return {path[len(root) + 1 :]: FileInfo(about["size"], _changed_at(about)) for path, about in found.items()}
 
@@ -162,18 +169,25 @@ class Storage:
 
     def remove_job(self, job_id: str) -> None:
         """Remove the job's folder; nothing where there is none."""
-        with suppress(NotFound), _reaching(self.job_url(job_id)) as (filesystem, path):
+        with suppress(NotFound), _reaching(self.job_url(job_id), "remove") as (filesystem, path):
             filesystem.rm(path, recursive=True)
 
     def remove(self, job_id: str, paths: list[str]) -> None:
         """Remove files of the job's folder, then every folder in it that has become empty."""
-        with _reaching(self.job_url(job_id)) as (filesystem, root):
+        with _reaching(self.job_url(job_id), "remove") as (filesystem, root):
             for path in paths:
                 with suppress(FileNotFoundError):  # somebody made room
                     filesystem.rm_file(path)
+            if not files.has_folders(filesystem):
+                return
             for folder in sorted((name for name, _, _ in filesystem.walk(root)), key=len, reverse=True):
                 if filesystem.isdir(folder) and not filesystem.ls(folder, refresh=True):
                     filesystem.rmdir(folder)
+
+
+def _version(about: Mapping[str, Any]) -> str:
+    """Return what changes with a file's content. S3's own ETag does; what else it says of a file varies by question."""
+    return str(tokenize(about.get("ETag", about)))
 
 
 def _changed_at(about: Mapping[str, Any]) -> datetime | None:
@@ -182,12 +196,31 @@ def _changed_at(about: Mapping[str, Any]) -> datetime | None:
 
 
 @contextmanager
-def _reaching(url: str) -> Iterator[tuple[Any, str]]:
-    """Give the file system of `url`, and the path there."""
+def _reaching(url: str, doing: str = "read") -> Iterator[tuple[Any, str]]:
+    """Give the file system of `url`, and the path there; `doing` is for the message."""
+    with _as_refusals(url, doing), files.reaching(url) as reached:
+        yield reached
+
+
+@contextmanager
+def _as_refusals(url: str, doing: str) -> Iterator[None]:
     try:
-        yield fsspec.url_to_fs(url)
+        yield
     except (OSError, ImportError, ValueError) as error:  # no answer or no right; no driver; no such kind of URL
         if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) == errno.ENAMETOOLONG:
             raise NotFound(f"{url} is not on storage (any more)") from error
         said = str(error) or type(error).__name__
-        raise Unavailable(f"the storage does not give {url}: {said}; check WIRETUNE_STORAGE_URL") from error
+        raise Unavailable(f"cannot {doing} {url} on storage: {said}; {_remedy(url, error)}") from error
+
+
+def _remedy(url: str, error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return "install its driver here and on every node (for s3://: `pip install 'wiretune[s3]'`)"
+    if not files.is_s3(url):
+        return "check WIRETUNE_STORAGE_URL"
+    if isinstance(error, PermissionError):
+        return (
+            "check the key (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SHARED_CREDENTIALS_FILE and "
+            "AWS_PROFILE), and that it may get, put, list and delete in the bucket of WIRETUNE_STORAGE_URL"
+        )
+    return "check that the bucket of WIRETUNE_STORAGE_URL exists, and AWS_ENDPOINT_URL where the store is not AWS's"

@@ -1,6 +1,7 @@
 """The truth about every job. Synchronous: reads in the caller's thread, writes through one writer thread."""
 
 import hmac
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from search.config import Budget
+from service import tracing
 from service.control import (
     attempts,
     audit,
@@ -28,6 +30,7 @@ from service.control import (
     queries,
     snapshots,
     steers,
+    sweeps,
     transfer,
     verbs,
     waiting,
@@ -54,6 +57,7 @@ from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, U
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState, Verb
+from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
@@ -77,6 +81,7 @@ from service.wire.views import (
     TrialView,
 )
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 Clock = Callable[[], float]
 _MAX_OWNERS = 4096  # kept in memory
@@ -187,7 +192,12 @@ class Store:
                 audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec if created else None), created
 
-        return self._writer.write(add)
+        view, created = self._writer.write(add)
+        if created:
+            tracing.begin_job(view.id)
+            with log_fields(job=view.id):
+                _log.info("job %s is submitted", view.id)
+        return view, created
 
     def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
         """Return the past jobs that each arm with `transfer` would learn from; raises InvalidJob as `add_job` does."""
@@ -293,11 +303,11 @@ class Store:
             return tuple(queries.series(session, trial, name, max_points=max_points, within=within) for trial in found)
 
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
-        """Return the learned schedules of the trials that match; of an unfinished one, what is decided."""
+        """Return the learned schedules of the trials that match, with where they are from; else what is decided."""
         with self._reading() as session:
             found = queries.trials(session, job_id)
             matching = [trial for trial in found if arm in (None, trial.arm) and seed in (None, trial.seed)]
-            return snapshots.schedules(session, job_id, matching)
+            return snapshots.recorded_schedules(session, job_id, matching)
 
     def points(self, trial_id: str) -> Iterator[Point]:
         """Yield every point of a trial's series, by name and step; none is thinned out.
@@ -557,6 +567,8 @@ class Store:
                 control=attempts.control(job),
                 trials=attempts.resume_points(session, job),
                 trials_at_once=attempt.trials,
+                num_workers=attempts.num_workers(job, attempt),
+                seen=sweeps.seen(session, job, list(map(queries.trial_view, queries.trials(session, job_id)))),
             )
 
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:
@@ -668,6 +680,14 @@ class Store:
             attempts.preempt(job, queries.require(session, by), now=self._clock())
 
         self._on_job(job_id, preempt)
+
+    def regroup(self, job_id: str) -> None:
+        """Have a running job paused for a moment, to go on with more workers; nothing if it does not run any more."""
+
+        def regroup(session: Session, job: JobRow) -> None:
+            attempts.regroup(job, now=self._clock())
+
+        self._on_job(job_id, regroup)
 
     def lose_attempt(self, job_id: str, number: int, *, reason: str) -> JobView:
         """End attempt `number` for `reason`: the job queues again, fails, or becomes cancelled.

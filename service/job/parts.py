@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from search.config import BoConfig, Budget, ControllerConfig
+from search.sweep.spec import MAX_PARAMS, ParamPath, ParamRange, SweepConfig
 from service.job.priority import Priority
 from trainers.methods.activations.keep.spec import KeepConfig
 from trainers.methods.activations.spec import ActivationsConfig
@@ -76,8 +77,18 @@ class Workers(Config):
     min: int | None = Field(
         None,
         ge=1,
-        description="local updates alone: so many workers go on while others are lost or late, which take part again "
-        "from a later average on; null: nobody goes on, and what was lost is repeated",
+        description="so few workers go on while there is no room for others: from the last checkpoint on, or with "
+        "local updates at once, where they go on without those that are late, too; null: all or nobody",
+    )
+    patience_s: float = Field(
+        60.0,
+        gt=0,
+        le=86_400,
+        description="longest that room for a lost worker is waited for, as after the loss of a machine; then the job "
+        "goes on from its last checkpoint, with as many workers as there is room for, or waits in the queue",
+    )
+    placement: Literal["pack", "spread"] = Field(
+        "pack", description="pack: on as few machines as there is room on; spread: on as many as there are"
     )
     pace: Literal["equal", "own"] = Field(
         "equal", description="with `min`: own: a slower worker takes fewer steps between two averages, in equal time"
@@ -118,12 +129,20 @@ class Workers(Config):
         """Workers that one machine has to hold."""
         return 1 if self.per_node == "auto" else self.per_node
 
+    @property
+    def least(self) -> int:
+        """Workers that are enough to go on."""
+        return self.count if self.min is None else self.min
+
     @model_validator(mode="after")
     def _fill_nodes(self) -> "Workers":
         size, gpus = self.placed_together, self.placed_together * self.gpus
         message = ""
         if self.min is not None and not 1 <= self.min <= self.count:
             message = f"`min` must be in [1, {self.count}], which is `count`; got {self.min}"
+            raise conflict_error([Conflict("/min", self.min, message)])
+        if self.min is not None and self.per_node != "auto" and self.min % self.per_node:
+            message = f"`per_node`, which is {self.per_node}, must divide `min`; got {self.min}"
             raise conflict_error([Conflict("/min", self.min, message)])
         if self.min is None and self.pace == "own":
             message = "`pace: own` needs `min`, as it is about workers that need not wait for each other"
@@ -251,8 +270,12 @@ class Arm(Config):
     blocks: BlocksConfig | None = None
 
 
+#: Samples are called so, and numbered, where an arm has its name.
+SAMPLE_PREFIX = "sample-"
+
+
 class TrialSpec(Config):
-    """One training run: one arm x one seed, with every part resolved."""
+    """One training run: one arm x one seed, or a sample, with every part resolved."""
 
     arm: str
     seed: int
@@ -263,6 +286,16 @@ class TrialSpec(Config):
     budget: Budget
     objective: Objective
     checkpoint: Checkpointing
+    rungs: tuple[float, ...] = ()  # shares of the budget at which it tells how far it got
+
+    @property
+    def trains_apart(self) -> bool:
+        """True where workers have parameters of their own between averages."""
+        return bool(self.replica.apart_under)
+
+    def among(self, num_workers: int) -> "TrialSpec":
+        """Return the same run with so many workers in each lane."""
+        return self.model_copy(update={"workers": self.workers.model_copy(update={"count": num_workers})})
 
 
 class JobParts(Config):
@@ -293,6 +326,22 @@ class JobParts(Config):
         Priority.NORMAL, description="which jobs start before which; who may use which: docs/queue.md"
     )
     webhook: Webhook | None = None
+    params: dict[ParamPath, ParamRange] = Field(
+        default_factory=dict,
+        max_length=MAX_PARAMS,
+        description="fields that samples vary, by path: `workload.width`; each sample is a trial besides the arms",
+    )
+    sweep: SweepConfig | None = Field(None, description="how samples are drawn, ended early, and ranked")
+
+    @property
+    def sweep_config(self) -> SweepConfig:
+        """The sweep over `params`; its defaults where the job states none."""
+        return self.sweep or SweepConfig()
+
+    @property
+    def num_samples(self) -> int:
+        """Trials that are samples of `params`."""
+        return self.sweep_config.samples if self.params else 0
 
     def trial(self, arm: Arm, seed: int) -> TrialSpec:
         """Return the training run of an arm and a seed, with every override applied and no conflict looked for."""
@@ -325,4 +374,5 @@ class JobParts(Config):
             budget=self.budget,
             objective=self.objective,
             checkpoint=self.checkpoint,
+            rungs=self.sweep_config.rungs() if self.params else (),
         )

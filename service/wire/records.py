@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool
 
 from search.past_jobs.prior import NO_PRIOR, Prior
+from search.sweep.spec import SampleValues
 from search.types import Decision, Steer
 from service.job.parts import Direction
 from service.job.spec import JobSpec
@@ -184,6 +185,9 @@ class Bill(Record):
     absences: dict[Count, Count] = Field(
         default_factory=dict, description="averages that each worker missed, by its rank; none where none may be away"
     )
+    steps_by_workers: dict[Count, Count] = Field(
+        default_factory=dict, description="all steps taken, probes' included, by how many workers took them"
+    )
     by_option: dict[str, OptionBill] = Field(
         default_factory=dict, description="where exchanges or optimizers compete: each one's"
     )
@@ -247,6 +251,31 @@ class Divergence(Record):
     learning_rate: float = Field(description="that the stage began with")
 
 
+class RungReached(Record):
+    """A trial's first evaluation behind a rung; the answer says whether it goes on."""
+
+    kind: Literal["rung"] = "rung"
+    trial_id: str
+    rung: Count = Field(description="counts from 0")
+    step: Count = Field(description="committed steps")
+    seconds: float = Field(description="training clock")
+    bytes_sent: Count = Field(description="by one worker so far")
+    value: float | None = Field(description="of the objective's metric; null: it was not finite")
+
+
+class SampleDrawn(Record):
+    """The values of a sample that were learned from the trials before it; it trains once they are stored."""
+
+    kind: Literal["sample"] = "sample"
+    trial_id: str
+    values: SampleValues
+    drawn_by: str = Field(max_length=40)
+
+
+#: As hexadecimal digits.
+SHA256 = "^[0-9a-f]{64}$"
+
+
 class RunEnd(BaseModel):
     """The end of a run, and the state that gave the weights: as they are reported, and as they are shown."""
 
@@ -257,8 +286,18 @@ class RunEnd(BaseModel):
     )
     end_validation_metrics: dict[str, float | None] = Field(default_factory=dict, description="the same, by name")
     last_weights_url: str | None = Field(None, description="those of the end, where an earlier checkpoint was better")
+    weights_sha256: str | None = Field(None, pattern=SHA256, description="of the weights' file; null: not known")
+    last_weights_sha256: str | None = Field(None, pattern=SHA256, description="of those of the end, the same")
     ended_early: bool = Field(False, description="the job's patience was at its end before the budget was")
     divergence: Divergence | None = Field(None, description="of a run that diverged")
+
+
+class Origin(Record):
+    """The releases, the data and the weights of a run's result."""
+
+    versions: dict[str, str] = Field(description="of wiretune, torch and python, where it trained")
+    fingerprint: str = Field(description="hash of the first weights, and of the data's sizes and version")
+    weights: str | None = Field(None, description="SHA-256 of the weights file")
 
 
 class TrialFinished(Record, RunEnd):
@@ -271,6 +310,7 @@ class TrialFinished(Record, RunEnd):
     schedule: tuple[ScheduleEntry, ...] = Field(description="that led to the weights")
     bill: Bill
     weights_url: str | None
+    origin: Origin | None = Field(None, description="null: a driver of an earlier release does not say")
 
 
 class AttemptFinished(Record):
@@ -289,6 +329,8 @@ AnyRecord = Annotated[
     | StageClosed
     | Checkpointed
     | Searched
+    | RungReached
+    | SampleDrawn
     | TrialFinished
     | AttemptFinished,
     Field(discriminator="kind"),
@@ -316,6 +358,23 @@ class Acknowledgement(Record):
     steers: tuple[Steer, ...] = Field((), description="that hold for the stream's trial from its next stage on")
 
 
+class Sample(Record):
+    """A trial of a sweep, and the values that it sets in the job."""
+
+    number: Count = Field(description="counts from 0 within its job")
+    values: SampleValues | None = Field(description="by path; null: not drawn yet, it learns from those before it")
+    drawn_by: str | None = Field(description="sobol, random, qLogNEI or qLogNEHVI; null: not drawn yet")
+
+
+class MarkPoint(Record):
+    """A sample's measurement at a share of its budget; less is better in both."""
+
+    values: SampleValues
+    share: float
+    value: float
+    cost: float | None = None
+
+
 class ResumePoint(Record):
     """The point that a trial resumes from, and what past jobs know."""
 
@@ -324,6 +383,8 @@ class ResumePoint(Record):
     resume: dict[str, Any] | None
     prior: Prior = Field(NO_PRIOR, description="the past searches that its controller may learn from")
     steers: tuple[Steer, ...] = Field((), description="that hold for it from its next stage on")
+    sample: Sample | None = Field(None, description="the values that it sets in the job; null: it is an arm's")
+    pruned: StrictBool = Field(False, description="it was behind at a rung: it ends where it is")
 
 
 class AttemptBrief(Record):
@@ -339,3 +400,7 @@ class AttemptBrief(Record):
     control: Control
     trials: tuple[ResumePoint, ...] = ()
     trials_at_once: int | None = Field(None, description="that the queue has given room; null: as the driver finds")
+    num_workers: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="of each lane, which the queue has given room; null: as the job says"
+    )
+    seen: tuple[MarkPoint, ...] = Field((), description="what the sweep's samples measured, where later ones learn")

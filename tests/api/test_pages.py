@@ -1,18 +1,23 @@
 """The newcomers' pages do what they say, in front of a service whose jobs are run by a stand-in."""
 
+import re
+import shlex
 import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from api.cli.main import app
+from api.client import Client
 from api.http.openapi import EXAMPLE_JOB
 from service.control.listing import JobFilter
 from service.control.store import Store
 from service.job.states import JobState
 from tests.api.conftest import Reporting
-from tests.api.pages import run_console, run_python
+from tests.api.pages import ROOT, run_console, run_python
 
 
 @pytest.fixture
@@ -47,3 +52,34 @@ def test_the_page_for_curl_does_what_it_says(replaced: dict[str, str], tmp_path:
 
 def test_the_page_for_python_does_what_it_says(replaced: dict[str, str]) -> None:
     run_python("python.md", replaced)
+
+
+#: Commands of docs/faq.md that this service cannot answer, and the tests that run them.
+ELSEWHERE = {
+    "wiretune doctor --ray": "tests/end_to_end/test_doctor.py",
+    "wiretune logs JOB --follow": "tests/api/test_log_following.py",
+    "wiretune logs JOB": "tests/api/test_cli.py: the stand-in prints nothing",
+    "wiretune steer JOB --pin learning_rate=0.05": "tests/api/test_steering.py: this job is over",
+    "wiretune clean": "tests/api/test_clean.py: it asks",
+    "wiretune doctor": "tests/api/test_cli_first_day.py: it looks at the whole machine",
+}
+WORDS = {"KIND": "topk", "WORKLOAD": "digits-mlp"}
+
+
+def test_the_commands_of_the_failures_find_out(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIRETUNE_URL", live_url)
+    monkeypatch.setenv("WIRETUNE_API_KEY", key)
+    with Client(live_url, key) as client:
+        job, other = client.submit(EXAMPLE_JOB), client.submit(EXAMPLE_JOB)
+        for each in (job, other):
+            each.wait(timeout_s=60)
+    page = (ROOT / "docs" / "faq.md").read_text()
+    commands = set(re.findall(r"^\$ (wiretune .*)$", page, re.M))
+    assert commands >= ELSEWHERE.keys()
+
+    for command in sorted(commands - ELSEWHERE.keys()):
+        words = [(WORDS | {"JOB": job.id, "OTHER": other.id}).get(word, word) for word in shlex.split(command)[1:]]
+        done = CliRunner().invoke(app, words)
+
+        assert done.exit_code == 0, f"{command}: {done.output}"
+        assert done.output.strip()

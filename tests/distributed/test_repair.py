@@ -44,7 +44,8 @@ def _commit(group: Group, url: str) -> Any:
 
 
 def _export(group: Group, url: str) -> bytes:
-    return Path(group.export(f"{url}/weights.safetensors").removeprefix("file://")).read_bytes()
+    group.export(f"{url}/weights.safetensors")
+    return Path(url.removeprefix("file://"), "weights.safetensors").read_bytes()
 
 
 Act = Callable[[Group, str], Any]

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import socket
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,25 @@ def test_the_example_trains_to_a_good_held_out_accuracy(tmp_path, capsys, optimi
 
     accuracy = re.search(rf"120 steps of {optimizer}: held-out accuracy (\S+)", capsys.readouterr().out)
     assert accuracy is not None and float(accuracy[1]) > 0.9
+
+
+FOLLOWING = EXAMPLE.with_name("follow_schedule.py")
+
+
+def test_the_example_with_a_hook_follows_rates_and_levels(tmp_path, capsys, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    entries = (
+        Entry(step=0, num_steps=2, learning_rate=0.2, level=0.05),
+        Entry(step=2, num_steps=2, learning_rate=0.1, level=1.0),
+    )
+    path = tmp_path / "schedule.json"
+    path.write_text(Schedule(optimizer="sgd", num_steps=4, entries=entries).to_json())
+
+    runpy.run_path(str(FOLLOWING))["main"](path)
+
+    rates, levels = zip(*re.findall(r"rate (\S+), level (\S+)", capsys.readouterr().out), strict=True)
+    assert rates == ("0.2", "0.2", "0.1", "0.1")
+    assert levels == ("0.05", "0.05", "1", "1")

@@ -1,13 +1,15 @@
 """The learned schedule: a file, and the same values again in plain torch."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from schedulefree import AdamWScheduleFree, SGDScheduleFree
 
 from search.schedule import Schedule
-from search.schedule_file import Entry
+from search.schedule_file import Entry, Provenance, ScheduleFile, json_schema
+from trainers.segment import Segment
 
 
 @pytest.fixture
@@ -109,7 +111,8 @@ def test_torch_replays_the_schedule_with_schedule_free_optimizers(schedule, kind
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "wiretune.schedule/9"}, "format"),
+        ({"format": "wiretune.schedule/9"}, "of another release, whose `wiretune export` or newer reads it"),
+        ({"format": "somebody.else/1"}, "is this file a schedule of Wiretune"),
         ({"num_steps": 11}, "`num_steps` must be 10"),
         ({"entries": [{"step": 3, "num_steps": 10, "learning_rate": 0.1}]}, r"`entries\[0\].step` must be 0"),
         ({"entries": []}, "entries"),
@@ -140,3 +143,36 @@ def test_the_rates_of_an_own_optimizer_multiply_those_of_its_groups(schedule):
     schedule.model_copy(update={"optimizer": "own"}).scheduler(optimizer)
 
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.5 * RATES[0], 0.25 * RATES[0]])
+
+
+def test_a_ramp_ends_at_its_final_rate_to_the_bit():
+    entry = Entry(step=3, num_steps=7, learning_rate=0.3, final_learning_rate=0.1)
+
+    assert entry.learning_rate_at(9) == 0.1
+
+
+def test_rates_of_a_ramp_are_those_of_the_workers_to_the_bit():
+    entry = Entry(step=0, num_steps=7, learning_rate=0.3, final_learning_rate=0.1)
+    segment = Segment(num_steps=7, learning_rate=0.3, final_learning_rate=0.1)
+
+    assert [entry.learning_rate_at(step) for step in range(7)] == [segment.learning_rate_at(step) for step in range(7)]
+
+
+def test_a_file_says_where_it_is_from_and_a_later_release_may_say_more(schedule):
+    provenance = Provenance(job_id="j", job={"workload": {"kind": "digits-mlp"}}, arm="tuned", seed=1)
+    content = json.loads(schedule.model_copy(update={"provenance": provenance}).to_json())
+    content["provenance"]["weather"] = "fine"
+
+    assert Schedule.from_json(json.dumps(content)).provenance == provenance
+
+
+def test_a_jobs_schedule_leaves_out_where_it_is_from(schedule):
+    text = schedule.model_copy(update={"provenance": Provenance(job_id="j", job={}, arm="a", seed=0)}).to_json()
+
+    assert "provenance" not in ScheduleFile.from_json(text).to_json()
+
+
+def test_the_published_schema_is_that_of_the_code():
+    published = Path(__file__).parents[2] / "docs" / "schedule.schema.json"
+
+    assert json.loads(published.read_text()) == json_schema(), "run `make docs`"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from service.settings import Settings
+from service.settings import SECRETS_DIR, Settings
 
 COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
 
@@ -22,6 +22,28 @@ def test_the_compose_file_follows_the_compose_specification() -> None:
 def test_the_api_service_sets_only_variables_that_the_service_reads() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"]
 
-    assert set(services) == {"api", "head", "worker", "postgres", "prometheus"}
+    assert set(services) == {"api", "head", "worker", "worker-gpu", "postgres", "prometheus"}
     for name in services["api"]["environment"]:
-        assert name.removeprefix("WIRETUNE_").lower() in Settings.model_fields
+        assert name == SECRETS_DIR or name.removeprefix("WIRETUNE_").lower() in Settings.model_fields
+
+
+def test_no_secret_is_in_a_variable_and_each_is_a_file_that_secrets_sh_makes() -> None:
+    compose = yaml.safe_load(COMPOSE.read_text())
+    made = (COMPOSE.parent / "deploy" / "secrets.sh").read_text()
+
+    assert "PASSWORD}" not in COMPOSE.read_text()
+    used = {secret for service in compose["services"].values() for secret in service.get("secrets", ())}
+    assert used == set(compose["secrets"])
+    assert not [name for name in used if name not in made]
+
+
+def test_each_service_says_whether_it_is_healthy_and_workers_have_a_profile() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+
+    assert {name for name, service in services.items() if "healthcheck" not in service} == {"prometheus"}
+    assert {name: service["profiles"] for name, service in services.items() if "profiles" in service} == {
+        "worker": ["cpu"],
+        "worker-gpu": ["gpu"],
+        "prometheus": ["monitoring"],
+    }
+    assert services["worker"]["command"] == services["worker-gpu"]["command"]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from service.control.keys import server_secret
 from service.settings import Settings, refusals_of
 from service.wire.access import Role
 
@@ -85,3 +86,25 @@ def test_the_roles_of_groups_are_json(monkeypatch):
     monkeypatch.setenv("WIRETUNE_OIDC_ROLES", '{"staff": "submitter", "cn=root,dc=example": "admin"}')
 
     assert Settings().oidc_roles == {"staff": Role.SUBMITTER, "cn=root,dc=example": Role.ADMIN}
+
+
+def test_secrets_may_be_files_and_a_variable_comes_before_its_file(tmp_path, monkeypatch):
+    (tmp_path / "wiretune_database_url").write_text("postgresql://wiretune:secret@db/wiretune\n")
+    (tmp_path / "wiretune_secret").write_text("of all replicas\n")
+    (tmp_path / "ray_token").write_text("not one of ours")
+    monkeypatch.setenv("WIRETUNE_SECRETS_DIR", str(tmp_path))
+    monkeypatch.delenv("WIRETUNE_SECRET", raising=False)
+
+    assert Settings().database_url == "postgresql://wiretune:secret@db/wiretune"
+    assert server_secret(tmp_path / "state") == b"of all replicas"
+    monkeypatch.setenv("WIRETUNE_DATABASE_URL", "sqlite:///x.db")
+    assert Settings().database_url == "sqlite:///x.db"
+
+
+def test_a_format_of_logs_that_there_is_not_is_refused_with_those_that_there_are(monkeypatch):
+    monkeypatch.setenv("WIRETUNE_LOG_FORMAT", "xml")
+
+    with pytest.raises(ValidationError) as refusal:
+        Settings()
+
+    assert refusals_of(refusal.value) == ["WIRETUNE_LOG_FORMAT is 'xml'; allowed: text, json"]

@@ -10,8 +10,10 @@ from service.control.storage import Storage
 from service.errors import NotFound, Unavailable
 
 
-@pytest.fixture(params=["file://{}", "memory://{}"], ids=["file", "memory"])
+@pytest.fixture(params=["file://{}", "memory://{}", "s3://results{}"], ids=["file", "memory", "s3"])
 def storage(request, tmp_path):
+    if request.param.startswith("s3"):
+        request.getfixturevalue("s3")
     return Storage(request.param.format(tmp_path))
 
 
@@ -75,7 +77,9 @@ def test_a_results_folder_that_is_a_link_is_read(tmp_path):
     assert b"".join(storage.open("job-1", url).chunks()) == b"log"
 
 
-def test_a_write_that_fails_leaves_what_was_there(storage, monkeypatch):
+@pytest.mark.parametrize("root", ["file://{}", "memory://{}"], ids=["file", "memory"])  # S3 shows whole objects only
+def test_a_write_that_fails_leaves_what_was_there(root, tmp_path, monkeypatch):
+    storage = Storage(root.format(tmp_path))
     url = storage.log_url("job-1", 1)
     storage.write(url, b"before")
     filesystem, path = fsspec.url_to_fs(url)

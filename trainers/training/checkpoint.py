@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import fsspec
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors, save as save_tensors
 from torch import Tensor
 
+from trainers import filesystem
 from trainers.exchange.topology import Nodes, Topology
 from trainers.snapshot import Inheriting, Kept, State, Stateful, fit, load_scalars, part_of, scalars_of, tensors_of
 
@@ -60,12 +60,20 @@ def own_name(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
 
-def save(url: str, state: State, *, rank: int) -> list[Shard]:
-    """Write what `rank` writes of a checkpoint at the folder `url`; `commit_manifest` completes it."""
-    shards = [_write(url, own_name(rank), state.own)]
-    if rank == 0:
-        shards.append(_write(url, SHARED, state.shared))
-    return shards
+def packed(state: State, *, rank: int) -> dict[str, bytes]:
+    """Return what `rank` writes of a checkpoint, by file: a copy, which later steps do not change."""
+    files = {own_name(rank): _packed(state.own)}
+    return files | {SHARED: _packed(state.shared)} if rank == 0 else files
+
+
+def write(url: str, files: Mapping[str, bytes]) -> list[Shard]:
+    """Write a rank's `packed` files of a checkpoint at the folder `url`; `commit_manifest` completes it."""
+    for name, content in files.items():
+        filesystem.write(f"{url}/{name}", content)
+    return [
+        Shard(name=name, sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content))
+        for name, content in files.items()
+    ]
 
 
 def commit_manifest(url: str, shards: Iterable[Shard], nodes: Nodes | None = None) -> None:
@@ -74,7 +82,7 @@ def commit_manifest(url: str, shards: Iterable[Shard], nodes: Nodes | None = Non
     num_workers = len(shards) - 1
     nodes = nodes or Topology.stated(num_workers, 1).nodes
     manifest = Manifest(format=FORMAT, num_workers=num_workers, nodes=nodes, shards=shards)
-    write_bytes(f"{url}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
+    filesystem.write(f"{url}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
 
 
 def load(url: str, state: State, manifest: Manifest, *, rank: int) -> None:
@@ -114,14 +122,6 @@ def inherit(
                     raise CheckpointError(f"{url}/{own_name(rank)} has no {missing} for `{name}`") from missing
 
 
-def write_bytes(url: str, content: bytes) -> None:
-    """Write a file in one piece, and the folders above it."""
-    fs, path = fsspec.url_to_fs(url)
-    fs.makedirs(fs._parent(path), exist_ok=True)
-    with fs.transaction:  # local files appear under their name only when complete, as on object stores
-        fs.pipe_file(path, content)
-
-
 def read_tensors(url: str) -> dict[str, Tensor]:
     """Return the tensors of the safetensors file `url`; raises CheckpointError if it is missing or is none."""
     try:
@@ -136,10 +136,8 @@ def weights(tensors: Mapping[str, Tensor]) -> bytes:
     return save_tensors(_on_host(tensors))
 
 
-def _write(url: str, name: str, parts: Mapping[str, Stateful]) -> Shard:
-    content = save_tensors(_on_host(tensors_of(parts)), metadata={"scalars": json.dumps(scalars_of(parts))})
-    write_bytes(f"{url}/{name}", content)
-    return Shard(name=name, sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content))
+def _packed(parts: Mapping[str, Stateful]) -> bytes:
+    return save_tensors(_on_host(tensors_of(parts)), metadata={"scalars": json.dumps(scalars_of(parts))})
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -183,9 +181,7 @@ def _take(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], scalars:
 
 
 def _read_bytes(url: str) -> bytes:
-    fs, path = fsspec.url_to_fs(url)
     try:
-        content: bytes = fs.cat_file(path)
+        return filesystem.read(url)
     except (FileNotFoundError, IsADirectoryError) as error:
         raise CheckpointError(f"{url} is missing") from error
-    return content

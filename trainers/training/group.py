@@ -132,14 +132,22 @@ class Group(ABC):
         answers = self.call("save", url)
         commit_manifest(url, [Shard.model_validate(shard) for answer in answers for shard in answer], self.nodes)
 
+    def begin_save(self, url: str) -> None:
+        """Begin to write a checkpoint of the present state to the folder `url`; it is complete once `saved` says so."""
+        self.save(url)  # groups that cannot train meanwhile
+
+    def saved(self, url: str, within_s: float = 0.0) -> bool:
+        """Return whether the checkpoint that `begin_save` began at `url` is complete, within so many seconds."""
+        return True
+
     def load(self, url: str) -> None:
         """Go back to the checkpoint in the folder `url`."""
         self.call("load", url)
 
     def export(self, url: str) -> str:
-        """Write the evaluated weights as the safetensors file `url`, and return it."""
-        self.call("export", url)
-        return url
+        """Write the evaluated weights as the safetensors file `url`; return the file's SHA-256."""
+        digests = [digest for digest in self.call("export", url) if digest is not None]
+        return str(digests[0])
 
     def __enter__(self) -> Self:
         return self
@@ -251,7 +259,11 @@ class WorkerGroup(Group):
     def _start_and_connect(self, ranks: Collection[int]) -> None:
         for rank in ranks:
             self.start(rank)
+        self.await_places(ranks)
         self._connect(ranks)
+
+    def await_places(self, ranks: Collection[int]) -> None:
+        """Wait until `ranks`, which have been told to start, have a place. Processes of this machine always have."""
 
     def _connect(self, ranks: Collection[int]) -> None:
         """Have `ranks` build their replicas, and then all ranks meet."""

@@ -1,9 +1,11 @@
 """One rank of a data-parallel training run: state, segments, evaluation. Runs under any launcher."""
 
+import hashlib
 import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
@@ -13,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers import random_state
+from trainers import filesystem, random_state
 from trainers.exchange import pacing
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
@@ -83,6 +85,8 @@ class Replica:
         self._feed = feed.build(self.workload, config, num_workers)
         self._blocks = blocks.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
         self._single = EveryStep(DenseExchange(self._buffer, Connection(1, pacing.Unpaced(), Ledger())))
+        self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
+        self._upload: Future[list[Shard]] | None = None  # the last that was begun
         self._met_s = 0.0  # of the wire's seconds, those inside averages
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
@@ -198,7 +202,21 @@ class Replica:
 
     def save(self, url: str) -> list[Shard]:
         """Write this rank's part of a checkpoint at the folder `url`; `commit_manifest` completes it."""
-        return checkpoint.save(url, self._state, rank=self.rank)
+        return checkpoint.write(url, checkpoint.packed(self._state, rank=self.rank))
+
+    def begin_save(self, url: str) -> None:
+        """Begin to write this rank's part of a checkpoint: of the present state, while training goes on."""
+        self._upload = self._uploads.submit(checkpoint.write, url, checkpoint.packed(self._state, rank=self.rank))
+
+    def saved(self, within_s: float = 0.0) -> list[Shard] | None:
+        """Return what `begin_save` has written; None: it is not done within so many seconds. Raises what ended it."""
+        assert self._upload is not None, "no save was begun"
+        try:
+            return self._upload.result(within_s)
+        except TimeoutError:
+            if self._upload.done():  # the storage's own
+                raise
+            return None
 
     def load(self, url: str) -> None:
         """Go back to the checkpoint at the folder `url`; raises CheckpointError if it is damaged.
@@ -225,14 +243,19 @@ class Replica:
             )
         self._random.begin(self._fresh_seed())
 
-    def export(self, url: str) -> None:
-        """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
+    def export(self, url: str) -> str | None:
+        """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names.
+
+        Returns the file's SHA-256; other ranks return None.
+        """
         with model.lent(self.model, self._evaluated()):
-            if self.rank == self._present[0]:
-                # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
-                saved = self.model.state_dict().items()
-                tensors = {name: value.clone() for name, value in saved if isinstance(value, Tensor)}
-                checkpoint.write_bytes(url, checkpoint.weights(tensors))
+            if self.rank != self._present[0]:
+                return None
+            # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
+            saved = self.model.state_dict().items()
+            content = checkpoint.weights({name: value.clone() for name, value in saved if isinstance(value, Tensor)})
+            filesystem.write(url, content)
+            return hashlib.sha256(content).hexdigest()
 
     # -- training -------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import { duration, loss, number } from "../units.js";
 import { between } from "./axis.js";
-import { colour, joined, logAxis, look, tint } from "./look.js";
+import { colour, joined, logAxis, look, marked, tint } from "./look.js";
 
 const ON_THE_GRID = 300; // points of a mean over seeds
 
@@ -78,7 +78,7 @@ function labelOf(trials, validation) {
 function lines(series, name, { unit }) {
   const isTraining = name === "training";
   return joined(series, (each) => each.arm).map(({ first, ...line }) => ({
-    type: "scatter", mode: isTraining ? "lines" : "lines+markers", ...line, opacity: isTraining ? 0.4 : 1,
+    type: "scatter", mode: isTraining ? "lines" : marked(line.x), ...line, opacity: isTraining ? 0.4 : 1,
     name: first.arm, legendgroup: first.arm, showlegend: !isTraining, marker: { size: 5 },
     line: isTraining ? { color: colour(first.arm_index), width: 1 } : look(first, 2.2),
     hovertemplate: `%{text} ${name}: %{y:.4f}<br>%{x:.4~g} ${unit}<extra></extra>`,

@@ -1,7 +1,7 @@
 // Curves and schedules of several jobs over one another, along steps, seconds or bytes.
 
 import { duration, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
-import { colour, entry, logAxis, look } from "./look.js";
+import { colour, entry, logAxis, look, marked } from "./look.js";
 
 // The axes: how a line's points lie along one, and how it is written.
 export const AXES = {
@@ -80,7 +80,7 @@ export function overlaidLosses(training, validation, { axis, smoothing }) {
   };
   const thin = (line) => ({ type: "scatter", mode: "lines", opacity: 0.6, line: { color: colour(line.arm_index), width: 1 },
     ...middleOf(scaled(line.x), line, smoothing * (line.steps.at(-1) - line.steps[0])), ...hover(line, "training"), ...entry(line, false) });
-  const bold = (line) => ({ type: "scatter", mode: "lines+markers", x: scaled(line.x), y: line.values, line: look(line, 2.2), marker: { size: 5 },
+  const bold = (line) => ({ type: "scatter", mode: marked(line.x), x: scaled(line.x), y: line.values, line: look(line, 2.2), marker: { size: 5 },
     ...hover(line, "validation"), ...entry(line, true) });
   const ends = evaluated.map((line) => [line.label, line.values.findLast((value) => value !== null)]).filter(([, end]) => end !== undefined);
   return {

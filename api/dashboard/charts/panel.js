@@ -32,6 +32,7 @@ const isDark = matchMedia("(prefers-color-scheme: dark)");
 isDark.addEventListener("change", () => inSight.forEach((paint) => paint()));
 
 // A panel with a chart and its table. `draw` takes what makes the figure for a theme, and keeps the reader's zoom.
+// `close` ends what holds on to it once it is shown no more.
 // `tools` stand above the chart; `zoomed` hears the range of the x axis, null: all of it, when the reader changes it.
 export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   const chart = element("div", { class: "chart", role: "img", "aria-label": title });
@@ -111,9 +112,16 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     return { name: nameOf(), url: await (await load()).toImage(await picture(), frame(format)) };
   }
 
+  // The library keeps what it drew, and the listeners on it, until it is told.
+  function close() {
+    sight.unobserve(chart);
+    inSight.delete(chart);
+    if (drawn.make) window.Plotly?.purge(chart);
+  }
+
   painters.set(chart, { paint, drawnAs, isEmpty: () => make === null });
   sight.observe(chart);
-  return { body, draw };
+  return { body, draw, close };
 }
 
 // A menu of files; it closes once one was chosen, on Escape, and when the focus goes elsewhere.

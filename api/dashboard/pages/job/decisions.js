@@ -56,18 +56,25 @@ export function decisions(id, { held: choice, choose }) {
     more.textContent = `show the ${stages.length - newest.length} earlier stages`;
     sum.textContent = calibrationText(trial.calibration);
     patch(list, ...newest.map((stage) => cardOf(stage).body));
+    forget(new Set(newest.map(nameOf)));
     await Promise.all(newest.map((stage) => cardOf(stage).draw({ ...held, stage, levelName: trial.level_name })));
   }
 
+  // A page that is open all day holds no more than what it shows.
+  function forget(shown) {
+    for (const [name, { close }] of cards) if (!shown.has(name)) close(), cards.delete(name);
+    for (const key of posteriors.keys()) if (!shown.has(key.split(" ", 2).join(" "))) posteriors.delete(key);
+  }
+
   function cardOf(stage) {
-    const name = `${stage.trial_id} ${stage.stage}`;
+    const name = nameOf(stage);
     if (!cards.has(name)) cards.set(name, card(name, posteriorOf, choice));
     return cards.get(name);
   }
 
   // Those that come into sight in one moment are asked for together.
   function posteriorOf(stage) {
-    const key = `${stage.trial_id} ${stage.stage} ${stage.reason}`;
+    const key = `${nameOf(stage)} ${stage.reason}`;
     if (!posteriors.has(key)) {
       posteriors.set(key, new Promise((found, lost) => {
         wanted.push({ stage, found, lost });
@@ -100,6 +107,8 @@ export function decisions(id, { held: choice, choose }) {
 
   return { body, calibration: calibration.body, update, show };
 }
+
+const nameOf = (stage) => `${stage.trial_id} ${stage.stage}`;
 
 function card(name, posteriorOf, choice) {
   const head = element("div", {});
@@ -135,6 +144,7 @@ function card(name, posteriorOf, choice) {
       write(next.stage, next.levelName, next.isTraining);
       return look();
     },
+    close: chart.close,
   };
 }
 

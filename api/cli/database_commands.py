@@ -1,0 +1,54 @@
+"""`wiretune backup`, `restore` and `migrate`: all that a service knows, in a folder and back, and at a new release."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from api.cli.terminal import AsJson, print_json, read_settings, refusals
+from service.control import backup as backups, database
+from service.control.store import Store
+
+app = typer.Typer()
+
+
+@app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a new one; it will hold secrets")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy database, secrets and local results into FOLDER, also while the service runs."""
+    with refusals():
+        made = backups.back_up(read_settings(), folder)
+    if as_json:
+        print_json(made)
+        return
+    typer.echo(f"backup of {made.database} at {made.revision} in {folder}")
+    if not made.has_files:
+        typer.echo(f"not in it: the files at {made.storage_url}; keep versions of them there")
+
+
+@app.command()
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="of a backup")], as_json: AsJson = False
+) -> None:
+    """Put a backup into an empty state dir and database; its jobs go on when `wiretune serve` starts there."""
+    with refusals():
+        made = backups.restore(read_settings(), folder)
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(f"restored the backup of {made.made_at:%Y-%m-%d %H:%M} UTC; `wiretune serve` goes on with its jobs")
+
+
+@app.command()
+def migrate(as_json: AsJson = False) -> None:
+    """Bring the database to this release's schema, made if need be, and end: a step before replicas start."""
+    settings = read_settings()
+    with refusals(), closing(Store.open(settings)):
+        revision, _ = database.revisions(settings.resolved_database_url)
+    if as_json:
+        print_json({"revision": revision})
+    else:
+        typer.echo(f"the database is at revision {revision}")

@@ -1,0 +1,224 @@
+"""What would one do instead, with the same steps, tuning included? Written from the rows of suite/.
+
+    python benchmarks/equal_cost.py run   [--tasks ...] [--steps 300 1000] [--seeds 0 1 2]    what is missing; hours
+    python benchmarks/equal_cost.py table                                                     writes equal_cost.md
+
+A budget is a number of optimizer steps, and whatever an arm tries is taken from it. `suite/rivals.py` says what each
+rival does. An arm that begins with a guess has three: right, ten times too low, ten times too high. Losses are of the
+validation set, in % above the best of a grid that nobody is charged for. A run that ends 50 % above or worse counts as
+lost, and as 50 %. Arms are compared where all of them have a run: the same task, seed and budget.
+"""
+
+import argparse
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from suite.excess import Row, above, references, rows
+
+PAGE = Path(__file__).parent / "equal_cost.md"
+OURS = "one job (`bo`)"
+GUESS = "one guess, with a decay"
+GUESSES = ("10x low", "right", "10x high")
+#: Rows' names of arms that begin with a guess, and of those that take none.
+GUESSED = ("Optuna", "ASHA", "PBT", "PB2", "GreedyLR")
+BLIND = {"AutoLRS": "AutoLRS", "Prodigy, cosine": "Prodigy", "Schedule-Free": "Schedule-Free, default rate"}
+LOST = 0.5
+#: How much more than the best rival of a task one job may lose, of the mean loss.
+GOAL = 0.03
+
+
+class Cell(NamedTuple):
+    """Where arms meet: a task and a seed, from one guess."""
+
+    task: str
+    seed: int
+    guess: str
+
+
+Losses = dict[str, dict[Cell, float]]  # by arm, in shares above the reference
+
+
+def losses(known: Sequence[Row], steps: int) -> Losses:
+    """Return each arm's losses; an arm without a guess has the same one for all three."""
+    reference, found = references(known, steps), dict[str, dict[Cell, float]]()
+    for row in known:
+        if row["steps"] == steps and row["task"] in reference and (named := _arm(row)):
+            arm, guesses = named
+            loss = min(above(row.get("exported", row["loss"]), reference[row["task"]]), LOST)
+            found.setdefault(arm, {}).update({Cell(row["task"], row["seed"], guess): loss for guess in guesses})
+    return _met(found)
+
+
+def _arm(row: Row) -> tuple[str, Sequence[str]] | None:
+    """Return the arm of a row and the guesses that it stands for; None for the grid, and what is no arm here."""
+    if row["what"] == "search":
+        return OURS, (row["arm"],)
+    if row["what"] == "guess":
+        return GUESS, (row["arm"],)
+    if row["what"] == "rival" and row["arm"] in BLIND:
+        return BLIND[row["arm"]], GUESSES
+    name, _, guess = row["arm"].partition(", ")
+    return (name, (guess,)) if row["what"] == "rival" and name in GUESSED else None
+
+
+def _met(found: Losses) -> Losses:
+    """Return the losses of the cells that all arms share; an arm of fewer than half the most cells waits."""
+    most = max((len(cells) for arm, cells in found.items() if arm not in (OURS, GUESS)), default=0)
+    arms = {arm: cells for arm, cells in found.items() if len(cells) >= most / 2}
+    shared = set.intersection(*(set(cells) for cells in arms.values())) if arms else set()
+    return {arm: {cell: cells[cell] for cell in sorted(shared)} for arm, cells in arms.items()}
+
+
+class Standing(NamedTuple):
+    """How an arm did at a budget: shares above the reference."""
+
+    arm: str
+    mean: float
+    ours: float  # the mean of one job in the same cells
+    lost: int
+    runs: int
+    beaten: float  # share of runs in which one job ends lower
+
+
+def standings(found: Losses) -> list[Standing]:
+    """Return how each arm did, the lowest mean first; one guess stands there once for each guess."""
+    arms = dict(found)
+    for cells in [arms.pop(GUESS)] if GUESS in arms else []:
+        for guess in GUESSES:
+            arms[f"{GUESS}, {guess}"] = {cell: loss for cell, loss in cells.items() if cell.guess == guess}
+    return sorted((_standing(arm, cells, found[OURS]) for arm, cells in arms.items()), key=lambda each: each.mean)
+
+
+def _standing(arm: str, cells: Mapping[Cell, float], ours: Mapping[Cell, float]) -> Standing:
+    return Standing(
+        arm,
+        statistics.fmean(cells.values()),
+        statistics.fmean(ours[cell] for cell in cells),
+        sum(loss >= LOST for loss in cells.values()),
+        len(cells),
+        math.nan if arm == OURS else statistics.fmean(ours[cell] < loss for cell, loss in cells.items()),
+    )
+
+
+def by_task(found: Losses) -> dict[str, tuple[float, str, float]]:
+    """Return for each task the mean of one job, and its best rival with the mean of that."""
+    means: dict[str, dict[str, float]] = {}
+    for arm, cells in found.items():
+        for task in {cell.task for cell in cells}:
+            inside = [loss for cell, loss in cells.items() if cell.task == task]
+            means.setdefault(task, {})[arm] = statistics.fmean(inside)
+    rivals = {task: {arm: mean for arm, mean in arms.items() if arm != OURS} for task, arms in means.items()}
+    best = {task: min(arms, key=arms.__getitem__) for task, arms in rivals.items()}
+    return {task: (means[task][OURS], best[task], rivals[task][best[task]]) for task in sorted(means)}
+
+
+def behind(found: Losses) -> dict[str, tuple[float, str]]:
+    """Return the tasks on which one job ends more than the goal above the best rival: by how much, and which."""
+    gaps = {task: ((1 + ours) / (1 + best) - 1, rival) for task, (ours, rival, best) in by_task(found).items()}
+    return {task: gap for task, gap in gaps.items() if gap[0] > GOAL}
+
+
+# -- the page ----------------------------------------------------------------------------------------------
+
+
+def verdict(known: Sequence[Row], steps: int) -> str:
+    """Return in a sentence or two what one job loses at a budget."""
+    found = losses(known, steps)
+    standing = standings(found)
+    lower = [each.arm for each in standing if each.mean < each.ours]
+    often = [f"{each.arm} ({1 - each.beaten:.0%})" for each in standing if each.beaten < 1 / 2]
+    who = f"{_and(lower)} {'ends' if len(lower) == 1 else 'end'} lower" if lower else "nothing ends lower"
+    mostly = f"; in more than half of the runs it ends higher than {_and(often)}" if often else ""
+    worse, tasks = behind(found), by_task(found)
+    return (
+        f"At {steps:,} steps {who} on the mean than one job from the same guesses{mostly}; on {len(worse)} of "
+        f"{len(tasks)} tasks the best rival of that task is more than {GOAL:.0%} better."
+    )
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def summary(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
+    """Yield a table with an arm per line: at each budget its mean, lost runs, and how often one job ends lower."""
+    met = {steps: losses(known, steps) for steps in all_steps}
+    found = {steps: {each.arm: each for each in standings(arms)} for steps, arms in met.items() if arms}
+    yield "| | " + " | ".join(f"{steps:,} steps: mean, lost, one job lower" for steps in found) + " |"
+    yield "| --- |" + " --- |" * len(found)
+    arms = dict.fromkeys(arm for standings in found.values() for arm in standings)
+    for arm in arms:
+        name = f"**{arm}**" if arm == OURS else arm
+        yield f"| {name} | " + " | ".join(_told(arms.get(arm)) for arms in found.values()) + " |"
+
+
+def _told(standing: Standing | None) -> str:
+    if standing is None:
+        return "not run"
+    beaten = "" if math.isnan(standing.beaten) else f", {standing.beaten:.0%}"
+    return f"{100 * standing.mean:+.1f} %, {standing.lost} of {standing.runs}{beaten}"
+
+
+def tasks_table(known: Sequence[Row], steps: int) -> Iterator[str]:
+    """Yield a table with a task per line: one job, the best of the rivals there, and by how much one job loses."""
+    yield "| task | one job | best rival there | its loss | one job loses by |"
+    yield "| --- | --- | --- | --- | --- |"
+    for task, (ours, rival, best) in by_task(losses(known, steps)).items():
+        gap = (1 + ours) / (1 + best) - 1
+        told = f"**{100 * gap:.1f} %**" if gap > GOAL else (f"{100 * gap:.1f} %" if gap > 0 else "-")
+        yield f"| {task} | {100 * ours:+.1f} % | {rival} | {100 * best:+.1f} % | {told} |"
+
+
+def missing(known: Sequence[Row], all_steps: Sequence[int]) -> list[str]:
+    """Return what has no row yet, so that a reader knows what a table leaves out."""
+    wanted, found = {OURS, GUESS, *GUESSED, *BLIND.values()}, []
+    for steps in all_steps:
+        run = {named[0] for row in known if row["steps"] == steps and (named := _arm(row))}
+        found += [f"{arm} at {steps:,} steps" for arm in sorted(wanted - run)]
+    return found
+
+
+def page(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of equal_cost.md."""
+    yield "# Equal cost: what one would do instead"
+    yield ""
+    yield " ".join(verdict(known, steps) for steps in all_steps if losses(known, steps))
+    yield "A best rival is chosen afterwards, task by task; nobody knows it before."
+    yield (
+        "The docstring of `equal_cost.py` has the rules. `python benchmarks/equal_cost.py table` writes this page from "
+        "`suite/rows.jsonl`."
+    )
+    yield from ("", "Validation loss in % above the best of a grid that nobody is charged for:", "")
+    yield from summary(known, all_steps)
+    for steps in all_steps:
+        if found := losses(known, steps):
+            cells = next(iter(found.values()))
+            seeds = sorted({cell.seed for cell in cells})
+            yield from ("", f"## {steps:,} steps, task by task", "")
+            told = ", ".join(map(str, seeds))
+            yield f"{len({cell.task for cell in cells})} tasks, seeds {told}, three guesses: {len(cells)} runs an arm."
+            yield from ("", *tasks_table(known, steps))
+    yield from ("", "## What is missing", "", *(f"- {each}" for each in missing(known, all_steps) or ["nothing"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("--tasks", nargs="+")
+    parser.add_argument("--steps", nargs="+", type=int, default=(300, 1000))
+    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    given = parser.parse_args()
+    if given.what == "run":
+        from suite.run import TASKS, run  # torch and the rivals, which a table needs not
+
+        for what in ("grid", "grid", "guess", "search", "rivals"):
+            run(what, given.tasks or tuple(TASKS), given.steps, given.seeds, (0, 1))
+    PAGE.write_text("\n".join(page(rows(), given.steps)) + "\n")
+    print("\n".join(summary(rows(), given.steps)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""One report of all that is recorded, with what we lose in its first paragraph.
+
+    make bench SIZE=smoke|default|full              two minutes, half an hour, hours: what is recorded is not run again
+    python benchmarks/report.py run SIZE            the same
+    python benchmarks/report.py write               report.md and report.html, and the figures of README and docs
+
+Races keep their rows in files of their own (`RECORDS`). What other programs print is a row of `programs.jsonl`, with
+the machine, its load and the date; a program that a size has run within `FRESH_DAYS` is not run again. Figures of
+README and docs stand between two comments, and only this program writes there; a test compares them.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equal_cost
+from contest import auto_table, time_table
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+PROGRAMS = HERE / "programs.jsonl"
+FRESH_DAYS = 1
+STEPS = (300, 1000)
+Row = dict[str, Any]
+
+
+class Program(NamedTuple):
+    """A program and its words, and the seconds after which it is given up."""
+
+    words: str
+    limit_s: float
+    question: str
+
+
+SMOKE = (
+    Program("start_up.py", 400, "how long does the service take to start"),
+    Program("time_to_loss.py smoke", 900, "do all arms of the race to a loss train"),
+)
+DEFAULT = (
+    *SMOKE,
+    Program("kernels.py", 300, "how fast are the exchange's kernels beside a copy"),
+    Program("controller.py", 600, "how good is the controller beside rivals, in simulations"),
+    Program("recovery.py", 600, "how long does training stand still when a worker is killed"),
+    Program("overheads.py", 600, "what does training wait for besides training"),
+    Program("equal_cost.py run --steps 300 --seeds 0 --tasks tumours-perceptron wines-perceptron", 1200, "equal cost"),
+)
+HOURS = 24 * 3600
+FULL = (
+    *DEFAULT,
+    Program("equal_cost.py run", HOURS, "equal cost, all tasks"),
+    Program("time_to_loss.py run", HOURS, "time to a loss, all networks"),
+    *(Program(f"links.py {what}", HOURS, "exchanges on links") for what in ("rates", "reach", "pace", "bytes")),
+    *(Program(f"methods.py {what}", HOURS, "all methods") for what in ("rates", "run", "pace")),
+    Program("auto.py run", HOURS, "exchanges that compete"),
+    Program("search_pays.py run", HOURS, "does the search pay on the built-in workloads"),
+)
+SIZES = {"smoke": SMOKE, "default": DEFAULT, "full": FULL}
+#: Files of rows, and the program that writes each.
+RECORDS = {
+    "suite/rows.jsonl": "equal_cost.py run",
+    "time_to_loss.jsonl": "time_to_loss.py run",
+    "links.jsonl": "links.py",
+    "methods.jsonl": "methods.py",
+    "auto.jsonl": "auto.py run",
+    "search_pays.jsonl": "search_pays.py run",
+    "chaos.jsonl": "chaos.py",
+    "soak.jsonl": "soak.py",
+}
+#: Pages with figures of this report.
+PAGES = ("README.md", "docs/auto.md")
+
+
+# -- running -----------------------------------------------------------------------------------------------
+
+
+def run(size: str) -> int:
+    """Run what the size asks for and is not fresh; returns how many programs failed."""
+    num_failed = 0
+    for program in SIZES[size]:
+        if any(row["words"] == program.words and _is_fresh(row) for row in read(PROGRAMS)):
+            continue
+        row = measure(program)
+        num_failed += row["status"] != 0
+        with PROGRAMS.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(f"{program.words}: {'failed' if row['status'] else 'done'} after {row['seconds']:.0f} s", flush=True)
+    return num_failed
+
+
+def _is_fresh(row: Row) -> bool:
+    return row["status"] == 0 and date.fromisoformat(row["date"]) > date.today() - timedelta(days=FRESH_DAYS)
+
+
+def measure(program: Program) -> Row:
+    """Run the program from the checkout, and return what it printed with the machine and the load before it."""
+    load, begin = os.getloadavg()[0], time.monotonic()
+    command = [sys.executable, str(HERE / program.words.split()[0]), *program.words.split()[1:]]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"}
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=program.limit_s, check=False
+        )
+        status, output = done.returncode, done.stdout or done.stderr
+    except subprocess.TimeoutExpired:
+        status, output = -1, f"given up after {program.limit_s:.0f} s"
+    return {
+        "words": program.words,
+        "question": program.question,
+        "status": status,
+        "output": output[-6000:],
+        "seconds": round(time.monotonic() - begin, 1),
+        "load": round(load, 1),
+        "machine": machine(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def machine() -> str:
+    """Return the processor, its cores, the memory, and the versions that figures depend on."""
+    names = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    versions = ", ".join(f"{name} {version(name)}" for name in ("wiretune", "torch", "ray", "botorch"))
+    processor = names[0] if names else platform.machine()
+    return f"{processor}, {os.cpu_count()} cores, {memory:.0f} GiB; Python {platform.python_version()}, {versions}"
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def report() -> Iterator[str]:
+    """Yield the lines of report.md."""
+    known = equal_cost.rows()
+    yield "# Benchmark report"
+    yield from ("", f"**What we lose.** {' '.join(losses(known))}")
+    yield ""
+    yield f"Written on {datetime.now(UTC).date()} by `make bench`, from recorded rows alone. Written on: {machine()}."
+    yield from ("", "## Equal cost", "", *figures("equal-cost"))
+    yield from (
+        "",
+        "[Task by task](equal_cost.md).",
+        "",
+        "## Exchanges that compete, on real links",
+        "",
+        *figures("auto"),
+    )
+    if raced := list(time_table.table(read(HERE / "time_to_loss.jsonl"))):
+        yield from ("", "## Time to a loss", *raced)
+    yield from ("", "## What is recorded", "", *records())
+    yield from ("", "## What is missing", "", *(f"- {each}" for each in missing(known) or ["nothing"]))
+    yield from ("", "## What other programs printed")
+    for row in {row["words"]: row for row in read(PROGRAMS) if row["status"] == 0}.values():
+        yield from (
+            "",
+            f"### {row['question']}?",
+            "",
+            f"`python benchmarks/{row['words']}`, {row['date']}, load {row['load']}",
+        )
+        yield from (f"before it, {row['seconds']:.0f} s; {row['machine']}.", "", "```", row["output"].rstrip(), "```")
+
+
+def losses(known: Sequence[Row]) -> Iterator[str]:
+    """Yield sentences that say where something else is better."""
+    for steps in STEPS:
+        yield equal_cost.verdict(known, steps)
+    slower = [verdict[0] for verdict in _auto_verdicts() if not verdict[3].endswith(": holds")]
+    if slower:
+        where = ", ".join(slower)
+        yield f"`auto` takes more than 5 % longer than the best single exchange, chosen afterwards, with {where}."
+
+
+def figures(name: str) -> list[str]:
+    """Return the lines of a block of figures: its table, and the command that writes it."""
+    if name == "equal-cost":
+        command, lines = "equal_cost.py table", list(equal_cost.summary(equal_cost.rows(), STEPS))
+    else:
+        command = "auto.py table"
+        lines = ["| link | best exchange alone | `auto` used mostly | `auto` / best: at most 1.05? |"]
+        lines += ["| --- | --- | --- | --- |", *(f"| {' | '.join(verdict[:4])} |" for verdict in _auto_verdicts())]
+    return [*lines, "", f"(`python benchmarks/{command}`)"]
+
+
+def _auto_verdicts() -> list[list[str]]:
+    """Return what became of the claim on each link where an option got there by itself, slow links first."""
+    rows = read(HERE / "auto.jsonl")
+    races = [auto_table.each_race(rows, key) for key in dict.fromkeys(map(auto_table.race_of, rows))]
+    raced = [race for race in races if auto_table.best_option(race) is not None]
+    return [auto_table.verdict(race) for race in sorted(raced, key=lambda race: race[0]["mbps"] or math.inf)]
+
+
+def records() -> Iterator[str]:
+    """Yield a table of the files of rows: how many, of which days, seeds and loads."""
+    yield "| rows | how many | days | seeds | load | command |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name, command in RECORDS.items():
+        rows = read(HERE / name)
+        days = sorted({_day(row) for row in rows} - {""})
+        seeds = sorted({row["seed"] for row in rows if "seed" in row})
+        loads = [row["load"] for row in rows if row.get("load") is not None]
+        cells = (
+            f"{len(rows):,}",
+            " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "-",
+            ", ".join(map(str, seeds)) or "-",
+            f"{min(loads):.1f} to {max(loads):.1f}" if loads else "counts steps",
+        )
+        yield f"| `{name}` | {' | '.join(cells)} | `python benchmarks/{command}` |"
+
+
+def _day(row: Row) -> str:
+    if "date" in row:
+        return str(row["date"])[:10]
+    return str(datetime.fromtimestamp(row["at"], UTC).date()) if "at" in row else ""
+
+
+def missing(known: Sequence[Row]) -> list[str]:
+    """Return what the report would need for a full size and has no row for."""
+    run_before = {row["words"] for row in read(PROGRAMS) if row["status"] == 0}
+    found = [
+        f"no rows in `{name}`: `python benchmarks/{command}`"
+        for name, command in RECORDS.items()
+        if not read(HERE / name)
+    ]
+    found += [f"`python benchmarks/{each.words}` has not run" for each in DEFAULT if each.words not in run_before]
+    return [*equal_cost.missing(known, STEPS), *found]
+
+
+def with_figures(text: str) -> str:
+    """Return a page's text with its blocks of figures as the rows have them now."""
+    return re.sub(
+        r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)",
+        lambda found: f"{found[1]}\n" + "\n".join(figures(found[2])) + f"\n\n{found[3]}",
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def write() -> None:
+    """Write the report, the page of equal cost, and the figures of README and docs."""
+    from markdown import markdown  # the set-up has it; a race on its own needs it not
+
+    equal_cost.PAGE.write_text("\n".join(equal_cost.page(equal_cost.rows(), STEPS)) + "\n")
+    text = "\n".join(report()) + "\n"
+    (HERE / "report.md").write_text(text)
+    style = "<style>body{font:16px sans-serif;max-width:70em;margin:2em auto}td,th{padding:.3em 1em .3em 0}</style>"
+    body = markdown(text, extensions=["tables", "fenced_code"])
+    (HERE / "report.html").write_text(
+        f'<!doctype html><meta charset="utf-8"><title>Benchmark report</title>{style}\n{body}\n'
+    )
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(with_figures(path.read_text()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "write"))
+    parser.add_argument("size", nargs="?", choices=SIZES, default="smoke")
+    given = parser.parse_args()
+    num_failed = run(given.size) if given.what == "run" else 0
+    write()
+    return int(num_failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""Backup of a service, also while it runs: its database, its secrets, and files of a local storage; and restoring it.
+
+The folder of a backup holds `backup.json`, `database.sqlite` or `database.dump`, `secret` and `api_key`, and
+`storage/`. Files of a storage elsewhere, on S3 say, are left to its own versions: the backup names its URL.
+"""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import fsspec
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import JSON, Column, MetaData, String, Text, cast, func, inspect, make_url, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.control import database
+from service.errors import Unavailable
+from service.settings import Settings
+
+MANIFEST, FILES = "backup.json", "storage"
+_DATABASES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
+_PRIVATE = ("secret", "api_key")
+_TIMEOUT_S = 3600.0
+
+
+class Backup(BaseModel):
+    """A backup, as its folder says."""
+
+    made_at: datetime
+    wiretune: str
+    database: Literal["sqlite", "postgresql"]
+    revision: str | None
+    storage_url: str
+    has_files: bool
+
+
+def back_up(settings: Settings, folder: Path) -> Backup:
+    """Write a backup into `folder`, which is new or empty. Raises Unavailable, and says what to do.
+
+    Files are copied before the database and again after it. So each checkpoint that a row names is there, whether it
+    was written or removed meanwhile.
+    """
+    _prepare(folder)
+    url = settings.resolved_database_url
+    if not database.is_there(url):
+        raise Unavailable(f"there is no database at {make_url(url).render_as_string()}; check WIRETUNE_DATABASE_URL")
+    revision, _ = database.revisions(url)
+    is_local = _folder_of(settings.resolved_storage_url) is not None
+    _copy_files(settings, folder)
+    kind: Literal["sqlite", "postgresql"] = "sqlite" if database.is_sqlite(url) else "postgresql"
+    _dump(url, kind, folder / _DATABASES[kind])
+    _copy_files(settings, folder)
+    for name in _PRIVATE:
+        _copy_private(settings.state_dir / name, folder / name)
+    made = Backup(
+        made_at=datetime.now(UTC),
+        wiretune=version("wiretune"),
+        database=kind,
+        revision=revision,
+        storage_url=settings.resolved_storage_url,
+        has_files=is_local,
+    )
+    (folder / MANIFEST).write_text(made.model_dump_json(indent=2) + "\n")  # last: without it the folder is no backup
+    return made
+
+
+def restore(settings: Settings, folder: Path) -> Backup:
+    """Put a backup where `settings` say; its jobs go on once a service is started there.
+
+    Raises Unavailable where a service of these settings has anything already, or runs.
+    """
+    made = _read(folder)
+    url = settings.resolved_database_url
+    kind = "sqlite" if database.is_sqlite(url) else "postgresql"
+    if made.database != kind:
+        raise Unavailable(
+            f"the backup is of {made.database}, and WIRETUNE_DATABASE_URL names {kind}; restore it to one"
+        )
+    database.prepare_state_dir(settings)
+    with closing(database.lock(settings.state_dir / "service.lock", purpose="the service's state dir")):
+        _require_empty(settings)
+        _load(url, kind, folder / _DATABASES[kind])
+        place = _folder_of(settings.resolved_storage_url)
+        if made.has_files and place is not None:
+            shutil.copytree(folder / FILES, place, dirs_exist_ok=True)
+        _move_urls(url, made.storage_url.rstrip("/"), settings.resolved_storage_url.rstrip("/"))
+        for name in _PRIVATE:
+            _copy_private(folder / name, settings.state_dir / name)
+    return made
+
+
+def _prepare(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        is_empty = not any(folder.iterdir())
+    except OSError as error:
+        raise Unavailable(f"cannot write a backup into {folder}: {error.strerror}; name another folder") from error
+    if not is_empty:
+        raise Unavailable(f"{folder} is not empty; name a new folder for the backup")
+
+
+def _read(folder: Path) -> Backup:
+    try:
+        return Backup.model_validate_json((folder / MANIFEST).read_text())
+    except (OSError, ValidationError) as error:
+        raise Unavailable(f"{folder} holds no whole backup: it needs a valid {MANIFEST}") from error
+
+
+def _folder_of(storage_url: str) -> Path | None:
+    """Return the folder of a local storage; None: it is elsewhere."""
+    protocol, path = fsspec.core.split_protocol(storage_url)
+    return Path(path) if protocol in (None, "file", "local") else None
+
+
+def _copy_files(settings: Settings, folder: Path) -> None:
+    """Copy files that are not there yet, or have changed; one that goes meanwhile is one that no row will name."""
+    source = _folder_of(settings.resolved_storage_url)
+    if source is None:
+        return
+    (folder / FILES).mkdir(exist_ok=True)
+    for root, _, names in os.walk(source):
+        target = folder / FILES / Path(root).relative_to(source)
+        for name in names:
+            _copy_changed(Path(root) / name, target / name)
+
+
+def _copy_changed(source: Path, target: Path) -> None:
+    try:
+        found = source.stat()
+        if target.exists() and (target.stat().st_size, target.stat().st_mtime_ns) == (found.st_size, found.st_mtime_ns):
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+    except FileNotFoundError:
+        target.unlink(missing_ok=True)
+    except OSError as error:
+        raise Unavailable(f"cannot copy {source} to {target}: {error.strerror}; the backup is not whole") from error
+
+
+def _copy_private(source: Path, target: Path) -> None:
+    if source.exists():
+        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(source.read_bytes())
+
+
+def _dump(url: str, kind: str, target: Path) -> None:
+    if kind == "postgresql":
+        _run_program("pg_dump", "--format=custom", f"--file={target}", "--dbname", url=url)
+        return
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{make_url(url).database}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(target)) as copy,
+        ):
+            source.backup(copy)  # one moment of the database, whoever writes
+    except sqlite3.Error as error:
+        raise Unavailable(f"the database could not be copied: {error}; try again") from error
+
+
+def _load(url: str, kind: str, source: Path) -> None:
+    if kind == "postgresql":
+        options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
+        _run_program("pg_restore", *options, str(source), "--dbname", url=url)
+    else:
+        shutil.copy(source, make_url(url).database or "")
+
+
+def _run_program(program: str, *arguments: str, url: str) -> None:
+    """Run a client program of PostgreSQL on the database; its password is no argument, which others could see."""
+    address = make_url(url).set(drivername="postgresql")
+    secret = {} if address.password is None else {"PGPASSWORD": str(address.password)}
+    plain = address.set(password=None).render_as_string().replace("+", "%20")  # libpq knows no other spaces
+    try:
+        done = subprocess.run(
+            [program, *arguments, plain], env=os.environ | secret, capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
+    except FileNotFoundError as error:
+        raise Unavailable(f"`{program}` is not installed; it comes with PostgreSQL's client programs") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"`{program}` did not end within {_TIMEOUT_S / 60:.0f} minutes; run it by hand") from error
+    if done.returncode:
+        raise Unavailable(f"`{program}` failed: {done.stderr.strip()}")
+
+
+def _require_empty(settings: Settings) -> None:
+    url = settings.resolved_database_url
+    if database.is_sqlite(url):
+        is_empty = not database.is_there(url)
+    else:
+        is_empty = _on(url, lambda connection: not inspect(connection).get_table_names())
+    if not is_empty:
+        place = make_url(url).render_as_string()
+        raise Unavailable(f"the database {place} is not empty; restore into a new one: set WIRETUNE_STATE_DIR or _URL")
+
+
+def _move_urls(url: str, old: str, new: str) -> None:
+    """Make rows name the files where they are now."""
+    if old == new:
+        return
+
+    def move(connection: Any) -> None:
+        found = MetaData()
+        found.reflect(connection)
+        for table in found.sorted_tables:
+            for column in table.columns:
+                if isinstance(column.type, JSON | String | Text):
+                    connection.execute(_moving(column, old, new, is_typed=connection.dialect.name == "postgresql"))
+
+    _on(url, move)
+
+
+def _moving(column: Column[Any], old: str, new: str, *, is_typed: bool) -> Any:
+    text = cast(column, Text)
+    moved: Any = func.replace(text, f"{old}/", f"{new}/")
+    moved = cast(moved, column.type) if is_typed else moved  # SQLite keeps JSON as text, and would make it a number
+    return update(column.table).where(text.contains(f"{old}/", autoescape=True)).values({column: moved})
+
+
+def _on(url: str, ask: Callable[[Any], Any]) -> Any:
+    engine = database.connect(url)
+    try:
+        with engine.begin() as connection:
+            return ask(connection)
+    except SQLAlchemyError as error:
+        raise Unavailable(
+            f"the database does not answer: {database.said(error)}; check WIRETUNE_DATABASE_URL"
+        ) from error
+    finally:
+        engine.dispose()

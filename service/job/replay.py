@@ -1,0 +1,85 @@
+"""The job that trains again what a schedule was learned in, step for step, without a search."""
+
+from typing import Any
+
+from search.schedule_file import Provenance, RecordedSchedule, ScheduleFile
+from service.job.spec import JobSpec
+from trainers.spec.ranges import Range
+
+_PARTS = ("workload", "partition", "optimizer", "exchange", "sync", "activations", "blocks")
+_SHARED = ("workers", "link", "accumulate", "clip", "precision")
+
+
+def replayed(recorded: RecordedSchedule) -> JobSpec:
+    """Return the job: the arm and the seed of the schedule, its values step by step, its number of steps.
+
+    Raises ValueError for a schedule that does not say where it is from, or whose run cannot be repeated by steps alone.
+    """
+    origin = recorded.provenance
+    if origin is None:
+        raise ValueError(
+            "`provenance` is missing: the file does not say which job it was learned in. An earlier release wrote it; "
+            "export it again, or follow it by `controller: {kind: schedule, path: ...}`"
+        )
+    spec = JobSpec.model_validate(origin.job)
+    arms = {arm.name: arm for arm in spec.arms}
+    if origin.arm not in arms:
+        raise ValueError(f"`provenance.arm` must be one of {', '.join(arms)}, the job's arms, got {origin.arm!r}")
+    if spec.lanes.after == "batch":
+        raise ValueError(
+            "`provenance.job.lanes.after` is `batch`: workers joined in the middle of that run, which a schedule does "
+            "not repeat; follow it by `controller: {kind: schedule, path: ...}` with as many workers as it ended with"
+        )
+    replica = spec.trial(arms[origin.arm], origin.seed).replica
+    job: dict[str, Any] = {part: getattr(replica, part).model_dump(mode="json") for part in _PARTS}
+    for each in replica.ranges():
+        # A level stands at its end, which sizes what the exchange keeps; that of each step is the schedule's.
+        _put(job, each.field, each.high if each.name == "level" else _first(recorded, each))
+    job |= {name: spec.model_dump(mode="json")[name] for name in _SHARED}
+    return JobSpec.model_validate(
+        job
+        | {
+            "name": f"replay of {origin.job_id}",
+            "controller": {"kind": "schedule", "schedule": _values_alone(recorded)},
+            "arms": [{"name": origin.arm}],
+            "seeds": [origin.seed],
+            "budget": {"steps": recorded.num_steps},
+            "objective": spec.objective.model_copy(update={"patience": None, "min_delta": 0.0}).model_dump(mode="json"),
+            "checkpoint": {"export": "last"},
+        }
+    )
+
+
+def differences(before: Provenance, now: Provenance) -> str:
+    """Return in a sentence whether a replay ended with the weights of the run it repeats, and what may explain it."""
+    if before.weights is None or now.weights is None:
+        return "replayed; the schedule does not say which weights its run ended with, so they cannot be compared"
+    if before.weights == now.weights:
+        return f"replayed: the weights are the same, bit for bit (sha256 {now.weights[:12]})"
+    other = [
+        f"{name} was {then} and is {now.versions.get(name)}"
+        for name, then in before.versions.items()
+        if now.versions.get(name) != then
+    ]
+    if before.fingerprint != now.fingerprint:
+        other.append("the first weights, or the data, are others")
+    why = "; ".join(other) or "releases and data are the same: it trained on a GPU, or its budget read a clock"
+    return f"replayed: the weights differ ({why})"
+
+
+def _values_alone(recorded: RecordedSchedule) -> dict[str, Any]:
+    return recorded.model_dump(mode="json", include={*ScheduleFile.model_fields})
+
+
+def _first(recorded: RecordedSchedule, searched: Range) -> Any:
+    """Return the first value of what was searched; of an optimizer that lost, whatever is in the range."""
+    return recorded.entry_at(0).values.get(searched.name, searched.pair[0])
+
+
+def _put(job: dict[str, Any], field: str, value: Any) -> None:
+    """Set the field at a path such as `optimizer/options/0/momentum`."""
+    *path, last = field.split("/")
+    place: Any = job
+    for name in path:
+        place = place[int(name)] if isinstance(place, list) else place[name]
+    place[last] = value

@@ -1,0 +1,57 @@
+"""The report is made of recorded rows, and README's and docs' figures are those of the report."""
+
+from pathlib import Path
+
+import equal_cost
+import pytest
+import report
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("page", report.PAGES)
+def test_the_figures_of_a_page_are_those_of_the_rows(page: str) -> None:
+    text = (ROOT / page).read_text()
+
+    assert "<!-- figures: " in text
+    assert report.with_figures(text) == text, "run `python benchmarks/report.py write`"
+
+
+@pytest.mark.parametrize("name", ["equal-cost", "auto"])
+def test_the_report_has_the_same_figures(name: str) -> None:
+    assert "\n".join(report.figures(name)) in (ROOT / "benchmarks/report.md").read_text()
+
+
+def test_what_we_lose_stands_in_the_first_paragraph() -> None:
+    _, first, *_ = (ROOT / "benchmarks/report.md").read_text().split("\n\n")
+
+    assert first.startswith("**What we lose.**")
+    assert all(sentence in first for sentence in report.losses(equal_cost.rows()))
+
+
+def row(what: str, arm: str, loss: float, seed: int = 0) -> equal_cost.Row:
+    rate = {"rate": 0.1} if what == "grid" else {}
+    return {"what": what, "arm": arm, "task": "digits", "steps": 300, "seed": seed, "loss": loss} | rate
+
+
+def rows(*, ours: float, rival: float) -> list[equal_cost.Row]:
+    searched = [row("search", guess, ours) for guess in equal_cost.GUESSES]
+    guessed = [row("guess", guess, 2.0) for guess in equal_cost.GUESSES]
+    return [row("grid", "linear", 1.0), *searched, *guessed, row("rival", "Prodigy, cosine", rival)]
+
+
+def test_a_rival_without_a_guess_meets_one_job_from_each_guess() -> None:
+    found = equal_cost.losses(rows(ours=1.1, rival=1.2), 300)
+
+    assert found["Prodigy"] == pytest.approx(dict.fromkeys(found[equal_cost.OURS], 0.2))
+
+
+def test_a_lost_run_counts_as_much_as_any_other_lost_run() -> None:
+    worst = max(each.mean for each in equal_cost.standings(equal_cost.losses(rows(ours=1.1, rival=1e9), 300)))
+
+    assert worst == equal_cost.LOST
+
+
+def test_a_verdict_names_what_ends_lower() -> None:
+    assert "Prodigy ends lower" in equal_cost.verdict(rows(ours=1.1, rival=1.05), 300)
+    assert "nothing ends lower" in equal_cost.verdict(rows(ours=1.1, rival=1.2), 300)

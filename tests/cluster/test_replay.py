@@ -1,0 +1,70 @@
+"""A searched run, and the job that its schedule makes: with two real workers it ends with the same weights."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search.schedule_file import Provenance, RecordedSchedule
+from service.cluster import trial
+from service.job.replay import differences, replayed
+from service.job.spec import JobSpec
+from service.wire.records import TrialFinished
+from tests.small_trials import Memory
+from trainers.training.group import ProcessGroup
+
+JOB = {
+    "workload": {"kind": "digits-mlp"},
+    "optimizer": {"kind": "sgd", "momentum": [0.5, 0.95]},
+    "controller": {"kind": "bo", "max_search_fraction": 0.4},
+    "budget": {"steps": 137},
+    "objective": {"every": 13},
+    "checkpoint": {"export": "last"},
+    "seeds": [3],
+}
+
+
+def _train(spec: JobSpec, folder: Path) -> TrialFinished:
+    sink, run = Memory(), next(spec.trials())
+    with ProcessGroup(run.replica, 2) as group:
+        trial.train(run, group, sink, trial_id="t", storage_url=str(folder))
+    [finished] = sink.of(TrialFinished)
+    assert isinstance(finished, TrialFinished)
+    return finished
+
+
+def _recorded(spec: JobSpec, finished: TrialFinished) -> RecordedSchedule:
+    assert finished.origin is not None
+    arm = next(spec.trials())
+    return RecordedSchedule(
+        optimizer=arm.replica.optimizer.kind,
+        num_steps=finished.bill.steps,
+        entries=tuple(entry.model_dump() for entry in finished.schedule),
+        provenance=Provenance(
+            job_id="j", job=spec.model_dump(mode="json"), arm=arm.arm, seed=arm.seed, **finished.origin.model_dump()
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        {"kind": "threshold", "density": [0.01, 0.2]},
+        pytest.param({"kind": "none"}, marks=pytest.mark.long),
+        pytest.param({"kind": "powersgd", "rank": [1, 4]}, marks=pytest.mark.long),
+    ],
+    ids=lambda exchange: exchange["kind"],
+)
+def test_the_replay_of_a_searched_run_ends_with_its_weights_bit_for_bit(tmp_path: Path, exchange: Any) -> None:
+    spec = JobSpec.model_validate(JOB | {"exchange": exchange})
+    finished = _train(spec, tmp_path / "first")
+    recorded = RecordedSchedule.from_json(_recorded(spec, finished).to_json())
+    again = _train(replayed(recorded), tmp_path / "again")
+
+    weights = [next((tmp_path / each).rglob("weights.safetensors")) for each in ("first", "again")]
+    assert any(entry.final_learning_rate is not None for entry in finished.schedule)  # there was a ramp to repeat
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert again.origin == finished.origin
+    assert again.bill.steps_search == 0 < finished.bill.steps_search
+    assert recorded.provenance is not None
+    assert "bit for bit" in differences(recorded.provenance, recorded.provenance)

@@ -1,0 +1,108 @@
+"""A backup of a live service, restored in a fresh place: every job is there and goes on from its checkpoint."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from api.cli import main
+from service.control import backup
+from service.control.processes import wait_until
+from service.control.store import Store
+from service.errors import Unavailable
+from service.settings import Settings
+from service.wire.records import Bill
+from tests.contract.conftest import Driver, only
+from tests.patience import PATIENCE_S
+
+
+@pytest.fixture
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path, database_url: str) -> Settings:
+    """A fresh place: an empty state dir, and for PostgreSQL an empty database."""
+    url = request.getfixturevalue("empty_postgres_url") if database_url else ""
+    return Settings(state_dir=tmp_path / "elsewhere", database_url=url)
+
+
+def checkpointed(driver: Driver, settings: Settings) -> str:
+    """Have the driver close a stage with a checkpoint; return its URL."""
+    url = f"{settings.resolved_storage_url}/{driver.job_id}/attempt-1/{driver.trial_id}/000001-step-50"
+    folder = Path(url.removeprefix("file://"))
+    folder.mkdir(parents=True)
+    (folder / "state.safetensors").write_bytes(b"weights")
+    driver.decide(0, first_step=0)
+    driver.close(0, step=50, num_steps=50, bill=Bill(), resume={"checkpoint": url})
+    return url
+
+
+def test_a_job_of_a_live_service_goes_on_from_its_checkpoint_in_a_fresh_place(
+    store: Store, settings: Settings, driver: Driver, elsewhere: Settings, tmp_path: Path, spec
+) -> None:
+    url = checkpointed(driver, settings)
+    stop, acknowledged = threading.Event(), []
+
+    def submit() -> None:
+        while not stop.is_set():
+            acknowledged.append(store.add_job(spec)[0].id)
+
+    writer = threading.Thread(target=submit)
+    writer.start()
+    try:
+        wait_until(lambda: len(acknowledged) >= 3, timeout_s=PATIENCE_S)
+        before = set(acknowledged)
+        backup.back_up(settings, tmp_path / "backup")
+    finally:
+        stop.set()
+        writer.join()
+    backup.restore(elsewhere, tmp_path / "backup")
+
+    restored = Store.open(elsewhere)
+    try:
+        assert before and before <= {each.job_id for each in restored.backlog().waiting}
+        assert restored.token(driver.job_id, 1) == store.token(driver.job_id, 1)
+        restored.lose_attempt(driver.job_id, 1, reason="its cluster is gone")
+        restored.begin_attempt(driver.job_id)
+        [point] = restored.brief(driver.job_id, 2).trials
+        moved = point.resume["checkpoint"]
+        assert moved == url.replace(settings.resolved_storage_url, elsewhere.resolved_storage_url)
+        assert Path(moved.removeprefix("file://"), "state.safetensors").read_bytes() == b"weights"
+    finally:
+        restored.close()
+
+
+def test_a_backup_is_restored_into_an_empty_place_alone(
+    store: Store, settings: Settings, elsewhere: Settings, tmp_path: Path
+) -> None:
+    backup.back_up(settings, tmp_path / "backup")
+    backup.restore(elsewhere, tmp_path / "backup")
+
+    with pytest.raises(Unavailable, match="is not empty; restore into a new one"):
+        backup.restore(elsewhere, tmp_path / "backup")
+    with pytest.raises(Unavailable, match="is not empty; name a new folder"):
+        backup.back_up(settings, tmp_path / "backup")
+
+
+@only("sqlite")
+def test_half_a_backup_is_none(settings: Settings, elsewhere: Settings, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "backup").mkdir()
+
+    with pytest.raises(Unavailable, match=r"holds no whole backup: it needs a valid backup\.json"):
+        backup.restore(elsewhere, tmp_path / "backup")
+
+
+@only("sqlite")
+def test_the_commands_say_what_they_did_and_the_folder_is_its_owners_alone(
+    store: Store, settings: Settings, elsewhere: Settings, tmp_path: Path, monkeypatch
+) -> None:
+    run: Callable[..., object] = CliRunner().invoke
+    monkeypatch.setenv("WIRETUNE_STATE_DIR", str(settings.state_dir))
+    made = run(main.app, ["backup", str(tmp_path / "backup"), "--json"])
+    monkeypatch.setenv("WIRETUNE_STATE_DIR", str(elsewhere.state_dir))
+    restored = run(main.app, ["restore", str(tmp_path / "backup")])
+
+    assert json.loads(made.stdout)["database"] == "sqlite", made.stderr
+    assert "goes on with its jobs" in restored.stdout, restored.stderr
+    assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
+    assert (elsewhere.state_dir / "secret").read_text() == (settings.state_dir / "secret").read_text()

@@ -1,0 +1,183 @@
+"""deploy/kuberay is what Kubernetes and KubeRay accept, and names what the service and Ray have."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from service.settings import SECRETS_DIR, Settings
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+KUBERAY = DEPLOY / "kuberay"
+#: A folder with KubeRay's `ray.io_rayclusters.yaml`, from its Helm chart or its repository.
+CRDS = "WIRETUNE_KUBERAY_CRDS"
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+BASE = [
+    document
+    for path in sorted((KUBERAY / "base").glob("*.yaml"))
+    if path.name != "kustomization.yaml"
+    for document in documents(path.read_text())
+]
+
+
+@pytest.fixture(scope="module")
+def overlay(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The example overlay with secrets that `deploy/secrets.sh` made, as kustomize builds it."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs `kubectl` on the PATH, which has kustomize")
+    copy = shutil.copytree(KUBERAY, tmp_path_factory.mktemp("kuberay") / "kuberay")
+    place = copy / "overlays" / "example"
+    subprocess.run(["sh", str(DEPLOY / "secrets.sh")], cwd=place, check=True)
+    built = subprocess.run(["kubectl", "kustomize", str(place)], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return documents(built.stdout)
+
+
+def kind(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    [one] = [each for each in found if each["kind"] == name]
+    return one
+
+
+def refuse_unknown(schema: Any) -> Any:
+    """Return a CRD's schema as strict as the API server is asked to be: an unknown field is a fault."""
+    if isinstance(schema, list):
+        return [refuse_unknown(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    strict = {key: refuse_unknown(value) for key, value in schema.items()}
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string"]}
+    if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        strict["additionalProperties"] = False
+    return strict
+
+
+@pytest.mark.parametrize(
+    "document",
+    [each for each in BASE if each["kind"] != "RayCluster"],
+    ids=lambda each: f"{each['kind']}-{each['metadata']['name']}",
+)
+def test_kubernetes_takes_each_object_of_the_base(document: dict[str, Any]) -> None:
+    kubernetes_validate.validate(document, "1.32", strict=True)
+
+
+def test_kubernetes_takes_each_object_of_the_overlay(overlay: list[dict[str, Any]]) -> None:
+    for document in overlay:
+        if document["kind"] != "RayCluster":
+            kubernetes_validate.validate(document, "1.32", strict=True)
+
+
+def test_kubernetes_takes_the_pods_of_the_ray_cluster(overlay: list[dict[str, Any]]) -> None:
+    for cluster in (kind(BASE, "RayCluster"), kind(overlay, "RayCluster")):
+        for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
+            template = group["template"]
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"} | template["metadata"]}
+            kubernetes_validate.validate(pod | {"spec": template["spec"]}, "1.32", strict=True)
+
+
+@pytest.mark.skipif(CRDS not in os.environ, reason=f"needs KubeRay's CRDs in the folder that {CRDS} names")
+def test_kuberay_takes_the_ray_cluster(overlay: list[dict[str, Any]]) -> None:
+    crd = yaml.safe_load((Path(os.environ[CRDS]) / "ray.io_rayclusters.yaml").read_text())
+    [found] = [each for each in crd["spec"]["versions"] if each["name"] == "v1"]
+    schema = refuse_unknown(found["schema"]["openAPIV3Schema"])
+    schema["properties"]["metadata"] = {"type": "object"}
+
+    for cluster in (kind(BASE, "RayCluster"), kind(overlay, "RayCluster")):
+        jsonschema.validate(cluster, schema)
+
+
+def test_the_overlay_puts_its_image_into_every_container_of_ours(overlay: list[dict[str, Any]]) -> None:
+    images: list[str] = []
+    json.loads(json.dumps(overlay), object_hook=lambda each: images.append(each["image"]) if "image" in each else each)
+
+    assert set(images) == {"registry.example/wiretune:0.1.0", "redis:7.4"}
+
+
+def test_every_secret_and_claim_that_a_pod_mounts_is_there(overlay: list[dict[str, Any]]) -> None:
+    made = {each["metadata"]["name"]: each.get("data", {}) for each in overlay if each["kind"] == "Secret"}
+    claims = {each["metadata"]["name"] for each in overlay if each["kind"] == "PersistentVolumeClaim"}
+    ray = kind(overlay, "RayCluster")["spec"]
+    password = ray["gcsFaultToleranceOptions"]["redisPassword"]["valueFrom"]["secretKeyRef"]
+    asked: list[dict[str, Any]] = []
+    json.loads(json.dumps(overlay), object_hook=lambda each: asked.append(each) or each)
+
+    assert {each["secretName"] for each in asked if "secretName" in each} <= made.keys()
+    assert {each["claimName"] for each in asked if "claimName" in each} <= claims
+    assert set(made[ray["authOptions"]["secretName"]]) == {"auth_token"}
+    assert password["key"] in made[password["name"]]
+    assert set(made["wiretune"]) == {"wiretune_database_url", "wiretune_secret"}
+
+
+def test_the_api_sets_only_variables_that_the_service_reads() -> None:
+    pod = kind(BASE, "Deployment")["spec"]["template"]["spec"]
+    names = {each["name"] for container in (*pod["initContainers"], *pod["containers"]) for each in container["env"]}
+
+    known = {f"WIRETUNE_{name.upper()}" for name in Settings.model_fields} | {SECRETS_DIR, "FORWARDED_ALLOW_IPS"}
+    assert names <= known
+
+
+def test_only_pods_of_ours_the_operator_and_callers_of_the_api_are_let_in() -> None:
+    inside, api = (each["spec"] for each in BASE if each["kind"] == "NetworkPolicy")
+    parts = [each["metadata"]["labels"] for each in _templates()]
+
+    assert all(labels["app.kubernetes.io/part-of"] == "wiretune" for labels in parts)
+    assert len(inside["ingress"][0]["from"]) == 2 and "ports" in api["ingress"][0]
+
+
+def _templates() -> list[dict[str, Any]]:
+    cluster = kind(BASE, "RayCluster")["spec"]
+    pods = [kind(BASE, name)["spec"]["template"] for name in ("Deployment", "StatefulSet")]
+    return [*pods, cluster["headGroupSpec"]["template"], *(each["template"] for each in cluster["workerGroupSpecs"])]
+
+
+def test_the_commands_of_the_api_pod_run_as_host_processes(tmp_path: Path) -> None:
+    """Migrations run twice, as those of two replicas; `serve` is run by the end-to-end tests, from the compose file."""
+    pod = kind(BASE, "Deployment")["spec"]["template"]["spec"]
+    [migrate], [serve] = pod["initContainers"], pod["containers"]
+    (tmp_path / "wiretune_database_url").write_text(f"sqlite:///{tmp_path}/of-secret.db")
+    program = Path(sys.executable).parent / migrate["command"][0]
+    environment = os.environ | {SECRETS_DIR: str(tmp_path), "WIRETUNE_STATE_DIR": str(tmp_path / "state")}
+
+    said = [
+        subprocess.run([program, *migrate["command"][1:]], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+
+    assert said[0].stdout == said[1].stdout and "at revision" in said[0].stdout
+    assert (tmp_path / "of-secret.db").exists()
+    compose = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())
+    assert serve["command"] == compose["services"]["api"]["command"].split()
+
+
+@pytest.mark.ray
+def test_ray_start_has_the_parameters_of_the_ray_cluster() -> None:
+    from ray.scripts.scripts import start
+
+    known = {option.removeprefix("--") for each in start.params for option in each.opts}
+    cluster = kind(BASE, "RayCluster")["spec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    assert {name for group in groups for name in group["rayStartParams"]} <= known
+
+
+def test_the_secrets_are_made_once_and_each_is_another(tmp_path: Path) -> None:
+    for _ in range(2):
+        subprocess.run(["sh", str(DEPLOY / "secrets.sh")], cwd=tmp_path, check=True)
+        found = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+
+    names = ("ray_token", "database_password", "wiretune_secret", "redis_password")
+    assert len({found[name] for name in names}) == 4 and all(len(found[name]) == 64 for name in names)
+    assert found["wiretune_database_url"] == f"postgresql://wiretune:{found['database_password']}@postgres/wiretune"
+    assert (tmp_path / "secrets").stat().st_mode & 0o077 == 0

@@ -1,0 +1,58 @@
+"""What a schedule has to say of its run to be replayed, and what is said of a replay whose weights differ."""
+
+import pytest
+
+from search.schedule_file import Entry, Provenance, RecordedSchedule
+from service.job.replay import differences, replayed
+
+JOB = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 40}, "optimizer": {"kind": "sgd"}}
+VERSIONS = {"wiretune": "0.1.0", "torch": "2.13.0"}
+
+
+def _recorded(**provenance):
+    given = {"job_id": "j", "job": JOB, "arm": "tuned", "seed": 4, "versions": VERSIONS, "weights": "a" * 64}
+    entries = (Entry(step=0, num_steps=7, learning_rate=0.1),)
+    return RecordedSchedule(
+        optimizer="sgd", num_steps=7, entries=entries, provenance=Provenance(**(given | provenance))
+    )
+
+
+def test_a_replay_takes_the_steps_the_seed_and_the_values_of_the_schedule():
+    [trial] = replayed(_recorded()).trials()
+
+    assert trial.budget.steps == 7 and trial.budget.seconds is None
+    assert trial.replica.seed == 4
+    assert trial.controller.schedule.learning_rate_at(0) == 0.1
+
+
+def test_a_replay_has_the_parts_of_the_schedules_arm():
+    arm = {"name": "sparse", "exchange": {"kind": "topk", "density": [0.01, 0.1]}}
+    [trial] = replayed(_recorded(job=JOB | {"arms": [{"name": "tuned"}, arm]}, arm="sparse")).trials()
+
+    assert (trial.replica.exchange.kind, trial.replica.exchange.level) == ("topk", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("provenance", "message"),
+    [
+        ({"arm": "gone"}, "`provenance.arm` must be one of tuned, the job's arms, got 'gone'"),
+        ({"job": JOB | {"lanes": {"count": 2, "after": "batch"}}}, "workers joined in the middle of that run"),
+    ],
+)
+def test_a_run_that_cannot_be_repeated_by_steps_is_refused(provenance, message):
+    with pytest.raises(ValueError, match=message):
+        replayed(_recorded(**provenance))
+
+
+def test_a_schedule_of_an_earlier_release_is_refused_with_what_to_do():
+    with pytest.raises(ValueError, match=r"`provenance` is missing.*export it again"):
+        replayed(_recorded().model_copy(update={"provenance": None}))
+
+
+def test_weights_that_differ_are_explained_by_releases_and_data():
+    before = _recorded(fingerprint="x").provenance
+    now = before.model_copy(update={"weights": "b" * 64, "versions": VERSIONS | {"torch": "2.14.0"}})
+
+    assert differences(before, now) == "replayed: the weights differ (torch was 2.13.0 and is 2.14.0)"
+    assert "the first weights, or the data" in differences(before, now.model_copy(update={"fingerprint": "y"}))
+    assert "bit for bit" in differences(before, before)

@@ -1,0 +1,95 @@
+"""Reach files by URL: a local folder, S3, or what else fsspec has a driver for. All that is stored passes here.
+
+S3's keys and its endpoint come from where AWS's own tools find them (`AWS_*` variables, `~/.aws`), never from a URL.
+"""
+
+import errno
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import fsspec
+
+#: Protocols whose objects appear under their name once they are complete, and that have no folders.
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"}
+_S3 = ("s3://", "s3a://")
+_PART_BYTES = 32 << 20
+#: What S3 refuses for a moment (500, 503, no answer) is asked for so often, over half a minute at most.
+_S3_ATTEMPTS = 6
+_S3_OPTIONS = {
+    "use_listings_cache": False,  # other processes write what we list
+    "config_kwargs": {
+        "retries": {"mode": "standard", "total_max_attempts": _S3_ATTEMPTS},
+        "connect_timeout": 10,
+        "read_timeout": 60,
+    },
+}
+
+
+@contextmanager
+def reaching(url: str) -> Iterator[tuple[Any, str]]:
+    """Give the file system of `url`, and the path there. What fails is an OSError, whatever its driver calls it.
+
+    Raises ValueError for an unknown kind of URL, ImportError where its driver is not installed.
+    """
+    options = _S3_OPTIONS if is_s3(url) else {}
+    with as_os_error(url):
+        yield fsspec.url_to_fs(url, **options)
+
+
+@contextmanager
+def as_os_error(url: str) -> Iterator[None]:
+    """Raise what botocore says of `url`, such as that no server answers or that there is no key, as an OSError."""
+    try:
+        yield
+    except Exception as error:
+        if "botocore" not in sys.modules or not isinstance(error, sys.modules["botocore"].exceptions.BotoCoreError):
+            raise
+        kind = PermissionError if "Credential" in type(error).__name__ else OSError
+        raise kind(errno.EACCES if kind is PermissionError else errno.EIO, str(error), url) from error
+
+
+def is_s3(url: str) -> bool:
+    """Return whether `url` is on S3, or on a store that speaks its language."""
+    return url.startswith(_S3)
+
+
+def has_folders(filesystem: Any) -> bool:
+    """Return whether folders exist by themselves; in an object store they are parts of names."""
+    protocols = filesystem.protocol
+    return not _OBJECT_STORES.intersection((protocols,) if isinstance(protocols, str) else protocols)
+
+
+def write(url: str, content: bytes) -> None:
+    """Write a file, which appears under its name only when complete, and the folders above it.
+
+    A large one goes to S3 in parts, several at a time. Raises OSError: also where there is no bucket.
+    """
+    with reaching(url) as (filesystem, path):
+        if has_folders(filesystem):
+            _write_in_folder(filesystem, path, content)
+            return
+        try:
+            filesystem.pipe_file(path, content, **({"chunksize": _PART_BYTES} if is_s3(url) else {}))
+        except FileNotFoundError as error:
+            raise OSError(errno.EIO, f"there is no bucket (any more): {error}", url) from error
+
+
+def _write_in_folder(filesystem: Any, path: str, content: bytes) -> None:
+    partial = f"{path}.{secrets.token_hex(4)}.partial"
+    filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+    try:
+        filesystem.pipe_file(partial, content)
+        filesystem.mv(partial, path)
+    finally:
+        with suppress(FileNotFoundError):  # moved
+            filesystem.rm_file(partial)
+
+
+def read(url: str) -> bytes:
+    """Return a file's content. Raises FileNotFoundError, and OSError where storage fails."""
+    with reaching(url) as (filesystem, path):
+        content: bytes = filesystem.cat_file(path)
+    return content
