@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
-from api import calls, display
+from api import calls, display, plots
 from api.calls import Call
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -178,8 +178,19 @@ class Job(_Handle):
         """
         return display.frame(self._client.send(calls.table(self.id, arm=arm, seed=seed)), name)
 
-    def plot(self, name: str = "loss", *, x: display.Axis = "seconds") -> "Figure":
-        """Return a figure of metric `name` over `seconds` or the `step`, a line per trial."""
+    @overload
+    def plot(self) -> plots.Page: ...
+
+    @overload
+    def plot(self, name: str, *, x: display.Axis = "seconds") -> "Figure": ...
+
+    def plot(self, name: str | None = None, *, x: display.Axis = "seconds") -> "plots.Page | Figure":
+        """Return the job's page with all its charts, which a notebook shows, as `wiretune plot` writes it.
+
+        With a `name`: a figure of that metric over `seconds` or the `step`, a line per trial.
+        """
+        if name is None:
+            return plots.page(plots.plot(self._client, [self.id]))
         return display.figure(self.view, self.metrics(name), x)
 
     def download(
@@ -274,8 +285,18 @@ class AsyncJob(_Handle):
         """As `Job.frame`."""
         return display.frame(await self._client.send(calls.table(self.id, arm=arm, seed=seed)), name)
 
-    async def plot(self, name: str = "loss", *, x: display.Axis = "seconds") -> "Figure":
+    @overload
+    async def plot(self) -> plots.Page: ...
+
+    @overload
+    async def plot(self, name: str, *, x: display.Axis = "seconds") -> "Figure": ...
+
+    async def plot(self, name: str | None = None, *, x: display.Axis = "seconds") -> "plots.Page | Figure":
         """As `Job.plot`."""
+        if name is None:
+            asked = plots.calls_for([self.id])
+            answers = {path: await self._client.send(call) for path, call in asked.items()}
+            return plots.page(plots.answered([self.id], answers))
         return display.figure(self.view, await self.metrics(name), x)
 
     async def download(

@@ -13,22 +13,26 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel
 
-from api.assets import DASHBOARD, plotly_source
+from api import calls
+from api.assets import DASHBOARD, plotly_gzipped
 from api.calls import Call
-from api.client import Client
 from service.wire.views import EventKind, EventPage
 
+T = TypeVar("T")
 Picture = Literal["png", "svg"]
 #: Points of a series, as the page asks for them.
 _MAX_POINTS = 2000
+#: How high a cell of a notebook shows the page, which scrolls in it.
+_CELL_PX = 900
 _START = "offline.js"
 _PREFIX = "wiretune/"
 _IMPORTED = re.compile(r'(?:\bfrom |^import )"(\.[^"]*)"', re.MULTILINE)
@@ -42,6 +46,13 @@ class NoBrowser(Exception):
     """This machine has no Chromium, or it drew nothing."""
 
 
+class Sender(Protocol):
+    """The part of `Client` that a plot needs."""
+
+    def send(self, call: Call[T], /) -> T:
+        """Make a call and return its answer."""
+
+
 class Plot(NamedTuple):
     """A page to write: which one, of what, and the answers of the service that it is made of."""
 
@@ -51,23 +62,55 @@ class Plot(NamedTuple):
     answers: Mapping[str, Any]
 
 
-def plot(client: Client, job_ids: Sequence[str]) -> Plot:
+@dataclass(frozen=True)
+class Page:
+    """The page of a job in one file, which needs no service. A notebook shows it in the cell that returns it."""
+
+    title: str
+    html: str = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        style = f"width: 100%; height: {_CELL_PX}px; border: 0"
+        return f'<iframe title="{escape(self.title)}" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
+
+    def write_html(self, path: str | Path) -> None:
+        """Write the file, which any browser opens."""
+        Path(path).write_text(self.html, "utf-8")
+
+
+def plot(client: Sender, job_ids: Sequence[str]) -> Plot:
     """Return the page of the one job, or that of several jobs beside one another. Raises what `Client` raises."""
-    answers: dict[str, Any] = {"/v1/me": {"role": "viewer"}}  # whoever opens the file has no buttons
-    snapshots = [client.snapshot(each, max_points=_MAX_POINTS) for each in job_ids]
-    for job_id, snapshot in zip(job_ids, snapshots, strict=True):
-        answers[f"/v1/jobs/{job_id}/snapshot"] = _plain(snapshot)
-    first, *others = job_ids
+    return answered(job_ids, {path: client.send(call) for path, call in calls_for(job_ids).items()})
+
+
+def calls_for(job_ids: Sequence[str]) -> dict[str, Call[Any]]:
+    """Return the calls that a page of these jobs is made of, by their paths."""
+    first, *others = (f"/v1/jobs/{each}" for each in job_ids)
+    snapshots = {f"/v1/jobs/{each}/snapshot": calls.snapshot(each, max_points=_MAX_POINTS) for each in job_ids}
     if others:
-        answers[f"/v1/jobs/{first}/comparison"] = _plain(client.comparison(first, others))
-        return Plot("compare", ",".join(job_ids), "Comparison", answers)
-    stages = client.stages(first, with_posterior=True)
-    sent = client.metrics(first, "bytes_sent", max_points=_MAX_POINTS)
-    answers[f"/v1/jobs/{first}/stages"] = [_plain(each) for each in stages]
-    answers[f"/v1/jobs/{first}/metrics/bytes_sent"] = [_plain(each) for each in sent]
-    answers[f"/v1/jobs/{first}/events"] = _plain(client.send(_told(first)))
-    job = snapshots[0].job
-    return Plot("job", first, first if job is None else job.name, answers)
+        return {**snapshots, f"{first}/comparison": calls.comparison(job_ids[0], job_ids[1:])}
+    return {
+        **snapshots,
+        f"{first}/stages": calls.stages(job_ids[0], with_posterior=True),
+        f"{first}/metrics/bytes_sent": calls.metrics(job_ids[0], "bytes_sent", max_points=_MAX_POINTS),
+        f"{first}/events": _told(job_ids[0]),
+    }
+
+
+def answered(job_ids: Sequence[str], answers: Mapping[str, Any]) -> Plot:
+    """Return the page of these jobs, of the answers to `calls_for` them."""
+    held = {path: _plain(answer) for path, answer in answers.items()}
+    held["/v1/me"] = {"role": "viewer"}  # whoever opens the file has no buttons
+    if len(job_ids) > 1:
+        return Plot("compare", ",".join(job_ids), "Comparison", held)
+    [job_id] = job_ids
+    job = answers[f"/v1/jobs/{job_id}/snapshot"].job
+    return Plot("job", job_id, job_id if job is None else job.name, held)
+
+
+def page(plot: Plot) -> Page:
+    """Return the page for a notebook."""
+    return Page(plot.title, html(plot))
 
 
 def _told(job_id: str) -> Call[EventPage]:
@@ -89,7 +132,7 @@ def html(plot: Plot, *, now: datetime | None = None) -> str:
         "imports": imports,
         "held": held.replace("<", "\\u003c"),  # no text of a job ends the element
         "start": start,
-        "plotly": _data_url(plotly_source()),
+        "plotly": base64.b64encode(plotly_gzipped()).decode(),
     }
     frame = (DASHBOARD / "offline.html").read_text("utf-8")
     # In one pass: what is put in may look like a place itself.
@@ -142,8 +185,8 @@ def _content(url: str) -> bytes:
     return base64.b64decode(body) if head.endswith(";base64") else unquote_to_bytes(body)
 
 
-def _plain(view: BaseModel) -> Any:
-    return view.model_dump(mode="json")
+def _plain(answer: BaseModel | Sequence[BaseModel]) -> Any:
+    return answer.model_dump(mode="json") if isinstance(answer, BaseModel) else [_plain(each) for each in answer]
 
 
 def _modules() -> dict[str, str]:
@@ -170,11 +213,10 @@ def _policy(*scripts: str) -> str:
     digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
     hashes = " ".join(f"'sha256-{each}'" for each in digests)
     return (
-        f"default-src 'none'; script-src {hashes} data:; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src {hashes} data: blob:; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-def _data_url(source: str | bytes) -> str:
-    content = source.encode() if isinstance(source, str) else source
-    return f"data:text/javascript;base64,{base64.b64encode(content).decode()}"
+def _data_url(source: str) -> str:
+    return f"data:text/javascript;base64,{base64.b64encode(source.encode()).decode()}"

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import equal_cost
-from contest import auto_table
+from contest import auto_table, time_table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -44,8 +44,8 @@ class Program(NamedTuple):
 
 
 SMOKE = (
-    Program("start_up.py", 120, "how long does the service take to start"),
-    Program("equal_cost.py table", 60, "what would one do instead, at equal cost"),
+    Program("start_up.py", 400, "how long does the service take to start"),
+    Program("time_to_loss.py smoke", 900, "do all arms of the race to a loss train"),
 )
 DEFAULT = (
     *SMOKE,
@@ -59,6 +59,7 @@ HOURS = 24 * 3600
 FULL = (
     *DEFAULT,
     Program("equal_cost.py run", HOURS, "equal cost, all tasks"),
+    Program("time_to_loss.py run", HOURS, "time to a loss, all networks"),
     *(Program(f"links.py {what}", HOURS, "exchanges on links") for what in ("rates", "reach", "pace", "bytes")),
     *(Program(f"methods.py {what}", HOURS, "all methods") for what in ("rates", "run", "pace")),
     Program("auto.py run", HOURS, "exchanges that compete"),
@@ -68,6 +69,7 @@ SIZES = {"smoke": SMOKE, "default": DEFAULT, "full": FULL}
 #: Files of rows, and the program that writes each.
 RECORDS = {
     "suite/rows.jsonl": "equal_cost.py run",
+    "time_to_loss.jsonl": "time_to_loss.py run",
     "links.jsonl": "links.py",
     "methods.jsonl": "methods.py",
     "auto.jsonl": "auto.py run",
@@ -156,6 +158,8 @@ def report() -> Iterator[str]:
         "",
         *figures("auto"),
     )
+    if raced := list(time_table.table(read(HERE / "time_to_loss.jsonl"))):
+        yield from ("", "## Time to a loss", *raced)
     yield from ("", "## What is recorded", "", *records())
     yield from ("", "## What is missing", "", *(f"- {each}" for each in missing(known) or ["nothing"]))
     yield from ("", "## What other programs printed")

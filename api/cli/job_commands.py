@@ -126,7 +126,7 @@ def _with_code(spec: JobSpec, digest: str) -> JobSpec:
 def validate(job: JobFile, as_json: AsJson = False) -> None:
     """Check a job's file, and print it with every default filled in."""
     spec = read_job(job, as_json=as_json)
-    found = Validated(spec=spec, num_trials=len(list(spec.trials())), advice=advice(spec))
+    found = Validated(spec=spec, num_trials=spec.num_trials, advice=advice(spec))
     print_json(found if as_json else spec)
     if not as_json:
         print_advice(found.advice)

@@ -1,5 +1,6 @@
 """A job's result for a terminal and for scripts: schedules, bill, arms over seeds; every figure is the API's."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -13,8 +14,18 @@ from api.client import ApiError, Client
 from search.config import Budget
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
-from service.wire.records import Bill, ScheduleEntry
-from service.wire.views import Cost, Estimate, JobReport, JobView, Prices, ScheduleView, TrialReport, TrialView
+from service.wire.records import Bill, Sample, ScheduleEntry
+from service.wire.views import (
+    Cost,
+    Estimate,
+    JobReport,
+    JobView,
+    Prices,
+    ScheduleView,
+    SweepReport,
+    TrialReport,
+    TrialView,
+)
 
 
 class Result(BaseModel):
@@ -72,13 +83,53 @@ def _trial_summary(trial: TrialReport, entries: Sequence[ScheduleEntry]) -> dict
 
 def tables(found: Result) -> Iterator[Sheet]:
     """Yield what a person reads at the end of a job: schedules, the bill, and with several seeds every arm's means."""
+    sweep = found.report.sweep
+    if sweep is not None:
+        yield sweep_table(sweep)
+    # Of a sweep's samples only the best one's: each has a schedule, and nobody reads them all.
+    listed = {sweep.ranking[0].arm, *(arm.name for arm in found.job.spec.arms)} if sweep is not None else None
     for schedule in found.schedules:
-        yield schedule_table(found.name(schedule), schedule)
+        if listed is None or schedule.arm in listed:
+            yield schedule_table(found.name(schedule), schedule)
     yield bill_table(found.report, found.job.spec)
     if any(trial.bill.by_option for trial in found.report.trials):
         yield options_table(found.report, found.job.spec)
     if len(found.job.spec.seeds) > 1:
         yield arms_table(found.report)
+
+
+def sweep_table(sweep: SweepReport) -> Sheet:
+    """Return the ranking of a sweep, best first; a star is for those on the front."""
+    write = figures.size if sweep.cost == "bytes" else figures.seconds
+    costs = [f"{sweep.cost}"] if sweep.cost is not None else []
+    title = f"Ranking by {sweep.metric}{f' and {sweep.cost} (* on the front)' if costs else ''}"
+    if sweep.rungs:
+        title += f"; {figures.share(sweep.saved_share)} of all budgets saved by ending samples at rungs"
+    table = _table(title, "place", "trial", "state", "of its budget", sweep.metric, *costs, "values")
+    for each in sweep.ranking:
+        table.add_row(
+            f"{each.place}{' *' if costs and each.on_front else ''}",
+            each.arm,
+            each.status,
+            figures.share(each.share),
+            figures.loss(each.value),
+            *("-" if each.cost is None else write(each.cost) for _ in costs),
+            _values(each.sample),
+        )
+    return table
+
+
+def _values(sample: Sample | None) -> str:
+    if sample is None:
+        return "as the arm says"
+    if sample.values is None:
+        return "not drawn yet: it learns from the others"
+    return ", ".join(f"{path} {_value(value)}" for path, value in sample.values.items())
+
+
+def _value(value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return figures.number(value, 4) if is_number else json.dumps(value)
 
 
 def trials_table(found: Result) -> Sheet:
@@ -256,4 +307,4 @@ def crossing_lines(found: Result) -> Iterator[str]:
 
 
 def _table(title: str, *columns: str) -> Sheet:
-    return Sheet(*columns, title=title, left=("trial", "arm", "state", "option", "besides"))
+    return Sheet(*columns, title=title, left=("trial", "arm", "state", "option", "besides", "values"))

@@ -73,8 +73,8 @@ def trial_name(trial: TrialView | TrialReport | ScheduleView, spec: JobSpec) -> 
 
 def level_name(spec: JobSpec, arm: str) -> str:
     """Return what the arm's level is: `density` or `threshold`."""
-    found = next(each for each in spec.arms if each.name == arm)
-    return (found.exchange or spec.exchange).level_name
+    own = next((each.exchange for each in spec.arms if each.name == arm), None)  # a sample is no arm
+    return (own or spec.exchange).level_name
 
 
 def where_it_is(job: JobView) -> Iterator[str]:

@@ -33,14 +33,16 @@ function openSession(code) {
 
 export const signOut = () => send("/v1/sessions", {}, { method: "DELETE", timeoutMs: 10000 });
 
+const ABORTED = ["TimeoutError", "AbortError"]; // browsers differ
+
 // Raises NeedsKey, Refused with the problem's text, or what `fetch` raises if nothing answers in time.
 async function send(path, parameters, { timeoutMs, ...request }) {
   const pairs = Object.entries(parameters).flatMap(([name, value]) => [value ?? []].flat().map((each) => [name, each]));
   const query = new URLSearchParams(pairs);
-  const answer = await fetch(query.size ? `${path}?${query}` : path, {
-    ...request,
-    signal: AbortSignal.timeout(timeoutMs),
-  });
+  const answer = await fetch(query.size ? `${path}?${query}` : path, { ...request, signal: AbortSignal.timeout(timeoutMs) })
+    .catch((error) => {
+      throw ABORTED.includes(error.name) ? new Error(`The service has not answered within ${timeoutMs / 1000} s.`) : error;
+    });
   if (answer.status === 401) {
     caller = null;
     throw new NeedsKey((await problem(answer)).detail);

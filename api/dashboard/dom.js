@@ -94,7 +94,7 @@ export function table(caption, columns, rows, { note = null, key = (_, at) => at
   ]);
   return element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
     element("table", {},
-      element("caption", {}, caption),
+      element("caption", {}, element("span", {}, caption)),
       element("thead", {}, element("tr", {}, ...heads)),
       element("tbody", {}, ...body)));
 }

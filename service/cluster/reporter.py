@@ -105,14 +105,21 @@ class Reporter:
     said `cancel` or `fenced`, or has said nothing for `max_silence_s`.
     """
 
-    def __init__(self, door: Door, stream: str, *, max_silence_s: float, steers: tuple[Steer, ...] = ()) -> None:
-        self._steers = steers
+    def __init__(
+        self,
+        door: Door,
+        stream: str,
+        *,
+        max_silence_s: float,
+        steers: tuple[Steer, ...] = (),
+        asked: Control = Control.RUN,
+    ) -> None:
+        self._steers, self._asked = steers, asked
         self._door, self._stream, self._max_silence_s = door, stream, max_silence_s
         self._waiting: deque[AnyRecord] = deque()
         self._sending: tuple[AnyRecord, ...] = ()
         self._sequence = 0
         self._stopped: Stopped | None = None
-        self._asked = Control.RUN
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"reporter-{stream}", daemon=True)

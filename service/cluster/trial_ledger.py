@@ -122,6 +122,7 @@ class Progress(BaseModel):
     best: Best | None = None
     record: float | None = Field(None, description="the score that an evaluation has to be better than")
     num_stale: int = Field(0, description="evaluations in a row that were not, of steps taken back too")
+    num_rungs: int = Field(0, description="of the sweep's that the run has told of")
     diverged_step: int | None = Field(None, description="the step that the last commit diverged at, if one has")
     best_at: float = Field(0.0, description="share of the budget that was spent when a new best was last written")
     steady: tuple[str, ...] = Field(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from search.budget.link import StepCost
+from search.budget.spending import fraction_spent
 from search.protocol import Strategy
 from search.space import SearchSpace
 from search.types import Allowance, Course, Spent, Values
@@ -19,8 +20,8 @@ from service.cluster.reporter import Stopped
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.trial_ledger import OpenCommit, Progress
-from service.job.parts import TrialSpec
-from service.wire.records import AnyRecord, Billed, Checkpointed, Control
+from service.job.parts import LOSS, TrialSpec
+from service.wire.records import AnyRecord, Billed, Checkpointed, Control, RungReached
 from trainers.segment import Evaluation
 from trainers.training.group import Group, Recovery
 
@@ -181,6 +182,23 @@ class TrialState:
         evaluation = self.evaluate()
         self.progress.note_evaluation(self.judge.score(evaluation), min_delta=self.spec.objective.min_delta)
         self.recorder.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
+        self._tell_rungs(evaluation)
+
+    def _tell_rungs(self, evaluation: Evaluation) -> None:
+        """Tell of the rungs behind this evaluation, and wait for the word whether the run goes on."""
+        share = fraction_spent(self.spec.budget, self.spent())
+        while self.progress.num_rungs < len(self.spec.rungs) and self.spec.rungs[self.progress.num_rungs] <= share:
+            metric = self.spec.objective.metric
+            reached = RungReached(
+                trial_id=self.trial_id,
+                rung=self.progress.num_rungs,
+                step=self.progress.step,
+                seconds=self.seconds(),
+                bytes_sent=self.progress.bytes,
+                value=reports.finite(evaluation.loss if metric == LOSS else evaluation.metrics[metric]),
+            )
+            self.progress.num_rungs += 1
+            self.recorder.wait_for(reached)
 
     def evaluate_start(self) -> None:
         """Evaluate the state of the stage's checkpoint, which is in memory."""

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 
 from ray import tune
 
+from search.sweep.propose import Seen, propose
+from search.sweep.spec import SampleValues
 from service import tracing
 from service.cluster import trial
 from service.cluster.attempt import Hopeless, configure_process, is_wanted, last_line
@@ -13,7 +15,9 @@ from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
 from service.job.parts import TrialSpec, Workers
-from service.wire.records import AttemptBrief, ResumePoint
+from service.job.spec import NOT_DRAWN
+from service.job.sweep import sample_name
+from service.wire.records import AttemptBrief, Control, ResumePoint, SampleDrawn
 from trainers.training.call_results import WorkerFailed
 from trainers.training.elastic import ElasticGroup
 from trainers.training.group import Group
@@ -38,10 +42,13 @@ def _run(trial_id: str) -> None:
     if not is_wanted(brief, point):  # any more: the user has asked for an end while an earlier trial ran
         tune.report({"outcome": brief.control})
         return
-    reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s, steers=point.steers)
+    asked = Control.STOP if point.pruned else Control.RUN
+    reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s, steers=point.steers, asked=asked)
     num_workers = spec.lanes.count * spec.workers.count
     log.info("trial %s starts %d workers, lanes: %d", point.trial_id, num_workers, spec.lanes.count)
     try:
+        if point.sample is not None and point.sample.values is None:
+            spec = _learned(brief, point, reporter)
         with ExitStack() as lanes:
             with tracing.span("start workers", workers=num_workers):
                 group, *spare = [
@@ -83,8 +90,28 @@ def _that_outlives_workers(group: RayGroup, workers: Workers) -> Group:
     return ElasticGroup(group, least=workers.min, own_pace=workers.pace == "own")
 
 
-def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:
-    for point, spec in zip(brief.trials, brief.spec.trials(), strict=True):
+def _find(
+    brief: AttemptBrief, trial_id: str, learned: Mapping[str, SampleValues] = NOT_DRAWN
+) -> tuple[ResumePoint, TrialSpec]:
+    samples = [point.sample for point in brief.trials if point.sample is not None]
+    drawn = {sample_name(each.number): each.values for each in samples if each.values is not None}
+    for point, spec in zip(brief.trials, brief.spec.trials({**drawn, **learned}), strict=True):
         if point.trial_id == trial_id:
             return point, spec
     raise ValueError(f"job {brief.job_id} has no trial {trial_id!r}")
+
+
+def _learned(brief: AttemptBrief, point: ResumePoint, reporter: Reporter) -> TrialSpec:
+    """Draw a sample's values from what the others measured, have them stored, and return its training run."""
+    others = [each.sample for each in brief.trials if each.sample is not None and not each.finished]
+    number = point.sample.number if point.sample is not None else 0
+    proposed = propose(
+        brief.spec.params,
+        brief.spec.sweep_config,
+        number,
+        seen=[Seen(each.values, each.share, each.value, each.cost) for each in brief.seen],
+        pending=[each.values for each in others if each.values is not None and each.number < number],
+    )
+    log.info("trial %s draws its values by %s: %s", point.trial_id, proposed.drawn_by, proposed.values)
+    reporter.flush(SampleDrawn(trial_id=point.trial_id, values=proposed.values, drawn_by=proposed.drawn_by))
+    return _find(brief, point.trial_id, {sample_name(number): proposed.values})[1]

@@ -6,14 +6,14 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.control import divergence, jobs, points, queries, quotas, steers, transfer
+from service.control import divergence, jobs, points, queries, quotas, steers, sweeps, transfer
 from service.control.capacity import Size
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.points import Key
 from service.errors import Fenced
 from service.job.priority import Priority
 from service.job.states import ACTIVE, JobState
-from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Searched
+from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Sample, Searched
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
 _MAX_BACK_OFF_S = 60.0
@@ -116,7 +116,7 @@ def keep(trial: TrialRow, step: int, bill: Bill) -> None:
 
 def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
     """Return where each of the job's trials goes on from, what it learns from past jobs, and what people say."""
-    priors = transfer.kept(session, job.id)
+    priors, pruned = transfer.kept(session, job.id), sweeps.pruned_trials(session, job)
     return tuple(
         ResumePoint(
             trial_id=trial.id,
@@ -124,6 +124,8 @@ def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
             resume=resume_of(session, trial),
             prior=priors[trial.id],
             steers=steers.of_trial(session, job, trial.id),
+            sample=None if trial.sample is None else Sample.model_validate(trial.sample),
+            pruned=trial.id in pruned,
         )
         for trial in queries.trials(session, job.id)
     )

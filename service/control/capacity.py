@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from search.sweep.spec import SweepConfig
 from service.job.parts import Lanes, Workers
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -52,33 +53,34 @@ class Shape(NamedTuple):
     gpus: float
     lanes: int
     trials: int
+    at_once: int | None = None  # trials at a time at most, and any number below; None: all of them, or one
 
     @classmethod
     def of(cls, spec: JobSpec) -> "Shape":
         """Return the job's shape."""
-        return cls._of(spec.workers, spec.lanes, len(spec.arms) * len(spec.seeds))
+        at_once = spec.sweep_config.at_once if spec.params else None
+        return cls._of(spec.workers, spec.lanes, spec.num_trials, at_once)
 
     @classmethod
     def of_json(cls, spec: Mapping[str, Any]) -> "Shape":
         """Return the shape of a stored job without a look at all the rest, which takes a hundred times as long."""
         workers = Workers.model_validate(spec.get("workers", {}))
         lanes = Lanes.model_validate(spec.get("lanes", {}))
-        return cls._of(workers, lanes, len(spec.get("arms", [None])) * len(spec.get("seeds", [0])))
+        trials = len(spec.get("arms", [None])) * len(spec.get("seeds", [0]))
+        if not spec.get("params"):
+            return cls._of(workers, lanes, trials, None)
+        sweep = SweepConfig.model_validate(spec.get("sweep") or {})
+        return cls._of(workers, lanes, trials + sweep.samples, sweep.at_once)
 
     @classmethod
-    def _of(cls, workers: Workers, lanes: Lanes, trials: int) -> "Shape":
-        return cls(workers.count, workers.placed_together, workers.cpus, workers.gpus, lanes.count, trials)
+    def _of(cls, workers: Workers, lanes: Lanes, trials: int, at_once: int | None) -> "Shape":
+        return cls(workers.count, workers.placed_together, workers.cpus, workers.gpus, lanes.count, trials, at_once)
 
     @property
     def one(self) -> Size:
         """The size of one training run, in all its lanes."""
         num = self.num_workers * self.lanes
         return Size(num * self.cpus, num * self.gpus, num)
-
-    @property
-    def all(self) -> Size:
-        """The size of all training runs side by side."""
-        return self.one * self.trials
 
 
 def total(nodes: Sequence[Node]) -> Size:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.control import attempts, events, points, steers
+from service.control import attempts, events, points, steers, sweeps
 from service.control.columns import Sample
 from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
 from service.control.storage import Storage
@@ -28,6 +28,8 @@ from service.wire.records import (
     MetricPoints,
     ProbeDone,
     RunEnd,
+    RungReached,
+    SampleDrawn,
     Searched,
     StageClosed,
     StageDecided,
@@ -80,12 +82,15 @@ class Ingest:
 
     def _answer(self, stream: str, sequence: int) -> Acknowledgement:
         heard = steers.of_trial(self.session, self.job, stream)
-        return Acknowledgement(sequence=sequence, control=self._control(), steers=heard)
+        return Acknowledgement(sequence=sequence, control=self._control(stream), steers=heard)
 
-    def _control(self) -> Control:
+    def _control(self, stream: str) -> Control:
         if self.number != self.job.attempt:
             return Control.FENCED
-        return attempts.control(self.job)
+        asked = attempts.control(self.job)
+        trial = self.session.get(TrialRow, stream) if asked is Control.RUN else None
+        is_pruned = trial is not None and sweeps.is_pruned(self.session, self.job, trial)
+        return Control.STOP if is_pruned else asked
 
     def _check(self, batch: Batch) -> None:
         known = set(self.session.scalars(select(TrialRow.id).where(TrialRow.job_id == self.job.id)))
@@ -142,6 +147,10 @@ class Ingest:
                 events.tell(trial, EventKind.CHECKPOINT, **record.model_dump(include={"trial_id", "stage", "step"}))
             case Searched():
                 self._note_search(trial, record)
+            case RungReached():
+                sweeps.reached(self.session, self.job, trial, record)
+            case SampleDrawn():
+                sweeps.drawn(self.session, trial, record)
             case TrialFinished():
                 self._finish_trial(trial, record)
 

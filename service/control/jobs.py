@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, object_session
 
 from search.config import Budget
 from search.past_jobs.prior import Prior
+from search.sweep.draw import designed
 from service.control import code, events, messages, rows, transfer
 from service.control.access import Principal, visible_project
 from service.control.models import IdempotencyRow, JobRow, LabelRow, RemovalRow, TrialRow
@@ -19,7 +20,8 @@ from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import RULES, TERMINAL, JobState, Verb, may_follow, verbs_in
-from service.wire.records import Bill
+from service.job.sweep import sample_name
+from service.wire.records import Bill, Sample
 from service.wire.views import EventKind, JobEdit
 
 
@@ -103,14 +105,25 @@ def _add_row(session: Session, spec: JobSpec, *, source: str | None, by: Princip
 
 
 def _trial_rows(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> Iterator[dict[str, Any]]:
-    bill = Bill().model_dump(mode="json")
+    bill, samples = Bill().model_dump(mode="json"), _samples(spec)
     for position, trial in enumerate(spec.trials()):
         prior = priors[trial.arm].model_dump(mode="json") if trial.arm in priors else None
         name = f"{job_id}.{trial.arm}.{trial.seed}"
         yield {
             "id": name, "job_id": job_id, "position": position, "arm": trial.arm, "seed": trial.seed, "bill": bill,
-            "prior": prior,
+            "prior": prior, "sample": samples.get(trial.arm),
         }  # fmt: skip
+
+
+def _samples(spec: JobSpec) -> dict[str, dict[str, Any]]:
+    """Return the job's samples by name: drawn now, so that nothing draws them again, but for those that will learn."""
+    if not spec.params:
+        return {}
+    drawn = designed(spec.params, spec.sweep_config)
+    sampler = "random" if spec.sweep_config.sampler == "random" else "sobol"
+    known = [Sample(number=number, values=values, drawn_by=sampler) for number, values in enumerate(drawn)]
+    later = [Sample(number=at, values=None, drawn_by=None) for at in range(len(drawn), spec.num_samples)]
+    return {sample_name(each.number): each.model_dump(mode="json") for each in (*known, *later)}
 
 
 def has_keys(session: Session, *, before: float) -> bool:

@@ -167,6 +167,22 @@ class TrialRow(Base):
     prior: Mapped[Json | None] = mapped_column(deferred=True)  # the past searches that were found for it
     steady: Mapped[Json | None] = mapped_column(deferred=True)  # the `Checkpointed` that a larger budget goes on from
     searching: Mapped[Json | None] = mapped_column(deferred=True)  # the `Searched` of a stage that has no step yet
+    sample: Mapped[Json | None]  # of a sweep: number and values, null until they are drawn; None: an arm's trial
+
+
+class RungRow(Base):
+    """A trial's measurement at a rung of its job's sweep; the first word on it stays."""
+
+    __tablename__ = "rungs"
+    __table_args__ = (UniqueConstraint("trial_id", "rung"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)  # in order of arrival
+    trial_id: Mapped[str] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"))
+    rung: Mapped[int]
+    step: Mapped[int]
+    seconds: Mapped[float]
+    bytes_sent: Mapped[int]
+    value: Mapped[float | None]  # of the objective's metric
 
 
 class StageRow(Base):

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from search.schedule_file import Provenance
+from search.sweep.spec import SampleValues
 from service.control import overfitting, points, stage_views
 from service.control.columns import Sample
 from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
@@ -160,6 +161,11 @@ def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Seq
     if not found:
         raise NotFound(f"job `{job_id}` has no trial `{trial_id}`")
     return found
+
+
+def samples(trials: Iterable[TrialRow]) -> dict[str, SampleValues]:
+    """Return the values of the drawn samples among `trials`, by name."""
+    return {trial.arm: trial.sample["values"] for trial in trials if trial.sample and trial.sample["values"]}
 
 
 def trial_view(trial: TrialRow) -> TrialView:

@@ -459,15 +459,20 @@ class _Turn:
 def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, project: str) -> tuple[Size, int, str]:
     """Return what a job takes, how many training runs at a time, and why it is never placed, "": it is.
 
-    All training runs go side by side if the cluster and the quotas ever have room for that, else one at a time.
+    All training runs go side by side if the cluster and the quotas ever have room for that, else one at a time; those
+    of a sweep as many as there is ever room for, up to its `at_once`.
     """
     found = conflicts(shape, nodes) or quota_conflicts(shape, quotas, owner=owner, project=project)
     if found:
         return shape.one, 1, found[0].message
-    together = shape._replace(lanes=shape.lanes * shape.trials, trials=1)
-    has_all = num_placeable(shape, nodes) >= shape.all.workers
-    has_all = has_all and not quota_conflicts(together, quotas, owner=owner, project=project)
-    return (shape.all, shape.trials, "") if has_all else (shape.one, 1, "")
+    most = shape.trials if shape.at_once is None else min(shape.at_once, shape.trials)
+    placeable = num_placeable(shape, nodes)
+    for number in (most,) if shape.at_once is None else range(most, 1, -1):
+        together = shape._replace(lanes=shape.lanes * number, trials=1)
+        has_room = placeable >= (shape.one * number).workers
+        if has_room and not quota_conflicts(together, quotas, owner=owner, project=project):
+            return shape.one * number, number, ""
+    return shape.one, 1, ""
 
 
 def ends_by(seconds: float | None, shape: Shape, trials: int, *, began_at: float) -> float:

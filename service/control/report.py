@@ -22,6 +22,7 @@ from service.wire.views import (
     JobView,
     Prices,
     Series,
+    SweepReport,
     TrialReport,
     TrialView,
 )
@@ -56,6 +57,7 @@ def job_report(
     overfitted: Mapping[str, str | None],
     steered: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
     prices: Prices | None = None,
+    sweep: SweepReport | None = None,
 ) -> JobReport:
     """Return the report out of what is known by trial.
 
@@ -66,6 +68,7 @@ def job_report(
         unsearched: why nothing was probed; None: something was.
         overfitted: a sentence on each trial that learned its training data by heart; None: it did not.
         steered: by person the stages that he steered; None: nobody did.
+        sweep: the ranking over the job's `params`; None: it has none.
     """
     by_trial = {curve.trial_id: curve for curve in curves}
     first = job.spec.arms[0].name
@@ -74,8 +77,10 @@ def job_report(
     metric = job.spec.objective.metric
     direction = directions.get(metric, "min")
     by_metric = {series.trial_id: series for series in measured}
-    targets = _targets(trials, by_metric, direction)
-    specs = {(each.arm, each.seed): each for each in job.spec.trials()}
+    # A sample that ends at a rung would be the worst, and say nothing of where arms get to.
+    targets = _targets([trial for trial in trials if trial.sample is None], by_metric, direction)
+    drawn = {trial.arm: trial.sample.values for trial in trials if trial.sample and trial.sample.values}
+    specs = {(each.arm, each.seed): each for each in job.spec.trials(drawn)}
     found = [
         _trial_report(
             trial,
@@ -87,7 +92,7 @@ def job_report(
             steered=(steered or {}).get(trial.trial_id, {}),
             target=targets.get(trial.seed),
             reached_after=_reached_after(by_metric[trial.trial_id], targets.get(trial.seed), direction),
-            first=firsts.get(trial.seed) if trial.arm != first and trial.outcome == "completed" else None,
+            first=firsts.get(trial.seed) if _is_another_arm(trial, first) else None,
             prices=prices,
         )
         for trial in trials
@@ -105,7 +110,12 @@ def job_report(
         prices=prices,
         arms=tuple(arms),
         trials=tuple(found),
+        sweep=sweep,
     )
+
+
+def _is_another_arm(trial: TrialView, first: str) -> bool:
+    return trial.arm != first and trial.sample is None and trial.outcome == "completed"
 
 
 def cost(bill: Bill, prices: Prices, *, num_workers: int) -> Cost:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.control import events, points, queries
+from service.control import events, points, queries, sweeps
 from service.control.comparison import common_metric, comparison
 from service.control.models import EventRow, TrialRow
 from service.control.report import job_report
@@ -91,6 +91,7 @@ def report(session: Session, job_id: str, prices: Prices | None = None) -> JobRe
         overfitted=overfitted,
         steered=steered,
         prices=prices,
+        sweep=sweeps.report(job.spec, sweeps.rungs(session, job_id), trials),
     )
 
 
@@ -107,7 +108,8 @@ def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
 def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tuple[ScheduleView, ...]:
     """Return the learned schedules of `trials`; of an unfinished one, what is decided."""
     spec = JobSpec.model_validate(queries.require(session, job_id).spec)
-    optimizers = {(trial.arm, trial.seed): trial.replica.optimizer.kind for trial in spec.trials()}
+    drawn = queries.samples(queries.trials(session, job_id))
+    optimizers = {(trial.arm, trial.seed): trial.replica.optimizer.kind for trial in spec.trials(drawn)}
     return tuple(queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed]) for trial in trials)
 
 

@@ -81,7 +81,7 @@ def _notes(session: Session, job: JobRow) -> Iterator[str]:
 
 
 def _steerable(session: Session, job: JobRow) -> tuple[SteerableView, ...]:
-    specs = {(each.arm, each.seed): each for each in JobSpec.model_validate(job.spec).trials()}
+    specs = _all_specs(session, job)
     trials: dict[tuple[str, steering.Searchable], list[str]] = {}
     for row in queries.trials(session, job.id):
         spec = specs[row.arm, row.seed]
@@ -148,9 +148,14 @@ def _is_same(row: SteerRow, said: dict[str, object]) -> bool:
     return {**row.said} == said
 
 
+def _all_specs(session: Session, job: JobRow) -> dict[tuple[str, int], TrialSpec]:
+    drawn = queries.samples(queries.trials(session, job.id))
+    return {(each.arm, each.seed): each for each in JobSpec.model_validate(job.spec).trials(drawn)}
+
+
 def _specs(session: Session, job: JobRow, asked: SteerRequest) -> dict[str, TrialSpec]:
     """Return the trials that the request is about; raises InvalidJob for one that cannot be steered."""
-    specs = {(each.arm, each.seed): each for each in JobSpec.model_validate(job.spec).trials()}
+    specs = _all_specs(session, job)
     rows = {row.id: row for row in queries.trials(session, job.id)}
     found = {name: specs[row.arm, row.seed] for name, row in rows.items()}
     faults = {name: _fault(rows[name], spec) for name, spec in found.items()}

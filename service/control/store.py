@@ -30,6 +30,7 @@ from service.control import (
     queries,
     snapshots,
     steers,
+    sweeps,
     transfer,
     verbs,
     waiting,
@@ -566,6 +567,7 @@ class Store:
                 control=attempts.control(job),
                 trials=attempts.resume_points(session, job),
                 trials_at_once=attempt.trials,
+                seen=sweeps.seen(session, job, list(map(queries.trial_view, queries.trials(session, job_id)))),
             )
 
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:

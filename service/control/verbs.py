@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import attempts, code, divergence, jobs, queries, steers
+from service.control import attempts, code, divergence, jobs, queries, steers, sweeps
 from service.control.access import Principal
 from service.control.models import JobRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
@@ -112,7 +112,8 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     job.first_budget = job.first_budget or job.spec["budget"]
     job.spec = {**job.spec, "budget": larger.model_dump(mode="json")}
     job.stops, job.waited_s = False, 0.0
-    trials = [trial for trial in queries.trials(session, job.id) if trial.outcome != "diverged"]
+    over = sweeps.pruned_trials(session, job)
+    trials = [each for each in queries.trials(session, job.id) if each.outcome != "diverged" and each.id not in over]
     begins = "; ".join(_begin(trial) for trial in trials)
     for trial in trials:
         attempts.reopen(session, trial)

@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from search.config import BoConfig, Budget, ControllerConfig
+from search.sweep.spec import MAX_PARAMS, ParamPath, ParamRange, SweepConfig
 from service.job.priority import Priority
 from trainers.methods.activations.keep.spec import KeepConfig
 from trainers.methods.activations.spec import ActivationsConfig
@@ -251,8 +252,12 @@ class Arm(Config):
     blocks: BlocksConfig | None = None
 
 
+#: Samples are called so, and numbered, where an arm has its name.
+SAMPLE_PREFIX = "sample-"
+
+
 class TrialSpec(Config):
-    """One training run: one arm x one seed, with every part resolved."""
+    """One training run: one arm x one seed, or a sample, with every part resolved."""
 
     arm: str
     seed: int
@@ -263,6 +268,7 @@ class TrialSpec(Config):
     budget: Budget
     objective: Objective
     checkpoint: Checkpointing
+    rungs: tuple[float, ...] = ()  # shares of the budget at which it tells how far it got
 
 
 class JobParts(Config):
@@ -293,6 +299,22 @@ class JobParts(Config):
         Priority.NORMAL, description="which jobs start before which; who may use which: docs/queue.md"
     )
     webhook: Webhook | None = None
+    params: dict[ParamPath, ParamRange] = Field(
+        default_factory=dict,
+        max_length=MAX_PARAMS,
+        description="fields that samples vary, by path: `workload.width`; each sample is a trial besides the arms",
+    )
+    sweep: SweepConfig | None = Field(None, description="how samples are drawn, ended early, and ranked")
+
+    @property
+    def sweep_config(self) -> SweepConfig:
+        """The sweep over `params`; its defaults where the job states none."""
+        return self.sweep or SweepConfig()
+
+    @property
+    def num_samples(self) -> int:
+        """Trials that are samples of `params`."""
+        return self.sweep_config.samples if self.params else 0
 
     def trial(self, arm: Arm, seed: int) -> TrialSpec:
         """Return the training run of an arm and a seed, with every override applied and no conflict looked for."""
@@ -325,4 +347,5 @@ class JobParts(Config):
             budget=self.budget,
             objective=self.objective,
             checkpoint=self.checkpoint,
+            rungs=self.sweep_config.rungs() if self.params else (),
         )

@@ -1,20 +1,29 @@
 """A job whose parts fit together, and the training runs that it comes to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
-from pydantic import model_validator
+from pydantic import ValidationInfo, model_validator
 
+from search.sweep.spec import SampleValues
 from service.job.conflicts import conflicts
-from service.job.parts import JobParts, TrialSpec
+from service.job.parts import GIVEN, Arm, JobParts, TrialSpec
+from service.job.sweep import at, range_conflicts, sample_name, sweep_conflicts
 from trainers.spec.ranges import conflict_error
+
+#: Of a job whose samples are not drawn, or that has none.
+NOT_DRAWN: Mapping[str, SampleValues] = MappingProxyType({})
 
 
 class JobSpec(JobParts):
     """A job: what to train, over which link, how values are chosen, and what it may spend."""
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> "JobSpec":
-        if found := list(conflicts(self)):
+    def _parts_fit_together(self, info: ValidationInfo) -> "JobSpec":
+        found = [*conflicts(self), *sweep_conflicts(self)]
+        if not found and info.context == GIVEN:  # what is stored was checked, and is read often
+            found = list(range_conflicts(self))
+        if found:
             raise conflict_error(found)
         return self
 
@@ -27,8 +36,19 @@ class JobSpec(JobParts):
         """Workers of one training run, in all lanes."""
         return self.lanes.count * self.workers.count
 
-    def trials(self) -> Iterator[TrialSpec]:
-        """Yield the job's training runs, arm by arm, with every override applied."""
+    @property
+    def num_trials(self) -> int:
+        """Training runs in all: arms by seeds, and samples."""
+        return len(self.arms) * len(self.seeds) + self.num_samples
+
+    def trials(self, drawn: Mapping[str, SampleValues] = NOT_DRAWN) -> Iterator[TrialSpec]:
+        """Yield the job's training runs, arm by arm, then sample by sample, with every override applied.
+
+        `drawn` are the values of samples by name; one that is not drawn yet is like the job.
+        """
         for arm in self.arms:
             for seed in self.seeds:
                 yield self.trial(arm, seed)
+        for number in range(self.num_samples):
+            name = sample_name(number)
+            yield at(self, drawn.get(name, {})).trial(Arm(name=name), self.seeds[0])

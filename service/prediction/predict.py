@@ -322,13 +322,10 @@ def _assumptions(asked: _Question) -> Iterator[str]:
             "exchange as one"
         )
     yield "backward hides nothing of an exchange in every step; averages under way are hidden, where a method says so"
+    yield "a method computes for as long as on our processors, two cores of a server, however fast yours are"
     yield (
-        "what a method computes is that of our processors, two cores of a server; on a faster or slower one it "
-        "changes as the step's own computation does, which is not allowed for"
-    )
-    yield (
-        f"of four steps in five the error was below {asked.known.usual_error:.0%}, each predicted from rows of other "
-        f"places ({asked.known.num_rows} rows, 2 and 4 hosts, models of 0.2 to 5 million parameters)"
+        f"the error bar holds four steps in five: {asked.known.num_rows} recorded ones were predicted from others, "
+        "with 2 and 4 hosts and at most 5 million parameters"
     )
     if request.task is not None:
         source = "as asked for" if request.like else "by the kind of workload"

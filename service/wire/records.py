@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool
 
 from search.past_jobs.prior import NO_PRIOR, Prior
+from search.sweep.spec import SampleValues
 from search.types import Decision, Steer
 from service.job.parts import Direction
 from service.job.spec import JobSpec
@@ -247,6 +248,27 @@ class Divergence(Record):
     learning_rate: float = Field(description="that the stage began with")
 
 
+class RungReached(Record):
+    """A trial's first evaluation behind a rung; the answer says whether it goes on."""
+
+    kind: Literal["rung"] = "rung"
+    trial_id: str
+    rung: Count = Field(description="counts from 0")
+    step: Count = Field(description="committed steps")
+    seconds: float = Field(description="training clock")
+    bytes_sent: Count = Field(description="by one worker so far")
+    value: float | None = Field(description="of the objective's metric; null: it was not finite")
+
+
+class SampleDrawn(Record):
+    """The values of a sample that were learned from the trials before it; it trains once they are stored."""
+
+    kind: Literal["sample"] = "sample"
+    trial_id: str
+    values: SampleValues
+    drawn_by: str = Field(max_length=40)
+
+
 class RunEnd(BaseModel):
     """The end of a run, and the state that gave the weights: as they are reported, and as they are shown."""
 
@@ -298,6 +320,8 @@ AnyRecord = Annotated[
     | StageClosed
     | Checkpointed
     | Searched
+    | RungReached
+    | SampleDrawn
     | TrialFinished
     | AttemptFinished,
     Field(discriminator="kind"),
@@ -325,6 +349,23 @@ class Acknowledgement(Record):
     steers: tuple[Steer, ...] = Field((), description="that hold for the stream's trial from its next stage on")
 
 
+class Sample(Record):
+    """A trial of a sweep, and the values that it sets in the job."""
+
+    number: Count = Field(description="counts from 0 within its job")
+    values: SampleValues | None = Field(description="by path; null: not drawn yet, it learns from those before it")
+    drawn_by: str | None = Field(description="sobol, random, qLogNEI or qLogNEHVI; null: not drawn yet")
+
+
+class MarkPoint(Record):
+    """A sample's measurement at a share of its budget; less is better in both."""
+
+    values: SampleValues
+    share: float
+    value: float
+    cost: float | None = None
+
+
 class ResumePoint(Record):
     """The point that a trial resumes from, and what past jobs know."""
 
@@ -333,6 +374,8 @@ class ResumePoint(Record):
     resume: dict[str, Any] | None
     prior: Prior = Field(NO_PRIOR, description="the past searches that its controller may learn from")
     steers: tuple[Steer, ...] = Field((), description="that hold for it from its next stage on")
+    sample: Sample | None = Field(None, description="the values that it sets in the job; null: it is an arm's")
+    pruned: StrictBool = Field(False, description="it was behind at a rung: it ends where it is")
 
 
 class AttemptBrief(Record):
@@ -348,3 +391,4 @@ class AttemptBrief(Record):
     control: Control
     trials: tuple[ResumePoint, ...] = ()
     trials_at_once: int | None = Field(None, description="that the queue has given room; null: as the driver finds")
+    seen: tuple[MarkPoint, ...] = Field((), description="what the sweep's samples measured, where later ones learn")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from search.config import Budget
 from search.curves.calibration import Calibration
 from search.schedule_file import FORMAT, Provenance
+from search.sweep.spec import CostUnit
 from search.types import Band, Posterior, Refusal, Setting, Steer, Tax
 from service.job.changes import Change
 from service.job.parts import LOSS, MAX_LABELS, Direction, Name, Notes, Slug
@@ -17,7 +18,7 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
 from service.wire.queue import QueuePlace
-from service.wire.records import Bill, Count, Line, ProbeResult, RunEnd, ScheduleEntry, StageOutcome
+from service.wire.records import Bill, Count, Line, ProbeResult, RunEnd, Sample, ScheduleEntry, StageOutcome
 
 #: Values, or entries of a list, that one request steers at most.
 MAX_STEERED = 32
@@ -60,10 +61,10 @@ class StageView(View, StageOutcome):
 
 
 class TrialView(View, RunEnd):
-    """One training run: one arm x one seed."""
+    """One training run: one arm x one seed, or a sample of a sweep."""
 
     trial_id: str
-    arm: str
+    arm: str = Field(description="of a sample its name: `sample-3`")
     seed: int
     outcome: str | None = Field(description="completed, diverged; null: not finished")
     line: Line = Field(description="whose losses and weights these are at the end; `main` until then")
@@ -78,6 +79,7 @@ class TrialView(View, RunEnd):
     metric_directions: dict[str, Direction] = Field(description="which way each of them is better")
     bill: Bill
     weights_url: str | None
+    sample: Sample | None = Field(None, description="the values that a sample sets in the job; null: it is an arm's")
 
 
 class JobView(View):
@@ -297,6 +299,8 @@ class EventKind(StrEnum):
     STAGE_CLOSED = "stage_closed"  # trial_id, stage, step, num_steps, loss
     CHECKPOINT = "checkpoint"  # trial_id, stage, step
     TRIAL_FINISHED = "trial_finished"  # trial_id, outcome, validation_loss
+    SAMPLE = "sample"  # trial_id, values, drawn_by
+    RUNG = "rung"  # trial_id, rung, step, value, and whether it goes on: kept
     STEERED = "steered"  # steer (null: none was added), withdrawn (ids), by
     REPAIR = "repair"  # trial_id, seconds and absences so far, and how many repairs there were
     WEBHOOK = "webhook"  # outcome, tries, reason
@@ -434,6 +438,49 @@ class ArmReport(View):
     seconds_to_target: Estimate | None = Field(description="to each seed's `target`; of the seeds that got there")
 
 
+class SampleStatus(StrEnum):
+    """The progress of a trial of a sweep."""
+
+    WAITING = "waiting"
+    TRAINING = "training"
+    PRUNED = "pruned"  # it was behind at a rung, and ended there
+    COMPLETED = "completed"
+    DIVERGED = "diverged"
+
+
+class RankedTrial(View):
+    """A trial's place in a sweep. Those that got further in their budget come first, then the better ones."""
+
+    place: int = Field(description="1: the best")
+    trial_id: str
+    arm: str = Field(description="of a sample its name")
+    sample: Sample | None = Field(description="null: an arm's trial, which is never pruned")
+    status: SampleStatus
+    share: float = Field(description="of the budget, where `value` and `cost` were measured: at a rung, or the end")
+    value: float | None = Field(description="of the metric; null: it has none yet, or it was not finite")
+    cost: float | None = Field(description="the second objective; null: there is none, or nothing was measured")
+    on_front: bool = Field(description="it ended, and no other that did is better in one and as good in the other")
+
+
+class RungView(View):
+    """A share of the budget at which samples are compared."""
+
+    share: float
+    num_reached: int
+    num_kept: int = Field(description="of those that reached it, arms among them")
+
+
+class SweepReport(View):
+    """The ranking of a job's samples and arms, final or so far."""
+
+    metric: str
+    direction: Direction
+    cost: CostUnit | None
+    ranking: tuple[RankedTrial, ...]
+    rungs: tuple[RungView, ...]
+    saved_share: float = Field(description="of all trials' budgets, what those that ended at a rung have left")
+
+
 class JobReport(View):
     """A job's result: every trial, and every arm over its seeds."""
 
@@ -450,6 +497,7 @@ class JobReport(View):
     prices: Prices | None = Field(None, description="the operator's; null: none is set")
     arms: tuple[ArmReport, ...]
     trials: tuple[TrialReport, ...]
+    sweep: SweepReport | None = Field(None, description="the ranking over `params`; null: the job has none")
 
 
 class Difference(View):

@@ -79,7 +79,7 @@ def test_what_there_is_not_is_answered_with_what_there_is(finished: Job) -> None
     with pytest.raises(ValueError, match=r"`name` must be one of loss, validation_loss, got 'f1'"):
         finished.frame("f1")
     with pytest.raises(ValueError, match="`x` must be seconds or step, got 'bytes'"):
-        finished.plot(x="bytes")  # type: ignore[arg-type]
+        finished.plot("loss", x="bytes")  # type: ignore[call-overload]
 
 
 def test_a_schedule_is_the_librarys(finished: Job) -> None:

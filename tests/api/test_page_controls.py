@@ -190,7 +190,7 @@ def test_a_person_pins_and_vetoes_by_the_dialog_and_withdraws_there(page: Page, 
     assert held.pin == {"density": 0.02} and held.veto["learning_rate"].model_dump() == {"above": 0.5, "below": None}
 
     page.click(".controls", "steer")
-    assert "density pinned at 0.02, learning_rate vetoed above 0.5, by " in page.tab.wait_for(QUESTION)
+    assert "density pinned at 0.02, learning rate vetoed above 0.5, by " in page.tab.wait_for(QUESTION)
     page.picture("steered")
     page.click("dialog", "withdraw 1")
     page.tab.wait_for("!document.querySelector('dialog')")

@@ -60,6 +60,15 @@ def test_a_mean_over_seeds_is_where_all_are_known_and_its_band_within_them():
     assert call("charts/loss.js", "it.meanOf(lines)", lines=[lines[0], {"x": [11], "y": [1]}]) is None
 
 
+@pytest.mark.parametrize("values", [[2.3], [2.3, 2.4], [0.001, 2.3]])
+def test_a_logarithmic_axis_has_its_values_in_sight_and_goes_along_with_what_comes_later(values):
+    axis = call("charts/look.js", "it.logAxis(values, String)", values=values)
+
+    low, high = axis["autorangeoptions"]["include"]
+    assert low < min(values) and high > max(values) and any(low <= tick <= high for tick in axis["tickvals"])
+    assert "range" not in axis  # the chart would keep it
+
+
 @pytest.mark.parametrize(("axis", "at"), [("steps", 50), ("seconds", 5.0), ("bytes", 0.5)])
 def test_a_step_has_its_place_on_every_axis_and_a_range_of_the_axis_its_steps(axis, at):
     losses = [{"trial_id": "a", "steps": [0, 100], "seconds": [0, 10], "values": [1, 1]}]
@@ -95,10 +104,23 @@ def test_a_timeline_has_a_block_for_each_probe_and_commit_where_it_was_measured(
 
     blocks = call("charts/timeline.js", "it.blocksOf(trials, stages)", trials=trials, stages=stages)
 
-    assert [(each["kind"], each["from"], each["to"], each["lane"]) for each in blocks] == [
-        ("ok", 0.0, 0.5, 0), ("kept", 0.5, 1.0, 0), ("diverged", 0.5, 1.0, 1),
-        ("commit", 1.0, 4.0, None), ("back", 4.0, 7.0, None),
+    assert [(each["kind"], each["from"], each["to"]) for each in blocks] == [
+        ("ok", 0.0, 0.5), ("kept", 0.5, 1.0), ("diverged", 0.5, 1.0), ("commit", 1.0, 4.0), ("back", 4.0, 7.0),
     ]  # fmt: skip
+
+
+def test_a_probe_is_in_the_row_of_the_lane_and_of_the_worker_that_trained_it():
+    alone = [probe("0", 0.5), probe("1", 0.5)]  # told of in one moment: a worker each
+    together = [probe("2", 1.0), probe("3", 1.01)]  # side by side: a lane each
+    drawn = [{"trial_id": "a", "label": "tuned", "seconds": 4.0, "step": 10}]
+    given = {"trials": drawn, "stages": [stage(0, [*alone, *together], closed_s=4.0)]}
+
+    blocks = call("charts/timeline.js", "it.blocksOf(trials, stages)", **given)
+    axis = call("charts/timeline.js", "it.timelineChart(trials, stages, []).layout.yaxis", **given)
+
+    rows = [(each["lane"], each["worker"]) for each in blocks]
+    assert rows == [(0, 0), (0, 1), (0, None), (1, None), (None, None)]
+    assert axis["ticktext"] == ["tuned, lane 1 worker 0", "lane 1 worker 1", "lane 2 worker 0", "lane 2 worker 1"]
 
 
 def test_probes_whose_end_was_never_written_down_are_one_search():
@@ -187,3 +209,24 @@ def test_what_differs_between_two_specifications_is_told_by_its_place():
         {"pointer": "/seeds/1", "before": 1},
         {"pointer": "/notes", "after": "new"},
     ]
+
+
+def test_a_comparison_that_was_not_answered_is_asked_for_again_though_nothing_has_changed_since():
+    parts = {"job": None, "report": None, "trials": [], "schedules": [], "stages": [], "series": []}
+    whole = parts | {"whole": True, "cursor": 1, "job": {}, "report": {}}
+    looks = """(async () => {
+      let [first, fails] = [true, true];
+      globalThis.fetch = async (path) => {
+        if (!path.includes("comparison")) return Response.json(first ? whole : { ...parts, whole: false, cursor: 1 });
+        return fails ? Response.json({ detail: "busy" }, { status: 503 }) : Response.json("compared");
+      };
+      const compared = it.comparedJobs([{ id: "a", arms: null }]);
+      const lost = await compared.look().catch((error) => error.message);
+      first = fails = false;
+      const found = await compared.look();
+      return [lost, found.comparison, found.isNew, (await compared.look()).isNew];
+    })()"""
+
+    found = call("pages/compare/jobs.js", f"await {looks}", whole=whole, parts=parts)
+
+    assert found == ["busy", "compared", True, False]

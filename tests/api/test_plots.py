@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_a_file_holds_every_module_and_nothing_that_a_job_is_called_ends_an_elem
 ) -> None:
     content = plots.html(plots.plot(client, [hostile.job_id]))
 
-    assert content.count("</script>") == 3 and "alert(1)</script" not in content
+    assert content.count("</script>") == 4 and "alert(1)</script" not in content
     [held] = re.findall(r'<script type="application/json" id="held">(.*?)</script>', content, re.DOTALL)
     snapshot = json.loads(held)["answers"][f"/v1/jobs/{hostile.job_id}/snapshot"]
     assert snapshot["job"]["name"] == HOSTILE
@@ -42,6 +43,17 @@ def test_a_file_holds_every_module_and_nothing_that_a_job_is_called_ends_an_elem
     assert {"offline.js", "pages/job/job.js", "pages/compare/compare.js", "charts/panel.js"} <= modules
     assert all((DASHBOARD / name).is_file() for name in modules)
     assert not re.search(r'(?:src|href)="(?!data:)', content)
+
+
+def test_a_notebook_shows_the_page_of_a_job_and_keeps_it_as_a_file(
+    client: Client, hostile: Reporting, tmp_path: Path
+) -> None:
+    page = client.job(hostile.job_id).plot()
+    page.write_html(tmp_path / "job.html")
+
+    shown = re.fullmatch(r'<iframe title="[^"]*" style="[^"]*" srcdoc="([^"]*)"></iframe>', page._repr_html_())
+    assert shown is not None and unescape(shown[1]) == (tmp_path / "job.html").read_text() == page.html
+    assert page.html.startswith("<!doctype html>") and len(page.html) < 3_000_000
 
 
 def test_without_a_browser_a_picture_is_refused_with_what_helps(

@@ -13,8 +13,8 @@ JOB = {"workload": {"kind": "digits-mlp"}, "optimizer": {"kind": "sgd"}, "budget
 ASKED = {"job": JOB, "compute_ms": 12.5, "mbps": 50, "latency_ms": 10, "workers": 8}
 
 
-def test_a_prediction_lists_dense_training_with_its_assumptions(api):
-    answer = api.post("/v1/predictions", json=ASKED)
+def test_a_prediction_lists_dense_training_with_its_assumptions(http):
+    answer = http.post("/v1/predictions", json=ASKED)
 
     assert answer.status_code == 200, answer.text
     found = answer.json()
@@ -23,8 +23,8 @@ def test_a_prediction_lists_dense_training_with_its_assumptions(api):
     assert found["assumptions"] and found["workers"] == found["hosts"] == 8
 
 
-def test_a_question_that_does_not_fit_is_refused_at_its_field(api):
-    answer = api.post("/v1/predictions", json=ASKED | {"hosts": 3})
+def test_a_question_that_does_not_fit_is_refused_at_its_field(http):
+    answer = http.post("/v1/predictions", json=ASKED | {"hosts": 3})
 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/hosts"

@@ -80,12 +80,10 @@ def _await_steps(client: Client, job_id: str, *, attempt: int, step: int) -> Non
     assert in_time, f"{job_id} had no {step} steps in attempt {attempt} within {PATIENCE_S:g} s"
 
 
-def outcome(client: Client, job_id: str) -> Outcome:
+def outcome(client: Client, job_id: str, *, within_s: float = PATIENCE_S) -> Outcome:
     """Wait for a job to succeed, and return what it left."""
     is_over = lambda: insist(lambda: client.job(job_id)).state in TERMINAL  # noqa: E731
-    assert processes.wait_until(is_over, timeout_s=PATIENCE_S, every_s=0.5), (
-        f"{job_id} was not over in {PATIENCE_S:g} s"
-    )
+    assert processes.wait_until(is_over, timeout_s=within_s, every_s=0.5), f"{job_id} was not over in {within_s:g} s"
     return insist(lambda: _outcome(client, job_id))
 
 

@@ -1,9 +1,7 @@
 // What was sent, and what would have been.
 
 import { size, sizeAxis } from "../units.js";
-import { COLOURS } from "./look.js";
-
-const short = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
+import { barAxis, COLOURS, tall } from "./look.js";
 
 // What one worker sent, beside what the same steps would have sent without compression.
 export function bytesChart(trials) {
@@ -20,9 +18,9 @@ export function bytesChart(trials) {
     traces: [bar("sent while training", (bill) => bill.bytes_sent - bill.bytes_search, COLOURS[0]),
       { ...search, base: trials.map(({ bill }) => (bill.bytes_sent - bill.bytes_search) / per) },
       bar("dense", (bill) => bill.bytes_dense, "#8a8f98")],
-    layout: { barmode: "group", height: Math.max(340, 110 + 32 * trials.length),
+    layout: { barmode: "group", height: tall(trials),
       xaxis: { title: { text: `${unit} sent by one worker` }, rangemode: "tozero" },
-      yaxis: { type: "category", autorange: "reversed", tickvals: labels, ticktext: labels.map(short) } },
+      yaxis: barAxis(trials) },
     label: trials.map(({ label, bill }) => `${label} sent ${size(bill.bytes_sent)}, dense ${size(bill.bytes_dense)}`).join("; "),
     columns: [["trial", (row) => row.label, "name"], ["sent", (row) => size(row.bill.bytes_sent), "number"],
       ["of it searching", (row) => size(row.bill.bytes_search), "number"],

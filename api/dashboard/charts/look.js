@@ -22,10 +22,10 @@ export function logAxis(values, write) {
   const leads = decades > 2 ? [1] : isNarrow ? [1, 1.5, 2, 3, 4, 5, 6, 8] : [1, 2, 5];
   const powers = Array.from({ length: high - low + 1 }, (_, at) => low + at);
   const tickvals = powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`)));
-  const [middle, margin] = [Math.log10(least * most) / 2, 10 ** (0.06 * decades)];
-  const around = decades <= 0.1 ? { range: [middle - 0.5, middle + 0.5] } // else no tick may be in sight
-    : { autorangeoptions: { include: [least / margin, most * margin] } }; // else a line lies on the edge
-  return { type: "log", tickvals, ticktext: tickvals.map((value) => write(value)), ...around };
+  // No tick may be in sight of what is narrow, and a line may lie on the edge of what is not. A range of its own would stay
+  // when more points come.
+  const margin = 10 ** (decades <= 0.1 ? 0.5 : 0.06 * decades);
+  return { type: "log", tickvals, ticktext: tickvals.map((value) => write(value)), autorangeoptions: { include: [least / margin, most * margin] } };
 }
 
 // Lines of one look as one, with gaps between them: forty lines cost what one does. Each has {x, y} and a label, which
@@ -41,6 +41,16 @@ export function joined(lines, looks) {
 
 // A line of few points has marks on them; each is an element of its own, and thousands are slow.
 export const marked = (points) => (points.length > MOST_MARKS ? "lines" : "lines+markers");
+
+const shortened = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
+
+// A bar per trial, the first on top; charts that stand beside one another have one height.
+export const tall = (trials) => Math.max(220, 120 + 40 * trials.length);
+
+export function barAxis(trials) {
+  const labels = trials.map((trial) => trial.label);
+  return { type: "category", autorange: "reversed", tickvals: labels, ticktext: labels.map(shortened) };
+}
 
 // A colour that lets through what is behind it.
 export function tint(hex, opacity) {

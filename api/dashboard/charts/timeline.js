@@ -11,10 +11,11 @@ const EVENTS = {
   divergence: ["diverged", "x", "#c2395b"], rollback: ["rolled back", "triangle-left", "#d1661c"], repair: ["workers replaced or away", "diamond", "#a24bb8"],
   attempt: ["attempt began", "triangle-up", "#2f6fd0"], pause: ["paused, lost or stopped", "square", "#6b6f76"],
 };
-const THICK = 20; // pixels of a commit, which fills its lane
-const LANE = 0.3; // half of a lane's height that blocks may take
+const ROW = 17; // pixels of a worker's row
+const FILLED = 0.6; // of a row's height, by its blocks
 
-// Probes and commits of every trial: {trial_id, kind, from, to, stage, text}, seconds on its training clock.
+// Probes and commits of every trial: {trial_id, kind, from, to, stage, lane, worker, text}, seconds on its
+// training clock; without a lane all of a trial's take part, without a worker all of a lane's.
 export function blocksOf(trials, stages) {
   return trials.flatMap((trial) => {
     let opened = 0;
@@ -23,7 +24,7 @@ export function blocksOf(trials, stages) {
       const ends = stage.closed && stage.bill ? stage.bill.seconds_training : Math.max(searched, trial.seconds);
       const kind = !stage.closed ? "open" : stage.num_steps === 0 ? "back" : "commit";
       const made = [...searchBlocks(trial, stage, opened, searched),
-        { trial_id: trial.trial_id, kind, from: Math.min(searched, ends), to: ends, stage: stage.stage, lane: null,
+        { trial_id: trial.trial_id, kind, from: Math.min(searched, ends), to: ends, stage: stage.stage, lane: null, worker: null,
           text: `commit of ${stage.num_steps ?? trial.step - stage.first_step} steps, learning rate ${number(stage.learning_rate)}` }];
       opened = ends;
       return made;
@@ -35,20 +36,32 @@ export function blocksOf(trials, stages) {
 function searchBlocks(trial, stage, from, to) {
   const common = { trial_id: trial.trial_id, stage: stage.stage };
   if (stage.probes.some((probe) => probe.ended_s === null)) {
-    return to > from ? [{ ...common, kind: "search", from, to, lane: null, text: `search of ${stage.probes.length} probes` }] : [];
+    return to > from ? [{ ...common, kind: "search", from, to, lane: null, worker: null, text: `search of ${stage.probes.length} probes` }] : [];
   }
-  const ends = []; // of each row of probes that ran side by side
-  return stage.probes.map((probe) => ({ probe, from: probe.ended_s - probe.seconds, to: probe.ended_s }))
-    .sort((one, other) => one.from - other.from).map((block) => {
-      const free = ends.findIndex((end) => end <= block.from + 1e-3 * (block.to - block.from) + 1e-3);
-      const lane = free < 0 ? ends.length : free;
-      ends[lane] = block.to;
-      const { probe } = block;
-      const isKept = probe.probe_id === stage.promoted;
-      const more = besides(probe.values);
-      return { ...common, kind: isKept ? "kept" : BLOCKS[probe.status] ? probe.status : "too_short", from: block.from, to: block.to, lane,
-        text: `probe ${number(probe.learning_rate)}${more ? `, ${more}` : ""}: ${probe.loss === null ? "diverged" : `loss ${loss(probe.loss)}`}` };
-    });
+  const ends = []; // of each lane
+  return rounds(stage.probes).flatMap((round) => {
+    const [from, to] = [beganAt(round[0]), round[0].ended_s];
+    const free = ends.findIndex((end) => end <= from + 1e-3 * (to - from) + 1e-3);
+    const lane = free < 0 ? ends.length : free;
+    ends[lane] = to;
+    return round.map((probe, at) => ({ ...common, kind: kindOf(probe, stage), from: beganAt(probe), to, lane, worker: round.length > 1 ? at : null,
+      text: probeText(probe) + (round.length > 1 ? `, by worker ${at} alone` : "") }));
+  });
+}
+
+const beganAt = (probe) => probe.ended_s - probe.seconds;
+const kindOf = ({ probe_id, status }, { promoted }) => (probe_id === promoted ? "kept" : BLOCKS[status] ? status : "too_short");
+
+// Workers of a lane that each trained a probe by itself were told of in one moment, the first worker first.
+function rounds(probes) {
+  const found = new Map();
+  for (const probe of probes) found.set(probe.ended_s, [...(found.get(probe.ended_s) ?? []), probe]);
+  return [...found.values()].sort(([one], [other]) => beganAt(one) - beganAt(other));
+}
+
+function probeText(probe) {
+  const more = besides(probe.values);
+  return `probe ${number(probe.learning_rate)}${more ? `, ${more}` : ""}: ${probe.loss === null ? "diverged" : `loss ${loss(probe.loss)}`}`;
 }
 
 // What disturbed the trials: {trial_id, kind, at, text}, seconds on the training clock; `told` are events of the API.
@@ -81,51 +94,76 @@ function repairText({ repairs, absences }) {
   return [`${repairs} ${repairs === 1 ? "repair" : "repairs"} so far`, ...away].join(", ");
 }
 
-// A lane per trial, the first on top; each kind of block is one path, so that hundreds of stages stay quick.
+// Where each trial is: its rows, one for each worker of each lane that probed by itself, and the names of those.
+function placesOf(trials, blocks) {
+  const most = (trial, field) => blocks.reduce((found, block) => (block.trial_id === trial.trial_id ? Math.max(found, (block[field] ?? 0) + 1) : found), 1);
+  let end = 0;
+  return new Map(trials.map((trial) => {
+    const [lanes, workers] = [most(trial, "lane"), most(trial, "worker")];
+    const size = Math.max(2, lanes * workers);
+    const names = Array.from({ length: lanes * workers }, (_, at) => [lanes > 1 ? `lane ${Math.floor(at / workers) + 1}` : "", workers > 1 ? `worker ${at % workers}` : ""]
+      .filter((name) => name !== "").join(" "));
+    end += size;
+    return [trial.trial_id, { label: trial.label, at: end, top: end - size, size, lanes, workers, names }];
+  }));
+}
+
+// The middle of a block, and the share of its trial's height that it has.
+function rowOf({ lane, worker }, { top, size, lanes, workers }) {
+  if (lane === null) return { y: top + size / 2, part: size };
+  const of = size / lanes;
+  return worker === null ? { y: top + of * (lane + 0.5), part: of } : { y: top + of * lane + (of / workers) * (worker + 0.5), part: of / workers };
+}
+
+// The first trial on top; each kind of block is one path, so that hundreds of stages stay quick.
 export function timelineChart(trials, stages, told) {
   const [blocks, marks] = [blocksOf(trials, stages), marksOf(trials, stages, told)];
-  const labels = new Map(trials.map((trial, at) => [trial.trial_id, { label: trial.label, at }]));
+  const places = placesOf(trials, blocks);
   const { unit, per } = timeAxis(Math.max(0, ...blocks.map((block) => block.to), ...marks.map((mark) => mark.at)));
-  const rows = new Map(); // how many rows of probes a trial has
-  for (const block of blocks) rows.set(block.trial_id, Math.max(rows.get(block.trial_id) ?? 1, (block.lane ?? 0) + 1));
-  const height = ({ trial_id, lane }) => labels.get(trial_id).at + (lane === null ? 0 : (2 * LANE * (lane + 0.5)) / rows.get(trial_id) - LANE);
-  const most = Math.max(1, ...rows.values());
-  const width = (kind) => (["commit", "open", "back", "search"].includes(kind) ? THICK : Math.max(2, THICK / most));
-  const place = { height, per, unit, width };
+  const rows = [...places.values()].flatMap(({ label, top, size, names }) => names.map((name, at) => ({
+    y: top + (size / names.length) * (at + 0.5), text: [at ? "" : short(label), name].filter((each) => each !== "").join(", ") })));
+  const end = [...places.values()].at(-1)?.at ?? 0;
   return {
-    traces: [...Object.keys(BLOCKS).flatMap((kind) => blockTraces(kind, blocks, place)),
-      ...Object.keys(EVENTS).flatMap((kind) => markTraces(kind, marks, labels, place))],
-    layout: { height: 150 + 34 * trials.length, hovermode: "closest", xaxis: { title: { text: `training clock, ${unit}` }, rangemode: "tozero" },
-      yaxis: { tickvals: trials.map((_, at) => at), ticktext: trials.map((trial) => short(trial.label)), range: [trials.length - 0.5, -0.5], zeroline: false, showgrid: false } },
+    traces: [...Object.keys(BLOCKS).flatMap((kind) => blockTraces(kind, blocks, { places, per, unit })),
+      ...Object.keys(EVENTS).flatMap((kind) => markTraces(kind, marks, { places, per, unit }))],
+    layout: { height: 150 + ROW * end, hovermode: "closest", xaxis: { title: { text: `training clock, ${unit}` }, rangemode: "tozero" },
+      yaxis: { tickvals: rows.map((row) => row.y), ticktext: rows.map((row) => row.text), range: [end, 0], zeroline: false, showgrid: false } },
     label: `${blocks.length} blocks, ${marks.length} events`,
-    columns: [["trial", (row) => labels.get(row.trial_id).label, "name"], ["stage", (row) => String(row.stage ?? "–"), "number"],
+    columns: [["trial", (row) => places.get(row.trial_id).label, "name"], ["stage", (row) => String(row.stage ?? "–"), "number"],
       ["what", (row) => (BLOCKS[row.kind] ?? EVENTS[row.kind])[0], ""], ["from", (row) => duration(row.from ?? row.at), "number"],
       ["took", (row) => (row.from === undefined ? "–" : duration(row.to - row.from)), "number"], ["more", (row) => row.text, "text"]],
-    rows: [...blocks, ...marks].sort((one, other) => labels.get(one.trial_id).at - labels.get(other.trial_id).at
+    rows: [...blocks, ...marks].sort((one, other) => places.get(one.trial_id).at - places.get(other.trial_id).at
       || (one.from ?? one.at) - (other.from ?? other.at)),
   };
 }
 
 const short = (label) => (label.length > 22 ? `${label.slice(0, 14)}…${label.slice(-7)}` : label);
 
-// Neighbours have two shades: they are seen apart.
-function blockTraces(kind, blocks, { height, per, unit, width }) {
-  const found = blocks.filter((block) => block.kind === kind);
+// Neighbours have two shades: they are seen apart. A line has one width.
+function blockTraces(kind, blocks, { places, per, unit }) {
   const [name, color] = BLOCKS[kind];
-  return [0, 1].map((parity) => found.filter((_, at) => at % 2 === parity)).filter((some) => some.length).map((some, at) => ({
-    type: "scatter", mode: "lines", name, legendgroup: kind, showlegend: at === 0, line: { color, width: width(kind) }, opacity: at ? 0.72 : 1, connectgaps: false,
+  const found = new Map();
+  blocks.filter((block) => block.kind === kind).forEach((block, at) => {
+    const { y, part } = rowOf(block, places.get(block.trial_id));
+    const look = `${at % 2} ${part}`;
+    found.set(look, [...(found.get(look) ?? []), { ...block, y, part, opacity: at % 2 ? 0.72 : 1 }]);
+  });
+  return [...found.values()].map((some, at) => ({
+    type: "scatter", mode: "lines", name, legendgroup: kind, showlegend: at === 0, opacity: some[0].opacity, connectgaps: false,
+    line: { color, width: Math.max(2, FILLED * ROW * some[0].part) },
     x: some.flatMap((block) => [block.from / per, (block.from + block.to) / 2 / per, block.to / per, null]),
-    y: some.flatMap((block) => [height(block), height(block), height(block), null]),
+    y: some.flatMap(({ y }) => [y, y, y, null]),
     text: some.flatMap((block) => Array(4).fill(`stage ${block.stage}: ${block.text}, ${duration(block.to - block.from)}`)),
     hovertemplate: `%{text}<br>at %{x:.4~g} ${unit}<extra></extra>`,
   }));
 }
 
-function markTraces(kind, marks, labels, { per, unit }) {
-  const found = marks.filter((mark) => mark.kind === kind && labels.has(mark.trial_id));
+function markTraces(kind, marks, { places, per, unit }) {
+  const found = marks.filter((mark) => mark.kind === kind && places.has(mark.trial_id));
   const [name, symbol, color] = EVENTS[kind];
   if (!found.length) return [];
+  const edge = ({ top, size }) => top + 0.1 * size;
   return [{ type: "scatter", mode: "markers", name, marker: { symbol, size: 11, color, line: { color: "#ffffff", width: 1 } },
-    x: found.map((mark) => mark.at / per), y: found.map((mark) => labels.get(mark.trial_id).at - LANE - 0.08), text: found.map((mark) => mark.text),
+    x: found.map((mark) => mark.at / per), y: found.map((mark) => edge(places.get(mark.trial_id))), text: found.map((mark) => mark.text),
     hovertemplate: `%{text}<br>at %{x:.4~g} ${unit}<extra></extra>` }];
 }

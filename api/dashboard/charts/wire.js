@@ -1,19 +1,12 @@
 // What went over the wire, for what, how fast, and how much of a step waited for it.
 
 import { duration, number, share, size, sizeAxis } from "../units.js";
-import { COLOURS, entry, joined, logAxis, look } from "./look.js";
+import { barAxis, COLOURS, entry, joined, logAxis, look, tall } from "./look.js";
 
 const PURPOSES = {
   gradient: "gradients", parameters: "averages of parameters", state: "state", padding: "padding", control: "control",
   repair: "repairs, outside of the budget", insurance: "own schedule, outside of the budget",
 };
-
-const short = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
-const lanes = (trials) => {
-  const labels = trials.map((trial) => trial.label);
-  return { type: "category", autorange: "reversed", tickvals: labels, ticktext: labels.map(short) };
-};
-const tall = (trials, each) => Math.max(260, 120 + each * trials.length);
 
 // Bytes by purpose, as the ledger of each worker has them.
 export function purposesOf({ bytes_by_purpose: sent, bytes_recovery: repair, bytes_insurance: insurance }) {
@@ -28,7 +21,7 @@ export function purposeChart(trials) {
     traces: names.map((name, at) => ({ type: "bar", orientation: "h", name: PURPOSES[name], y: rows.map((row) => row.label), x: rows.map((row) => (row.purposes[name] ?? 0) / per),
       text: rows.map((row) => size(row.purposes[name] ?? 0)), textposition: "none", hovertemplate: `%{y}, ${PURPOSES[name]}: %{text}<extra></extra>`,
       marker: { color: COLOURS[at % COLOURS.length], pattern: { shape: ["", "/", ".", "x"][at % 4] } } })),
-    layout: { barmode: "stack", height: tall(trials, 30), legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" }, xaxis: { title: { text: `${unit} sent by one worker` }, rangemode: "tozero" }, yaxis: lanes(trials) },
+    layout: { barmode: "stack", height: tall(trials), legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" }, xaxis: { title: { text: `${unit} sent by one worker` }, rangemode: "tozero" }, yaxis: barAxis(trials) },
     label: rows.map((row) => `${row.label}: ${names.filter((name) => row.purposes[name]).map((name) => `${PURPOSES[name]} ${size(row.purposes[name])}`).join(", ") || "nothing"}`).join("; "),
     columns: [["trial", (row) => row.label, "name"], ...names.map((name) => [PURPOSES[name], (row) => size(row.purposes[name] ?? 0), "number"])],
     rows,
@@ -82,7 +75,7 @@ export function stepTimeChart(trials) {
   return {
     traces: [bar("compute", "computed", "0", COLOURS[2]), bar("exposed", "waited for the exchange", "0", COLOURS[5], "", "compute"),
       bar("compress", "the exchange's own work", "1", COLOURS[3], "/"), bar("wire", "on the wire", "1", COLOURS[0], "/", "compress")],
-    layout: { barmode: "group", height: tall(rows, 48), xaxis: { title: { text: "ms a step, mean over workers" }, rangemode: "tozero" }, yaxis: lanes(rows) },
+    layout: { barmode: "group", height: tall(rows), xaxis: { title: { text: "ms a step, mean over workers" }, rangemode: "tozero" }, yaxis: barAxis(rows) },
     label: rows.map((row) => `a step of ${row.label} computed ${duration(perStep(row, "compute"))} and waited ${duration(perStep(row, "exposed"))}`).join("; "),
     columns: [["trial", (row) => row.label, "name"], ["steps timed", (row) => String(row.bill.steps_timed), "number"],
       ["computed", (row) => duration(perStep(row, "compute")), "number"], ["waited", (row) => duration(perStep(row, "exposed")), "number"],

@@ -26,6 +26,7 @@ from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.job.sweep import expected_cost
 from service.wire.views import JobEdit, JobOrder, JobPage, JobSummary, JobView, Validated
 
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
@@ -62,9 +63,11 @@ def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller
     require_priority(spec.priority, store, caller, operation="validateJob")
     check(spec, request, caller.name, caller.project)
     store.require_code(spec, by=caller)
-    num_trials = len(spec.arms) * len(spec.seeds)
+    num_trials = spec.num_trials
     notes = []
-    if num_trials > 1:
+    if spec.params:
+        notes.append(expected_cost(spec))
+    elif num_trials > 1:
         count = f"{num_trials} trials ({len(spec.arms)} arms x {len(spec.seeds)} seeds)"
         notes.append(f"{count}, each with the whole budget")
     for arm, found in store.prior_jobs(spec, by=caller).items():

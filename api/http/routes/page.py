@@ -1,6 +1,5 @@
 """The page: static files, and plotly.js."""
 
-import gzip
 import hashlib
 from functools import cache
 
@@ -8,7 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 
-from api.assets import DASHBOARD, plotly_source
+from api.assets import DASHBOARD, plotly_gzipped, plotly_source
 
 #: Where index.html names the chart library.
 _PLACEHOLDER = "{{plotly}}"
@@ -21,11 +20,6 @@ static_files = StaticFiles(directory=DASHBOARD)
 def plotly_path() -> str:
     """Return the URL path of plotly.js, which changes with its content."""
     return f"/vendor/plotly-{hashlib.sha256(plotly_source()).hexdigest()[:16]}.js"
-
-
-@cache
-def _plotly_gzipped() -> bytes:
-    return gzip.compress(plotly_source(), compresslevel=6, mtime=0)
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
@@ -50,5 +44,5 @@ def vendor(name: str, request: Request) -> Response:
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
     content = plotly_source()
     if "gzip" in request.headers.get("accept-encoding", ""):
-        headers["Content-Encoding"], content = "gzip", _plotly_gzipped()
+        headers["Content-Encoding"], content = "gzip", plotly_gzipped()
     return Response(content, media_type="text/javascript", headers=headers)

@@ -26,32 +26,35 @@ export function comparedJobs(wanted) {
   const changed = new Set();
   let comparison = null;
   let wholeLookAt = -Infinity;
+  let isNew = false; // something was merged that nobody has been given; it stays so if a look fails
+  let isStale = false; // the comparison is of earlier results
 
   async function look() {
     const isWhole = !changed.size || performance.now() - wholeLookAt > WHOLE_LOOK_MS;
     const due = jobs.filter((job) => !job.isGone && (isWhole || changed.has(job.id)));
     if (isWhole) wholeLookAt = performance.now();
     changed.clear();
-    const told = await Promise.all(due.map(lookAt)).catch((error) => {
+    await Promise.all(due.map(lookAt)).catch((error) => {
       wholeLookAt = -Infinity; // or else what was not heard of is never asked for again
       throw error;
     });
     const known = jobs.filter((job) => !job.isGone).map((job) => job.id);
-    if (known.length && told.some((each) => each === "result")) comparison = await api.comparison(known).catch(unlessGone);
-    return { jobs, comparison: known.length ? comparison : null, isNew: told.some((each) => each !== null) };
+    if (known.length && isStale) comparison = await api.comparison(known).catch(unlessGone);
+    const found = { jobs, comparison: known.length ? comparison : null, isNew };
+    isNew = isStale = false;
+    return found;
   }
 
-  // Returns what has changed: "result", or "points" alone; null: nothing.
   async function lookAt(job) {
     try {
       const since = job.held && !isTooLong(job.held) ? job.held.cursor : null;
       const change = await api.snapshot(job.id, since, MAX_POINTS);
       job.held = merged(job.held, change);
-      return change.report || change.job ? "result" : change.trials.length || change.series.length ? "points" : null;
+      isStale ||= Boolean(change.report || change.job);
+      isNew ||= isStale || change.trials.length > 0 || change.series.length > 0;
     } catch (error) {
       if (error.status !== 404) throw error;
-      job.isGone = true;
-      return "result";
+      job.isGone = isNew = isStale = true;
     }
   }
 

@@ -135,7 +135,7 @@ function steerRow({ name, trials, low, high, names, current }, all) {
   const how = element("select", { name: `how ${name}`, "aria-label": `${label}: what to do` },
     ...ways.map((way, at) => element("option", { value: at ? way : "" }, way)));
   const value = isNumber
-    ? element("input", { name, type: "number", step: "any", min: low, max: high, value: current, "aria-label": `${label}: value` })
+    ? element("input", { name, type: "number", step: "any", min: low, max: high, value: current === null ? null : Number(current.toPrecision(4)), "aria-label": `${label}: value` })
     : element("select", { name, "aria-label": `${label}: value` },
       ...names.map((each) => element("option", { value: each, selected: each === current ? "" : null }, String(each))));
   const given = () => (isNumber ? Number(value.value) : names[value.selectedIndex]);
@@ -157,9 +157,9 @@ const short = (id) => id.slice(id.indexOf(".") + 1);
 function told({ id, by, pin, veto, search_now, trials, first_stages }) {
   const limits = ({ above, below }) => [above != null && `above ${number(above)}`, below != null && `below ${number(below)}`];
   const words = [
-    ...Object.entries(pin).map(([name, value]) => `${name} pinned at ${value}`),
+    ...Object.entries(pin).map(([name, value]) => `${name.replaceAll("_", " ")} pinned at ${value}`),
     ...Object.entries(veto).map(([name, those]) =>
-      `${name} vetoed ${(Array.isArray(those) ? those : limits(those).filter(Boolean)).join(" and ")}`),
+      `${name.replaceAll("_", " ")} vetoed ${(Array.isArray(those) ? those : limits(those).filter(Boolean)).join(" and ")}`),
     ...(search_now ? ["a search at the next stage"] : []),
   ];
   const since = trials.map((each) => (each in first_stages ? `since stage ${first_stages[each]}` : "from the next stage on"));

@@ -24,7 +24,10 @@ export function curves(id, { held: choice, choose }, fetchSent) {
   const drawLoss = whenChanged((given, place, finer, wanted) =>
     loss.draw(() => lossChart({ training: finerOf(given.series, "loss", finer), validation: finerOf(given.series, "validation_loss", finer),
       trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), place, choice: JSON.parse(wanted) })));
-  const drawSchedule = whenChanged((given, place) => schedule.draw(() => scheduleChart(given.schedules, given.stages, place)));
+  const drawSchedule = whenChanged((given, place) => {
+    schedule.body.hidden = !given.schedules.some((each) => each.entries.length);
+    return schedule.body.hidden ? undefined : schedule.draw(() => scheduleChart(given.schedules, given.stages, place));
+  });
   const placed = whenKept((axis, series, bytes) => placing(axis, series.filter((each) => each.name === "loss"), bytes));
 
   async function update(given) {

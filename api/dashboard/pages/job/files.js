@@ -12,8 +12,14 @@ export function files(id) {
   const lives = element("section", { class: "panel wide online", id: "attempts" });
   let job = null;
   let of = { files: null, attempts: null };
-  const lookAtFiles = whenSeen(body, () => showFiles().catch((error) => patch(list, element("p", { class: "quiet" }, error.message))));
-  const lookAtAttempts = whenSeen(lives, () => showAttempts().catch((error) => patch(lives, element("p", { class: "quiet" }, error.message))));
+  const lookAtFiles = whenSeen(body, () => showFiles().catch((error) => patch(list, ...failed(error, "files", () => lookAtFiles()))));
+  const lookAtAttempts = whenSeen(lives, () => showAttempts().catch((error) =>
+    patch(lives, element("h2", {}, "Attempts"), ...failed(error, "attempts", () => lookAtAttempts()))));
+
+  function failed(error, what, again) {
+    of[what] = null;
+    return [element("p", { class: "quiet" }, error.message), element("button", { type: "button", onclick: again }, "try again")];
+  }
 
   const write = whenChanged((attempt) => patch(lines, element("p", { class: "files", key: id }, "Of the whole job: ",
     button(`/v1/jobs/${id}/metrics.csv`, `${id}-metrics.csv`, "metrics.csv"), button(`/v1/jobs/${id}/report`, `${id}-report.json`, "report"),
@@ -22,10 +28,10 @@ export function files(id) {
   // `state` is what of the job makes or removes files.
   function update(given, state) {
     job = given;
+    of.wanted = state;
     write(job.attempt);
     if (of.files !== state) lookAtFiles();
     if (of.attempts !== job.version) lookAtAttempts();
-    of.wanted = state;
   }
 
   async function showFiles() {
@@ -33,8 +39,8 @@ export function files(id) {
     of.files = of.wanted;
     const found = await api.artifacts(id);
     const known = found.map((file) => file.num_bytes).filter((bytes) => bytes !== null);
-    patch(list, table(`${found.length} files; ${size(known.reduce((sum, bytes) => sum + bytes, 0))} on storage; the others are made when they are asked for`, [
-      ["file", (file) => button(file.href, file.name.replaceAll("/", "-"), file.name), "name"],
+    patch(list, table(`${found.length} ${found.length === 1 ? "file" : "files"}; ${size(known.reduce((sum, bytes) => sum + bytes, 0))} on storage; the others are made when they are asked for`, [
+      ["file", (file) => button(file.href, file.name.replaceAll("/", "-"), file.name.replaceAll(`${id}.`, "")), "name"],
       ["kind", (file) => file.kind, ""],
       ["size", (file) => size(file.num_bytes), "number"],
       ["made", (file) => (file.created_at === null ? "–" : since(file.created_at)), ""],
@@ -48,7 +54,7 @@ export function files(id) {
     lives.hidden = !found.length;
     const took = ({ began_at: began, ended_at: ended }) => (ended === null ? "lives" : duration((Date.parse(ended) - Date.parse(began)) / 1000));
     patch(lives, element("h2", {}, "Attempts"), table("Lives of the job on the cluster", [
-      ["attempt", (life) => String(life.number), "number"],
+      ["attempt", (life) => String(life.number), ""],
       ["began", (life) => since(life.began_at), ""],
       ["took", took, "number"],
       ["ended", (life) => life.outcome ?? "–", ""],

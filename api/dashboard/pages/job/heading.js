@@ -10,7 +10,7 @@ export function heading(job) {
     ["workers", String(job.spec.workers.count)],
     ["link", linkText(job.spec.link)],
     ["budget", budget(job.spec.budget)],
-    ["attempt", String(job.attempt)],
+    ["attempt", job.attempt ? String(job.attempt) : null],
     ["clone of", job.source && element("a", { href: `/?job=${encodeURIComponent(job.source)}` }, job.source)],
     ["created", since(job.created_at)],
     ["finished", job.finished_at && since(job.finished_at)],

@@ -14,6 +14,7 @@ import { progressTable } from "./progress.js";
 import { whenSeen } from "./sight.js";
 import { specification } from "./specification.js";
 import { TRAINING } from "./states.js";
+import { sampleNames, sweep } from "./sweep.js";
 import { armTable, billTable, crossings, notes, optionTables, stageTable, unfinished } from "./tables.js";
 import { timeline } from "./timeline.js";
 import { wire } from "./wire.js";
@@ -29,7 +30,8 @@ export function jobPage(root, id) {
   const fetchSent = onceOf(() => api.series(id, "bytes_sent", { max_points: MAX_POINTS }));
   const chosen = choices(CHOICES, () => redraw().catch(() => {}));
   const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSent), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
-  const panels = element("div", { class: "panels", hidden: "" }, progress, shown.loss, arms, shown.schedule, lanes.body, stages, why.body, why.calibration,
+  const ranked = sweep();
+  const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, shown.loss, arms, shown.schedule, lanes.body, stages, why.body, why.calibration,
     ...traffic.bodies, bill);
   const about = element("div", { class: "panels", hidden: "" }, printed.body, stored.attempts, stored.body, text.body);
   root.replaceChildren(head, actions.body, waiting, panels, about);
@@ -83,7 +85,7 @@ export function jobPage(root, id) {
   const levelsOf = whenKept((report) => new Map(report.trials.map((trial) => [trial.trial_id, trial.level_name])));
   const costsOf = whenKept((report) => new Map(report.trials.map((trial) => [trial.trial_id, trial.cost])));
   const whole = whenKept((trials, stages, schedules, series) => ({ trials, stages, schedules, series }));
-  const arranged = whenKept((spec) => ({ names: spec.arms.map((arm) => arm.name), seeds: spec.seeds }));
+  const arranged = whenKept((spec) => ({ names: [...spec.arms.map((arm) => arm.name), ...sampleNames(spec)], seeds: spec.seeds }));
 
   async function drawPanels({ job, report, ...parts }) {
     const plan = arranged(job.spec);
@@ -96,6 +98,7 @@ export function jobPage(root, id) {
       lanes.update(levelledTrials, named, job),
       traffic.update(trials, named, series, job.spec.link),
       why.update(known(report.trials, plan), named, TRAINING.includes(job.state)),
+      ranked.update(report.sweep, plan),
     ]);
   }
 

@@ -17,7 +17,8 @@ export function progressOf(trial, budget) {
   const caps = Object.entries(budget).filter(([, cap]) => cap !== null);
   const shares = caps.map(([unit, cap]) => ({ unit, cap, used: used[unit], share: Math.min(1, used[unit] / cap) }));
   const first = shares.reduce((most, each) => (each.share > most.share ? each : most));
-  if (trial.outcome !== null) return { ...first, share: 1, left: 0 };
+  if (trial.outcome === "completed") return { ...first, share: 1, left: 0 };
+  if (trial.outcome !== null) return { ...first, left: 0 };
   if (first.unit === "seconds") return { ...first, left: first.cap - first.used };
   return { ...first, left: first.share > 0 && used.seconds > 0 ? (used.seconds * (1 - first.share)) / first.share : null };
 }
@@ -38,7 +39,7 @@ export function progressTable(trials, stages, job, phase) {
     ["state", (trial) => phase(trial, openSearchSteps(trial, stages)), ""],
     ["progress", (trial) => bar(trial, progressOf(trial, job.spec.budget)), "bar"],
     ["left", (trial) => leftText(trial, progressOf(trial, job.spec.budget)), "number"],
-    ["now", (trial) => (trial.learning_rate === null ? "–" : now(trial)), ""],
+    ["now", (trial) => (trial.learning_rate === null ? "–" : now(trial)), "text"],
     ["on", (trial) => (trial.backend ? `${trial.device}, ${trial.backend}` : "–"), ""],
   ], trials, { key: (trial) => trial.trial_id });
 }

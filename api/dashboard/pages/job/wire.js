@@ -10,6 +10,7 @@ import { whenSeen } from "./sight.js";
 // `fetchSent` has the bytes that were sent, as series, of what `series` of the losses the page holds.
 export function wire(fetchSent) {
   const [bytes, purposes, rate, times, density] = [panel("Bytes"), panel("Bytes by purpose"), panel("Bytes a second"), panel("Time of a step"), panel("Density")];
+  const [bars, lines] = [[bytes, purposes, times], [rate, density]].map((charts) => charts.map(({ body }) => body));
   let given = null;
   let fetched = null;
   const look = whenSeen(rate.body, () => drawRate().catch(() => {})); // the next look tells what was wrong
@@ -28,6 +29,8 @@ export function wire(fetchSent) {
   async function update(trials, stages, series, link) {
     given = { trials, series, link };
     await Promise.all([drawBills(trials), drawDensity(stages)]);
+    rate.body.hidden = !series.some((each) => each.steps.length > 1);
+    [bars, lines].forEach(fill);
     look();
   }
 
@@ -41,5 +44,11 @@ export function wire(fetchSent) {
     await rate.draw(() => rateChart(sent, link, clock));
   }
 
-  return { bodies: [bytes.body, purposes.body, rate.body, times.body, density.body], update };
+  return { bodies: [...bars, ...lines], update };
+}
+
+// Two stand beside one another; one that is left over has the whole width.
+function fill(bodies) {
+  const shown = bodies.filter((body) => !body.hidden);
+  shown.forEach((body, at) => body.classList.toggle("wide", at === shown.length - 1 && shown.length % 2 === 1));
 }

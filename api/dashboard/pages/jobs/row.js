@@ -4,6 +4,7 @@ import { badge, drawn, element, since } from "../../dom.js";
 import { duration, level, loss, number, share, size } from "../../units.js";
 
 const OVER = ["succeeded", "failed", "cancelled"];
+const NONE = "–"; // a narrow window leaves it out
 const [WIDTH, HEIGHT] = [96, 26];
 
 // Heading, what a row shows below it, kind, and what the list is ordered by where its heading is pressed.
@@ -15,12 +16,14 @@ export const COLUMNS = [
   ["validation loss", lossOf, "number", null],
   ["bytes saved", savedOf, "number", null],
   ["created", ({ created_at }) => since(created_at), "", "created"],
-  ["finished", ({ finished_at }) => (finished_at ? since(finished_at) : "–"), "", "finished"],
+  ["finished", ({ finished_at }) => (finished_at ? since(finished_at) : NONE), "", "finished"],
 ];
 
 export function cells(job) {
-  return COLUMNS.map(([heading, show, kind]) =>
-    element("td", { class: kind, key: heading, role: "cell", "data-heading": heading }, ...[show(job)].flat()));
+  return COLUMNS.map(([heading, show, kind]) => {
+    const shown = show(job);
+    return element("td", { class: shown === NONE ? `${kind} none` : kind, key: heading, role: "cell", "data-heading": heading }, ...[shown].flat());
+  });
 }
 
 function nameOf({ id, name, owner, project, labels, arms, archived }) {
@@ -55,17 +58,19 @@ function progressOf({ state, progress }) {
 
 function valuesOf({ progress }) {
   const { learning_rate, level: value, level_name, arm } = progress;
-  if (learning_rate === null) return "–";
+  if (learning_rate === null) return NONE;
   const shown = value === null ? null : element("div", { class: "small" }, `${level_name.replaceAll("_", " ")} ${level(value, level_name)}`);
   return [element("div", { title: `of ${arm}` }, `lr ${number(learning_rate)}`), shown];
 }
 
 function lossOf({ progress: { losses }, best_validation_loss: best }) {
-  return [sparkline(losses), element("div", { class: "small" }, best === null ? "–" : `best ${loss(best)}`)];
+  const line = sparkline(losses);
+  if (best === null && line === null) return NONE;
+  return [line, element("div", { class: "small" }, best === null ? NONE : `best ${loss(best)}`)];
 }
 
 function savedOf({ progress: { bytes_sent, bytes_dense } }) {
-  if (bytes_dense <= bytes_sent) return "–";
+  if (bytes_dense <= bytes_sent) return NONE;
   const saved = bytes_dense - bytes_sent;
   return [size(saved), element("div", { class: "small quiet" }, `${share(saved / bytes_dense)} of dense`)];
 }

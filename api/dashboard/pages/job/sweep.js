@@ -1,0 +1,52 @@
+// A sweep over a job's fields: the ranking of its samples and arms, and what they measured.
+
+import { panel } from "../../charts/panel.js";
+import { sweepChart, valuesText, writeCost } from "../../charts/sweep.js";
+import { element, patch, table, whenChanged } from "../../dom.js";
+import { loss, share } from "../../units.js";
+
+const DEFAULT_SAMPLES = 16;
+const SHOWN = 20; // of the ranking; the chart's data table has all
+
+export const sampleNames = (spec) =>
+  Object.keys(spec.params ?? {}).length ? Array.from({ length: spec.sweep?.samples ?? DEFAULT_SAMPLES }, (_, at) => `sample-${at}`) : [];
+
+export function sweep() {
+  const ranking = element("section", { class: "panel wide", id: "sweep", hidden: "" });
+  const chart = panel("Samples", "wide");
+  chart.body.hidden = true;
+
+  const drawTable = whenChanged((found) => patch(ranking, element("h2", {}, "Ranking"), rankingTable(found)));
+
+  async function update(found, { names }) {
+    ranking.hidden = chart.body.hidden = !found;
+    if (!found) return;
+    drawTable(found);
+    await chart.draw(drawn(found, names));
+  }
+
+  let [kept, make] = [null, null];
+  function drawn(found, names) {
+    if (found !== kept) [kept, make] = [found, () => sweepChart(found, names)];
+    return make;
+  }
+
+  return { bodies: [ranking, chart.body], update };
+}
+
+function rankingTable(found) {
+  const rungs = found.rungs.map((rung) => `${rung.num_kept} of ${rung.num_reached} went on at ${share(rung.share)}`).join(", ");
+  const saved = found.rungs.length ? `; ${rungs}; ${share(found.saved_share)} of all budgets saved` : "";
+  const more = found.ranking.length > SHOWN ? `; the best ${SHOWN} of ${found.ranking.length}` : "";
+  const costs = found.cost ? [[found.cost, (each) => writeCost(found.cost)(each.cost), "number"],
+    ["on the front", (each) => (each.on_front ? "yes" : "–"), ""]] : [];
+  return table(`By ${found.metric}${found.cost ? ` and ${found.cost}` : ""}, those that got further first${saved}${more}`, [
+    ["place", (each) => String(each.place), "number"],
+    ["trial", (each) => each.arm, "name"],
+    ["state", (each) => each.status, ""],
+    ["of its budget", (each) => share(each.share), "number"],
+    [found.metric, (each) => loss(each.value), "number"],
+    ...costs,
+    ["values", valuesText, ""],
+  ], found.ranking.slice(0, SHOWN), { key: (each) => each.trial_id });
+}

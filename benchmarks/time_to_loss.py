@@ -1,0 +1,195 @@
+"""How soon is one job with `auto`, its search charged, at a loss, beside what one would state by hand?
+
+    python benchmarks/time_to_loss.py run   [--tasks ...] [--networks 2x100 2x1000 4x100 4x1000] [--seeds 0 1 2]
+    python benchmarks/time_to_loss.py smoke     every arm for some seconds, on one network; nothing is recorded
+    python benchmarks/time_to_loss.py table
+
+Hosts are network namespaces with limited cables both ways, and their data differ. All arms are jobs' trials of one
+trainer and one machine, one after the other; the order turns with the seed. A baseline trains at the rate of `GRID`
+that needs the fewest steps on a network without a limit. That grid is not charged to it; the table says what it took.
+The arm `auto` starts from the middle of the grid, and all that it tries is on its clock. A ratio is of two runs with
+one seed, and its interval a bootstrap over the seeds: it is a *tie* if the interval has 1 in it.
+
+*Alone* is a control that never exchanges: where it reaches the loss, the task needs no network. Post-local SGD is no
+kind of a job; local SGD from the first step stands in for it. Needs root and iproute2, else ends with 2. On two idle
+cores `run` takes about eight hours. Each run is a line of FILE at once; what is in it is not run again.
+"""
+
+import argparse
+import itertools
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a pool of threads does not survive
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
+
+from contest import network, tasks, time_table
+from contest.auto_race import Race, Watcher
+from contest.book import Book
+from contest.hosts import HostGroup
+from contest.time_table import AUTO, is_at
+
+from search.surrogate.acquisition import warm_up
+from service.cluster.trial import train
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
+from trainers.training.call_results import WorkerFailed, WorkerLost
+
+Json = dict[str, Any]
+FILE = Path(__file__).parent / "time_to_loss.jsonl"
+#: Validation losses that end a run.
+TARGETS = {"text-apart": 2.2, "images-apart": 0.75}
+BUDGET_S = 240.0
+NETWORKS = ("2x100", "2x1000", "4x100", "4x1000")
+GRID = {"schedulefree_sgd": (0.1, 0.3, 1.0), "adamw": (0.001, 0.003, 0.01)}
+GRID_SEED = 100
+ALONE = "alone"
+#: What a job states for each baseline. DiLoCo has its paper's inner and outer optimizers; it averages more often.
+BASELINES: dict[str, Json] = {
+    "plain": {"exchange": {"kind": "none"}},
+    "fp16": {"exchange": {"kind": "fp16"}},
+    "powersgd 4": {"exchange": {"kind": "powersgd", "rank": 4}},
+    "top-k 1 %": {"exchange": {"kind": "topk", "density": 0.01}},
+    "local SGD 8": {"sync": {"kind": "local_sgd", "period": 8}},
+    "DiLoCo 20": {
+        "optimizer": {"kind": "adamw"},
+        "sync": {"kind": "diloco", "period": 20, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
+    },
+    ALONE: {"sync": {"kind": "local_sgd", "period": 100_000}},
+}
+ARMS = (AUTO, *BASELINES)
+
+
+def optimizer_of(arm: str) -> str:
+    return str(BASELINES.get(arm, {}).get("optimizer", {}).get("kind", "schedulefree_sgd"))
+
+
+def trial(race: Race, task: str, num_hosts: int, arm: str, rate: float) -> TrialSpec:
+    """Return the run as a job's trial; a baseline holds its rate."""
+    stated = {"exchange": {"kind": AUTO}} if arm == AUTO else BASELINES[arm]
+    job = {
+        "workload": tasks.reference(task),
+        "workers": {"count": num_hosts},
+        "budget": {"seconds": race.budget_s},
+        "checkpoint": {"every_seconds": 3600},
+        "seeds": [race.seed],
+        **stated,
+        "optimizer": {"kind": optimizer_of(arm), "learning_rate": rate},
+        "controller": {"kind": "bo" if arm == AUTO else "fixed"},
+    }
+    return next(JobSpec.model_validate(job).trials())
+
+
+# -- running -----------------------------------------------------------------------------------------------
+
+
+def run_network(book: Book, given: argparse.Namespace, num_hosts: int, rates_mbps: Sequence[float]) -> int:
+    """Run what is missing at so many hosts: the grid first, then the races; returns how many runs failed."""
+    num_failed = 0
+    with network.made(num_hosts) as hosts:
+        for task in given.tasks:
+            race = Race(None, given.budget, GRID_SEED, TARGETS[task])
+            for arm, rate in gridded():
+                num_failed += attempt(book, hosts, "grid", race, task, arm, rate)
+        for seed, mbps, task in itertools.product(given.seeds, rates_mbps, given.tasks):
+            race = Race(mbps, given.budget, seed, TARGETS[task])
+            for arm in turned(ARMS, seed):
+                num_failed += attempt(book, hosts, "race", race, task, arm, rate_of(book.rows, task, num_hosts, arm))
+    return num_failed
+
+
+def gridded() -> Iterator[tuple[str, float]]:
+    """Yield the arms whose rate is looked for before the races, with each rate."""
+    for arm in (arm for arm in BASELINES if arm != ALONE):
+        for rate in GRID[optimizer_of(arm)]:
+            yield arm, rate
+
+
+def turned(arms: Sequence[str], seed: int) -> Sequence[str]:
+    """Return the arms in an order that turns with the seed, so that none is always the first or the last."""
+    cut = seed * 3 % len(arms)
+    return (*arms[cut:], *arms[:cut])
+
+
+def rate_of(rows: Sequence[Json], task: str, num_hosts: int, arm: str) -> float:
+    """Return the rate that needed the fewest steps in the grid; of `auto`, and where none got there, the middle one."""
+    tried = [row for row in rows if is_at(row, "grid", task, num_hosts) and row["arm"] == arm]
+    reached = [row for row in tried if row["steps"] is not None]
+    middle = GRID[optimizer_of(arm)][1]
+    return min(reached, key=lambda row: row["steps"])["rate"] if reached else middle
+
+
+def attempt(book: Book, hosts: network.Network, kind: str, race: Race, task: str, arm: str, rate: float) -> int:
+    """Run an arm and note what came of it, unless it has a row; returns 1 if it failed."""
+    key = {"task": task, "hosts": hosts.num_hosts, "mbps": race.mbps, "seed": race.seed, "arm": arm}
+    if book.find(kind=kind, **key, **({"rate": rate} if kind == "grid" else {})):
+        return 0
+    hosts.limit(race.mbps)
+    spec, watcher = trial(race, task, hosts.num_hosts, arm, rate), Watcher(race.target, race.budget_s)
+    load = os.getloadavg()[0]
+    try:
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, HostGroup(spec.replica, hosts) as group:
+            finished = train(spec, group, watcher, trial_id="run", storage_url=folder)
+    except (WorkerFailed, WorkerLost) as error:
+        print(f"{key}: {error}", file=sys.stderr, flush=True)
+        return 1
+    told = watcher.told(finished)
+    book.add(kind, [{**key, "rate": rate, "target": race.target, **told, "load": load, "at": int(time.time())}])
+    when = "not reached" if told["seconds"] is None else f"{told['seconds']:.1f} s"
+    sent = told["bytes_sent"] / 1e6
+    print(f"{kind} {' '.join(map(str, key.values()))}: {when}, {told['steps_taken']} steps, {sent:.1f} MB", flush=True)
+    return 0
+
+
+# -- the command line --------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    given = parse()
+    book = Book(given.file)
+    if given.what == "table":
+        print("\n".join(time_table.table(book.rows)))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through the clean-up
+    warm_up()  # BoTorch loads for seconds
+    try:
+        if given.what == "smoke":
+            return smoke()
+        places = [tuple(map(int, place.split("x"))) for place in given.networks]
+        hosts = dict.fromkeys(num_hosts for num_hosts, _ in places)
+        return int(sum(run_network(book, given, n, [float(mbps) for m, mbps in places if m == n]) for n in hosts) > 0)
+    except network.NoNetwork as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def smoke() -> int:
+    """Train every arm for some seconds; returns 1 if one did not."""
+    with tempfile.TemporaryDirectory() as folder, network.made(2) as hosts:
+        book = Book(Path(folder) / "rows.jsonl")
+        race = Race(100.0, 8.0, 0, target=0.0)
+        failed = [attempt(book, hosts, "race", race, "text-apart", arm, GRID[optimizer_of(arm)][1]) for arm in ARMS]
+        still = [row["arm"] for row in book.rows if row["steps_taken"] == 0]
+    print(f"took no step: {', '.join(still)}" if still else "every arm took steps")
+    return int(any(failed) or bool(still))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "smoke", "table"))
+    parser.add_argument("--tasks", nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of a run, after which it has lost")
+    parser.add_argument("--file", type=Path, default=FILE)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""The sweep of a job: what its trials measured at rungs, which of them end there, and the ranking of all.
+
+Functions of one open session, and pure ones of what they read. Every decision follows from stored rows, in the order
+in which they were stored: a service or a driver that starts again comes to the same.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from search.sweep.ranking import Mark, Standing, best_trade_offs, pruned, ranking, saved_share
+from service.control import events
+from service.control.models import JobRow, RungRow, TrialRow
+from service.job.parts import LOSS, Direction
+from service.job.spec import JobSpec
+from service.wire.records import MarkPoint, RungReached, SampleDrawn
+from service.wire.views import EventKind, RankedTrial, RungView, SampleStatus, SweepReport, TrialView
+
+
+def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:
+    """Store the values of a sample that was learned; the first word on it stays."""
+    if trial.sample is None or trial.sample["values"] is not None:
+        return
+    trial.sample = {**trial.sample, "values": record.values, "drawn_by": record.drawn_by}
+    events.tell(trial, EventKind.SAMPLE, **record.model_dump(mode="json", exclude={"kind"}))
+
+
+def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached) -> None:
+    """Store what a trial measured at a rung; one that comes to it again after a crash changes nothing."""
+    if session.scalar(select(RungRow.id).filter_by(trial_id=trial.id, rung=record.rung)) is not None:
+        return
+    session.add(RungRow(**record.model_dump(exclude={"kind"})))
+    session.flush()  # ids are given in order of arrival
+    told = record.model_dump(include={"trial_id", "rung", "step", "value"})
+    events.tell(trial, EventKind.RUNG, **told, kept=not is_pruned(session, job, trial))
+
+
+def is_pruned(session: Session, job: JobRow, trial: TrialRow) -> bool:
+    """Return whether the trial is a sample that was behind at a rung."""
+    return trial.sample is not None and trial.id in pruned_trials(session, job)
+
+
+def pruned_trials(session: Session, job: JobRow) -> dict[str, int]:
+    """Return, by trial, the rung at which each sample ends that was behind there."""
+    if not job.spec.get("params"):
+        return {}
+    spec = JobSpec.model_validate(job.spec)
+    trials = session.scalars(select(TrialRow).where(TrialRow.job_id == job.id)).all()
+    directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
+    samples = {trial.id for trial in trials if trial.sample is not None}
+    return _pruned(spec, _marks(spec, rungs(session, job.id), directions), samples)
+
+
+def _pruned(spec: JobSpec, marks: Sequence[Mark], samples: set[str]) -> dict[str, int]:
+    sweep = spec.sweep_config
+    return pruned(marks, samples, num_rungs=len(sweep.rungs()), reduction=sweep.reduction)
+
+
+def rungs(session: Session, job_id: str) -> Sequence[RungRow]:
+    """Return what the job's trials measured at rungs, in order of arrival."""
+    of_job = select(RungRow).join(TrialRow, TrialRow.id == RungRow.trial_id).where(TrialRow.job_id == job_id)
+    return session.scalars(of_job.order_by(RungRow.id)).all()
+
+
+def seen(session: Session, job: JobRow, trials: Sequence[TrialView]) -> tuple[MarkPoint, ...]:
+    """Return what the samples measured, for those that learn from it; nothing where none does."""
+    spec = JobSpec.model_validate(job.spec)
+    if not spec.params or spec.sweep_config.sampler != "bo":
+        return ()
+    values = {trial.trial_id: trial.sample.values for trial in trials if trial.sample is not None}
+    shares = (*spec.sweep_config.rungs(), 1.0)
+    marks = _all_marks(spec, rungs(session, job.id), trials)
+    return tuple(
+        MarkPoint(values=known, share=shares[mark.rung], value=mark.value, cost=mark.cost)
+        for mark in marks
+        if (known := values.get(mark.trial)) is not None and mark.value is not None
+    )
+
+
+def _marks(spec: JobSpec, rows: Iterable[RungRow], directions: Mapping[str, Direction]) -> list[Mark]:
+    sign, cost = _sign(spec, directions), spec.sweep_config.cost
+    return [
+        Mark(row.trial_id, row.rung, None if row.value is None else sign * row.value, _cost(cost, row)) for row in rows
+    ]
+
+
+def _sign(spec: JobSpec, directions: Mapping[str, Direction]) -> int:
+    return -1 if directions.get(spec.objective.metric) == "max" else 1
+
+
+def _cost(unit: str | None, row: RungRow) -> float | None:
+    return None if unit is None else float(row.bytes_sent if unit == "bytes" else row.seconds)
+
+
+def _all_marks(spec: JobSpec, rows: Iterable[RungRow], trials: Sequence[TrialView]) -> list[Mark]:
+    """Return the marks at rungs, and at the end of those that trained to it."""
+    directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
+    marks = _marks(spec, rows, directions)
+    ended = _pruned(spec, marks, {trial.trial_id for trial in trials if trial.sample is not None})
+    num_rungs = len(spec.sweep_config.rungs())
+    ends = [_end(spec, trial, num_rungs, directions) for trial in trials if trial.outcome == "completed"]
+    return [*marks, *(mark for mark in ends if mark.trial not in ended)]
+
+
+def _end(spec: JobSpec, trial: TrialView, num_rungs: int, directions: Mapping[str, Direction]) -> Mark:
+    metric, unit, bill = spec.objective.metric, spec.sweep_config.cost, trial.bill
+    value = trial.validation_loss if metric == LOSS else trial.validation_metrics.get(metric)
+    costs = {"bytes": float(bill.bytes_sent), "seconds": bill.seconds_training}
+    signed = None if value is None else _sign(spec, directions) * value
+    return Mark(trial.trial_id, num_rungs, signed, None if unit is None else costs[unit])
+
+
+def report(spec: JobSpec, rows: Sequence[RungRow], trials: Sequence[TrialView]) -> SweepReport | None:
+    """Return the ranking of the job's trials; None: it has no sweep."""
+    if not spec.params:
+        return None
+    directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
+    shares, samples = spec.sweep_config.rungs(), {each.trial_id for each in trials if each.sample is not None}
+    ended = _pruned(spec, _marks(spec, rows, directions), samples)
+    marks = _all_marks(spec, rows, trials)
+    last = {mark.trial: mark for mark in sorted(marks, key=lambda mark: mark.rung)}
+    standings = [Standing(each.trial_id, last.get(each.trial_id), each.outcome == "diverged") for each in trials]
+    front = best_trade_offs([mark for mark in last.values() if mark.rung == len(shares)])
+    by_id = {trial.trial_id: trial for trial in trials}
+    sign = _sign(spec, directions)
+    return SweepReport(
+        metric=spec.objective.metric,
+        direction="max" if sign < 0 else "min",
+        cost=spec.sweep_config.cost,
+        ranking=tuple(
+            _ranked(place, by_id[each], last.get(each), (*shares, 1.0), sign=sign, ended=ended, on_front=each in front)
+            for place, each in enumerate(ranking(standings), start=1)
+        ),
+        rungs=tuple(_rung(number, share, marks, ended) for number, share in enumerate(shares)),
+        saved_share=saved_share(shares, ended, len(trials)),
+    )
+
+
+def _ranked(
+    place: int,
+    trial: TrialView,
+    mark: Mark | None,
+    shares: Sequence[float],
+    *,
+    sign: int,
+    ended: Mapping[str, int],
+    on_front: bool,
+) -> RankedTrial:
+    return RankedTrial(
+        place=place,
+        trial_id=trial.trial_id,
+        arm=trial.arm,
+        sample=trial.sample,
+        status=_status(trial, ended),
+        share=0.0 if mark is None else shares[mark.rung],
+        value=None if mark is None or mark.value is None else sign * mark.value,
+        cost=None if mark is None else mark.cost,
+        on_front=on_front,
+    )
+
+
+def _status(trial: TrialView, ended: Mapping[str, int]) -> SampleStatus:
+    if trial.outcome == "diverged":
+        return SampleStatus.DIVERGED
+    if trial.trial_id in ended:
+        return SampleStatus.PRUNED
+    if trial.outcome is not None:
+        return SampleStatus.COMPLETED
+    return SampleStatus.TRAINING if trial.backend is not None else SampleStatus.WAITING
+
+
+def _rung(number: int, share: float, marks: Iterable[Mark], ended: Mapping[str, int]) -> RungView:
+    there = [mark.trial for mark in marks if mark.rung == number]
+    num_kept = sum(ended.get(trial) != number for trial in there)
+    return RungView(share=share, num_reached=len(there), num_kept=num_kept)

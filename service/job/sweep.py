@@ -1,0 +1,157 @@
+"""A sweep over a job's fields: where they are, the trials that it comes to, and what its ranges do not fit."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from search.sweep.spec import SampleValues
+from service.job.conflicts import conflicts
+from service.job.parts import SAMPLE_PREFIX, JobParts
+from service.job.problems import problems_of
+from trainers.spec.ranges import Conflict
+
+#: Parts of a job that a sample may change; the others are the same for all trials, or not about training.
+SWEPT = (
+    "workload", "optimizer", "exchange", "sync", "activations", "blocks", "controller", "accumulate", "clip",
+    "precision",
+)  # fmt: skip
+#: So many combinations of ends are checked at most, and else each end alone.
+MAX_CORNERS = 64
+
+
+def sample_name(number: int) -> str:
+    """Return what sample `number`, from 0, is called where an arm has its name."""
+    return f"{SAMPLE_PREFIX}{number}"
+
+
+def at(job: JobParts, values: Mapping[str, Any]) -> JobParts:
+    """Return the job with `values` by path, its parts not checked against each other; raises ValidationError."""
+    if not values:
+        return job
+    given: dict[str, Any] = {"budget": job.budget, "workload": job.workload.model_dump(mode="json")}
+    for path, value in values.items():
+        root, *inner = path.split(".")
+        if not inner:
+            given[root] = value
+            continue
+        given.setdefault(root, job.model_dump(mode="json", include={root})[root])
+        _place(given[root], inner[:-1])[inner[-1]] = value
+    changed = JobParts.model_validate(given)
+    return job.model_copy(update={root: getattr(changed, root) for root in {path.split(".")[0] for path in values}})
+
+
+def _place(content: Any, path: Iterable[str]) -> Any:
+    for name in path:
+        content = content[name]
+    return content
+
+
+def sweep_conflicts(job: JobParts) -> Iterator[Conflict]:
+    """Yield what a sweep cannot be, whatever its ranges hold."""
+    if job.sweep is not None and not job.params:
+        yield Conflict("/sweep", None, "`sweep` is for `params`, which name the fields to vary: give both, or neither")
+    if not job.params:
+        return
+    for index, arm in enumerate(job.arms):
+        if arm.name.startswith(SAMPLE_PREFIX):
+            message = f"names that begin with `{SAMPLE_PREFIX}` are those of samples, got `{arm.name}`"
+            yield Conflict(f"/arms/{index}/name", arm.name, message)
+    sweep = job.sweep_config
+    caps = job.budget.model_dump(exclude_none=True)
+    if sweep.cost is not None and list(caps) == [sweep.cost]:
+        message = (
+            f"all trials spend the same {sweep.cost}, which are the whole budget, so they do not tell them apart: "
+            "give another `cost`, or a budget in another unit"
+        )
+        yield Conflict("/sweep/cost", sweep.cost, message)
+    if job.lanes.after == "insurance":
+        message = "a sample that ends at a rung leaves its second line behind: leave out `lanes.after`, or `params`"
+        yield Conflict("/lanes/after", job.lanes.after, message)
+    for path in job.params:
+        if message := _no_field(job, path):
+            yield Conflict(_pointer(path), path, message)
+
+
+def range_conflicts(job: JobParts) -> Iterator[Conflict]:
+    """Yield what is wrong at the ends of the ranges: each by itself, and where there are few all together.
+
+    To be asked of a job that has no other conflict.
+    """
+    found = False
+    for path, of in job.params.items():
+        for index, value in enumerate(of.ends()):
+            for message in _faults(job, {path: value}):
+                found = True
+                yield Conflict(f"{_pointer(path)}/{of.form}/{index}", value, message)
+    if not found:
+        yield from _of_corners(job)
+
+
+def _of_corners(job: JobParts) -> Iterator[Conflict]:
+    """Yield the first corner that does not fit, though each of its values does."""
+    corners = list(itertools.islice(itertools.product(*(of.ends() for of in job.params.values())), MAX_CORNERS + 1))
+    if len(corners) > MAX_CORNERS or len(job.params) < 2:
+        return
+    for corner in corners:
+        values = dict(zip(job.params, corner, strict=True))
+        if faults := _faults(job, values):
+            yield Conflict("/params", None, f"{_shown(values)} do not go together: {faults[0]}")
+            return
+
+
+def _faults(job: JobParts, values: SampleValues) -> list[str]:
+    """Return why no trial can have these values."""
+    try:
+        changed = at(job, values)
+    except ValidationError as error:
+        roots = {path.split(".")[0] for path in values}
+        body = job.model_dump(mode="json", include=roots | {"workload"})
+        return [problem.message for problem in problems_of(error, body, JobParts)]
+    alone = changed.model_copy(update={"arms": JobParts.model_fields["arms"].default, "params": {}, "sweep": None})
+    return [conflict.message for conflict in conflicts(alone)]
+
+
+def _no_field(job: JobParts, path: str) -> str:
+    """Return why a sample cannot set what is at `path`; "": it can."""
+    root, *inner = path.split(".")
+    if root not in SWEPT:
+        return f"a sample can change {', '.join(f'`{name}`' for name in SWEPT)} and what is in them, not `{root}`"
+    content: Any = job.model_dump(mode="json", include={root})[root]
+    for depth, name in enumerate(inner):
+        parent = ".".join([root, *inner[:depth]])
+        if not isinstance(content, dict):
+            return f"`{parent}` is {content!r}, which has no `{name}` inside"
+        is_free = path.startswith("workload.params.")
+        if name not in content and not is_free:
+            return f"`{parent}` has no `{name}`; available: {', '.join(content)}"
+        content = content.get(name, {})
+    if inner and inner[-1] == "kind":
+        return (
+            f"kinds differ in their fields: vary the whole part, `{'.'.join([root, *inner[:-1]])}: {{choice: [...]}}`"
+        )
+    return ""
+
+
+def _pointer(path: str) -> str:
+    return f"/params/{path}"
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{path}` {value}" for path, value in values.items())
+
+
+def expected_cost(job: JobParts) -> str:
+    """Return in a sentence how many trials a sweep comes to, and what they are expected to take."""
+    sweep, num_arms = job.sweep_config, len(job.arms) * len(job.seeds)
+    share = sweep.expected_share()
+    whole = num_arms + sweep.samples * share
+    shown = f"{num_arms} of arms and {sweep.samples} samples, at most {sweep.at_once} at a time"
+    if sweep.scheduler == "none":
+        return f"{num_arms + sweep.samples} trials ({shown}), each with the whole budget"
+    rungs = " and ".join(f"{rung:.0%}" for rung in sweep.rungs())
+    return (
+        f"{num_arms + sweep.samples} trials ({shown}); samples are compared at {rungs} of the budget, and all are "
+        f"expected to take {whole:.1f} times the budget, at most {num_arms + sweep.samples} times"
+    )

@@ -1,0 +1,155 @@
+"""Sweeps: samples are stored before anything trains, a rung is told once, and the same rows give the same ranking."""
+
+from typing import Any
+
+import pytest
+
+from service.control.store import Store
+from service.job.spec import JobSpec
+from service.wire.records import Bill, Control, RungReached, SampleDrawn, TrialStarted
+from service.wire.views import EventKind, SampleStatus
+from tests.contract.reported import finished
+
+PARAMS = {"optimizer.momentum": {"uniform": [0.5, 0.95]}, "workload.batch_size": {"choice": [16, 32]}}
+
+
+@pytest.fixture
+def swept(store: Store, make_spec: Any) -> Any:
+    """Store a job with a sweep, and return its id."""
+
+    def add(**sweep: Any) -> str:
+        spec: JobSpec = make_spec(params=PARAMS, sweep={"samples": 6} | sweep)
+        return store.add_job(spec)[0].id
+
+    return add
+
+
+def rung(trial_id: str, number: int, value: float | None, *, bytes_sent: int = 100) -> RungReached:
+    return RungReached(trial_id=trial_id, rung=number, step=10, seconds=1.0, bytes_sent=bytes_sent, value=value)
+
+
+def start(driver: Any, trial_id: str) -> None:
+    record = TrialStarted(trial_id=trial_id, arm="a", seed=0, backend="gloo", device="cpu", metrics={"accuracy": "max"})
+    driver.send(record, stream=trial_id)
+
+
+def ids(store: Store, job_id: str) -> list[str]:
+    return [trial.trial_id for trial in store.trials(job_id)]
+
+
+def test_samples_are_drawn_and_stored_with_the_job(store: Store, swept: Any) -> None:
+    job_id = swept()
+
+    arm, *samples = store.trials(job_id)
+
+    assert arm.sample is None
+    assert [each.arm for each in samples] == [f"sample-{number}" for number in range(6)]
+    assert all(each.sample.values.keys() == PARAMS.keys() and each.sample.drawn_by == "sobol" for each in samples)
+    again = [each.sample for each in store.trials(swept()) if each.sample]
+    assert again == [each.sample for each in samples]
+
+
+def test_a_sample_that_is_behind_at_a_rung_is_told_to_stop_and_an_arm_is_not(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept())
+    arm, first, second, third, *_ = ids(store, job_id)
+    for each in (arm, first, second, third):
+        start(driver, each)
+
+    answers = [
+        driver.send(rung(trial, 0, value), stream=trial).control
+        for trial, value in ((first, 0.5), (arm, 0.9), (second, 0.7), (third, 0.4))
+    ]
+
+    assert answers == [Control.RUN, Control.RUN, Control.STOP, Control.RUN]
+    assert driver.send(stream=second).control is Control.STOP
+    brief = store.brief(job_id, 1)
+    assert {point.trial_id for point in brief.trials if point.pruned} == {second}
+
+
+def test_a_rung_that_is_told_again_after_a_crash_changes_nothing(store: Store, swept: Any, begin: Any) -> None:
+    driver = begin(job_id := swept())
+    _, first, second, third, *_ = ids(store, job_id)
+    for each in (first, second, third):
+        start(driver, each)
+    driver.send(rung(first, 0, 0.5), stream=first)
+    driver.send(rung(second, 0, 0.7), stream=second)
+    driver.send(rung(third, 0, 0.4), stream=third)
+    before = store.report(job_id).sweep
+
+    store.lose_attempt(job_id, 1, reason="lost")
+    again = begin(job_id)
+    start(again, first)
+    answer = again.send(rung(first, 0, 0.9), stream=first)  # others that came later are no reason to end it now
+
+    assert answer.control is Control.RUN
+    after = store.report(job_id).sweep
+    assert before is not None and after is not None
+    assert [(each.arm, each.value) for each in after.ranking] == [(each.arm, each.value) for each in before.ranking]
+
+
+def test_the_report_ranks_what_got_further_first_and_names_front_rungs_and_what_was_saved(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept(cost="bytes"))
+    arm, first, second, third, *_ = ids(store, job_id)
+    for each in (arm, first, second, third):
+        start(driver, each)
+    for trial, value, sent in ((arm, 0.9, 500), (first, 0.5, 400), (second, 0.6, 450), (third, 0.4, 900)):
+        driver.send(rung(trial, 0, value, bytes_sent=sent), stream=trial)
+    for trial, loss, sent in ((arm, 0.30, 5000), (first, 0.20, 4000), (second, 0.6, 450), (third, 0.10, 9000)):
+        ended = finished(trial, validation_loss=loss, bill=Bill(bytes_sent=sent))
+        driver.send(ended, stream=trial)
+
+    found = store.report(job_id).sweep
+
+    assert found is not None
+    assert [(each.arm, each.status, each.on_front) for each in found.ranking[:4]] == [
+        ("sample-2", SampleStatus.COMPLETED, True),
+        ("sample-0", SampleStatus.COMPLETED, True),
+        ("tuned", SampleStatus.COMPLETED, False),
+        ("sample-1", SampleStatus.PRUNED, False),
+    ]
+    assert (found.ranking[3].value, found.ranking[3].share) == (0.6, pytest.approx(1 / 9))
+    assert {each.status for each in found.ranking[4:]} == {SampleStatus.WAITING}
+    assert [(each.num_reached, each.num_kept) for each in found.rungs] == [(4, 3), (0, 0)]
+    assert found.saved_share == pytest.approx((8 / 9) / 7)
+
+
+def test_a_metric_that_is_better_high_ranks_so(store: Store, make_spec: Any, begin: Any) -> None:
+    spec = make_spec(params=PARAMS, sweep={"samples": 2}, objective={"metric": "accuracy"})
+    job_id = store.add_job(spec)[0].id
+    driver = begin(job_id)
+    _, first, second = ids(store, job_id)
+    for trial, value in ((first, 0.7), (second, 0.9)):
+        start(driver, trial)
+        driver.send(rung(trial, 0, value), stream=trial)
+
+    found = store.report(job_id).sweep
+
+    assert found is not None and found.direction == "max"
+    assert [(each.arm, each.value) for each in found.ranking[:2]] == [("sample-1", 0.9), ("sample-0", 0.7)]
+
+
+def test_a_learned_sample_is_stored_once_and_the_next_learns_from_what_is_stored(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept(sampler="bo"))
+    drawn, late = ids(store, job_id)[1], ids(store, job_id)[-1]
+    assert store.trials(job_id)[-1].sample.values is None
+    start(driver, drawn)
+    driver.send(rung(drawn, 0, 0.5), stream=drawn)
+    values: dict[str, Any] = {"optimizer.momentum": 0.6, "workload.batch_size": 16}
+
+    driver.send(SampleDrawn(trial_id=late, values=values, drawn_by="qLogNEI"), stream=late)
+    driver.send(SampleDrawn(trial_id=late, values=values | {"optimizer.momentum": 0.9}, drawn_by="sobol"), stream=late)
+
+    brief = store.brief(job_id, 1)
+    assert [(each.share, each.value) for each in brief.seen] == [(pytest.approx(1 / 9), 0.5)]
+    assert brief.trials[-1].sample.values == values
+    store.lose_attempt(job_id, 1, reason="lost")
+    begin(job_id)
+    assert store.brief(job_id, 2).trials[-1].sample.values == values
+    kinds = [event.kind for event in store.events(job_id=job_id, after=0, limit=500).events]
+    assert kinds.count(EventKind.SAMPLE) == 1 and EventKind.RUNG in kinds

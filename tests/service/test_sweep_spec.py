@@ -1,0 +1,134 @@
+"""A job with `params`: what it may vary is told early, with the field, the value, what is allowed, and where."""
+
+from typing import Any
+
+import pytest
+
+from api.documents import checked
+from service.control.capacity import Node, Shape
+from service.control.queue import sized
+from service.errors import InvalidJob
+from service.job.spec import JobSpec
+from service.job.sweep import at, expected_cost
+from service.wire.records import AttemptBrief
+
+JOB: dict[str, Any] = {
+    "workload": {"kind": "digits-mlp"},
+    "budget": {"steps": 300},
+    "exchange": {"kind": "topk", "density": 0.01},
+    "controller": {"kind": "fixed"},
+}
+MOMENTUM = {"optimizer.momentum": {"uniform": [0.5, 0.95]}}
+
+
+def problems(**fields: Any) -> dict[str, str]:
+    with pytest.raises(InvalidJob) as refused:
+        checked(JobSpec, JOB | fields)
+    return {problem.pointer: problem.message for problem in refused.value.problems}
+
+
+def test_a_sweep_adds_its_samples_to_the_arms_and_each_trains_with_its_values() -> None:
+    spec = checked(JobSpec, JOB | {"params": MOMENTUM, "sweep": {"samples": 3}, "seeds": [4, 5]})
+
+    trials = list(spec.trials({"sample-1": {"optimizer.momentum": 0.7, "workload.batch_size": 16}}))
+
+    assert [(each.arm, each.seed) for each in trials] == [
+        ("tuned", 4), ("tuned", 5), ("sample-0", 4), ("sample-1", 4), ("sample-2", 4),
+    ]  # fmt: skip
+    assert len(trials) == spec.num_trials
+    assert trials[3].replica.optimizer.momentum == 0.7 and trials[3].replica.workload.batch_size == 16
+    assert trials[2].replica.optimizer == spec.optimizer  # it is not drawn yet
+    assert all(each.rungs == spec.sweep_config.rungs() for each in trials)
+    assert all(each.rungs == () for each in checked(JobSpec, JOB).trials())
+
+
+def test_own_keyword_arguments_and_whole_parts_can_vary() -> None:
+    own = {"factory": "model:make", "params": {"width": 8}}
+    optimizers = [{"kind": "sgd", "learning_rate": 0.1}, {"kind": "adamw", "learning_rate": 0.001}]
+    params = {"workload.params.width": {"integer": [4, 64]}, "optimizer": {"choice": optimizers}}
+    spec = checked(JobSpec, JOB | {"workload": own, "params": params})
+
+    changed = at(spec, {"workload.params.width": 32, "optimizer": optimizers[1]})
+
+    assert changed.workload.params == {"width": 32}
+    assert changed.optimizer.kind == "adamw"
+
+
+@pytest.mark.parametrize(
+    ("params", "pointer", "message"),
+    [
+        ({"workload.widht": {"integer": [1, 2]}}, "/params/workload.widht", "`workload` has no `widht`; available:"),
+        ({"workload.kind": {"choice": ["a", "b"]}}, "/params/workload.kind", "vary the whole part"),
+        ({"budget.steps": {"integer": [1, 2]}}, "/params/budget.steps", "not `budget`"),
+        ({"clip.norm": {"uniform": [1, 2]}}, "/params/clip.norm", "`clip` is None"),
+        (
+            {"workload.batch_size": {"integer": [8, 2000]}},
+            "/params/workload.batch_size/integer/1",
+            "less than or equal to 1024, got 2000",
+        ),
+        (
+            {"optimizer": {"choice": [{"kind": "sgd"}, {"kind": "adamx"}]}},
+            "/params/optimizer/choice/1",
+            "unknown: `adamx`",
+        ),
+        ({"optimizer.momentum": {"uniform": [0.9, 0.5]}}, "/params/optimizer.momentum", "low < high"),
+    ],
+)
+def test_what_cannot_vary_is_told_with_its_place_and_what_is_allowed(params: Any, pointer: str, message: str) -> None:
+    found = problems(params=params)
+
+    assert message in found[pointer]
+
+
+def test_values_that_do_not_go_together_are_told_though_each_does() -> None:
+    params = {
+        "controller": {"choice": [{"kind": "fixed"}, {"kind": "bo"}]},
+        "exchange": {"choice": [{"kind": "none"}, {"kind": "topk", "density": [0.1, 0.2]}]},
+    }
+
+    found = problems(exchange={"kind": "none"}, controller={"kind": "bo"}, params=params)
+
+    assert "do not go together" in found["/params"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"sweep": {"samples": 4}}, "/sweep"),
+        ({"params": MOMENTUM, "sweep": {"samples": 257}}, "/sweep/samples"),
+        ({"params": MOMENTUM, "budget": {"bytes": 10**9}, "sweep": {"cost": "bytes"}}, "/sweep/cost"),
+        ({"params": MOMENTUM, "arms": [{"name": "sample-1"}]}, "/arms/0/name"),
+        ({"params": MOMENTUM, "lanes": {"count": 2, "after": "insurance"}}, "/lanes/after"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused(fields: Any, pointer: str) -> None:
+    assert pointer in problems(**fields)
+
+
+def test_the_cost_is_told_beforehand() -> None:
+    spec = checked(JobSpec, JOB | {"params": MOMENTUM})
+
+    assert expected_cost(spec) == (
+        "17 trials (1 of arms and 16 samples, at most 4 at a time); samples are compared at 11% and 33% of the budget, "
+        "and all are expected to take 5.1 times the budget, at most 17 times"
+    )
+    alone = checked(JobSpec, JOB | {"params": MOMENTUM, "sweep": {"scheduler": "none"}})
+    assert expected_cost(alone).endswith("each with the whole budget")
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [(2, 1), (4, 2), (7, 3), (64, 4)])
+def test_as_many_trials_run_at_a_time_as_there_is_room_for_up_to_the_cap(cpus: int, expected: int) -> None:
+    spec = checked(JobSpec, JOB | {"params": MOMENTUM, "sweep": {"at_once": 4}})
+    shape = Shape.of(spec)
+
+    size, trials, never = sized(shape, [Node(cpus=cpus)], {}, owner="ada", project="default")
+
+    assert (trials, size.workers, never) == (expected, 2 * expected, "")
+    assert Shape.of_json(spec.model_dump(mode="json")) == shape
+
+
+def test_a_brief_of_an_earlier_release_is_read() -> None:
+    brief = {"job_id": "job-1", "number": 1, "spec": JOB, "storage_url": "file:///s", "lease_s": 1, "renew_s": 1}
+    found = AttemptBrief.model_validate(brief | {"max_silence_s": 1, "control": "run"})
+
+    assert found.seen == () and found.trials_at_once is None
