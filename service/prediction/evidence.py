@@ -1,4 +1,4 @@
-"""What recorded benchmarks say of each method: processor seconds of an exchange, and the steps it takes to a loss.
+"""The record of benchmarks: processor seconds of an exchange by each method, and the steps it takes to a loss.
 
 `benchmarks/predict.py evidence` writes the file from the rows beside it.
 """

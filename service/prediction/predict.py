@@ -1,4 +1,4 @@
-"""What each method would take of a step, a budget and the time to a loss, on a link and with workers not at hand.
+"""Predict what each method takes: a step, a budget, the time to a loss, on a link and with workers not at hand.
 
 Pure functions of a request and of recorded rows. Time to a loss is told only where a row says how losses go.
 """

@@ -89,7 +89,7 @@ def test_a_question_without_an_answer_is_refused(changes, message):
 
 
 def test_times_within_each_others_error_bars_are_a_tie():
-    found = _by_name(_asked())
+    found = _by_name(_asked(mbps=1))
     fast, slow = found["signsgd, EF"].loss_s, found[DENSE].loss_s
 
     assert (judged(fast, slow), judged(slow, fast), judged(fast, fast)) == ("faster", "slower", "tie")
