@@ -1,6 +1,8 @@
 """Python clients of the HTTP API: `Client` blocks, `AsyncClient` is awaited; both make the calls of `api.calls`."""
 
 import asyncio
+import base64
+import hashlib
 import math
 import random
 import re
@@ -39,6 +41,7 @@ _SILENCE_S = 45.0
 _WHOLE_ID = re.compile("job-[0-9a-f]{24}")
 #: Of the jobs that an ambiguous word may mean, so many are named.
 _NUM_CANDIDATES = 8
+_SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
@@ -73,6 +76,30 @@ class Unreachable(Exception):
         self.was_sent = not isinstance(cause, _NOT_CONNECTED)
         said = f"no Wiretune service answers at {url}: {cause}{_hint(url, cause)}"
         super().__init__(overload.explained(said, overloaded))
+
+
+class DamagedDownload(Exception):
+    """A file arrived with another SHA-256 than the service says it has. Download it again."""
+
+
+class _Checked:
+    """A file that is written, held to the `Repr-Digest` (RFC 9530) of the answer that it comes in, if it has one."""
+
+    def __init__(self, response: httpx2.Response, out: BinaryIO) -> None:
+        self._response, self._out, self._digest = response, out, hashlib.sha256()
+
+    def write(self, chunk: bytes) -> None:
+        self._digest.update(chunk)
+        self._out.write(chunk)
+
+    def check(self) -> None:
+        """Raise DamagedDownload unless what was written is what the answer says it holds."""
+        said = _SHA256_OF.search(self._response.headers.get("Repr-Digest", ""))
+        if said and base64.b64decode(said[1]) != self._digest.digest():
+            raise DamagedDownload(
+                f"{self._response.url} arrived damaged: its SHA-256 is {self._digest.hexdigest()}, and the service "
+                f"says {base64.b64decode(said[1]).hex()}; download it again"
+            )
 
 
 def _hint(url: str, cause: Exception) -> str:
@@ -396,11 +423,13 @@ class Client(_Connection):
         return call.read(self._answer(call, within_s=within_s).content)
 
     def save(self, call: Call[Any], out: BinaryIO) -> None:
-        """Write a call's answer to `out` as it comes."""
+        """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says."""
         try:
             with closing(self._answer(call, stream=True)) as response:
+                checked = _Checked(response, out)
                 for chunk in response.iter_bytes():
-                    out.write(chunk)
+                    checked.write(chunk)
+                checked.check()
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
 
@@ -614,8 +643,10 @@ class AsyncClient(_Connection):
         """Write a call's answer to `out` as it comes."""
         try:
             async with aclosing(await self._answer(call, stream=True)) as response:
+                checked = _Checked(response, out)
                 async for chunk in response.aiter_bytes():
-                    out.write(chunk)
+                    checked.write(chunk)
+                checked.check()
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
 

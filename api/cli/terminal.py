@@ -15,7 +15,7 @@ from rich.console import Console
 from api.cli import completion
 from api.cli.local import LocalServerError, running_server
 from api.cli.sheet import GAP, folded
-from api.client import ApiError, Client, UnknownJob, Unreachable
+from api.client import ApiError, Client, DamagedDownload, UnknownJob, Unreachable
 from api.documents import checked, parse_json, parse_yaml
 from service.errors import InvalidJob, WiretuneError
 from service.job.problems import Problem
@@ -197,5 +197,5 @@ def refusals() -> Iterator[None]:
         fail(str(error) if error.overload else f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)
     except UnknownJob as error:
         fail(str(error))
-    except (LocalServerError, WiretuneError) as error:
+    except (DamagedDownload, LocalServerError, WiretuneError) as error:
         fail(str(error), code=FAILED)

@@ -84,6 +84,7 @@ _HEADERS = {
     "Retry-After": "seconds after which to try again",
     "WWW-Authenticate": "the scheme of keys",
     "Content-Disposition": "the file's name",
+    "Repr-Digest": "the file's SHA-256 (RFC 9530), where it is known",
     "Set-Cookie": "the session",
 }
 _OF_STATUS = {"401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
@@ -91,7 +92,7 @@ _OF_OPERATION = {
     **{(name, status): ["Location"] for name, status in (("createJob", "202"), ("cloneJob", "202"))},
     **{(name, "201"): ["Location"] for name in ("createKey", "createCode")},
     **{(name, status): ["ETag"] for name in ("getJob", "getSnapshot") for status in ("200", "304")},
-    **{(name, "200"): ["ETag", "Content-Disposition"] for name in ("getWeights", "getFile")},
+    **{(name, "200"): ["ETag", "Content-Disposition", "Repr-Digest"] for name in ("getWeights", "getFile")},
     **{(name, "304"): ["ETag"] for name in ("getWeights", "getFile")},
     ("updateJob", "200"): ["ETag"],
     ("exportMetrics", "200"): ["Content-Disposition"],

@@ -38,10 +38,11 @@ class Keeper:
         self.group, self.root, self.keep = group, root, keep
         self.saved = list(inherited)  # oldest first
         self._num_saves = 0
+        self._under_way: str | None = None
 
     @tracing.traced("checkpoint")
-    def save(self, step: int, *, needed: Iterable[str] = ()) -> str:
-        """Write a checkpoint and return its URL.
+    def save(self, step: int, *, needed: Iterable[str] = (), beside: bool = False) -> str:
+        """Write a checkpoint and return its URL; with `beside` it is begun, and `is_saved` says when it is there.
 
         First removes earlier ones beyond the last `keep`, but none that is still `needed`. Raises NoRoom when the
         first shows that the storage cannot hold as many as there will be.
@@ -53,16 +54,31 @@ class Keeper:
         # Counted, since a rewound run comes to the same step again, with another state.
         url = f"{self.root}/{self._num_saves:06d}-step-{step}"
         try:
-            self.group.save(url)
+            if beside and self._num_saves:  # whether there is room for more is known once the first is complete
+                self.group.begin_save(url)
+                self._under_way = url
+            else:
+                self.group.save(url)
         except Exception:
-            with suppress(OSError):  # the storage may be gone altogether
-                _remove(url)  # half a checkpoint is of no use, and may be what fills the disk
+            _discard(url)
             raise
         self._num_saves += 1
         self.saved = [*(each for each in self.saved if each in still), url]
         if self._num_saves == 1:
             require_room(url, num_more=self.keep + _NUM_BESIDES - len(self.saved))
         return url
+
+    def is_saved(self, within_s: float = 0.0) -> bool:
+        """Return whether the checkpoint that was begun is complete, within so many seconds. Raises what ended it."""
+        if (url := self._under_way) is None:
+            return True
+        try:
+            is_there = self.group.saved(url, within_s)
+        except Exception:
+            _discard(url)
+            raise
+        self._under_way = None if is_there else url
+        return is_there
 
     @tracing.traced("export")
     def export(self, folder: str = "") -> Exported:
@@ -82,6 +98,12 @@ def require_room(url: str, *, num_more: int) -> None:
             f"the storage has {free / 1e9:.3g} GB free and the run needs {num_more * size / 1e9:.3g}, for {num_more} "
             "checkpoints more: make room (`wiretune clean`) and `wiretune retry`, or lower `checkpoint.keep`"
         )
+
+
+def _discard(url: str) -> None:
+    """Remove half a checkpoint: it is of no use, and may be what fills the disk."""
+    with suppress(OSError):  # the storage may be gone altogether
+        _remove(url)
 
 
 def _remove(url: str) -> None:

@@ -20,6 +20,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
     until = segment_length.within(commit.decision.commit_until, state.spec.budget)
     every, progress = state.spec.objective.every, state.progress
     while not state.ends_at(until):
+        state.settle(wait=False)
         if state.requests.is_pause():
             state.recorder.wait_for(state.checkpointed(commit))
             state.requests.leave()
@@ -38,9 +39,10 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         is_due = state.seconds() - state.saved_s >= state.spec.checkpoint.every_seconds
         if is_evaluated and _is_new_best(state):
             _keep_best(state, commit)
-        elif is_due and state.recorder.sink.is_clear():  # while the API is silent nobody would know of another
+        elif is_due and state.under_way is None and state.recorder.sink.is_clear():
+            # While the API is silent nobody would know of another, and one is written at a time.
             state.known = state.keeper.saved[-1:]
-            state.recorder.report(state.checkpointed(commit))
+            state.keep(commit)
     if not commit.measured.num_steps or _look(state, commit) != "roll_back":
         return "end"
     # Where no budget is left to search again, the better state stays.
@@ -49,6 +51,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
 
 def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     """Tell the strategy, keep the stage or roll it back, as `course` says, and wait until that is stored."""
+    state.settle()  # before a roll-back makes the ranks forget how they came here
     measured, is_kept = commit.measured, course == "end"
     ended = measured.observation(None, state.spent()).model_copy(update={"rolled_back": not is_kept})
     state.strategy.tell(ended)
@@ -142,9 +145,10 @@ def _is_new_best(state: TrialState) -> bool:
 
 
 def _keep_best(state: TrialState, commit: OpenCommit) -> None:
-    """Write a checkpoint of a new best, and wait until it is stored."""
-    state.progress.best_at = fraction_spent(state.spec.budget, state.spent())
-    state.known += state.keeper.saved[-1:]  # until the API knows of a later one
-    state.recorder.wait_for(state.checkpointed(commit, is_new_best=True))
+    """Write a checkpoint of a new best."""
+    state.settle()
     if state.recorder.sink.is_clear():
         state.known = []
+    state.progress.best_at = fraction_spent(state.spec.budget, state.spent())
+    state.known += state.keeper.saved[-1:]  # until the API knows of a later one
+    state.keep(commit, is_new_best=True)

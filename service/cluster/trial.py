@@ -13,6 +13,7 @@ from search.space import SearchSpace
 from search.types import Course
 from service import tracing
 from service.cluster import reports
+from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
 from service.cluster.reports import Sink
@@ -171,7 +172,7 @@ class Ending(NamedTuple):
     evaluation: Evaluation  # of what is kept
     end: Evaluation
     exported: Best | None = None  # None: the weights are those of the end
-    last_weights_url: str | None = None
+    last: Exported | None = None  # the weights of the end, if they are others
 
 
 def _ending(line: TrialState) -> Ending:
@@ -182,7 +183,7 @@ def _ending(line: TrialState) -> Ending:
     is_last = line.spec.checkpoint.export == "last"
     if is_last or best is None or best.step is None or not best.score < line.judge.rank(end):
         return Ending(line, end, end)
-    last = line.keeper.export("last/").url
+    last = line.keeper.export("last/")
     line.group.load(best.checkpoint)
     return Ending(line, _evaluate_behind_the_clock(line), end, best, last)
 
@@ -212,11 +213,13 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
         exported_step=exported and exported.step,
         end_validation_loss=reports.finite(kept.end.loss) if exported else None,
         end_validation_metrics=_finite(kept.end.metrics) if exported else {},
-        last_weights_url=kept.last_weights_url,
+        last_weights_url=kept.last and kept.last.url,
+        last_weights_sha256=kept.last and kept.last.sha256,
         ended_early=line.is_stale(),
         schedule=line.progress.schedule_to(exported) if exported else tuple(line.progress.schedule),
         bill=state.progress.bill,
         weights_url=weights.url,
+        weights_sha256=weights.sha256,
         origin=reports.origin(line.group, weights),
     )
     state.recorder.sink.flush(finished)

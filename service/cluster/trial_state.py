@@ -25,6 +25,9 @@ from service.wire.records import AnyRecord, Billed, Checkpointed, Control, RungR
 from trainers.segment import Evaluation
 from trainers.training.group import Group, Recovery
 
+#: Longest that a checkpoint may take to its storage; each of its requests has a timeout of its own.
+UPLOAD_S = 3600.0
+
 
 class UserRequests:
     """A stop ends what runs at the next point where it can end well; a pause ends it with `Stopped`."""
@@ -137,6 +140,9 @@ class TrialState:
         self.second: SecondLine | None = None
         self.known: list[str] = []  # the checkpoint that the API knew of when the last one was reported
         self.saved_s, self.save_took_s = 0.0, 0.0
+        self.under_way: Checkpointed | None = None  # told once its checkpoint is complete
+        # A record of two lines holds a checkpoint of each, which have to be there when it is made.
+        self._is_alone = spec.lanes.after != "insurance" and not isinstance(sink, InsuranceSink)
 
     # -- what is spent ----------------------------------------------------------------------------------------
 
@@ -214,13 +220,17 @@ class TrialState:
         best = (each.best.checkpoint for each in (self.progress, self.stage.progress) if each.best)
         return {self.stage.checkpoint, *self.known, *self.progress.steady, *best, *beside, *held}
 
-    def save(self, commit: OpenCommit | None, *, is_timed: bool = False) -> dict[str, Any]:
+    def save(self, commit: OpenCommit | None, *, is_timed: bool = False, beside: bool = False) -> dict[str, Any]:
         """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one.
 
-        `is_timed`: a clock has said when; what is exported from a budget without seconds depends on none.
+        `is_timed`: a clock has said when; what is exported from a budget without seconds depends on none. To copy the
+        state is on the clock, to write the copy is not. With `beside` that is only begun.
         """
+        self.settle()
         started = self.seconds()
-        url = self.keeper.save(self.progress.step, needed=self.needed())
+        url = self.keeper.save(self.progress.step, needed=self.needed(), beside=True)
+        if not (beside and self._is_alone):
+            self._wait_for_upload()
         if not is_timed or self.spec.budget.seconds is not None or self.spec.checkpoint.export == "last":
             self.progress.note_checkpoint(url)
         self.saved_s = self.seconds()
@@ -232,9 +242,37 @@ class TrialState:
             self.stage = StageStart(checkpoint=url, progress=self.progress)
         return self.resume(url, commit=commit)
 
-    def checkpointed(self, commit: OpenCommit, *, is_steady: bool = False, is_new_best: bool = False) -> Checkpointed:
+    def keep(self, commit: OpenCommit, *, is_new_best: bool = False) -> None:
+        """Write a checkpoint within `commit` while training goes on; it is reported once it is complete."""
+        self.under_way = self.checkpointed(commit, is_new_best=is_new_best, beside=True)
+        self.settle(wait=False)
+
+    def settle(self, *, wait: bool = True) -> None:
+        """Report the checkpoint that is being written once it is complete; wait for that, unless told not to."""
+        if self.under_way is None or not (wait or self.keeper.is_saved()):
+            return
+        self._wait_for_upload()
+        record, self.under_way = self.under_way, None
+        if wait:
+            self.recorder.wait_for(record)
+        else:
+            self.recorder.report(record)
+
+    def _wait_for_upload(self) -> None:
+        deadline = time.monotonic() + UPLOAD_S
+        with self.clock.held():
+            while not self.keeper.is_saved(within_s=1.0):
+                self.recorder.report()  # hears a cancel
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"a checkpoint was not on storage within {UPLOAD_S:g} s: see that it is fast enough"
+                    )
+
+    def checkpointed(
+        self, commit: OpenCommit, *, is_steady: bool = False, is_new_best: bool = False, beside: bool = False
+    ) -> Checkpointed:
         """Write a checkpoint within `commit`, and return its record."""
-        resume = self.save(commit, is_timed=not is_new_best)
+        resume = self.save(commit, is_timed=not is_new_best, beside=beside)
         return Checkpointed(
             trial_id=self.trial_id,
             stage=commit.decision.stage,

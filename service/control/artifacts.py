@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from service.control.exported import WHICH, weights_url
+from service.control.exported import WHICH, weights_sha256, weights_url
 from service.control.storage import WEIGHTS, FileInfo, Storage
 from service.errors import NotFound
 from service.wire.views import Artifact, ArtifactKind, JobView, ScheduleView, TrialView
@@ -58,6 +58,7 @@ def _weights(job: JobView, trial: TrialView, storage: Storage, files: Mapping[st
                 href=f"/v1/jobs/{job.id}/weights?{_of_trial(trial)}{chosen}",
                 media_type=_BINARY,
                 num_bytes=about.num_bytes,
+                sha256=weights_sha256(trial, url),
                 created_at=about.changed_at,
             )
 

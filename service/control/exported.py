@@ -10,6 +10,11 @@ Which = Literal["best", "last"]
 WHICH: tuple[Which, ...] = ("best", "last")
 
 
+def weights_sha256(trial: TrialView, url: str) -> str | None:
+    """Return the SHA-256 of the trial's weights at `url`; None: an earlier release has not said."""
+    return trial.last_weights_sha256 if url == trial.last_weights_url else trial.weights_sha256
+
+
 def weights_url(job: JobView, trial: TrialView, which: Which | None) -> str:
     """Return where the trial's weights are, None: those that the job exports. Raises NotFound with the reason."""
     name = f"trial `{trial.trial_id}`"

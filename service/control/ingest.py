@@ -218,7 +218,8 @@ class Ingest:
         stage.resume, stage.resume_step = record.resume, record.step
         stage.bill = record.bill.model_dump(mode="json")
         trial.searching = None
-        attempts.keep(trial, record.step, record.bill)
+        if isinstance(record, StageClosed) or record.step >= trial.step:  # else training went on while it was written
+            attempts.keep(trial, record.step, record.bill)
 
     def _note_search(self, trial: TrialRow, record: Searched) -> None:
         """A later attempt goes on behind the probes that have ended."""

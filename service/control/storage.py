@@ -1,6 +1,7 @@
 """The storage that attempts write to: a folder per job, reached through fsspec."""
 
 import errno
+import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from service.errors import NotFound, Unavailable
 from trainers import filesystem as files
 
 WEIGHTS = "weights.safetensors"
+_MANIFEST = "manifest.json"
 _CHUNK_BYTES = 1 << 20
 #: What is asked of S3 at a time, and held in memory for each download; its driver's own default is 50 MiB.
 _BLOCK_BYTES = 8 << 20
@@ -104,6 +106,14 @@ class Storage:
         _, root = fsspec.url_to_fs(self.root)
         folder = os.path.join(os.path.realpath(root), job_id)
         return os.path.realpath(path).startswith(f"{folder}{os.sep}")
+
+    def listed_sha256(self, job_id: str, url: str) -> str | None:
+        """Return the SHA-256 that the manifest beside a checkpoint's file says it has; None: there is none."""
+        folder, _, name = url.rpartition("/")
+        with suppress(NotFound, ValueError):
+            manifest = json.loads(b"".join(self.open(job_id, f"{folder}/{_MANIFEST}").chunks()))
+            return next((str(each["sha256"]) for each in manifest["shards"] if each["name"] == name), None)
+        return None
 
     def write(self, url: str, content: bytes) -> None:
         """Write a file, which appears under its name only when complete, and the folders above it."""

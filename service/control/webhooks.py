@@ -8,7 +8,6 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import ipaddress
 import logging
 import socket
 import time
@@ -21,11 +20,11 @@ from service.control.store import Store
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.settings import WEBHOOK_SECRET_PREFIX, Settings
+from trainers.addresses import is_public
 
 #: Of a whole try; shorter than the first back-off, so that two replicas do not send one message at the same time.
 _TIMEOUT_S = 10.0
 _GONE = 410  # "the subscription should be disabled", says standardwebhooks.com
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last four bytes are an IPv4 address
 _PRIVATE_REMEDY = "its operator allows that with WIRETUNE_WEBHOOK_PRIVATE=true"
 
 _log = logging.getLogger(__name__)
@@ -60,16 +59,6 @@ def _is_private(host: str) -> bool:
         return not is_public(host)
     except ValueError:
         return f".{host}".endswith(".localhost")
-
-
-def is_public(address: str) -> bool:
-    """Return whether the address is one of the Internet; raises ValueError for what is no address."""
-    found = ipaddress.ip_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        last = ipaddress.IPv4Address(found.packed[-4:]) if found in _NAT64 else None
-        if (inner := found.ipv4_mapped or found.sixtofour or last) is not None:
-            return is_public(str(inner))
-    return found.is_global and not found.is_multicast
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: str) -> str:

@@ -14,7 +14,7 @@ ALWAYS = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "LANGUAGE", "LC_*", "TZ", "LD_*", "PYTHON*",
     "VIRTUAL_ENV", "XDG_*", "SSL_CERT_*", "OMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "NUMBA_*", "TORCH_*", "PYTORCH_*",
     "TRITON_*", "CUDA_*", "CUBLAS_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "HF_HOME", "HF_HUB_OFFLINE",
-    "WIRETUNE_DATA_DIR",
+    "WIRETUNE_DATA_*",
 )  # fmt: skip
 
 

@@ -269,6 +269,10 @@ class SampleDrawn(Record):
     drawn_by: str = Field(max_length=40)
 
 
+#: As hexadecimal digits.
+SHA256 = "^[0-9a-f]{64}$"
+
+
 class RunEnd(BaseModel):
     """The end of a run, and the state that gave the weights: as they are reported, and as they are shown."""
 
@@ -279,6 +283,8 @@ class RunEnd(BaseModel):
     )
     end_validation_metrics: dict[str, float | None] = Field(default_factory=dict, description="the same, by name")
     last_weights_url: str | None = Field(None, description="those of the end, where an earlier checkpoint was better")
+    weights_sha256: str | None = Field(None, pattern=SHA256, description="of the weights' file; null: not known")
+    last_weights_sha256: str | None = Field(None, pattern=SHA256, description="of those of the end, the same")
     ended_early: bool = Field(False, description="the job's patience was at its end before the budget was")
     divergence: Divergence | None = Field(None, description="of a run that diverged")
 

@@ -358,6 +358,9 @@ class Artifact(View):
     )
     media_type: str
     num_bytes: int | None = Field(description="of a checkpoint all its files'; null: made when it is asked for")
+    sha256: str | None = Field(
+        None, description="of weights, which `Repr-Digest` has too; a checkpoint's manifest has those of its files"
+    )
     created_at: datetime | None = Field(description="null: made when it is asked for, or not known")
 
 

@@ -1,5 +1,6 @@
 """A real store on a temporary SQLite file, the application over it, and a job with two arms that has reported."""
 
+import hashlib
 import math
 import socket
 import threading
@@ -204,6 +205,7 @@ class Reporting:
             TrialFinished(
                 trial_id=self.trial(arm), outcome="completed", validation_loss=loss,
                 validation_metrics={"accuracy": 0.97}, schedule=entries, bill=bill, weights_url=self.save(arm),
+                weights_sha256=hashlib.sha256(f"weights of {arm}".encode()).hexdigest(),
                 exported_step=exported_step,
                 last_weights_url=exported_step and self.save(arm, "last/"),
             )

@@ -1,10 +1,11 @@
 """The Python client against the application over a real socket."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
-from api.client import ApiError, Client, Unreachable
+from api.client import ApiError, Client, DamagedDownload, Unreachable
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -46,6 +47,23 @@ def test_the_schedule_is_by_default_the_first_arms(client: Client, reporting: Re
     reporting.run_to_the_end()
 
     assert client.schedule(reporting.job_id).arm == "tuned"
+
+
+def test_a_download_that_is_not_what_the_worker_wrote_is_refused_and_leaves_no_file(
+    client: Client, store: Store, reporting: Reporting, tmp_path: Path
+) -> None:
+    reporting.run_to_the_end()
+    (url,) = {trial.weights_url for trial in store.trials(reporting.job_id) if trial.arm == "tuned"}
+    assert url is not None
+    job, place = client.job(reporting.job_id), tmp_path / "weights.safetensors"
+    whole = job.download("weights", place).read_bytes()
+    place.unlink()
+
+    Path(url.removeprefix("file://")).write_bytes(whole[:-1] + b"x")
+
+    with pytest.raises(DamagedDownload, match=r"its SHA-256 is .*, and the service says"):
+        job.download("weights", place)
+    assert not place.exists()
 
 
 def test_waiting_ends_with_the_job(client: Client, reporting: Reporting) -> None:

@@ -16,12 +16,13 @@ from service.control.messages import BACK_OFF_S, MAX_TRIES
 from service.control.processes import wait_until
 from service.control.reconciler import Reconciler
 from service.control.store import Store
-from service.control.webhooks import Webhooks, conflicts, is_public
+from service.control.webhooks import Webhooks, conflicts
 from service.job.spec import JobSpec
 from service.settings import Settings, refusals_of
 from service.wire.views import EventKind
 from tests.patience import PATIENCE_S
 from tests.service.fake_ray import Clock, FakeCluster, FakeRay
+from trainers.addresses import is_public
 
 KEY = bytes(range(32))
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"

@@ -3,6 +3,7 @@
 import json
 import os
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
@@ -93,6 +94,23 @@ class MinilmLora(WorkloadBase):
     batch_size: Size | tuple[Size, Size] = Field(16, description="texts per worker and step")
 
 
+class RemoteFile(Config):
+    """A file of data by URL, which each node downloads once."""
+
+    url: str = Field(max_length=2000, description="https:// or s3:// URL of one file")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of its content, as `sha256sum FILE` prints it")
+
+    @field_validator("url")
+    @classmethod
+    def _is_to_be_had(cls, url: str) -> str:
+        place = urlsplit(url)
+        if place.scheme not in ("https", "http", "s3") or not place.netloc:
+            raise ValueError(f"`url` must be https://HOST/PATH or s3://BUCKET/PATH, got {url!r}")
+        if "@" in place.netloc:
+            raise ValueError("`url` holds a password or a key, which jobs may not; allowed: a URL without one")
+        return url
+
+
 class OwnWorkload(WorkloadBase):
     """The user's own `trainers.workload.Workload`, as a factory in a module that the workers can import."""
 
@@ -102,6 +120,11 @@ class OwnWorkload(WorkloadBase):
         None, description="samples per worker and step; default: the workload's own. Not for a stream"
     )
     params: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the factory")
+    data: dict[Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]{0,99}$")], RemoteFile] = Field(
+        default_factory=dict,
+        max_length=20,
+        description="files by URL; the factory gets each one's path on its machine as a keyword argument of this name",
+    )
     path: str | None = Field(None, description="folder to import from first; `wiretune run` fills in its own")
     code: str | None = Field(
         None,
@@ -119,6 +142,12 @@ class OwnWorkload(WorkloadBase):
     def _has_one_place(self) -> Self:
         if self.path is not None and self.code is not None:
             raise ValueError("`path` and `code` both say where to import from: give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _names_each_argument_once(self) -> Self:
+        if doubled := sorted(self.params.keys() & self.data.keys()):
+            raise ValueError(f"`params` and `data` both give `{doubled[0]}`: a factory takes it once")
         return self
 
     @field_validator("params")

@@ -60,12 +60,20 @@ def own_name(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
 
-def save(url: str, state: State, *, rank: int) -> list[Shard]:
-    """Write what `rank` writes of a checkpoint at the folder `url`; `commit_manifest` completes it."""
-    shards = [_write(url, own_name(rank), state.own)]
-    if rank == 0:
-        shards.append(_write(url, SHARED, state.shared))
-    return shards
+def packed(state: State, *, rank: int) -> dict[str, bytes]:
+    """Return what `rank` writes of a checkpoint, by file: a copy, which later steps do not change."""
+    files = {own_name(rank): _packed(state.own)}
+    return files | {SHARED: _packed(state.shared)} if rank == 0 else files
+
+
+def write(url: str, files: Mapping[str, bytes]) -> list[Shard]:
+    """Write a rank's `packed` files of a checkpoint at the folder `url`; `commit_manifest` completes it."""
+    for name, content in files.items():
+        filesystem.write(f"{url}/{name}", content)
+    return [
+        Shard(name=name, sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content))
+        for name, content in files.items()
+    ]
 
 
 def commit_manifest(url: str, shards: Iterable[Shard], nodes: Nodes | None = None) -> None:
@@ -128,10 +136,8 @@ def weights(tensors: Mapping[str, Tensor]) -> bytes:
     return save_tensors(_on_host(tensors))
 
 
-def _write(url: str, name: str, parts: Mapping[str, Stateful]) -> Shard:
-    content = save_tensors(_on_host(tensors_of(parts)), metadata={"scalars": json.dumps(scalars_of(parts))})
-    filesystem.write(f"{url}/{name}", content)
-    return Shard(name=name, sha256=hashlib.sha256(content).hexdigest(), num_bytes=len(content))
+def _packed(parts: Mapping[str, Stateful]) -> bytes:
+    return save_tensors(_on_host(tensors_of(parts)), metadata={"scalars": json.dumps(scalars_of(parts))})
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

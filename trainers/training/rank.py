@@ -95,7 +95,20 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
             return replica.evaluate().model_dump(mode="json")
         case "save":
             return [shard.model_dump() for shard in replica.save(args[0])]
-        case "snapshot" | "restore" | "load" | "export" | "reset" | "take_bytes" | "give_state" | "take_state":
+        case "saved":
+            shards = replica.saved(*args)
+            return shards and [shard.model_dump() for shard in shards]
+        case (
+            "begin_save"
+            | "snapshot"
+            | "restore"
+            | "load"
+            | "export"
+            | "reset"
+            | "take_bytes"
+            | "give_state"
+            | "take_state"
+        ):
             return getattr(replica, method)(*args)
         case _:
             raise ValueError(f"`method` must be one that a group asks for, got {method!r}")

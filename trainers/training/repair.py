@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainers.training.call_results import WorkerLost
+from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.group import Group, Recovery, WorkerGroup
 
 #: Repairs in a row, without a call completed in between, before the loss is the caller's.
@@ -42,7 +43,7 @@ class History:
     def record(self, call: Call) -> None:
         """Note a call that all ranks have completed; one that changes no state leaves no trace."""
         match call.method:
-            case "run" | "run_alone":
+            case "run" | "run_alone" | "begin_save":
                 self._now += (call,)
             case "load":
                 self._now = (call,)
@@ -50,6 +51,15 @@ class History:
                 self._slots[call.args[0]] = self._now
             case "restore":
                 self._now = self._slots[call.args[0]]
+
+    def shorten(self, begun: Call, loading: Call) -> None:
+        """Have what followed `begun` follow `loading`, which leads to the state that `begun` was called in."""
+
+        def shortened(trail: Trail) -> Trail:
+            return (loading, *trail[trail.index(begun) + 1 :]) if begun in trail else trail
+
+        self._now = shortened(self._now)
+        self._slots = {slot: shortened(trail) for slot, trail in self._slots.items()}
 
     def needs(self, url: str) -> bool:
         """Return whether the state, or a slot, was reached through the checkpoint at `url`."""
@@ -97,6 +107,19 @@ class RepairingGroup(Group):
             raise ValueError(f"`url` must be a new folder, got {url}: lost workers would be rebuilt from what it holds")
         super().save(url)
         self._history.record(Call("load", (url,)))  # the checkpoint is complete now, and is the present state
+
+    def begin_save(self, url: str) -> None:
+        if self._history.needs(url):
+            raise ValueError(f"`url` must be a new folder, got {url}: lost workers would be rebuilt from what it holds")
+        self.call("begin_save", url)  # should a worker be lost, it is begun again on the way back here
+
+    def saved(self, url: str, within_s: float = 0.0) -> bool:
+        answers = self.call("saved", within_s)
+        if None in answers:
+            return False
+        commit_manifest(url, [Shard.model_validate(shard) for answer in answers for shard in answer], self.nodes)
+        self._history.shorten(Call("begin_save", (url,)), Call("load", (url,)))
+        return True
 
     def absorb(self, others: Sequence[Group]) -> None:
         self._group.absorb([other._group if isinstance(other, RepairingGroup) else other for other in others])

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
@@ -84,6 +85,8 @@ class Replica:
         self._feed = feed.build(self.workload, config, num_workers)
         self._blocks = blocks.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
         self._single = EveryStep(DenseExchange(self._buffer, Connection(1, pacing.Unpaced(), Ledger())))
+        self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
+        self._upload: Future[list[Shard]] | None = None  # the last that was begun
         self._met_s = 0.0  # of the wire's seconds, those inside averages
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
@@ -199,7 +202,21 @@ class Replica:
 
     def save(self, url: str) -> list[Shard]:
         """Write this rank's part of a checkpoint at the folder `url`; `commit_manifest` completes it."""
-        return checkpoint.save(url, self._state, rank=self.rank)
+        return checkpoint.write(url, checkpoint.packed(self._state, rank=self.rank))
+
+    def begin_save(self, url: str) -> None:
+        """Begin to write this rank's part of a checkpoint: of the present state, while training goes on."""
+        self._upload = self._uploads.submit(checkpoint.write, url, checkpoint.packed(self._state, rank=self.rank))
+
+    def saved(self, within_s: float = 0.0) -> list[Shard] | None:
+        """Return what `begin_save` has written; None: it is not done within so many seconds. Raises what ended it."""
+        assert self._upload is not None, "no save was begun"
+        try:
+            return self._upload.result(within_s)
+        except TimeoutError:
+            if self._upload.done():  # the storage's own
+                raise
+            return None
 
     def load(self, url: str) -> None:
         """Go back to the checkpoint at the folder `url`; raises CheckpointError if it is damaged.

@@ -11,20 +11,23 @@ from typing import Any
 from trainers import random_state
 from trainers.spec.workloads import OwnWorkload
 from trainers.workload import Workload, WorkloadError
+from trainers.workloads import remote_data
 
 
 def load(config: OwnWorkload) -> Workload:
     """Return what the factory makes; the same on every rank, as far as it draws from the global generators.
 
-    Raises WorkloadError if there is no such factory, or it makes something else.
+    Raises WorkloadError if there is no such factory, it makes something else, or data that it names cannot be had.
     """
     made_by = factory(config)
     try:
-        inspect.signature(made_by).bind(**config.params)
+        inspect.signature(made_by).bind(**config.params, **config.data)
     except TypeError as error:
-        raise WorkloadError(f"`workload.params` do not suit `{config.factory}`: {error}") from error
+        given = "`workload.params` and `workload.data`" if config.data else "`workload.params`"
+        raise WorkloadError(f"{given} do not suit `{config.factory}`: {error}") from error
+    arguments = config.params | remote_data.fetched(config.data)
     with random_state.seeded(0):
-        workload = made_by(**config.params)
+        workload = made_by(**arguments)
     if not isinstance(workload, Workload):
         raise WorkloadError(
             f"`{config.factory}` must return a trainers.workload.Workload, got {type(workload).__name__}"

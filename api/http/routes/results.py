@@ -1,5 +1,6 @@
 """`/v1/jobs/{job}/...`: what the job's trials measured, decided, learned and printed."""
 
+import base64
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -12,7 +13,7 @@ from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, file, refusals
 from api.tables import csv_chunks
 from service.control.artifacts import artifacts, weights_name
-from service.control.exported import Which, weights_url
+from service.control.exported import Which, weights_sha256, weights_url
 from service.control.logs import Logs
 from service.control.points import EVERY_STEP, Steps
 from service.control.storage import Storage, StoredFile
@@ -137,15 +138,17 @@ def get_weights(
     download.closing.callback(found.content.close)
     if (short := unchanged(found.etag, if_none_match)) is not None:
         return short
-    return _sent(found, weights_name(trial, which), download)
+    return _sent(found, weights_name(trial, which), download, weights_sha256(trial, url))
 
 
 #: No part of it begins with a dot.
 _PATH = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$"
 
 
-def _sent(found: StoredFile, name: str, download: Download) -> StreamingResponse:
+def _sent(found: StoredFile, name: str, download: Download, sha256: str | None) -> StreamingResponse:
     headers = _attachment(name) | {"Content-Length": str(found.num_bytes), "ETag": found.etag}
+    if sha256 is not None:
+        headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"  # RFC 9530
     return StreamingResponse(download.chunks(found.chunks()), media_type="application/octet-stream", headers=headers)
 
 
@@ -174,7 +177,10 @@ def get_file(
     storage = Storage(store.settings.resolved_storage_url)
     found = storage.open(job, storage.file_url(job, path))
     download.closing.callback(found.content.close)
-    return unchanged(found.etag, if_none_match) or _sent(found, path.rpartition("/")[2], download)
+    if (short := unchanged(found.etag, if_none_match)) is not None:
+        return short
+    url = storage.file_url(job, path)
+    return _sent(found, path.rpartition("/")[2], download, storage.listed_sha256(job, url))
 
 
 @router.get("/report", operation_id="getReport")

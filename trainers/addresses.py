@@ -1,0 +1,15 @@
+"""Tells public addresses from those of a machine, a network or a cloud's own services, where requests must not lead."""
+
+import ipaddress
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last four bytes are an IPv4 address
+
+
+def is_public(address: str) -> bool:
+    """Return whether the address is one of the Internet; raises ValueError for what is no address."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        last = ipaddress.IPv4Address(found.packed[-4:]) if found in _NAT64 else None
+        if (inner := found.ipv4_mapped or found.sixtofour or last) is not None:
+            return is_public(str(inner))
+    return found.is_global and not found.is_multicast
