@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from search.sweep.propose import Seen, propose
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.records import Bill, Control, RungReached, SampleDrawn, TrialStarted
 from service.wire.views import EventKind, SampleStatus
+from tests.contract.conftest import only
 from tests.contract.reported import finished
 
 PARAMS = {"optimizer.momentum": {"uniform": [0.5, 0.95]}, "workload.batch_size": {"choice": [16, 32]}}
@@ -153,3 +155,78 @@ def test_a_learned_sample_is_stored_once_and_the_next_learns_from_what_is_stored
     assert store.brief(job_id, 2).trials[-1].sample.values == values
     kinds = [event.kind for event in store.events(job_id=job_id, after=0, limit=500).events]
     assert kinds.count(EventKind.SAMPLE) == 1 and EventKind.RUNG in kinds
+
+
+class Died(Exception):
+    """The driver was killed here."""
+
+
+class Trainer:
+    """Goes through a sweep as a driver does, one trial after another; its `die_at`-th report is its last."""
+
+    def __init__(self, store: Store, begin: Any, job_id: str, *, die_at: int | None = None) -> None:
+        self._driver, self._store, self._left = begin(job_id), store, die_at
+        self.job_id = job_id
+
+    def run(self) -> None:
+        while True:
+            brief = self._store.brief(self.job_id, self._driver.number)
+            todo = [point for point in brief.trials if not point.finished]
+            if not todo:
+                return
+            self._train(brief, todo[0])
+
+    def _train(self, brief: Any, point: Any) -> None:
+        values = point.sample.values if point.sample else {"optimizer.momentum": 0.9, "workload.batch_size": 32}
+        if values is None:
+            seen = [Seen(each.values, each.share, each.value, each.cost) for each in brief.seen]
+            found = propose(brief.spec.params, brief.spec.sweep_config, point.sample.number, seen=seen)
+            values = found.values
+            self._send(SampleDrawn(trial_id=point.trial_id, values=values, drawn_by=found.drawn_by))
+        start(self._driver, point.trial_id)
+        is_over = point.pruned
+        for number, share in enumerate(brief.spec.sweep_config.rungs()):
+            if not is_over:
+                loss, sent = _measured(values, share)
+                is_over = self._send(rung(point.trial_id, number, loss, bytes_sent=sent)) is Control.STOP
+        loss, sent = _measured(values, 1.0)
+        self._send(finished(point.trial_id, validation_loss=loss, bill=Bill(bytes_sent=sent)))
+
+    def _send(self, record: Any) -> Control:
+        answer: Control = self._driver.send(record, stream=record.trial_id).control
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                raise Died
+        return answer
+
+
+def _measured(values: Any, share: float) -> tuple[float, int]:
+    """Return a loss that falls with the budget, and bytes, both by the values alone."""
+    distance = abs(values["optimizer.momentum"] - 0.83) + 0.1 * (values["workload.batch_size"] == 16)
+    return 0.1 + distance + 0.5 * (1 - share), int(1e6 * share * (2 - values["optimizer.momentum"]))
+
+
+@pytest.mark.long
+@only("sqlite")
+@pytest.mark.parametrize("kills", [(4, 9), (20, 11)])
+def test_a_search_of_sixteen_samples_whose_driver_dies_twice_ends_with_the_ranking_of_an_undisturbed_one(
+    store: Store, swept: Any, begin: Any, kills: tuple[int, int]
+) -> None:
+    sweep = {"samples": 16, "sampler": "bo", "cost": "bytes", "at_once": 1}
+    alone, killed = swept(**sweep), swept(**sweep)
+    Trainer(store, begin, alone).run()
+
+    for number, die_at in enumerate(kills, start=1):
+        with pytest.raises(Died):
+            Trainer(store, begin, killed, die_at=die_at).run()
+        store.lose_attempt(killed, number, reason="killed")
+    Trainer(store, begin, killed).run()
+
+    one, other = ([_shown(each) for each in store.report(job_id).sweep.ranking] for job_id in (alone, killed))
+    assert one == other
+    assert {"sobol", "qLogNEHVI"} <= {each.sample.drawn_by for each in store.trials(killed) if each.sample}
+
+
+def _shown(ranked: Any) -> Any:
+    return ranked.model_dump(exclude={"trial_id"})
