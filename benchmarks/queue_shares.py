@@ -71,7 +71,8 @@ class Simulation:
     def _submit(self, project: str, now: float) -> None:
         job_id = f"job-{next(self._ids):06}"
         seconds = self._random.choice([None, LONGEST_S])
-        shape = Shape(self._random.choice(SIZES), 1, 1.0, 0.0, 1, 1)
+        size = self._random.choice(SIZES)
+        shape = Shape(size, 1, 1.0, 0.0, 1, 1, least=size)
         self.waiting[job_id] = Waiting(
             job_id=job_id, owner=project, project=project, priority=self._random.choice(self._priorities),
             shape=shape, queued_at=now, seconds=seconds,

@@ -49,6 +49,7 @@ NOT_RUN = {
     r"wiretune explain JOB --arm": "tests/api/test_explain.py; what it prints there is of a recorded job",
     r"ray start|export WIRETUNE|wiretune (doctor --ray|queue|serve|watch latest)": "needs two machines; "
     "tests/end_to_end/test_cluster.py runs the service against a Ray cluster of its own",
+    r"mkdir -p ~/.wiretune|export RAY_AUTH": "needs several machines; benchmarks/nodes.py makes a token and uses it so",
     r"with Client|for event in|from wiretune import Client": "tests/api/test_client.py makes each call",
     r"key = base64": "tests/service/test_webhooks.py checks signatures",
     r"def batches": "a signature alone; tests/trainers/test_own_model.py streams",

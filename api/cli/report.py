@@ -190,11 +190,12 @@ def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
     nodes = ["within nodes"] if any(trial.bill.bytes_within_nodes for trial in report.trials) else []
     repairs = ["repairs"] if any(trial.bill.repairs for trial in report.trials) else []
     absences = ["averages missed"] if any(trial.bill.absences for trial in report.trials) else []
+    fewer = ["steps by workers"] if any(len(trial.bill.steps_by_workers) > 1 for trial in report.trials) else []
     insurance = ["insurance"] if any(trial.bill.steps_insurance for trial in report.trials) else []
     kept = ["kept for backward"] if any(each.replica.activations.kind != "keep" for each in spec.trials()) else []
     waited = ["waited"] if any(trial.bill.steps_timed for trial in report.trials) else []
     costs = ["cost"] if report.prices is not None else []
-    extras = [*nodes, "search", "training", *waited, *kept, *insurance, *repairs, *absences, *costs]
+    extras = [*nodes, "search", "training", *waited, *kept, *insurance, *repairs, *absences, *fewer, *costs]
     figure_names = ["sent", "dense", "ratio", *extras, "val. loss", *metrics]
     table = _table(f"Bill ({link})", "trial", *figure_names)
     for trial in report.trials:
@@ -212,6 +213,7 @@ def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
             *(f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}" for _ in insurance),
             *(f"{bill.repairs} ({bill.seconds_recovery:.1f} s)" for _ in repairs),
             *(_absences(bill) for _ in absences),
+            *(_by_workers(bill) for _ in fewer),
             *(_money(trial.cost, report.prices) for _ in costs),
             figures.loss(trial.validation_loss),
             *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
@@ -232,6 +234,11 @@ def _money(cost: Cost | None, prices: Prices | None) -> str:
 def _absences(bill: Bill) -> str:
     """Return which workers missed averages, and how many."""
     return ", ".join(f"worker {rank}: {missed}" for rank, missed in sorted(bill.absences.items())) or "-"
+
+
+def _by_workers(bill: Bill) -> str:
+    """Return how many steps were taken by how many workers, the most workers first."""
+    return ", ".join(f"{num}: {steps}" for num, steps in sorted(bill.steps_by_workers.items(), reverse=True))
 
 
 def options_table(report: JobReport, spec: JobSpec) -> Sheet:

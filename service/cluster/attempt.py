@@ -2,16 +2,23 @@
 
 import logging
 import os
+import re
 from typing import Any
 
 from service import log_lines, tracing
 from service.wire.records import AttemptBrief, Control, ResumePoint
 
+#: Python begins an error's line so; what these say is for people as it is.
+_OUR_ERRORS = re.compile(rf"^{re.escape(__name__)}\.(Hopeless|NoPlace): ")
 _PYDANTICS_LAST = "For further information visit"
 
 
 class Hopeless(Exception):
     """A trial failed as it would fail again: the job ends with it. The message is the job's reason."""
+
+
+class NoPlace(Exception):
+    """There was no room for a worker for `workers.patience_s`: its machine is gone, and no other has room."""
 
 
 def configure_process(name: str, **fields: Any) -> None:
@@ -40,4 +47,4 @@ def last_line(error: BaseException) -> str:
     """Return what an error says in one line, for a job's reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and _PYDANTICS_LAST not in line]
     last = lines[-1] if lines else repr(error)
-    return last.removeprefix(f"{Hopeless.__module__}.{Hopeless.__name__}: ")[:500]
+    return _OUR_ERRORS.sub("", last)[:500]

@@ -88,11 +88,11 @@ def outcome_of(trials: list[str]) -> AttemptFinished:
 
 def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
     workers, lanes = brief.spec.workers, brief.spec.lanes
-    size = workers.placed_together
+    size, count = workers.placed_together, brief.num_workers or workers.count
     # A bundle is on one machine. The head's is empty, so that n workers fit n cores: the trial waits while they train.
     bundle = {"CPU": size * workers.cpus} | ({"GPU": size * workers.gpus} if workers.gpus else {})
-    num_bundles = lanes.count * workers.count // size
-    placement = tune.PlacementGroupFactory([{}] + [bundle] * num_bundles, strategy="PACK")
+    num_bundles = lanes.count * count // size
+    placement = tune.PlacementGroupFactory([{}] + [bundle] * num_bundles, strategy=workers.placement.upper())
     trainable = tune.with_resources(train_trial, placement)
     return tune.Tuner(
         trainable,

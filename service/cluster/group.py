@@ -2,25 +2,51 @@
 
 import fcntl
 import os
+import platform
 import socket
 import struct
+import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from service import tracing
 from service.cluster import gpus
-from service.cluster.attempt import configure_process
+from service.cluster.attempt import NoPlace, configure_process
 from service.job.parts import Workers
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerLost
 from trainers.training.group import WorkerGroup
 from trainers.training.rank import Rank
+from trainers.workload import WorkloadError
+
+#: How often to look whether there is room for a worker that has not started yet.
+_LOOK_S = 1.0
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that have to be the same on all machines of a run, as this process has them."""
+    installed = {name: version(name).partition("+")[0] for name in ("ray", "torch", "wiretune")}  # not a CUDA's
+    return {"Python": ".".join(platform.python_version_tuple()[:2])} | installed
+
+
+def require_same_versions(found: Mapping[str, Mapping[str, str]], here: Mapping[str, str]) -> None:
+    """Raise WorkloadError, naming what differs and where, unless each machine in `found` has the versions of `here`."""
+    for machine, theirs in found.items():
+        if differ := [f"{name} {each}, and {here[name]} here" for name, each in theirs.items() if each != here[name]]:
+            raise WorkloadError(
+                f"machine {machine} has {'; '.join(differ)}, where the run is led: install the same versions on every "
+                "node of the cluster"
+            )
+
 
 _FLUSH_S = 5.0  # for the last spans of workers that are about to be killed
 
@@ -46,6 +72,10 @@ class RankActor:
             backend="nccl" if shape.gpus >= 1 else "gloo",
         )
 
+    def introduce(self) -> tuple[str, dict[str, str]]:
+        """Return its machine, and the versions there."""
+        return f"{socket.gethostname()} ({self.address})", versions()
+
     def rendezvous(self) -> str:
         """Return an address on this node where the group can meet; this process holds its port from now on."""
         # As it may have several tenants, the first rank joins this one, where it would have opened the port by itself.
@@ -55,7 +85,7 @@ class RankActor:
     def answer(self, method: str, args: Sequence[Any], trace: Mapping[str, str]) -> tuple[str, Any]:
         """Return what came of the call, as an `Outcome`'s fields; `trace` is the span that asks."""
         with tracing.span(f"worker {method}", parent=trace) as span:
-            outcome = gpus.blamed(self.rank.answer(method, args), self.held)
+            outcome = self._placed(gpus.blamed(self.rank.answer(method, args), self.held))
             if span.is_recording():
                 span.set_attributes(_times(outcome.content))
         return tuple(outcome)
@@ -63,6 +93,13 @@ class RankActor:
     def flush(self) -> None:
         """Send what spans have ended."""
         tracing.flush()
+
+    def _placed(self, outcome: Outcome) -> Outcome:
+        """Have what is wrong with this machine, such as data that it lacks, name it where there are several."""
+        is_own = outcome.kind in ("refused", "error", "machine_error")
+        if not is_own or sum(node["Alive"] for node in ray.nodes()) < 2:
+            return outcome
+        return outcome._replace(content=f"on {socket.gethostname()} ({self.address}): {outcome.content}")
 
 
 class RayGroup(WorkerGroup):
@@ -108,6 +145,34 @@ class RayGroup(WorkerGroup):
             )
             .remote(self.config.model_dump(mode="json"), rank, self.num_workers, self._shape.model_dump(mode="json"))
         )
+
+    def await_places(self, ranks: Collection[int]) -> None:
+        """Wait until `ranks` have started on like machines; raises NoPlace, or WorkloadError naming what differs.
+
+        A worker that does not start where there is room for it is for the call that follows to judge.
+        """
+        asked = {self._actors[rank].introduce.remote(): rank for rank in ranks}
+        ready: list[ray.ObjectRef] = []
+        started = had_room = time.monotonic()
+        while asked:
+            ready, waiting = ray.wait(list(asked), num_returns=len(asked), timeout=_LOOK_S)
+            now = time.monotonic()
+            if not waiting or now - started > self.config.start_timeout_s:
+                break
+            if placement_group_table(self._placement)["state"] == "CREATED":
+                had_room = now
+            elif now - had_room > self._shape.patience_s:
+                names = ", ".join(str(asked[call]) for call in waiting)
+                raise NoPlace(
+                    f"there was no room for worker {names} within {self._shape.patience_s:g} s "
+                    "(`workers.patience_s`): its machine is gone, and no other has room"
+                )
+        found = {}
+        for call in ready:
+            with suppress(RayError):  # it has died since: the next call finds that
+                machine, theirs = ray.get(call)
+                found[machine] = theirs
+        require_same_versions(found, versions())
 
     def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         self._calls[rank] = self._actors[rank].answer.remote(method, args, tracing.carrier())

@@ -143,6 +143,7 @@ class Progress(BaseModel):
         if result.times is not None:
             self._bill(steps_timed=self.bill.steps_timed + num_steps)
             self.charge_seconds(**{f"seconds_{name}": value for name, value in result.times})
+        self._bill_workers(len(result.bytes_sent), num_steps)
         took = sum(result.step_seconds)
         self._bill_option(option, steps=num_steps, steps_search=num_steps * is_probe, bytes_sent=sent, seconds=took)
 
@@ -173,6 +174,7 @@ class Progress(BaseModel):
         """Charge the bytes of the discarded steps before the clock; they are neither steps nor seconds."""
         self.charge(result.model_copy(update={"times": None}), is_probe=False)
         self.steps -= len(result.losses)
+        self._bill_workers(len(result.bytes_sent), -len(result.losses))
 
     def charge_recovery(self, before: Recovery, now: Recovery) -> None:
         """Add what the group has spent on lost workers between `before` and `now`; no budget counts it."""
@@ -241,6 +243,11 @@ class Progress(BaseModel):
 
     def _bill(self, **lines: Any) -> None:
         self.bill = self.bill.model_copy(update=lines)
+
+    def _bill_workers(self, num_workers: int, num_steps: int) -> None:
+        total = self.bill.steps_by_workers.get(num_workers, 0) + num_steps
+        if total:
+            self._bill(steps_by_workers=self.bill.steps_by_workers | {num_workers: total})
 
     def _bill_option(self, option: str | None, **added: float) -> None:
         if option is None:

@@ -14,7 +14,7 @@ from service.cluster.attempt import Hopeless, configure_process, is_wanted, last
 from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
-from service.job.parts import TrialSpec, Workers
+from service.job.parts import TrialSpec
 from service.job.spec import NOT_DRAWN
 from service.job.sweep import sample_name
 from service.wire.records import AttemptBrief, Control, ResumePoint, SampleDrawn
@@ -42,6 +42,7 @@ def _run(trial_id: str) -> None:
     if not is_wanted(brief, point):  # any more: the user has asked for an end while an earlier trial ran
         tune.report({"outcome": brief.control})
         return
+    spec = spec.among(brief.num_workers or spec.workers.count)
     asked = Control.STOP if point.pruned else Control.RUN
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s, steers=point.steers, asked=asked)
     num_workers = spec.lanes.count * spec.workers.count
@@ -52,9 +53,7 @@ def _run(trial_id: str) -> None:
         with ExitStack() as lanes:
             with tracing.span("start workers", workers=num_workers):
                 group, *spare = [
-                    lanes.enter_context(
-                        _that_outlives_workers(RayGroup(spec.replica, spec.workers, lane=lane), spec.workers)
-                    )
+                    lanes.enter_context(_that_outlives_workers(RayGroup(spec.replica, spec.workers, lane=lane), spec))
                     for lane in range(spec.lanes.count)
                 ]
             log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
@@ -70,6 +69,7 @@ def _run(trial_id: str) -> None:
             )
         outcome: str = result.outcome
     except Stopped as stopped:
+        log.info("trial %s ends: %s", point.trial_id, stopped.reason)
         outcome = stopped.control
     except (WorkloadError, NoRoom) as refused:
         raise Hopeless(str(refused)) from refused
@@ -84,10 +84,11 @@ def _run(trial_id: str) -> None:
     tune.report({"outcome": outcome})
 
 
-def _that_outlives_workers(group: RayGroup, workers: Workers) -> Group:
-    if workers.min is None:
+def _that_outlives_workers(group: RayGroup, spec: TrialSpec) -> Group:
+    workers = spec.workers
+    if workers.min is None or not spec.trains_apart:
         return RepairingGroup(group)
-    return ElasticGroup(group, least=workers.min, own_pace=workers.pace == "own")
+    return ElasticGroup(group, least=min(workers.min, workers.count), own_pace=workers.pace == "own")
 
 
 def _find(

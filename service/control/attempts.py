@@ -7,7 +7,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from service.control import divergence, jobs, points, queries, quotas, steers, sweeps, transfer
-from service.control.capacity import Size
+from service.control.capacity import Shape, Size
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.points import Key
 from service.errors import Fenced
@@ -156,6 +156,21 @@ def preempt(job: JobRow, by: JobRow, *, now: float) -> None:
         jobs.transition(job, JobState.PAUSING, now=now, reason=reason)
 
 
+def regroup(job: JobRow, *, now: float) -> None:
+    """Have the running job paused for a moment, to go on with more workers; nothing where it does not run any more."""
+    if job.job_state is JobState.RUNNING:
+        job.preempted_by = job.id  # nobody has to resume it
+        reason = "paused for a moment: there is room for more of its workers, with which it goes on by itself"
+        jobs.transition(job, JobState.PAUSING, now=now, reason=reason)
+
+
+def num_workers(job: JobRow, attempt: AttemptRow) -> int | None:
+    """Return how many workers the attempt has in each lane; None: an earlier release has not said."""
+    if attempt.workers is None:
+        return None
+    return attempt.workers // (Shape.of_json(job.spec).lanes * (attempt.trials or 1))
+
+
 def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:
     """Return attempt `number` if it still owns the job; raises Fenced."""
     attempt = session.get(AttemptRow, (job.id, number))
@@ -192,7 +207,8 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
         return
     attempt = require_owner(session, job, job.attempt)
     if (wanted := _WANTED.get(job.job_state)) is not None:
-        end(session, job, attempt, outcome=wanted.value, reason=reason, now=now)
+        why = reason if job.preempted_by is None else job.reason  # the driver knows of no other pause than a person's
+        end(session, job, attempt, outcome=wanted.value, reason=why, now=now)
         if wanted is JobState.PAUSED and job.preempted_by is not None:  # nobody has to resume it
             wanted, job.attempts_before, job.not_before = JobState.QUEUED, job.attempt, 0.0
         jobs.transition(job, wanted, now=now, reason=job.reason)

@@ -1,7 +1,7 @@
 """The capacity of a cluster. Pure arithmetic over its nodes, as placement groups see them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,6 +54,7 @@ class Shape(NamedTuple):
     lanes: int
     trials: int
     at_once: int | None = None  # trials at a time at most, and any number below; None: all of them, or one
+    least: int = 0  # workers of a lane that it goes on with; 0: all
 
     @classmethod
     def of(cls, spec: JobSpec) -> "Shape":
@@ -74,7 +75,34 @@ class Shape(NamedTuple):
 
     @classmethod
     def _of(cls, workers: Workers, lanes: Lanes, trials: int, at_once: int | None) -> "Shape":
-        return cls(workers.count, workers.placed_together, workers.cpus, workers.gpus, lanes.count, trials, at_once)
+        return cls(
+            num_workers=workers.count,
+            placed_together=workers.placed_together,
+            cpus=workers.cpus,
+            gpus=workers.gpus,
+            lanes=lanes.count,
+            trials=trials,
+            at_once=at_once,
+            least=workers.least,
+        )
+
+    @property
+    def smaller(self) -> Iterator["Shape"]:
+        """The same job with fewer workers, as long as it goes on with them; the most come first."""
+        for num in range(
+            self.num_workers - self.placed_together, (self.least or self.num_workers) - 1, -self.placed_together
+        ):
+            yield self._replace(num_workers=num)
+
+    def with_one_more(self, size: Size, trials: int) -> "Shape | None":
+        """Return the job with one more worker, or node's worth of them, in each lane than at `size`; None: it has all.
+
+        Of a job whose `trials` go side by side at that size.
+        """
+        num = size.workers // (self.lanes * trials) + self.placed_together
+        if num > self.num_workers or trials > 1:
+            return None
+        return self._replace(num_workers=num, least=num)
 
     @property
     def one(self) -> Size:
@@ -102,7 +130,11 @@ def _on_node(shape: Shape, node: Node) -> int:
 
 
 def conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
-    """Return why the cluster can never place the job; nothing if it can."""
+    """Return why the cluster can never place the job; nothing if it can, with the workers that it goes on with."""
+    return [] if any(not _conflicts(fewer, nodes) for fewer in shape.smaller) else _conflicts(shape, nodes)
+
+
+def _conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
     problems = []
     size, num_workers = shape.placed_together, shape.one.workers
     asker = "a worker asks" if size == 1 else f"each of {size} workers that share a node asks"

@@ -46,7 +46,7 @@ class Outlook:
             quota_name=name,
             limit=place.limit or None,
             until=_moment(job.not_before) if place.kind is WaitKind.BACK_OFF else None,
-            is_preempted=job.preempted_by is not None,
+            is_preempted=job.is_preempted,
             detail=place.detail,
         )
         return view.model_copy(update={"sentence": sentence(view)})

@@ -125,7 +125,7 @@ def attempt_view(attempt: AttemptRow) -> AttemptView:
     return AttemptView(
         began_at=_moment(attempt.began_at),
         ended_at=_moment_or_none(attempt.ended_at),
-        **_columns(attempt, ("number", "outcome", "reason")),
+        **_columns(attempt, ("number", "outcome", "reason", "workers")),
     )
 
 

@@ -14,6 +14,10 @@ the latest, by the budgets in seconds of what runs, or if it leaves that one its
 end before the other has waited for `backfill_s`. A full quota is kept for the first job that needs it: later jobs of
 that owner or project wait behind it.
 
+**Fewer workers.** A job that goes on with fewer (`workers.min`) starts with as many as the cluster holds. One that has
+begun, and has lost its machines, takes what is free, without a wait for the rest. Later, when there is room that nobody
+waits for, it is paused for a moment at a checkpoint, and goes on with more.
+
 **Preemption.** Is there no room for a job, and none kept for another, then running jobs of strictly lower priority are
 paused: the lowest first, of these the youngest, none before it has run for `min_run_s`. Age never pauses anybody.
 
@@ -75,7 +79,12 @@ class Waiting:
     seconds: float | None = None  # budget of a training run
     attempt: int = 0
     reason: str = ""
-    preempted_by: str | None = None
+    preempted_by: str | None = None  # itself: to go on with more workers
+
+    @property
+    def is_preempted(self) -> bool:
+        """True where it ran, and was paused for another."""
+        return self.preempted_by not in (None, self.job_id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +100,8 @@ class Running:
     ends_by: float = math.inf
     may_pause: bool = True
     is_leaving: bool = False  # it pauses, stops or is cancelled
+    larger: Shape | None = None  # it has fewer workers than it could have; this is one more
+    grows_at: float = 0.0  # it has trained for as long as from one checkpoint to the next
 
 
 class Start(NamedTuple):
@@ -128,6 +139,7 @@ class Plan:
 
     start: tuple[Start, ...] = ()
     pause: tuple[Preemption, ...] = ()
+    grow: tuple[str, ...] = ()  # running jobs that are to go on with more workers
     places: tuple[Place, ...] = ()
 
 
@@ -310,7 +322,7 @@ def plan(
         place = turn.take(job)
         if place.kind not in (WaitKind.NEVER, WaitKind.BACK_OFF, WaitKind.QUOTA):
             shares.add(job.project, place.size)  # had it started: so places are fair, too
-    return Plan(start=tuple(turn.start), pause=tuple(turn.pause), places=tuple(turn.places))
+    return Plan(start=tuple(turn.start), pause=tuple(turn.pause), places=tuple(turn.places), grow=tuple(turn.growing()))
 
 
 @dataclass
@@ -355,6 +367,9 @@ class _Turn:
         elif self._may_start(job, size, trials):
             self._begin(job, size, trials)
             place = Place(number, job, WaitKind.STARTS, size)
+        elif (fewer := self._fewer(job)) is not None:
+            self._begin(job, fewer, 1)
+            place = Place(number, job, WaitKind.STARTS, fewer)
         else:
             place = self._wait(number, job, size)
         self.places.append(place)
@@ -386,6 +401,23 @@ class _Turn:
             self._kept.extra -= size
             return True
         return False
+
+    def _fewer(self, job: Waiting) -> Size | None:
+        """Return what a job that has begun can go on with now, if it may do with less than it had."""
+        shapes = job.shape.smaller if job.attempt else ()
+        return next((shape.one for shape in shapes if self._may_start(job, shape.one, 1)), None)
+
+    def growing(self) -> Iterator[str]:
+        """Yield the running jobs that can have more workers, of room that no waiting job was given or is kept."""
+        if self._kept is not None or self.pause:
+            return
+        for job in self.running:
+            if job.larger is None or not job.may_pause or self.now < job.grows_at:
+                continue
+            more = job.larger.one - job.size
+            if more.fits(self._unclaimed) and not conflicts(job.larger, self.nodes):
+                self._unclaimed -= more
+                yield job.job_id
 
     def _begin(self, job: Waiting, size: Size, trials: int) -> None:
         self.start.append(Start(job, size, trials))
@@ -462,7 +494,12 @@ def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, pr
     All training runs go side by side if the cluster and the quotas ever have room for that, else one at a time; those
     of a sweep as many as there is ever room for, up to its `at_once`.
     """
-    found = conflicts(shape, nodes) or quota_conflicts(shape, quotas, owner=owner, project=project)
+    found = conflicts(shape, nodes)
+    if not found:  # with as many workers as the cluster holds
+        shape = next(
+            each for each in (shape, *shape.smaller) if not conflicts(each._replace(least=each.num_workers), nodes)
+        )
+        found = quota_conflicts(shape, quotas, owner=owner, project=project)
     if found:
         return shape.one, 1, found[0].message
     most = shape.trials if shape.at_once is None else min(shape.at_once, shape.trials)

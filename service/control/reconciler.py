@@ -322,6 +322,9 @@ class Reconciler:
         for job_id, by in decided.pause:
             with suppress(NotFound):  # it was cancelled and deleted in the meantime
                 self._store.preempt(job_id, by=by.job_id)
+        for job_id in decided.grow:
+            with suppress(NotFound):
+                self._store.regroup(job_id)
 
     def _is_settled(self, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> bool:
         """Return whether a long queue is as it was at the last look, when nothing was to do."""
@@ -333,6 +336,7 @@ class Reconciler:
             and tuple(nodes) == last.nodes
             and not last.plan.start
             and not last.plan.pause
+            and not last.plan.grow
             and now - (last.at or 0.0) < _SETTLED_S
         )
 
@@ -361,7 +365,7 @@ class Reconciler:
                 quota=place.quota,
                 limit=place.limit,
                 detail=place.detail,
-                is_preempted=place.job.preempted_by is not None,
+                is_preempted=place.job.is_preempted,
             )
             if place.job.reason != reason:
                 self._store.explain(place.job.job_id, state=JobState.QUEUED, reason=reason)

@@ -567,6 +567,7 @@ class Store:
                 control=attempts.control(job),
                 trials=attempts.resume_points(session, job),
                 trials_at_once=attempt.trials,
+                num_workers=attempts.num_workers(job, attempt),
                 seen=sweeps.seen(session, job, list(map(queries.trial_view, queries.trials(session, job_id)))),
             )
 
@@ -679,6 +680,14 @@ class Store:
             attempts.preempt(job, queries.require(session, by), now=self._clock())
 
         self._on_job(job_id, preempt)
+
+    def regroup(self, job_id: str) -> None:
+        """Have a running job paused for a moment, to go on with more workers; nothing if it does not run any more."""
+
+        def regroup(session: Session, job: JobRow) -> None:
+            attempts.regroup(job, now=self._clock())
+
+        self._on_job(job_id, regroup)
 
     def lose_attempt(self, job_id: str, number: int, *, reason: str) -> JobView:
         """End attempt `number` for `reason`: the job queues again, fails, or becomes cancelled.

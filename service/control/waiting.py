@@ -13,6 +13,7 @@ from service.control.capacity import Node, Shape, Size
 from service.control.models import AttemptRow, EventRow, JobRow
 from service.control.queue import QuotaKey, Running, Start, Waiting, ends_by, fits_beside
 from service.errors import IllegalTransition
+from service.job.parts import Checkpointing
 from service.job.priority import Priority
 from service.job.states import ACTIVE, JobState
 from service.wire.queue import QuotaLimits
@@ -121,6 +122,8 @@ def _running(row: Any) -> Running:
     if attempt.cpus is not None and attempt.gpus is not None and attempt.workers is not None:
         size = Size(attempt.cpus, attempt.gpus, attempt.workers)
     state, seconds = JobState(row.state), row.spec["budget"].get("seconds")
+    larger = shape.with_one_more(size, attempt.trials or 1)
+    spacing_s = Checkpointing.model_validate(row.spec.get("checkpoint", {})).every_seconds
     return Running(
         job_id=row.id,
         owner=row.owner,
@@ -131,4 +134,6 @@ def _running(row: Any) -> Running:
         ends_by=ends_by(seconds, shape, attempt.trials or 1, began_at=attempt.began_at),
         may_pause=state is JobState.RUNNING,
         is_leaving=state in _LEAVING,
+        larger=larger,
+        grows_at=attempt.began_at + spacing_s,
     )

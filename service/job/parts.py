@@ -77,8 +77,18 @@ class Workers(Config):
     min: int | None = Field(
         None,
         ge=1,
-        description="local updates alone: so many workers go on while others are lost or late, which take part again "
-        "from a later average on; null: nobody goes on, and what was lost is repeated",
+        description="so few workers go on while there is no room for others: from the last checkpoint on, or with "
+        "local updates at once, where they go on without those that are late, too; null: all or nobody",
+    )
+    patience_s: float = Field(
+        60.0,
+        gt=0,
+        le=86_400,
+        description="longest that room for a lost worker is waited for, as after the loss of a machine; then the job "
+        "goes on from its last checkpoint, with as many workers as there is room for, or waits in the queue",
+    )
+    placement: Literal["pack", "spread"] = Field(
+        "pack", description="pack: on as few machines as there is room on; spread: on as many as there are"
     )
     pace: Literal["equal", "own"] = Field(
         "equal", description="with `min`: own: a slower worker takes fewer steps between two averages, in equal time"
@@ -119,12 +129,20 @@ class Workers(Config):
         """Workers that one machine has to hold."""
         return 1 if self.per_node == "auto" else self.per_node
 
+    @property
+    def least(self) -> int:
+        """Workers that are enough to go on."""
+        return self.count if self.min is None else self.min
+
     @model_validator(mode="after")
     def _fill_nodes(self) -> "Workers":
         size, gpus = self.placed_together, self.placed_together * self.gpus
         message = ""
         if self.min is not None and not 1 <= self.min <= self.count:
             message = f"`min` must be in [1, {self.count}], which is `count`; got {self.min}"
+            raise conflict_error([Conflict("/min", self.min, message)])
+        if self.min is not None and self.per_node != "auto" and self.min % self.per_node:
+            message = f"`per_node`, which is {self.per_node}, must divide `min`; got {self.min}"
             raise conflict_error([Conflict("/min", self.min, message)])
         if self.min is None and self.pace == "own":
             message = "`pace: own` needs `min`, as it is about workers that need not wait for each other"
@@ -269,6 +287,15 @@ class TrialSpec(Config):
     objective: Objective
     checkpoint: Checkpointing
     rungs: tuple[float, ...] = ()  # shares of the budget at which it tells how far it got
+
+    @property
+    def trains_apart(self) -> bool:
+        """True where workers have parameters of their own between averages."""
+        return bool(self.replica.apart_under)
+
+    def among(self, num_workers: int) -> "TrialSpec":
+        """Return the same run with so many workers in each lane."""
+        return self.model_copy(update={"workers": self.workers.model_copy(update={"count": num_workers})})
 
 
 class JobParts(Config):

@@ -185,6 +185,9 @@ class Bill(Record):
     absences: dict[Count, Count] = Field(
         default_factory=dict, description="averages that each worker missed, by its rank; none where none may be away"
     )
+    steps_by_workers: dict[Count, Count] = Field(
+        default_factory=dict, description="all steps taken, probes' included, by how many workers took them"
+    )
     by_option: dict[str, OptionBill] = Field(
         default_factory=dict, description="where exchanges or optimizers compete: each one's"
     )
@@ -397,4 +400,7 @@ class AttemptBrief(Record):
     control: Control
     trials: tuple[ResumePoint, ...] = ()
     trials_at_once: int | None = Field(None, description="that the queue has given room; null: as the driver finds")
+    num_workers: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="of each lane, which the queue has given room; null: as the job says"
+    )
     seen: tuple[MarkPoint, ...] = Field((), description="what the sweep's samples measured, where later ones learn")

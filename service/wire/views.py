@@ -334,6 +334,7 @@ class AttemptView(View):
     ended_at: datetime | None = Field(description="null: it lives")
     outcome: str | None = Field(description="succeeded, failed, cancelled, paused; null: it lives")
     reason: str
+    workers: int | None = Field(None, description="of all training runs that go on at a time; null: it is not known")
 
 
 class ArtifactKind(StrEnum):

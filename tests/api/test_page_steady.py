@@ -5,7 +5,7 @@ import pytest
 pytestmark = pytest.mark.long
 
 READY = "window.__ready && document.getElementById('connection').className === 'live'"
-CHART = "document.querySelector('.chart')"
+CHART = "[...document.querySelectorAll('.chart')].find((each) => each.checkVisibility())"
 NUM_STAGES = "document.querySelectorAll('.card').length"
 ROUNDS = 4
 STAGES_A_ROUND = 30

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
-from service.cluster.attempt import Hopeless, is_wanted
+from service.cluster.attempt import Hopeless, NoPlace, is_wanted
 from service.cluster.entrypoint import failure_of, outcome_of, run
 from service.cluster.group import death_of
 from service.job.spec import JobSpec
@@ -46,14 +46,18 @@ def test_an_attempts_outcome_is_that_of_its_trials(trials: list[str], outcome: s
     assert outcome_of(trials).outcome == outcome
 
 
-@pytest.mark.parametrize(("error", "retry"), [(Hopeless("no module `mine`"), False), (OSError("disk full"), True)])
+@pytest.mark.parametrize(
+    ("error", "retry"),
+    [(Hopeless("no module `mine`"), False), (OSError("disk full"), True), (NoPlace("no room for worker 1"), True)],
+)
 def test_only_what_may_pass_is_tried_again(error: Exception, retry: bool) -> None:
-    as_ray_raises_it = RayTaskError("train", f"Traceback ...\n{Hopeless.__module__}.{error!s}", error)
+    name = f"{type(error).__module__}.{type(error).__name__}"
+    as_ray_raises_it = RayTaskError("train", f"Traceback ...\n{name}: {error!s}", error)
 
     finished = failure_of(as_ray_raises_it.as_instanceof_cause())
 
     assert (finished.outcome, finished.retry) == ("failed", retry)
-    assert finished.reason.endswith(str(error))
+    assert finished.reason == (str(error) if name.startswith("service.") else f"{name}: {error}")
 
 
 def test_an_attempt_with_nothing_left_to_train_succeeds_without_ray() -> None:

@@ -96,6 +96,21 @@ def test_a_preempted_job_is_queued_again_by_itself_and_loses_no_attempt(store, d
     assert store.job(driver.job_id).state is JobState.FAILED
 
 
+def test_a_job_that_grows_goes_on_by_itself_with_as_many_workers_as_its_attempt_was_given(
+    store, driver, make_spec, begin
+):
+    store.regroup(driver.job_id)
+    pausing = store.job(driver.job_id)
+    assert (pausing.state, store.renew(driver.job_id, 1).control) == (JobState.PAUSING, Control.PAUSE)
+    driver.send(AttemptFinished(outcome="paused", reason="paused by a user"))
+    assert store.job(driver.job_id).state is JobState.QUEUED
+    assert store.attempts(driver.job_id)[0].reason == pausing.reason
+
+    waits = known(store)[driver.job_id]
+    store.begin_attempt(driver.job_id, Start(waits, Size(cpus=1, workers=1), 1), [Node(cpus=9)])
+    assert (store.brief(driver.job_id, 2).num_workers, store.attempts(driver.job_id)[-1].workers) == (1, 1)
+
+
 @pytest.mark.parametrize("when", ["pausing", "queued"])
 def test_a_persons_pause_of_a_preempted_job_ends_by_a_person_alone(store, driver, make_spec, when):
     urgent = store.add_job(make_spec(**URGENT))[0].id

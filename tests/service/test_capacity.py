@@ -53,6 +53,15 @@ def test_what_can_be_placed_is_no_misfit(workers, nodes):
     assert conflicts(Shape.of(spec(**workers)), nodes) == []
 
 
+def test_a_job_that_goes_on_with_fewer_workers_fits_as_long_as_those_do():
+    shape = Shape.of(spec(count=6, min=2, per_node=2))
+
+    assert conflicts(shape, [Node(cpus=3)]) == []
+    assert [size_of(shape, [Node(cpus=cpus)] * 2).workers for cpus in (1.5, 2, 3, 5)] == [6, 4, 4, 6]
+    (problem,) = conflicts(shape, [Node(cpus=1)] * 6)
+    assert "each of 2 workers that share a node asks" in problem.message
+
+
 def test_a_job_needs_room_for_all_its_lanes():
     two_lanes = Shape.of(spec(count=2).model_copy(update={"lanes": Lanes(count=2)}))
 

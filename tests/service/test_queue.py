@@ -17,9 +17,10 @@ RULES = Rules(aging_s=12 * HOUR_S, backfill_s=HOUR_S, min_run_s=600.0)
 NODES = [Node(cpus=8)]
 
 
-def job(name, *, workers=1, cpus=1.0, gpus=0.0, trials=1, waited_s=0.0, **fields):
+def job(name, *, workers=1, least=None, cpus=1.0, gpus=0.0, trials=1, waited_s=0.0, **fields):
     values = {"owner": "anna", "project": "red", "priority": Priority.NORMAL, "queued_at": NOW - waited_s}
-    return Waiting(job_id=name, shape=Shape(workers, 1, cpus, gpus, 1, trials), **(values | fields))
+    shape = Shape(workers, 1, cpus, gpus, 1, trials, least=least or workers)
+    return Waiting(job_id=name, shape=shape, **(values | fields))
 
 
 def runs(name, *, workers=1, gpus=0.0, ran_s=HOUR_S, **fields):
@@ -139,6 +140,39 @@ def test_a_job_without_gpus_passes_one_that_waits_for_gpus():
     decided = decide([job("a", gpus=1.0), job("b", workers=6)], running, nodes=nodes)
 
     assert started(decided) == ["b"]
+
+
+def test_a_job_that_has_lost_a_machine_goes_on_with_what_is_free_and_a_new_one_waits_for_all():
+    running, nodes = [runs("other", workers=2)], [Node(cpus=1)] * 4
+
+    for attempt, expected in ((1, [2]), (0, [])):
+        decided = decide([job("elastic", workers=3, least=1, attempt=attempt)], running, nodes=nodes)
+        assert [start.size.workers for start in decided.start] == expected
+    inelastic = decide([job("rigid", workers=3, attempt=1)], running, nodes=nodes)
+    assert kinds(inelastic) == {"rigid": WaitKind.ROOM}
+
+
+def test_a_job_starts_with_the_workers_that_the_cluster_holds_if_they_are_enough():
+    nodes = [Node(cpus=1)] * 3
+
+    decided = decide([job("elastic", workers=4, least=2, trials=2)], nodes=nodes)
+
+    assert [(start.size.workers, start.trials) for start in decided.start] == [(3, 1)]
+    assert kinds(decide([job("never", workers=5, least=4)], nodes=nodes)) == {"never": WaitKind.NEVER}
+
+
+def test_a_job_grows_into_room_that_nobody_waits_for_once_it_has_a_checkpoint():
+    def grows(free, waiting=(), **fields):
+        larger = Shape(3, 1, 1.0, 0.0, 1, 1, least=3)
+        small = runs("small", workers=2, **({"larger": larger, "ran_s": 60, "grows_at": NOW} | fields))
+        return decide(waiting, [small], nodes=[Node(cpus=1)] * (2 + free)).grow
+
+    assert grows(1) == ("small",)
+    assert grows(0) == ()
+    assert grows(1, grows_at=NOW + 1) == ()
+    assert grows(1, may_pause=False) == ()
+    assert grows(1, [job("first")]) == ()
+    assert grows(1, [job("large", workers=3)]) == ()  # for which the room is kept
 
 
 def test_the_missing_workers_are_told():
@@ -284,8 +318,8 @@ QUOTAS = st.dictionaries(
 )
 SHAPES = st.builds(
     Shape, st.integers(1, 6), st.just(1), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.0, 0.25, 1.0]),
-    st.integers(1, 2), st.integers(1, 3),
-)  # fmt: skip
+    st.integers(1, 2), st.integers(1, 3), least=st.integers(1, 6),
+).map(lambda shape: shape._replace(least=min(shape.least, shape.num_workers)))  # fmt: skip
 WAITING = st.lists(
     st.builds(
         Waiting,
@@ -296,6 +330,7 @@ WAITING = st.lists(
         shape=SHAPES,
         queued_at=st.floats(NOW - 100 * HOUR_S, NOW),
         not_before=st.sampled_from([0.0, NOW + 1]),
+        attempt=st.integers(0, 1),
         seconds=st.none() | st.floats(1.0, 20_000.0),
     ),
     max_size=12,

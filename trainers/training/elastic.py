@@ -216,6 +216,8 @@ class ElasticGroup(Group):
         started = time.monotonic()
         while self._away:
             is_waiting = len(self._present) < num_ranks
+            if is_waiting:
+                self._group.await_places([rank for rank, call in self._away.items() if call == "build"])
             late = [rank for rank, call in self._away.items() if call != "build"]
             patience_s = self.config.collective_timeout_s if late else self.config.start_timeout_s
             heard = self._group.hear([*self._away], patience_s if is_waiting else 0.0)

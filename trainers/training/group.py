@@ -259,7 +259,11 @@ class WorkerGroup(Group):
     def _start_and_connect(self, ranks: Collection[int]) -> None:
         for rank in ranks:
             self.start(rank)
+        self.await_places(ranks)
         self._connect(ranks)
+
+    def await_places(self, ranks: Collection[int]) -> None:
+        """Wait until `ranks`, which have been told to start, have a place. Processes of this machine always have."""
 
     def _connect(self, ranks: Collection[int]) -> None:
         """Have `ranks` build their replicas, and then all ranks meet."""

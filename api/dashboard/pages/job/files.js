@@ -57,6 +57,7 @@ export function files(id) {
       ["attempt", (life) => String(life.number), ""],
       ["began", (life) => since(life.began_at), ""],
       ["took", took, "number"],
+      ["workers", (life) => String(life.workers ?? "–"), "number"],
       ["ended", (life) => life.outcome ?? "–", ""],
       ["why", (life) => life.reason || "–", "text"],
     ], found, { key: (life) => life.number }));

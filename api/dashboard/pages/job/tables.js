@@ -87,6 +87,7 @@ export function billTable(trials, job, prices) {
     ...(trials.some((trial) => trial.bill.steps_insurance) ? [["insurance", insurance, "number"]] : []),
     ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.absences).length) ? [["averages missed", absences, ""]] : []),
+    ...(trials.some((trial) => Object.keys(trial.bill.steps_by_workers).length > 1) ? [["steps by workers", byWorkers, ""]] : []),
   ], trials, { key: (trial) => trial.trial_id });
 }
 
@@ -124,6 +125,10 @@ const repairs = ({ bill }) =>
 // Workers that were away when the others averaged.
 const absences = ({ bill }) =>
   Object.entries(bill.absences).map(([rank, missed]) => `worker ${rank}: ${missed}`).join(", ") || "–";
+
+// How many steps were taken by how many workers, the most workers first.
+const byWorkers = ({ bill }) =>
+  Object.entries(bill.steps_by_workers).reverse().map(([num, steps]) => `${num}: ${steps}`).join(", ");
 
 export function unfinished(trial, job) {
   if (OVER.includes(job.state)) return "not finished";
