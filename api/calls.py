@@ -13,6 +13,7 @@ from service.catalog.methods import MethodsView
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
+from service.prediction.predict import Prediction, PredictionRequest
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
 from service.wire.code import CodePage, CodeView, Package
 from service.wire.queue import QueueView, QuotaKind, QuotaView
@@ -73,6 +74,12 @@ def submit(spec: Spec, *, idempotency_key: str | None = None) -> Call[JobView]:
 def validate(spec: Spec) -> Call[Validated]:
     """Check a job without queueing it; the answer has every default filled in."""
     return Call("POST", "/v1/jobs:validate", Validated.model_validate_json, json=_plain(spec))
+
+
+def predict(request: PredictionRequest | Mapping[str, Any]) -> Call[Prediction]:
+    """Return what every method that fits a job takes on a link that is stated: steps, bytes, time to a loss."""
+    asked = request if isinstance(request, PredictionRequest) else PredictionRequest.model_validate(request)
+    return Call("POST", "/v1/predictions", Prediction.model_validate_json, json=asked.model_dump(mode="json"))
 
 
 def methods(

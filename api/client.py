@@ -261,6 +261,7 @@ class Client(_Connection):
 
     validate = _blocking(calls.validate)
     methods = _blocking(calls.methods)
+    predict = _blocking(calls.predict)
     jobs = _blocking(calls.jobs)
     trials = _blocking(calls.trials)
     stages = _blocking(calls.stages)
@@ -474,6 +475,7 @@ class AsyncClient(_Connection):
 
     validate = _awaited(calls.validate)
     methods = _awaited(calls.methods)
+    predict = _awaited(calls.predict)
     jobs = _awaited(calls.jobs)
     trials = _awaited(calls.trials)
     stages = _awaited(calls.stages)

@@ -38,6 +38,7 @@ LOOPS = ("README.md", "docs/own_loop.md", "docs/exchange.md", "docs/library.md")
 #: How commands and snippets begin that no test runs, and why.
 NOT_RUN = {
     r"(\.venv/bin/)?wiretune (run|serve|submit|watch|show|export|methods)": "README: the tutorial's test runs each",
+    r"(\.venv/bin/)?wiretune advise": "tests/api/test_predict.py runs it with a job of its own",
     r"(\.venv/bin/)?wiretune replay": "needs a service; tests/cluster/test_replay.py trains the job that it makes",
     r"schedule = wiretune.Schedule": "tests/search/test_replay_example.py runs it with a file",
     r"\.venv/bin/python examples/": "tests/search/test_replay_example.py runs the script",

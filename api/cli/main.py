@@ -23,6 +23,7 @@ from api.cli import (
     key_commands,
     method_commands,
     plot,
+    prediction,
     queue_commands,
     rehearsal,
     report,
@@ -215,6 +216,7 @@ app.add_typer(method_commands.app)
 app.add_typer(comparison.app)
 app.add_typer(plot.app)
 app.add_typer(rehearsal.app)
+app.add_typer(prediction.app)
 app.add_typer(template.app)
 app.add_typer(doctor.app)
 app.add_typer(key_commands.app)

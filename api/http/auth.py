@@ -21,7 +21,7 @@ from service.errors import Forbidden, NotFound, Unauthorized
 from service.wire.records import MAX_WHOLE
 
 _READING = (
-    *("getMe", "listMethods", "validateJob", "listJobs", "getJob", "listTrials", "listStages", "getMetric"),
+    *("getMe", "listMethods", "predict", "validateJob", "listJobs", "getJob", "listTrials", "listStages", "getMetric"),
     *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs", "listAttempts", "listArtifacts", "getFile"),
     *("listEvents", "listJobEvents", "getSnapshot", "getComparison", "getSteering", "getCluster"),
     *("listKeys", "createSignInCode", "deleteSession"),

@@ -15,6 +15,7 @@ from api.documents import Model, checked, parse_json, parse_yaml
 from search.config import Budget
 from service.errors import InvalidJob, InvalidRequest
 from service.job.spec import JobSpec
+from service.prediction.predict import PredictionRequest
 from service.wire.access import NewKey, SignIn
 from service.wire.queue import QuotaLimits
 from service.wire.records import Batch, Lease
@@ -75,14 +76,19 @@ async def quota_limits(request: Request) -> QuotaLimits:
     return await _valid(request, QuotaLimits)
 
 
+async def prediction_request(request: Request) -> PredictionRequest:
+    """Return what is to be predicted. Raises `InvalidRequest`."""
+    return await _valid(request, PredictionRequest, max_bytes=MAX_JOB_BYTES)
+
+
 async def sign_in(request: Request) -> SignIn:
     """Return the code in the request's body. Raises `InvalidRequest`."""
     return await _valid(request, SignIn)
 
 
-async def _valid(request: Request, model: type[Model]) -> Model:
+async def _valid(request: Request, model: type[Model], *, max_bytes: int = MAX_KEY_BYTES) -> Model:
     try:
-        return await _checked(request, model, max_bytes=MAX_KEY_BYTES)
+        return await _checked(request, model, max_bytes=max_bytes)
     except InvalidJob as error:
         raise InvalidRequest(error.problems) from error
 

@@ -33,6 +33,7 @@ from service.errors import (
     WiretuneError,
 )
 from service.job.spec import JobSpec
+from service.prediction.predict import PredictionRequest
 from service.wire.access import NewKey, SignIn
 from service.wire.queue import QuotaLimits
 from service.wire.records import Batch, Lease
@@ -54,7 +55,8 @@ EXAMPLE_JOB: dict[str, Any] = {
 }
 #: Bodies that the routes parse themselves, so that a refusal can point at every field at fault.
 _PARSED = (
-    JobSpec, Budget, Changes, JobEdit, SteerRequest, Batch, Lease, NewKey, SignIn, QuotaLimits, ProblemDocument,
+    JobSpec, Budget, Changes, JobEdit, SteerRequest, Batch, Lease, NewKey, SignIn, QuotaLimits, PredictionRequest,
+    ProblemDocument,
 )  # fmt: skip
 
 #: Anybody who calls may be refused so.

@@ -40,6 +40,7 @@ class Rehearsed(BaseModel):
     num_trained: int
     num_training: int | None  # samples; None: a stream
     num_validation: int
+    shapes: tuple[tuple[int, ...], ...] = ()  # of the trained parameters
     batch: str
     losses: tuple[float, ...]
     validation: dict[str, float]
@@ -101,6 +102,7 @@ def rehearse(
         num_trained=sum(each.numel() for each in parameters if each.requires_grad),
         num_training=len(training) if isinstance(training, Sized) else None,
         num_validation=evaluation.num_samples,
+        shapes=tuple(map(tuple, replica.shapes)),
         batch=batch,
         losses=result.losses,
         validation={"loss": evaluation.loss, **evaluation.metrics},

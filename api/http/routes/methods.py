@@ -1,14 +1,17 @@
-"""`/v1/methods`: what a job can choose."""
+"""`/v1/methods`, `/v1/predictions`: what a job can choose, and what that would take."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import AfterValidator
 
+from api.http import bodies
 from api.http.auth import require_key
-from api.http.openapi import READING, refusals
+from api.http.openapi import EXAMPLE_JOB, READING, body, refusals
 from service.catalog import methods
 from service.catalog.methods import DEFAULT_WORKLOAD, MAX_SHAPES, SHAPES, MethodsView
+from service.errors import InvalidRequest
+from service.prediction.predict import Prediction, PredictionRequest, predict
 
 router = APIRouter(prefix="/v1", tags=["methods"], dependencies=[Depends(require_key)], responses=refusals(*READING))
 
@@ -33,3 +36,20 @@ def list_methods(
 ) -> MethodsView:
     """Return the methods: papers, knobs, what goes with what, and what a worker is predicted to send in a step."""
     return methods.methods(name, workload=workload, shapes=shapes, workers=workers)
+
+
+_QUESTION = {"job": EXAMPLE_JOB, "compute_ms": 12.5, "mbps": 50, "latency_ms": 10, "workers": 8}
+
+
+@router.post(
+    "/predictions",
+    operation_id="predict",
+    responses=refusals(*READING, InvalidRequest),
+    openapi_extra=body("PredictionRequest", example=_QUESTION),
+)
+def make_prediction(asked: Annotated[PredictionRequest, Depends(bodies.prediction_request)]) -> Prediction:
+    """Predict what every method that fits a job takes on a link: its steps, bytes, and time to a loss if that is known.
+
+    Nothing is stored, and nothing is trained.
+    """
+    return predict(asked)

@@ -1,0 +1,224 @@
+"""`wiretune predict` and `wiretune advise`: what methods would take on a link that is not at hand."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from pydantic import ValidationError
+
+from api.cli import figures
+from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers
+from api.cli.sheet import Sheet
+from api.cli.terminal import AsJson, Key, Url, console, fail, open_client, print_advice, print_json, read_job, say
+from service.job.advice import advice
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
+from service.prediction.choosing import advised, page
+from service.prediction.predict import MethodPrediction, Prediction, PredictionRequest, Span, predict as predicted
+from trainers.methods.blocks.all.spec import AllBlocksConfig
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.sync.every_step.spec import EveryStepConfig
+from trainers.spec.link import EmulateLink
+from trainers.traffic.shapes import parameter_shapes
+
+app = typer.Typer()
+
+FACTORY = re.compile(r"[\w.]+:[\w.]+")
+Mbps = Annotated[float | None, typer.Option(help="of each host's link, each way; default: the job's emulated link")]
+Latency = Annotated[float | None, typer.Option(metavar="MS", help="one way; default: the job's, or 0")]
+NumWorkers = Annotated[int | None, typer.Option(min=2, max=1024, help="default: the job's")]
+Hosts = Annotated[int | None, typer.Option(min=2, max=1024, help="that share the workers; default: one for each")]
+Compute = Annotated[
+    float | None, typer.Option("--compute-ms", metavar="MS", help="of a step of one worker; default: measured here")
+]
+Shapes = Annotated[str | None, typer.Option(help="of the trained parameters, as 512x64,512; default: found out")]
+Like = Annotated[str | None, typer.Option(help="the recorded task whose losses stand for the job's")]
+Steps = Annotated[
+    int | None, typer.Option("--dense-steps", min=1, help="of dense training to a loss; default: the budget")
+]
+
+
+class Source(NamedTuple):
+    """A job, and what is known of its steps and its model."""
+
+    job: JobSpec
+    compute_ms: float | None = None
+    shapes: str | None = None
+
+
+@app.command()
+def predict(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="a job's file, a factory (package.module:name), or a job that has run"),
+    ],
+    mbps: Mbps = None,
+    latency: Latency = None,
+    workers: NumWorkers = None,
+    hosts: Hosts = None,
+    compute_ms: Compute = None,
+    shapes: Shapes = None,
+    like: Like = None,
+    dense_steps: Steps = None,
+    timeout: Timeout = DEFAULT_S,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict what every method takes on a link and with workers that are not at hand: steps, bytes, time to a loss.
+
+    What a step computes is measured here, or taken from a job that has run.
+    """
+    given = _source(source, compute_ms=compute_ms, shapes=shapes, timeout_s=timeout, url=url, key=key)
+    found = _predicted(
+        given, mbps=mbps, latency_ms=latency, workers=workers, hosts=hosts, like=like, dense_steps=dense_steps
+    )
+    if as_json:
+        print_json(found)
+        return
+    console().print(_table(found))
+    for sentence in found.assumptions:
+        say(console(), f"assumed: {sentence}")
+
+
+@app.command()
+def advise(
+    job: Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="the job; `-` reads standard input")] = None,
+    mbps: Mbps = None,
+    latency: Latency = None,
+    workers: NumWorkers = None,
+    hosts: Hosts = None,
+    compute_ms: Compute = None,
+    shapes: Shapes = None,
+    like: Like = None,
+    timeout: Timeout = DEFAULT_S,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="write docs/choosing.md, for recorded tasks")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say in a few lines which method suits a job and its link, with the numbers behind it."""
+    if as_markdown:
+        typer.echo("\n".join(page()))
+        return
+    if job is None:
+        fail("name a job's file, or give --markdown for the table of recorded tasks")
+    spec = read_job(job, as_json=as_json).resolved(str(Path.cwd()))
+    print_advice(advice(spec))
+    given = _measured(Source(spec, compute_ms, shapes), timeout_s=timeout)
+    found = _predicted(given, mbps=mbps, latency_ms=latency, workers=workers, hosts=hosts, like=like)
+    if as_json:
+        print_json(found)
+        return
+    for line in advised(found):
+        say(console(), line)
+
+
+def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, **known: Any) -> Source:
+    """Return what is meant: a file, a factory, or a job of the service."""
+    if text == "-" or Path(text).suffix in (".yaml", ".yml", ".json") or Path(text).is_file():
+        return _measured(Source(read_job(Path(text)).resolved(str(Path.cwd())), **known), timeout_s=timeout_s)
+    if FACTORY.fullmatch(text):
+        job = JobSpec.model_validate(
+            {"workload": {"factory": text}, "optimizer": {"kind": "sgd"}, "budget": {"steps": 1000}}
+        )
+        return _measured(Source(job.resolved(str(Path.cwd())), **known), timeout_s=timeout_s)
+    with open_client(url, key) as client:
+        job_id = client.find(text)
+        view, trials = client.job(job_id).view, client.trials(job_id)
+    bills = [trial.bill for trial in trials if trial.bill.steps_timed]
+    if known["compute_ms"] is None and not bills:
+        fail(f"no step of {job_id} was timed yet: give --compute-ms, or the job's file to measure it here")
+    steps, seconds = sum(bill.steps_timed for bill in bills), sum(bill.seconds_compute for bill in bills)
+    recorded_ms = 1e3 * seconds / steps if steps else None
+    return _measured(Source(view.spec, known["compute_ms"] or recorded_ms, known["shapes"]), timeout_s=timeout_s)
+
+
+def _measured(source: Source, *, timeout_s: float) -> Source:
+    """Return the source with what a step computes here, and the shapes of a model of the user's own."""
+    is_own = parameter_shapes(source.job.workload) is None and source.shapes is None
+    if source.compute_ms is not None and not is_own:
+        return source
+    order = {"arms": {"alone": _alone(next(source.job.trials()))}, "num_workers": source.job.workers.count}
+    try:
+        found = answers(order, timeout_s=timeout_s)["alone"]
+    except CannotTrain as error:
+        fail(
+            f"what a step computes cannot be measured here: {error}\ngive --compute-ms, and --shapes of your own model"
+        )
+    shapes = ",".join("x".join(map(str, shape or [1])) for shape in found["shapes"])
+    return Source(source.job, source.compute_ms or 1e3 * found["seconds_step"], shapes if is_own else source.shapes)
+
+
+def _alone(trial: TrialSpec) -> dict[str, Any]:
+    """Return the run without an exchange."""
+    alone = {"exchange": NoneConfig(), "sync": EveryStepConfig(), "blocks": AllBlocksConfig()}
+    return trial.replica.model_copy(update=alone).model_dump(mode="json")
+
+
+def _predicted(source: Source, **asked: Any) -> Prediction:
+    link = source.job.link if isinstance(source.job.link, EmulateLink) else None
+    if asked["mbps"] is None and link is None:
+        fail("the job's link is measured, so nobody knows it yet: give --mbps, and --latency in milliseconds")
+    if link is not None:
+        asked["mbps"] = asked["mbps"] or link.mbps
+        asked["latency_ms"] = link.latency_ms if asked["latency_ms"] is None else asked["latency_ms"]
+    given = {name: value for name, value in asked.items() if value is not None}
+    given.setdefault("workers", max(2, source.job.workers.count))
+    try:
+        return predicted(
+            PredictionRequest(
+                job=source.job,
+                compute_ms=source.compute_ms,
+                shapes=source.shapes,
+                **given,
+            )
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        fail(f"{'/'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": "))
+
+
+def _table(found: Prediction) -> Sheet:
+    hosts = "" if found.hosts == found.workers else f" on {found.hosts} hosts"
+    title = (
+        f"{found.workers} workers{hosts} over {found.mbps:g} Mbit/s and {found.latency_ms:g} ms, "
+        f"{found.num_parameters:,} parameters"
+    )
+    to_loss = "to the loss" if found.dense_steps is None else f"to dense's loss at {found.dense_steps}"
+    headings = (
+        "a step",
+        "error bar",
+        "of it wire",
+        "sent",
+        "budget",
+        "sends",
+        "steps",
+        to_loss,
+        "pays below",
+        "may take",
+    )
+    sheet = Sheet("method", *headings, title=title, left=("method",))
+    for each in found.methods:
+        sheet.add_row(each.method, *_cells(each))
+    return sheet
+
+
+def _cells(each: MethodPrediction) -> tuple[str, ...]:
+    span = each.step_s
+    pays = "any" if each.pays_below_mbps is None else f"{each.pays_below_mbps:g}" if each.pays_below_mbps else "none"
+    return (
+        f"{1e3 * span.expected:.3g} ms",
+        f"{1e3 * span.low:.3g} to {1e3 * span.high:.3g}",
+        figures.share(each.wire_s / span.expected),
+        figures.size(each.bytes_per_step),
+        "-" if each.budget_s is None else figures.seconds(each.budget_s),
+        "-" if each.budget_bytes is None else figures.size(each.budget_bytes),
+        "unknown" if each.steps_ratio is None else f"x {each.steps_ratio.expected:.2g}",
+        "unknown" if each.loss_s is None else _span(each.loss_s),
+        pays,
+        f"x {each.spare_ratio:.3g}",
+    )
+
+
+def _span(span: Span) -> str:
+    return f"{figures.seconds(span.expected)} ({span.low:.3g} to {span.high:.3g})"

@@ -1,0 +1,124 @@
+"""The page that says which method to choose: recorded tasks on usual links, with the numbers behind each choice."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from service.job.spec import JobSpec
+from service.prediction.evidence import Recorded, Task, recorded
+from service.prediction.predict import DENSE, MethodPrediction, Prediction, PredictionRequest, best, judged, predict
+
+LINKS = ((10.0, 20.0), (100.0, 1.0), (1000.0, 0.2))  # Mbit/s, ms
+WORKERS = (2, 4, 8)
+#: Steps to a loss by dense training, for which times are told.
+STEPS = 1000
+#: Methods of a row besides the first.
+NUM_OTHERS = 2
+
+INTRODUCTION = (
+    "`make docs` writes this page from recorded runs and the predictor. `wiretune advise JOB.yaml` says it for a job.",
+    "[`wiretune predict`](predict.md) lists all methods, on a link and with workers that you do not have yet.",
+)
+READING = (
+    "- *Choose* is the method that is predicted to reach dense training's loss first. The span is where four of five "
+    "measured times are expected.",
+    "- *Also* are methods that the prediction cannot tell from the first one.",
+    "- *Steps, of dense's* come from the rows in brackets, at the nearest number of hosts that was recorded. One seed "
+    "says little.",
+    "- A method that did not reach the loss on a task is not in its table. `wiretune predict` lists its steps.",
+    "- The rows are short runs of small models. A larger model may need other steps; the bytes hold.",
+)
+
+
+def page(known: Recorded | None = None) -> Iterator[str]:
+    """Yield the lines of docs/choosing.md."""
+    found = known or recorded()
+    yield from ("# Which method", "")
+    yield from INTRODUCTION
+    for task, about in found.tasks.items():
+        yield from ("", f"## {about.model.capitalize()} parameters", "")
+        yield f"Task `{task}`. A step computes for {about.compute_ms:g} ms. Dense training takes {STEPS} steps."
+        yield ""
+        yield "| link | workers | choose | time to dense's loss | dense | steps, of dense's | a step | also |"
+        yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+        for (mbps, latency_ms), workers in product(LINKS, WORKERS):
+            yield _row(_prediction(found, task, mbps, latency_ms, workers))
+    yield from ("", "## How to read it", "")
+    yield from READING
+    yield from (f"- {sentence[0].upper()}{sentence[1:]}." for sentence in _shared(found))
+
+
+def _prediction(known: Recorded, task: Task, mbps: float, latency_ms: float, workers: int) -> Prediction:
+    about = known.tasks[task]
+    request = PredictionRequest(
+        job=JobSpec.model_validate({**about.job, "budget": {"steps": STEPS}}),
+        compute_ms=about.compute_ms,
+        mbps=mbps,
+        latency_ms=latency_ms,
+        workers=workers,
+        shapes=about.shapes,
+        like=task,
+        dense_steps=STEPS,
+    )
+    return predict(request, known)
+
+
+def _row(found: Prediction) -> str:
+    first, *others = best(found)
+    dense = next(each for each in found.methods if each.method == DENSE)
+    assert first.loss_s is not None and dense.loss_s is not None and first.steps_ratio is not None
+    ties = [each for each in others if each.loss_s and judged(each.loss_s, first.loss_s) == "tie"][:NUM_OTHERS]
+    cells = (
+        f"{found.mbps:g} Mbit/s, {found.latency_ms:g} ms",
+        str(found.workers),
+        f"`{first.method}`",
+        f"{_time(first.loss_s.expected)} ({_time(first.loss_s.low)} to {_time(first.loss_s.high)})",
+        _time(dense.loss_s.expected),
+        f"{first.steps_ratio.expected:.2f} ({first.known_from})" if first.method != DENSE else "1",
+        f"{1e3 * first.step_s.expected:.0f} ms, {first.bytes_per_step / 1e6:.3g} MB",
+        ", ".join(f"`{each.method}`" for each in ties) or "-",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _shared(known: Recorded) -> Iterator[str]:
+    """Yield the assumptions that all rows share."""
+    task = next(iter(known.tasks))
+    sentences = _prediction(known, task, *LINKS[0], WORKERS[0]).assumptions
+    yield from (
+        sentence for sentence in sentences if "recorded task" not in sentence and "in every round" not in sentence
+    )
+
+
+def advised(found: Prediction) -> Iterator[str]:
+    """Yield what to choose for a job on its link, in a few lines, with the numbers behind it."""
+    first, *others = best(found)
+    dense = next(each for each in found.methods if each.method == DENSE)
+    yield f"over {found.mbps:g} Mbit/s and {found.latency_ms:g} ms, {found.workers} workers: `{first.method}`"
+    yield f"  in the job: {first.job}"
+    yield f"  a step: {_step(first)}; dense: {_step(dense)}"
+    if first.loss_s and dense.loss_s:
+        yield (
+            f"  to the loss that dense training has after {found.dense_steps} steps: {_time(first.loss_s.expected)} "
+            f"({_time(first.loss_s.low)} to {_time(first.loss_s.high)}), dense {_time(dense.loss_s.expected)}; "
+            f"steps from {first.known_from}"
+        )
+        ties = [each.method for each in others if each.loss_s and judged(each.loss_s, first.loss_s) == "tie"]
+        yield f"  as good, as far as is known: {', '.join(f'`{each}`' for each in ties[:4]) or 'none'}"
+    else:
+        yield f"  how its loss goes here is unknown: it may take {first.spare_ratio:.2g} times dense training's steps"
+    if first.pays_below_mbps:
+        yield f"  it beats dense training below {first.pays_below_mbps:g} Mbit/s"
+
+
+def _step(each: MethodPrediction) -> str:
+    span = each.step_s
+    seconds = f"{1e3 * span.expected:.0f} ms ({1e3 * span.low:.0f} to {1e3 * span.high:.0f})"
+    return f"{seconds}, {each.bytes_per_step / 1e6:.3g} MB"
+
+
+def _time(seconds: float) -> str:
+    """Return seconds to two digits, in minutes or hours where they are many."""
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.2g} {unit}" if seconds < 100 * length else f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"

@@ -1,0 +1,80 @@
+"""The record of benchmarks: processor seconds of an exchange by each method, and the steps it takes to a loss.
+
+`benchmarks/predict.py evidence` writes the file from the rows beside it.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.prediction.model import OwnCost
+from trainers.spec.replica import ReplicaConfig
+
+FILE = Path(__file__).parent / "evidence.json"
+#: Tasks whose losses were recorded; of those that end in `apart`, and the first three, the hosts' data differ.
+Task = Literal[
+    "one-large-layer", "residual-net", "transformer", "images", "images-apart", "text", "text-apart"
+]  # fmt: skip
+#: Of every other method.
+ANY = "*"
+
+
+class Evidence(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Lesson(Evidence):
+    """The steps to a loss by a method, as a multiple of dense training's, on one task with so many hosts."""
+
+    method: str
+    task: Task
+    hosts: int
+    ratios: tuple[float, ...] = Field(description="one for each seed that reached the loss")
+    num_missed: int = Field(description="seeds that did not reach it in the steps they had")
+
+
+class RecordedTask(Evidence):
+    """A task whose steps were timed: what a step computes of it alone, on a core of its own."""
+
+    model: str = Field(description="for a person")
+    job: dict[str, Any] = Field(description="the parts of a job that are like it")
+    shapes: str
+    compute_ms: float
+
+
+class Recorded(Evidence):
+    """All that is known."""
+
+    methods: dict[str, dict[str, Any]] = Field(description="by name: the parts of a job that choose it")
+    own: dict[str, OwnCost] = Field(description="by kind of exchange and sync, as `topk/every_step`; `*`: all others")
+    lessons: tuple[Lesson, ...]
+    tasks: dict[Task, RecordedTask]
+    usual_error: float = Field(description="of four steps in five, predicted where no row was, the relative error")
+    num_rows: int
+
+    def own_cost(self, replica: ReplicaConfig) -> OwnCost:
+        """Return what an exchange costs by this method, or by the usual one where it was never timed."""
+        return self.own.get(cost_key(replica), self.own[ANY])
+
+    def is_timed(self, replica: ReplicaConfig) -> bool:
+        """Return whether the method's steps were ever timed."""
+        return cost_key(replica) in self.own
+
+    def lessons_of(self, method: str, task: str, hosts: int) -> Lesson | None:
+        """Return what is known of the method on the task, by the number of hosts that is nearest."""
+        known = [each for each in self.lessons if (each.method, each.task) == (method, task)]
+        return min(known, key=lambda each: abs(each.hosts - hosts), default=None)
+
+
+def cost_key(replica: ReplicaConfig) -> str:
+    """Return what methods share that compute the same in an exchange, whatever their level."""
+    blocks = "" if replica.blocks.kind == "all" else f"/{replica.blocks.kind}"
+    return f"{replica.exchange.kind}/{replica.sync.kind}{blocks}"
+
+
+@cache
+def recorded() -> Recorded:
+    """Return what the package knows."""
+    return Recorded.model_validate_json(FILE.read_text())

@@ -1,0 +1,349 @@
+"""Predict what each method takes: a step, a budget, the time to a loss, on a link and with workers not at hand.
+
+Pure functions of a request and of recorded rows. Time to a loss is told only where a row says how losses go.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from service.catalog.methods import MAX_SHAPES, SHAPES, parsed
+from service.job.parts import TrialSpec
+from service.job.spec import JobSpec
+from service.prediction.evidence import Lesson, Recorded, Task, recorded
+from service.prediction.model import GOODPUT, WITHIN_MBPS, Site, StepParts, step
+from service.wire.views import View
+from trainers.methods.exchange.auto.spec import AutoConfig
+from trainers.spec.partition import IidPartition
+from trainers.spec.ranges import Conflict, conflict_error
+from trainers.spec.workloads import ConvNet, StdlibLm
+from trainers.traffic.collectives import num_elements
+from trainers.traffic.shapes import Shape, parameter_shapes
+
+DENSE, OWN = "dense", "this job"
+#: One seed alone says little: its steps to a loss may be so many times more, or fewer.
+ONE_SEED = 1.3
+#: Rates between which a break-even is looked for, in megabits per second, and how closely.
+SLOWEST, FASTEST, NUM_HALVINGS = 0.1, 1e6, 20
+
+
+class PredictionRequest(BaseModel):
+    """A job, what a step of it computes, and the link and the workers that it may get."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    job: JobSpec
+    compute_ms: float = Field(gt=0, le=1e7, description="of a step of one worker that exchanges nothing")
+    mbps: float = Field(gt=0, le=1e6, description="of a host's link, each way")
+    latency_ms: float = Field(0.0, ge=0, le=10_000, description="one way: what a message waits before it arrives")
+    workers: int = Field(2, ge=2, le=1024)
+    hosts: int | None = Field(None, ge=2, le=1024, description="that share the workers evenly; null: one for each")
+    slowdown: float = Field(
+        1.0, ge=1, le=1000, description="of computing, where workers share cores that `compute_ms` had for itself"
+    )
+    shapes: str | None = Field(
+        None,
+        pattern=SHAPES,
+        max_length=MAX_SHAPES,
+        description="of the trained parameters, as 512x64,512; null: those of a built-in workload",
+    )
+    like: Task | None = Field(
+        None, description="the recorded task whose losses stand for the job's; null: by the workload, if it is alike"
+    )
+    dense_steps: int | None = Field(
+        None, ge=1, description="steps to a loss by dense training; null: those of the budget"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "PredictionRequest":
+        if self.hosts is not None and (self.hosts > self.workers or self.workers % self.hosts):
+            message = f"`hosts` must divide `workers`, which is {self.workers}, got {self.hosts}"
+            raise conflict_error([Conflict("/hosts", self.hosts, message)])
+        if self.shapes is None and parameter_shapes(self.job.workload) is None:
+            message = "`shapes` must be given for a model of your own: `wiretune predict` finds them out"
+            raise conflict_error([Conflict("/shapes", None, message)])
+        if self.shapes is not None:
+            parsed(self.shapes)
+        return self
+
+    @property
+    def site(self) -> Site:
+        return Site(
+            mbps=self.mbps,
+            latency_ms=self.latency_ms,
+            workers=self.workers,
+            hosts=self.hosts or self.workers,
+            compute_s=self.compute_ms / 1e3,
+            slowdown=self.slowdown,
+        )
+
+    @property
+    def task(self) -> Task | None:
+        """The recorded task that is alike; None: there is none."""
+        if self.like is not None:
+            return self.like
+        is_alike = isinstance(self.job.partition, IidPartition)
+        match self.job.workload:
+            case ConvNet():
+                return "images" if is_alike else "images-apart"
+            case StdlibLm():
+                return "text" if is_alike else "text-apart"
+        return None
+
+
+class Span(View):
+    """A predicted number, and where four of five measured ones are expected."""
+
+    expected: float
+    low: float
+    high: float
+
+
+class MethodPrediction(View):
+    """A method on the link."""
+
+    method: str = Field(description="as benchmarks name it; `this job`: the job's own choice")
+    job: dict[str, Any] = Field(description="the parts of a job that choose it")
+    bytes_per_step: float = Field(description="sent by one host, or by one worker of its own host")
+    step_s: Span
+    compute_s: float
+    exchange_s: float = Field(description="of a step, the method's own work")
+    wire_s: float = Field(description="of a step, waiting for the link")
+    steps: float | None = Field(description="in the budget; null: it is unlimited")
+    budget_s: float | None = Field(description="seconds of the whole budget")
+    budget_bytes: float | None = Field(description="bytes of the whole budget")
+    steps_ratio: Span | None = Field(description="steps to a loss, as a multiple of dense training's; null: unknown")
+    loss_s: Span | None = Field(description="until the loss that dense training has after `dense_steps`; null: unknown")
+    known_from: str = Field(description="the rows behind `steps_ratio`, or why it is unknown")
+    spare_ratio: float = Field(description="it may take so many times dense training's steps and still be as fast")
+    pays_below_mbps: float | None = Field(
+        description="rate below which it beats dense training: to a loss if known, else by the step; 0: at none; "
+        "null: at any"
+    )
+
+
+class Prediction(View):
+    """All methods that fit a job, the fastest first: to a loss where that is known, then by the step."""
+
+    workers: int
+    hosts: int
+    mbps: float
+    latency_ms: float
+    num_parameters: int
+    dense_steps: int | None
+    task: Task | None = Field(description="recorded, whose losses stand for the job's")
+    methods: tuple[MethodPrediction, ...]
+    assumptions: tuple[str, ...]
+
+
+class _Question(NamedTuple):
+    """A request, with what follows from it."""
+
+    request: PredictionRequest
+    known: Recorded
+    shapes: tuple[Shape, ...]
+    dense: TrialSpec
+
+
+class _Choice(NamedTuple):
+    name: str
+    job: dict[str, Any]
+    trial: TrialSpec
+
+
+def predict(request: PredictionRequest, known: Recorded | None = None) -> Prediction:
+    """Return what every method that fits the job would take."""
+    found = known or recorded()
+    shapes = parameter_shapes(request.job.workload) if request.shapes is None else parsed(request.shapes)
+    assert shapes is not None  # the request has seen to it
+    choices = list(_choices(request, found))
+    asked = _Question(request, found, shapes, next(each.trial for each in choices if each.name == DENSE))
+    methods = sorted((_of_method(asked, each) for each in choices), key=_order)
+    return Prediction(
+        workers=request.workers,
+        hosts=request.site.hosts,
+        mbps=request.mbps,
+        latency_ms=request.latency_ms,
+        num_parameters=num_elements(shapes),
+        dense_steps=_dense_steps(asked),
+        task=request.task,
+        methods=tuple(methods),
+        assumptions=tuple(_assumptions(asked)),
+    )
+
+
+def _order(each: MethodPrediction) -> tuple[bool, float]:
+    return (each.loss_s is None, each.step_s.expected if each.loss_s is None else each.loss_s.expected)
+
+
+def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
+    """Yield the job's own choice, and every recorded method that fits the job in its place."""
+    base = request.job.model_dump(mode="json", exclude_unset=True) | {"arms": [{"name": "tuned"}], "seeds": [0]}
+    per_node = request.site.per_host
+    base["workers"] = {"count": request.workers, **({"per_node": per_node} if per_node > 1 else {})}
+    base |= {"controller": {"kind": "fixed"}, "link": {"mode": "measure"}}
+    base.pop("lanes", None)
+    plain = {part: value for part, value in base.items() if part not in ("exchange", "sync", "blocks", "activations")}
+    parts: dict[str, Any] = {part: base[part] for part in base if part in ("exchange", "sync", "blocks")}
+    own = _fitting(base)
+    if own is not None and not isinstance(own.replica.exchange, AutoConfig):
+        yield _Choice(OWN, parts, own)
+    for name, job in known.methods.items():
+        trial = _fitting(_merged(plain, job))
+        if trial is not None:
+            yield _Choice(name, job, trial)
+
+
+def _fitting(job: Mapping[str, Any]) -> TrialSpec | None:
+    """Return the run of a job; None: its parts do not go together."""
+    try:
+        return next(JobSpec.model_validate(job).trials())
+    except ValidationError:
+        return None
+
+
+def _merged(job: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job with `parts`, of which those without a kind change some knobs alone."""
+    changed = {part: {**job.get(part, {}), **value} if "kind" not in value else value for part, value in parts.items()}
+    return {**job, **changed}
+
+
+def _of_method(asked: _Question, choice: _Choice) -> MethodPrediction:
+    known, request = asked.known, asked.request
+    parts, dense = _step(asked, choice.trial, request.site), _step(asked, asked.dense, request.site)
+    usual = known.usual_error if known.is_timed(choice.trial.replica) else 2 * known.usual_error
+    step_s = _span(parts.seconds, 1 + usual)
+    ratio, known_from = _ratio(asked, choice.name)
+    steps, budget = _steps(request, parts), _dense_steps(asked)
+    return MethodPrediction(
+        method=choice.name,
+        job=choice.job,
+        bytes_per_step=parts.bytes,
+        step_s=step_s,
+        compute_s=parts.compute_s,
+        exchange_s=parts.exchange_s,
+        wire_s=parts.wire_s,
+        steps=steps,
+        budget_s=None if steps is None else steps * parts.seconds,
+        budget_bytes=None if steps is None else steps * parts.bytes,
+        steps_ratio=ratio,
+        loss_s=None if ratio is None or budget is None else _product(ratio, step_s, budget),
+        known_from=known_from,
+        spare_ratio=dense.seconds / parts.seconds,
+        pays_below_mbps=_break_even(asked, choice, 1.0 if ratio is None else ratio.expected),
+    )
+
+
+def _step(asked: _Question, trial: TrialSpec, site: Site) -> StepParts:
+    return step(trial.replica, asked.shapes, site, asked.known.own_cost(trial.replica))
+
+
+def _steps(request: PredictionRequest, parts: StepParts) -> float | None:
+    """Return the steps in the job's budget, whichever of its caps ends it first."""
+    budget = request.job.budget
+    caps = [
+        budget.steps,
+        None if budget.seconds is None else budget.seconds / parts.seconds,
+        None if budget.bytes is None or not parts.bytes else budget.bytes / parts.bytes,
+    ]
+    return min((float(cap) for cap in caps if cap is not None), default=None)
+
+
+def _dense_steps(asked: _Question) -> int | None:
+    if asked.request.dense_steps is not None:
+        return asked.request.dense_steps
+    steps = _steps(asked.request, _step(asked, asked.dense, asked.request.site))
+    return None if steps is None else max(1, round(steps))
+
+
+def _ratio(asked: _Question, method: str) -> tuple[Span | None, str]:
+    """Return the steps to a loss as a multiple of dense training's, and the rows that say so, or why none does."""
+    task = asked.request.task
+    if method == DENSE:
+        return Span(expected=1.0, low=1.0, high=1.0), "by definition"
+    if task is None:
+        return None, "no recorded task is like this job: name one with `like`"
+    lesson = asked.known.lessons_of(method, task, asked.request.site.hosts)
+    if lesson is None:
+        return None, f"no row on `{task}`"
+    rows = f"`{task}` with {lesson.hosts} hosts, {len(lesson.ratios) + lesson.num_missed} seed(s)"
+    if lesson.num_missed >= len(lesson.ratios):
+        return None, f"{rows}: the loss was not reached"
+    return _of_lesson(lesson), rows
+
+
+def _of_lesson(lesson: Lesson) -> Span:
+    middle = lesson.ratios[len(lesson.ratios) // 2]
+    if len(lesson.ratios) == 1:
+        return _span(middle, ONE_SEED)
+    high = math.inf if lesson.num_missed else lesson.ratios[-1]
+    return Span(expected=middle, low=lesson.ratios[0], high=min(high, 10 * middle))
+
+
+def _span(expected: float, factor: float) -> Span:
+    return Span(expected=expected, low=expected / factor, high=expected * factor)
+
+
+def _product(ratio: Span, step_s: Span, steps: int) -> Span:
+    """Return the time of `steps` x ratio steps; the two errors are of different causes, and add up as squares."""
+    expected = steps * ratio.expected * step_s.expected
+    low = math.hypot(*(math.log(each.expected / each.low) for each in (ratio, step_s)))
+    high = math.hypot(*(math.log(each.high / each.expected) for each in (ratio, step_s)))
+    return Span(expected=expected, low=expected / math.exp(low), high=expected * math.exp(high))
+
+
+def _break_even(asked: _Question, choice: _Choice, ratio: float) -> float | None:
+    """Return the highest rate at which `ratio` steps of the method take no longer than one of dense training."""
+
+    def pays(mbps: float) -> bool:
+        site = asked.request.model_copy(update={"mbps": mbps}).site
+        return ratio * _step(asked, choice.trial, site).seconds < _step(asked, asked.dense, site).seconds
+
+    if choice.name == DENSE or not pays(SLOWEST):
+        return 0.0
+    if pays(FASTEST):
+        return None
+    low, high = SLOWEST, FASTEST
+    for _ in range(NUM_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return float(f"{low:.3g}")
+
+
+def _assumptions(asked: _Question) -> Iterator[str]:
+    request, site = asked.request, asked.request.site
+    yield f"TCP leaves {GOODPUT:.0%} of the link's rate to data; both directions are free for this job"
+    yield f"a message waits {request.latency_ms:g} ms for the link, in every round of an exchange"
+    if site.per_host > 1:
+        yield (
+            f"the {site.per_host} workers of a host add up their gradients over {WITHIN_MBPS / 1e3:g} Gbit/s and "
+            "exchange as one"
+        )
+    yield "backward hides nothing of an exchange in every step; averages under way are hidden, where a method says so"
+    yield "a method computes for as long as on our processors, two cores of a server, however fast yours are"
+    yield (
+        f"the error bar holds four steps in five: {asked.known.num_rows} recorded ones were predicted from others, "
+        "with 2 and 4 hosts and at most 5 million parameters"
+    )
+    if request.task is not None:
+        source = "as asked for" if request.like else "by the kind of workload"
+        yield f"steps to a loss go as on the recorded task `{request.task}` ({source}), each method at its best rate"
+    yield "ranges stand at their first value; searching is not charged"
+
+
+def best(prediction: Prediction) -> Sequence[MethodPrediction]:
+    """Return the methods whose loss is known, the fastest to it first; without any, all by the step."""
+    known = [each for each in prediction.methods if each.loss_s is not None and each.method != OWN]
+    return known if len(known) > 1 else [each for each in prediction.methods if each.method != OWN]
+
+
+Judgement = Literal["faster", "tie", "slower"]
+
+
+def judged(one: Span, other: Span) -> Judgement:
+    """Return whether one time is shorter than another: a tie where either lies in the other's error bar."""
+    if other.low <= one.expected <= other.high or one.low <= other.expected <= one.high:
+        return "tie"
+    return "faster" if one.expected < other.expected else "slower"

@@ -1,0 +1,71 @@
+"""Predictions over REST, and on the command line from a job's file."""
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from api.cli.main import app
+from service.prediction.predict import DENSE
+
+JOB = {"workload": {"kind": "digits-mlp"}, "optimizer": {"kind": "sgd"}, "budget": {"steps": 100}}
+ASKED = {"job": JOB, "compute_ms": 12.5, "mbps": 50, "latency_ms": 10, "workers": 8}
+
+
+def test_a_prediction_lists_dense_training_with_its_assumptions(http):
+    answer = http.post("/v1/predictions", json=ASKED)
+
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    dense = next(each for each in found["methods"] if each["method"] == DENSE)
+    assert dense["step_s"]["expected"] == pytest.approx(dense["compute_s"] + dense["exchange_s"] + dense["wire_s"])
+    assert found["assumptions"] and found["workers"] == found["hosts"] == 8
+
+
+def test_a_question_that_does_not_fit_is_refused_at_its_field(http):
+    answer = http.post("/v1/predictions", json=ASKED | {"hosts": 3})
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "/hosts"
+
+
+@pytest.fixture
+def job_file(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB))
+    return str(path)
+
+
+def _run(*words):
+    return CliRunner().invoke(app, [*words])
+
+
+def test_the_command_predicts_for_a_jobs_file(job_file):
+    done = _run("predict", job_file, "--mbps", "50", "--workers", "4", "--compute-ms", "10", "--json")
+
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["workers"], found["num_parameters"]) == (4, 301_066)
+
+
+def test_the_command_advises_in_a_few_lines(job_file):
+    done = _run("advise", job_file, "--mbps", "50", "--workers", "4", "--compute-ms", "10", "--like", "text")
+
+    assert done.exit_code == 0, done.output
+    assert "over 50 Mbit/s and 0 ms, 4 workers: `" in done.stdout
+    assert "to the loss that dense training has after 100 steps" in done.stdout
+
+
+def test_a_link_that_nobody_knows_has_to_be_stated(job_file):
+    done = _run("advise", job_file, "--compute-ms", "10")
+
+    assert done.exit_code == 2
+    assert "give --mbps" in done.output
+
+
+def test_an_unknown_task_is_refused_with_those_that_there_are(job_file):
+    done = _run("advise", job_file, "--mbps", "50", "--compute-ms", "10", "--like", "cats")
+
+    assert done.exit_code == 2
+    assert "one-large-layer" in done.output

@@ -1,0 +1,125 @@
+"""What is predicted of a step: its bytes are those of the methods, its time follows the link, unknowns are said."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.catalog.methods import traffic
+from service.job.spec import JobSpec
+from service.prediction.choosing import advised, page
+from service.prediction.evidence import recorded
+from service.prediction.predict import DENSE, OWN, PredictionRequest, best, judged, predict
+from trainers.traffic.shapes import parameter_shapes
+
+ROOT = Path(__file__).parents[2]
+JOB = {
+    "workload": {"kind": "fashion-conv"},
+    "optimizer": {"kind": "sgd"},
+    "exchange": {"kind": "topk", "density": 0.02},
+    "budget": {"steps": 500},
+}
+
+
+def _asked(job=JOB, **changes):
+    return PredictionRequest(**({"job": job, "compute_ms": 20, "mbps": 100, "workers": 4} | changes))
+
+
+def _by_name(asked):
+    return {each.method: each for each in predict(asked).methods}
+
+
+def test_bytes_are_those_that_the_method_declares_among_the_hosts():
+    found, spec = _by_name(_asked(workers=8, hosts=4))[OWN], JobSpec.model_validate(JOB)
+    shapes = parameter_shapes(spec.workload)
+
+    assert found.bytes_per_step == traffic(spec, shapes, 4).bytes_per_step
+
+
+def test_every_round_waits_for_the_latency():
+    near, far = (_by_name(_asked(latency_ms=latency))["topk 1 %"] for latency in (0, 30))
+    job = JobSpec.model_validate(JOB | {"exchange": {"kind": "topk", "density": 0.01}})
+    rounds = traffic(job, parameter_shapes(job.workload), 4).rounds_per_step
+
+    assert far.wire_s - near.wire_s == pytest.approx(rounds * 0.030)
+
+
+def test_an_average_every_eight_steps_waits_an_eighth_of_a_dense_exchange():
+    found = _by_name(_asked(mbps=10, latency_ms=5))
+
+    assert found["local_sgd 8"].wire_s == pytest.approx(found[DENSE].wire_s / 8, rel=0.02)
+
+
+def test_a_method_takes_as_long_as_dense_training_at_the_rate_below_which_it_pays():
+    rate = _by_name(_asked())["signsgd, EF"].pays_below_mbps
+    found = _by_name(_asked(mbps=rate))
+    dense, method = found[DENSE], found["signsgd, EF"]
+
+    assert method.steps_ratio.expected * method.step_s.expected == pytest.approx(dense.step_s.expected, rel=0.01)
+
+
+def test_time_to_a_loss_is_unknown_without_a_row_that_says_it():
+    own_model = JOB | {"workload": {"factory": "my.model:workload"}}
+    found = _by_name(_asked(own_model, shapes="512x64,512"))
+    like = _by_name(_asked(own_model, shapes="512x64,512", like="text"))
+
+    assert found["topk 1 %"].loss_s is None and "name one with `like`" in found["topk 1 %"].known_from
+    assert like["dgc 1 %"].loss_s is not None and "`text` with 4 hosts" in like["dgc 1 %"].known_from
+    assert like[OWN].steps_ratio is None
+
+
+def test_a_method_that_did_not_reach_the_loss_has_no_time_to_it():
+    found = _by_name(_asked())
+
+    assert found["topk 1 %"].loss_s is None and "was not reached" in found["topk 1 %"].known_from
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"workers": 8, "hosts": 3}, "`hosts` must divide `workers`, which is 8, got 3"),
+        ({"job": JOB | {"workload": {"factory": "my.model:workload"}}}, "`shapes` must be given"),
+        ({"mbps": 0}, "greater than 0"),
+        ({"like": "cats"}, "Input should be 'one-large-layer'"),
+    ],
+)
+def test_a_question_without_an_answer_is_refused(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        _asked(**changes)
+
+
+def test_times_within_each_others_error_bars_are_a_tie():
+    found = _by_name(_asked(mbps=1))
+    fast, slow = found["signsgd, EF"].loss_s, found[DENSE].loss_s
+
+    assert (judged(fast, slow), judged(slow, fast), judged(fast, fast)) == ("faster", "slower", "tie")
+
+
+def test_advice_names_the_fastest_method_and_the_numbers_behind_it():
+    found = predict(_asked())
+    lines = list(advised(found))
+
+    assert len(lines) <= 6
+    assert lines[0].endswith(f"`{best(found)[0].method}`")
+    assert best(found)[0].loss_s.expected == min(each.loss_s.expected for each in found.methods if each.loss_s)
+    assert "`images` with 4 hosts, 1 seed(s)" in lines[3]
+
+
+@pytest.mark.parametrize("tasks", [("text",), pytest.param(None, marks=pytest.mark.long)])
+def test_the_page_on_choosing_is_the_generated_one(tasks):
+    known = recorded()
+    chosen = known.model_copy(update={"tasks": {task: known.tasks[task] for task in tasks or known.tasks}})
+    written, generated = (ROOT / "docs" / "choosing.md").read_text().splitlines(), list(page(chosen))
+
+    if tasks is None:
+        assert written == generated, "run `make docs`"
+    else:
+        assert [line for line in generated if line not in written] == [], "run `make docs`"
+
+
+def test_every_recorded_task_and_method_has_what_a_prediction_needs():
+    known = recorded()
+
+    assert known.usual_error <= 0.15
+    assert {each.task for each in known.lessons} >= known.tasks.keys()
+    assert DENSE in known.methods
