@@ -127,7 +127,10 @@ class MethodPrediction(View):
 
 
 class Prediction(View):
-    """All methods that fit a job, the fastest first: to a loss where that is known, then by the step."""
+    """All methods that fit a job, the fastest first.
+
+    With `task` those whose loss is known come first, by the time to it; all others by the step.
+    """
 
     workers: int
     hosts: int
