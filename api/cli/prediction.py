@@ -11,7 +11,6 @@ from api.cli import figures
 from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, Key, Url, console, fail, open_client, print_advice, print_json, read_job, say
-from service.errors import InvalidRequest
 from service.job.advice import advice
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
@@ -178,8 +177,6 @@ def _predicted(source: Source, **asked: Any) -> Prediction:
                 **given,
             )
         )
-    except InvalidRequest as error:
-        fail(str(error))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fail(f"{'/'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": "))

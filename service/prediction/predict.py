@@ -10,9 +10,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from service.catalog.methods import MAX_SHAPES, SHAPES, parsed
-from service.errors import InvalidRequest
 from service.job.parts import TrialSpec
-from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.prediction.evidence import Lesson, Recorded, Task, recorded
 from service.prediction.model import GOODPUT, WITHIN_MBPS, Site, StepParts, step
@@ -127,10 +125,7 @@ class MethodPrediction(View):
 
 
 class Prediction(View):
-    """All methods that fit a job, the fastest first.
-
-    With `task` those whose loss is known come first, by the time to it; all others by the step.
-    """
+    """All methods that fit a job, the fastest first: to a loss where that is known, then by the step."""
 
     workers: int
     hosts: int
@@ -159,21 +154,13 @@ class _Choice(NamedTuple):
 
 
 def predict(request: PredictionRequest, known: Recorded | None = None) -> Prediction:
-    """Return what every method that fits the job would take.
-
-    Raises `InvalidRequest` where dense training does not fit it.
-    """
+    """Return what every method that fits the job would take."""
     found = known or recorded()
     shapes = parameter_shapes(request.job.workload) if request.shapes is None else parsed(request.shapes)
     assert shapes is not None  # the request has seen to it
     choices = list(_choices(request, found))
-    dense = next((each.trial for each in choices if each.name == DENSE), None)
-    if dense is None:
-        message = "nothing can be compared: dense training, `exchange: {kind: none}`, does not fit this job"
-        raise InvalidRequest([Problem(pointer="/job/exchange", message=message)])
-    asked = _Question(request, found, shapes, dense)
-    order = _by_step if request.task is None else _by_loss
-    methods = sorted((_of_method(asked, each) for each in choices), key=order)
+    asked = _Question(request, found, shapes, next(each.trial for each in choices if each.name == DENSE))
+    methods = sorted((_of_method(asked, each) for each in choices), key=_order)
     return Prediction(
         workers=request.workers,
         hosts=request.site.hosts,
@@ -187,11 +174,7 @@ def predict(request: PredictionRequest, known: Recorded | None = None) -> Predic
     )
 
 
-def _by_step(each: MethodPrediction) -> float:
-    return each.step_s.expected
-
-
-def _by_loss(each: MethodPrediction) -> tuple[bool, float]:
+def _order(each: MethodPrediction) -> tuple[bool, float]:
     return (each.loss_s is None, each.step_s.expected if each.loss_s is None else each.loss_s.expected)
 
 
@@ -200,33 +183,25 @@ def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
     base = request.job.model_dump(mode="json", exclude_unset=True) | {"arms": [{"name": "tuned"}], "seeds": [0]}
     per_node = request.site.per_host
     base["workers"] = {"count": request.workers, **({"per_node": per_node} if per_node > 1 else {})}
-    base |= {"link": {"mode": "measure"}}
-    base = {part: value for part, value in base.items() if part not in ("lanes", "params", "sweep")}
+    base |= {"controller": {"kind": "fixed"}, "link": {"mode": "measure"}}
+    base.pop("lanes", None)
     plain = {part: value for part, value in base.items() if part not in ("exchange", "sync", "blocks", "activations")}
-    # An optimizer that an exchange steps with goes with none of the others, which return a gradient.
-    beside = {"optimizer": {"kind": "adamw"}} if request.job.optimizer.kind == "from_exchange" else {}
-    chosen = {part: base[part] for part in base if part in ("exchange", "sync", "blocks")}
+    parts: dict[str, Any] = {part: base[part] for part in base if part in ("exchange", "sync", "blocks")}
     own = _fitting(base)
     if own is not None and not isinstance(own.replica.exchange, AutoConfig):
-        yield _Choice(OWN, chosen, own)
-    for name, parts in known.methods.items():
-        job = _merged(beside, parts)
+        yield _Choice(OWN, parts, own)
+    for name, job in known.methods.items():
         trial = _fitting(_merged(plain, job))
         if trial is not None:
             yield _Choice(name, job, trial)
 
 
-def _fitting(job: dict[str, Any]) -> TrialSpec | None:
-    """Return the run of a job; None: its parts do not go together.
-
-    Without a search more goes together; only a range needs the job's own controller.
-    """
-    for searched in (job | {"controller": {"kind": "fixed"}}, job):
-        try:
-            return next(JobSpec.model_validate(searched).trials())
-        except ValidationError:
-            continue
-    return None
+def _fitting(job: Mapping[str, Any]) -> TrialSpec | None:
+    """Return the run of a job; None: its parts do not go together."""
+    try:
+        return next(JobSpec.model_validate(job).trials())
+    except ValidationError:
+        return None
 
 
 def _merged(job: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:

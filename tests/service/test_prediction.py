@@ -5,17 +5,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from api.documents import parse_yaml
 from service.catalog.methods import traffic
-from service.errors import InvalidRequest
 from service.job.spec import JobSpec
 from service.prediction.choosing import advised, page
 from service.prediction.evidence import recorded
 from service.prediction.predict import DENSE, OWN, PredictionRequest, best, judged, predict
 from trainers.traffic.shapes import parameter_shapes
 
-#: What these send is known only while they run.
-NOT_PREDICTED = ("auto", "cat")
 ROOT = Path(__file__).parents[2]
 JOB = {
     "workload": {"kind": "fashion-conv"},
@@ -70,38 +66,6 @@ def test_time_to_a_loss_is_unknown_without_a_row_that_says_it():
     assert found["topk 1 %"].loss_s is None and "name one with `like`" in found["topk 1 %"].known_from
     assert like["dgc 1 %"].loss_s is not None and "`text` with 4 hosts" in like["dgc 1 %"].known_from
     assert like[OWN].steps_ratio is None
-
-
-def test_without_a_task_that_is_alike_the_fastest_step_comes_first_and_is_advised():
-    own_model = JOB | {"workload": {"factory": "my.model:workload"}}
-    found = predict(_asked(own_model, shapes="512x64,512", mbps=10))
-    seconds = [each.step_s.expected for each in found.methods]
-
-    assert seconds == sorted(seconds)
-    assert best(found)[0].method != DENSE
-    assert "is unknown: it may take" in list(advised(found))[3]
-
-
-@pytest.mark.parametrize("name", ["topk", "joint", "optimizers", "sweep", "demo", "onebit_adam", "auto", "cat"])
-def test_a_job_with_ranges_a_sweep_or_an_optimizer_of_its_exchange_is_compared_with_other_methods(name):
-    job = JobSpec.model_validate(parse_yaml((ROOT / "examples" / "jobs" / f"{name}.yaml").read_bytes()))
-    found = _by_name(_asked(job))
-
-    assert len(found) > 15 and DENSE in found
-    assert (OWN in found) == (name not in NOT_PREDICTED)
-
-
-def test_a_job_whose_range_is_searched_is_predicted_at_the_first_value():
-    job = JOB | {"exchange": {"kind": "topk", "density": [0.02, 0.1]}}
-
-    assert _by_name(_asked(job))[OWN].bytes_per_step == _by_name(_asked())[OWN].bytes_per_step
-
-
-def test_a_job_that_dense_training_does_not_fit_is_refused(monkeypatch):
-    monkeypatch.setattr("service.prediction.predict._fitting", lambda job: None)
-
-    with pytest.raises(InvalidRequest, match="nothing can be compared"):
-        predict(_asked())
 
 
 def test_a_method_that_did_not_reach_the_loss_has_no_time_to_it():
