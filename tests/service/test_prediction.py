@@ -123,3 +123,10 @@ def test_every_recorded_task_and_method_has_what_a_prediction_needs():
     assert known.usual_error <= 0.15
     assert {each.task for each in known.lessons} >= known.tasks.keys()
     assert DENSE in known.methods
+
+
+@pytest.mark.parametrize(
+    "optimizer", [{"kind": "auto"}, {"kind": "sgd", "momentum": [0.8, 0.98]}, {"kind": "adamw", "learning_rate": 0.001}]
+)
+def test_a_job_whose_values_are_searched_is_predicted_as_it_opens(optimizer):
+    assert DENSE in _by_name(_asked(JOB | {"optimizer": optimizer}))
