@@ -168,7 +168,8 @@ def predict(request: PredictionRequest, known: Recorded | None = None) -> Predic
     dense, choices = _dense_run(_base(request)), list(_choices(request, found))
     assert dense is not None
     asked = _Question(request, found, shapes, dense)
-    methods = sorted((_of_method(asked, each) for each in choices), key=_order)
+    order = _by_step if request.task is None else _by_loss
+    methods = sorted((_of_method(asked, each) for each in choices), key=order)
     return Prediction(
         workers=request.workers,
         hosts=request.site.hosts,
@@ -182,7 +183,11 @@ def predict(request: PredictionRequest, known: Recorded | None = None) -> Predic
     )
 
 
-def _order(each: MethodPrediction) -> tuple[bool, float]:
+def _by_step(each: MethodPrediction) -> float:
+    return each.step_s.expected
+
+
+def _by_loss(each: MethodPrediction) -> tuple[bool, float]:
     return (each.loss_s is None, each.step_s.expected if each.loss_s is None else each.loss_s.expected)
 
 

@@ -122,7 +122,8 @@ export function withMethod({ exchange: _, sync: __, blocks: ___, ...job }, parts
 
 function drawn(found, use) {
   const hosts = found.hosts === found.workers ? "" : ` on ${found.hosts} hosts`;
-  const title = `${found.workers} workers${hosts} over ${number(found.mbps)} Mbit/s and ${number(found.latency_ms)} ms, ${found.num_parameters.toLocaleString("en")} parameters; first those whose time to the loss is known, then by the step`;
+  const order = found.task ? "the soonest at dense training's loss first, then by the step" : "the fastest step first";
+  const title = `${found.workers} workers${hosts} over ${number(found.mbps)} Mbit/s and ${number(found.latency_ms)} ms, ${found.num_parameters.toLocaleString("en")} parameters; ${order}`;
   const loss = found.dense_steps === null ? "to the loss" : `to dense's loss at step ${found.dense_steps}`;
   return [
     table(title, [
