@@ -195,7 +195,8 @@ def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
     """Yield the job's own choice, and every recorded method that fits the job in its place."""
     base = _base(request)
     plain = {part: value for part, value in base.items() if part not in CHOICES}
-    own = _fitting(base | {"controller": {"kind": "fixed"}})
+    searched = {"controller": request.job.controller.model_dump(mode="json")}  # a range needs it
+    own = _fitting(base | {"controller": {"kind": "fixed"}}) or _fitting(base | searched)
     if own is not None and not isinstance(own.replica.exchange, AutoConfig):
         yield _Choice(OWN, {part: base[part] for part in base if part in CHOICES[:3]}, own)
     for name, job in known.methods.items():

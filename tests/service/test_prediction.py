@@ -78,6 +78,12 @@ def test_without_a_task_that_is_alike_the_fastest_step_comes_first_and_is_advise
     assert "is unknown: it may take" in list(advised(found))[3]
 
 
+def test_a_job_whose_range_is_searched_is_predicted_at_the_first_value():
+    job = JOB | {"exchange": {"kind": "topk", "density": [0.02, 0.1]}}
+
+    assert _by_name(_asked(job))[OWN].bytes_per_step == _by_name(_asked())[OWN].bytes_per_step
+
+
 def test_a_method_that_did_not_reach_the_loss_has_no_time_to_it():
     found = _by_name(_asked())
 
