@@ -6,7 +6,7 @@ from search.bayesian.decision import DIVERGED_FACTOR
 from search.bayesian.exchange_shortlist import changed_link
 from search.bayesian.history import extended, learned_drift
 from search.bayesian.link_rule import measured_link
-from search.bayesian.rewards import scores, stage_level, usable_control
+from search.bayesian.rewards import lowest_probed, scores, stage_level, usable_control
 from search.bayesian.stage import SearchSetup, Stage
 from search.curves import faults
 from search.curves.calibration import with_outcome
@@ -73,6 +73,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         level=ending.level if ending.level is not None else start,
         initial=_first_known(stage.initial, start, usable_median(ending.losses[:OPENING_LOSSES])),
         best=best,
+        probed=lowest_probed(stage),
         gradient_scale=_first_known(stage.gradient_scale, ending.signs.gradient_start),
         history=history,
         drift=learned_drift(history),

@@ -143,10 +143,11 @@ def steps_at_equal_cost(probe: Probe, other: Probe) -> tuple[float, float]:
 
 
 def lowest_probed(stage: Stage) -> float | None:
-    """Return the lowest loss that a probe of `stage` ended at: the mean of its last half; None: none went well."""
+    """Return the lowest loss that a probe of the run ended at: the mean of its last half; None: none went well."""
     level = stage_level(stage)
     sound = (each for _, each in stage.probes if not is_diverged(each, level=level, initial=stage.initial))
-    return min((float(_tail_losses(reading).mean()) for reading in sound), default=None)
+    ends = [float(_tail_losses(reading).mean()) for reading in sound]
+    return min([*ends, *([] if stage.probed is None else [stage.probed])], default=None)
 
 
 def makes_progress(reading: Reading, *, level: float) -> bool:

@@ -209,6 +209,7 @@ class Stage:
     level: float | None = None
     initial: float | None = None
     best: Level | None = None  # the lowest that the committed line has reached
+    probed: float | None = None  # the lowest loss that a probe of an earlier stage ended at
     gradient_scale: float | None = None  # in the run's beginning
     history: History = ()
     drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it

@@ -17,7 +17,7 @@ from search.types import Forecast, Value
 Array = NDArray[np.float64]
 Event = Literal["step_time", "gradient_scale", "plateau", "divergence"]
 
-#: A trace of fewer points shows nothing.
+#: A trace of fewer points shows nothing but a dead net.
 MIN_POINTS = 40
 #: Points of the shortest window that a median is taken of: step times and a sparse gradient's scale are noisy.
 MIN_WINDOW = 10
@@ -60,12 +60,12 @@ def read(
     `reference_seconds`: of a step after the last search, None for this commit's own beginning. `forecast`: of the
     commit's end. `known`: what else it is held against.
     """
-    start = known.start
-    if len(trace.points) < MIN_POINTS:
-        return Signs(num_steps=trace.num_steps, reference_seconds=reference_seconds, start=start, forecast=forecast)
-    seconds, scales, values = trace.step_seconds, trace.gradient_scales, np.asarray(trace.losses, dtype=np.float64)
+    start, scales, values = known.start, trace.gradient_scales, np.asarray(trace.losses, dtype=np.float64)
     losses = values if is_usable(values) else None
     wrong = faults.NO_FAULT if losses is None else faults.fault(losses, scales, known, is_over=part >= 1)
+    if len(trace.points) < MIN_POINTS and not wrong.is_dead:
+        return Signs(num_steps=trace.num_steps, reference_seconds=reference_seconds, start=start, forecast=forecast)
+    seconds = trace.step_seconds
     return Signs(
         num_steps=trace.num_steps,
         step_seconds=_end(seconds),

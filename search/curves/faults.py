@@ -1,6 +1,7 @@
 """Detect losses of a committed line: a level above its best, or a net that died. Pure functions of its course.
 
-All is judged on windows of `WINDOW` points of a trace, counted from its end, by their medians.
+All is judged on windows of `WINDOW` points of a trace, counted from its end, by their medians. A trace that is shorter
+than two of them shows a dead net alone, in its two halves.
 """
 
 import math
@@ -16,6 +17,9 @@ Array = NDArray[np.float64]
 
 #: Points of a window, each a mean of equally many steps.
 WINDOW = 20
+#: Those of the shortest half of a short trace. A run's first commit may be no longer, and only from it is the way back
+#: to where the run began.
+SHORTEST_WINDOW = 10
 #: A loss is clearly above another by so many standard errors of both medians, and by this share of the run's first.
 CLEAR_ERRORS, CLEAR_SHARE = 4.0, 0.05
 #: Within this share of the run's first loss nothing was learned: a net that knows nothing is seldom exactly there.
@@ -42,7 +46,7 @@ class Known(NamedTuple):
     start: float | None = None  # the loss that it started from
     initial: float | None = None  # and the run
     best: Level | None = None  # the lowest that the committed line had reached before
-    probed: float | None = None  # the lowest that a probe from the same start ended at
+    probed: float | None = None  # the lowest that a probe of the run ended at
     gradient_scale: float | None = None  # in the run's beginning
 
 
@@ -63,19 +67,20 @@ def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool
 
     `is_over`: it ends here. Until then a loss that falls again is given time.
     """
-    if len(losses) < 2 * WINDOW:
+    window = min(WINDOW, len(losses) // 2)
+    if window < SHORTEST_WINDOW:
         return NO_FAULT
     opening = float(np.median(losses[: WINDOW // 4]))  # where nothing else tells of a start
     start = opening if known.start is None else known.start
     known = known._replace(start=start, initial=start if known.initial is None else known.initial)
     unit = abs(known.initial or 0.0)
-    levels = _Levels(losses)
+    levels = _Levels(losses, window)
     last, before, lowest = levels.at(-1), levels.at(-2), levels.lowest(but=1)
     best = lower(known.best, lower(Level(start, 0.0), lowest))
     rose = _is_above(last, lower(Level(start, last.error), lowest), least=0.0)
     is_falling = _is_above(before, last, least=0.0)
     is_clear = all(_is_above(level, best, least=CLEAR_SHARE * unit) for level in (before, last))  # no passing spike
-    is_worse = rose and is_clear and (is_over or not is_falling)
+    is_worse = window == WINDOW and rose and is_clear and (is_over or not is_falling)
     return Fault(
         has_worsened=is_worse,
         is_dead=_is_dead(last, before, best, known, is_gone=has_vanished(scales, known.gradient_scale)),
@@ -126,15 +131,16 @@ def lower(first: Level | None, second: Level) -> Level:
 class _Levels:
     """The levels of a trace's windows, oldest first. What a window's noise is, those before it show too."""
 
-    def __init__(self, losses: Array) -> None:
-        self._windows = losses[len(losses) % WINDOW :].reshape(-1, WINDOW)
+    def __init__(self, losses: Array, window: int = WINDOW) -> None:
+        self._windows = losses[len(losses) % window :].reshape(-1, window)
         self._medians = np.median(self._windows, axis=1)
 
     def at(self, index: int) -> Level:
         index %= len(self._windows)
         near = self._windows[max(0, index - 2) : index + 1].ravel()
-        error = max(standard_error(self._windows[index]), noise(near) / math.sqrt(WINDOW))
-        low = float(np.sort(self._windows[index])[WINDOW // 4])
+        window = self._windows.shape[1]
+        error = max(standard_error(self._windows[index]), noise(near) / math.sqrt(window))
+        low = float(np.sort(self._windows[index])[window // 4])
         return Level(float(self._medians[index]), 1.25 * error, low)  # of a median, under normal noise
 
     def lowest(self, *, but: int = 0) -> Level:

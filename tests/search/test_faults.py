@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from search.curves.faults import VANISHED, WINDOW, Fault, Known, Level, fault, lower, reached
+from search.curves.faults import SHORTEST_WINDOW, VANISHED, WINDOW, Fault, Known, Level, fault, lower, reached
 
 INITIAL, POINTS = 2.4, 150
 IGNORANCE = float(np.log(10))
@@ -95,8 +95,16 @@ def test_a_net_that_has_converged_is_not_dead(loss, gradient):
     assert not _judge(falling, scales=scales, start=2.4, best=None).is_dead
 
 
-def test_a_few_points_show_no_fault():
-    assert _judge(np.linspace(0.5, 9.0, 2 * WINDOW - 1)) == Fault()
+@pytest.mark.parametrize("seed", range(5))
+def test_a_short_commit_shows_a_dead_net_alone(seed):
+    rising, falling = np.linspace(0.5, 9.0, 2 * WINDOW - 1), np.linspace(INITIAL, 2.0, 2 * SHORTEST_WINDOW)
+    flat = _noisy(np.full(2 * SHORTEST_WINDOW, IGNORANCE), share=0.01, seed=seed)
+    fresh = {"start": INITIAL, "best": None, "probed": 1.9}
+
+    assert not _judge(rising).has_worsened
+    assert not _judge(_noisy(falling, share=0.01, seed=seed), **fresh).is_dead
+    assert _judge(flat, **fresh).is_dead
+    assert _judge(flat[1:], **fresh) == Fault()
 
 
 def _perceptron_course(rate, *, has_bias=True, learns_first=0, num_steps=400):
