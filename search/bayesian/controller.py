@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from search.bayesian import promotion
 from search.bayesian.contest import entry_of
-from search.bayesian.decision import choose
+from search.bayesian.decision import awakens, choose
 from search.bayesian.early_stopping import course_of, events_of, signs_of
 from search.bayesian.exchange_shortlist import listed
 from search.bayesian.link_rule import follow_link
@@ -138,7 +138,8 @@ class Controller:
         self._check_runs(observation.candidate_id)
         course = course_of(self._setup, self._stage, observation, costs=self._costs, search=self._search)
         if observation.candidate_id is None and course == "go_on":
-            rise = raise_of(self._setup, self._stage, observation)
+            signs = signs_of(self._setup, self._stage, observation)
+            rise = raise_of(self._setup, self._stage, observation, signs)
             if rise != self._stage.rise:
                 self._journal.append({"rise": rise})
                 self._stage.rise = rise
@@ -154,9 +155,12 @@ class Controller:
         `held`: the probes whose end the caller can go on from. The winner's steps stay if it is one of them.
         """
         if self._stage.decision is None:
-            decision = self._decide(held)
+            decision, rises = self._decide(held), awakens(self._setup, self._stage)
             self._write("decide", decision)
             self._apply_decide(decision)
+            if rises:
+                self._journal.append({"awakens": True})
+                self._stage.awakens = True
         assert self._stage.decision is not None
         return self._stage.decision
 
@@ -226,6 +230,8 @@ class Controller:
             self._apply_steer(tuple(Steer.model_validate(each) for each in event["steer"]))
         elif "rise" in event:
             self._stage.rise = event["rise"]
+        elif "awakens" in event:
+            self._stage.awakens = event["awakens"]
         elif "refuse" in event:
             self._stage.refused.append(Refusal.model_validate(event["refuse"]))
         else:

@@ -11,6 +11,7 @@ from search.bayesian import reasons
 from search.bayesian.contest import leader
 from search.bayesian.exchange_shortlist import promising
 from search.bayesian.reasons import name, number
+from search.bayesian.refinement import awakening_start, may_awaken
 from search.bayesian.rewards import (
     Evidence,
     any_sound,
@@ -140,7 +141,7 @@ def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
     if not any_sound(stage.decisive):
         return _choose_after_divergence(setup, stage.decisive)
     if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
-        return _keep_guess(setup, stage, "no probe trained better than that of the lowest rate")
+        return _choose_blindly(setup, stage)
     finalists = stage.at(FINAL_RUNG).probes  # of a single one nothing follows for the rate
     return _choose_wide(setup, stage) if len(finalists) > 1 else _choose_by_coarse_probes(setup, stage.at(0))
 
@@ -154,6 +155,28 @@ def _choose_without_control(setup: SearchSetup, stage: Stage) -> Choice:
         return Choice(stage.incumbent, f"{used} stays: its own probe took too long to compare with")
     reason = f"{name(setup, sound[0])} suits the link as it has become: a probe of {used} took too long"
     return Choice(sound[0], reason)
+
+
+def shows_nothing(stage: Stage) -> bool:
+    """Return whether the wide search tells no rate from another: all train alike, or not at all."""
+    if stage.has_incumbent or len(stage.probes) < MIN_COARSE or not any_sound(stage.decisive):
+        return False
+    return not (shows_progress(stage.at(0)) or shows_progress(stage.decisive))
+
+
+def _choose_blindly(setup: SearchSetup, stage: Stage) -> Choice:
+    """Begin below what may be right, if the rate rises until something is learned; else keep the guess."""
+    why = "no probe trained better than that of the lowest rate"
+    if not awakens(setup, stage):
+        return _keep_guess(setup, stage, why)
+    rate = awakening_start(setup, harmless_rate(stage.at(0)))
+    values = setup.opening.model_copy(update={"learning_rate": rate})
+    return Choice(values, f"{name(setup, values)}, rising until something is learned: {why}")
+
+
+def awakens(setup: SearchSetup, stage: Stage) -> bool:
+    """Return whether the commit of the wide search begins below what may be right, and rises."""
+    return may_awaken(setup, stage) and not setup.contenders and shows_nothing(stage)
 
 
 def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.bayesian.probe_costs import StepCosts, has_room_for_search, is_too_slow
+from search.bayesian.refinement import is_asleep
 from search.bayesian.rewards import (
     is_diverged,
     lowest_probed,
@@ -108,6 +109,10 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
         return "roll_back" if signs.has_diverged or signs.is_dead or signs.is_lost else "end"
     if setup.config.revisit == "stages" or stage.is_pinned:
         return "go_on"
+    if stage.awakens:  # its gradients grow when it begins to learn
+        return "go_on"
+    if is_asleep(setup, stage, signs, observation):
+        return "roll_back"
     values, spent = stage.decision.values, observation.spent
     has_room = has_room_for_search(setup, costs, values=values, search=search, spent=spent)
     return "end" if found and has_room else "go_on"
@@ -133,7 +138,8 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
         known=known,
     )
     excused = {"has_diverged": False, "has_worsened": False} if _repeats_a_rise(stage, signs) else {}
-    if stage.before is not None and stage.before.rolled_back and stage.before.signs.is_dead:
+    is_retried = stage.before is not None and stage.before.rolled_back and stage.before.signs.is_dead
+    if is_retried or (stage.awakens and not signs.has_learned):
         excused |= {"is_dead": False}  # at a quarter of the rate too: its start is dead, or it is but slow
     return signs.model_copy(update=excused)
 

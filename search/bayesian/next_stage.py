@@ -6,6 +6,7 @@ from search.bayesian.decision import DIVERGED_FACTOR
 from search.bayesian.exchange_shortlist import changed_link
 from search.bayesian.history import extended, learned_drift
 from search.bayesian.link_rule import measured_link
+from search.bayesian.refinement import awakening_start
 from search.bayesian.rewards import lowest_probed, scores, stage_level, usable_control
 from search.bayesian.stage import SearchSetup, Stage
 from search.curves import faults
@@ -53,7 +54,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     rates stay down until a commit meets its forecast.
     """
     assert stage.decision is not None
-    start, best = stage_level(stage), stage.best
+    start, best, woke = stage_level(stage), stage.best, stage.awakens and ending.signs.has_learned
     if ending.has_failed:
         begin = _after_failure(setup, stage, ending)
     else:
@@ -62,7 +63,8 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     reached = faults.reached(ending.losses) if ending.is_kept else None
     if reached is not None:
         best = faults.lower(best, reached)
-    is_quiet = not ending.has_failed and set(ending.events) <= {"step_time"}
+    events = () if woke and not ending.has_failed else ending.events  # its gradients grow when a net begins to learn
+    is_quiet = not ending.has_failed and set(events) <= {"step_time"}
     own = stage.of(begin.incumbent.optimizer).decisive
     history = extended(stage.history, scores(own), incumbent=begin.incumbent)
     return Stage(
@@ -80,10 +82,12 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         width=begin.width,
         barred=begin.barred,
         rejected=begin.rejected,
-        may_rise=is_quiet and (stage.may_rise or has_met(stage.decision.forecast, ending)),
+        may_rise=is_quiet and (stage.may_rise or woke or has_met(stage.decision.forecast, ending)),
+        has_awakened=stage.has_awakened or stage.awakens,
+        awakens=begin.awakens or (stage.awakens and not woke),
         before=ending,
         before_level=start,
-        events=ending.events,
+        events=events,
         reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
         link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
         raised=1.0 if ending.has_failed else (1.0 if stage.probes else stage.raised) * stage.rise,
@@ -104,6 +108,7 @@ class _Begin(NamedTuple):
     width: float
     barred: tuple[Values, ...]
     rejected: tuple[Values, ...] = ()
+    awakens: bool = False
 
 
 def _raised(setup: SearchSetup, stage: Stage) -> tuple[Values, str]:
@@ -112,18 +117,24 @@ def _raised(setup: SearchSetup, stage: Stage) -> tuple[Values, str]:
     used = stage.decision.values
     rate = setup.clip_rate(used.learning_rate * stage.rise)
     before, after = f"{used.learning_rate:.3g}", f"{rate:.3g}"
-    note = f"the rate had risen from {before} to {after}, since gradients kept their course" if after != before else ""
+    why = "since nothing was learned" if stage.awakens else "since gradients kept their course"
+    note = f"the rate had risen from {before} to {after}, {why}" if after != before else ""
     return used.model_copy(update={"learning_rate": rate}), note
 
 
 def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
     assert stage.decision is not None
-    used = stage.decision.values
+    used = _raised(setup, stage)[0] if stage.awakens else stage.decision.values
     is_taken_back = ending.rolled_back and not ending.diverged
     if stage.decision.switched and usable_control(stage) is not None and is_taken_back:
         note = f"the switch to {used.learning_rate:.3g} was rolled back"
         width = next_width(setup, stage, has_lasted=False)
         return _Begin(stage.incumbent, note, width, stage.barred, rejected=(used,))
+    if ending.was_asleep:
+        rate = awakening_start(setup, used.learning_rate)
+        note = f"the stage before learned nothing at {used.learning_rate:.3g}, so the rate rises from {rate:.3g}"
+        incumbent = used.model_copy(update={"learning_rate": rate})
+        return _Begin(incumbent, f"{note} until it does", WIDEST, stage.barred, awakens=True)
     factor, what = _cut(ending)
     if stage.is_pinned and stage.unsteered and stage.unsteered.learning_rate < used.learning_rate:
         note = f"the stage before {what} at the pinned {used.learning_rate:.3g}, so that pin is over"

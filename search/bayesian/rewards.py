@@ -14,6 +14,7 @@ from search.bayesian.probe_costs import costly
 from search.bayesian.stage import Probe, Score, SearchSetup, Stage
 from search.budget import spending
 from search.curves.curve_summary import Reading, side_by_side, usable_median
+from search.curves.faults import Probed
 from search.curves.forecast import has_diverged, standard_error
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.past_jobs.transfer import expectation, worth_of_divergence
@@ -142,11 +143,12 @@ def steps_at_equal_cost(probe: Probe, other: Probe) -> tuple[float, float]:
     return num_steps, num_steps * ratio
 
 
-def lowest_probed(stage: Stage) -> float | None:
+def lowest_probed(stage: Stage) -> Probed | None:
     """Return the lowest loss that a probe of the run ended at: the mean of its last half; None: none went well."""
     level = stage_level(stage)
-    sound = (each for _, each in stage.probes if not is_diverged(each, level=level, initial=stage.initial))
-    ends = [float(_tail_losses(reading).mean()) for reading in sound]
+    probes = stage.decisive.probes  # the coarse ones are short
+    sound = (each for _, each in probes if not is_diverged(each, level=level, initial=stage.initial))
+    ends = [Probed(float(half.mean()), len(half)) for half in map(_tail_losses, sound)]
     return min([*ends, *([] if stage.probed is None else [stage.probed])], default=None)
 
 

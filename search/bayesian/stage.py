@@ -23,7 +23,7 @@ from search.config import (
 from search.curves.calibration import Outcome
 from search.curves.curve_summary import Ending, Reading
 from search.curves.events import Event
-from search.curves.faults import Level
+from search.curves.faults import Level, Probed
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import Box, SearchSpace, are_within
 from search.types import Candidate, Decision, Origin, Refusal, Spent, Steer, Values
@@ -209,7 +209,7 @@ class Stage:
     level: float | None = None
     initial: float | None = None
     best: Level | None = None  # the lowest that the committed line has reached
-    probed: float | None = None  # the lowest loss that a probe of an earlier stage ended at
+    probed: Probed | None = None  # the lowest loss that a probe of an earlier stage ended at
     gradient_scale: float | None = None  # in the run's beginning
     history: History = ()
     drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
@@ -218,6 +218,8 @@ class Stage:
     barred: tuple[Values, ...] = ()  # diverged on the committed line
     rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
     may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
+    has_awakened: bool = False  # an earlier stage did: what rate it was lost at is known
+    awakens: bool = False  # nothing was learned yet: its rate rises until something is
     before: Ending | None = None  # how the stage before ended
     before_level: float | None = None  # the loss at which that stage started
     events: tuple[Event, ...] = ()  # what happened in it

@@ -118,6 +118,11 @@ class Ending(Value):
         return not self.diverged and not self.rolled_back
 
     @property
+    def was_asleep(self) -> bool:
+        """Return whether it was rolled back for nothing but that it learned nothing."""
+        return self.rolled_back and not self.diverged and self.signs.is_ignorant and not self.events
+
+    @property
     def has_failed(self) -> bool:
         """Return whether it was rolled back, or should have been: nobody trusts its values any more."""
         return not self.is_kept or self.signs.has_worsened or self.signs.is_dead

@@ -42,6 +42,8 @@ class Signs(Value):
     has_diverged: bool = False
     has_worsened: bool = False  # above the best of the run, and not coming back
     is_dead: bool = False
+    is_ignorant: bool = False  # nothing was learned yet, and nothing is being learned
+    has_learned: bool = False
     is_lost: bool = False  # the commit's start is worth more than where it is
     best: float | None = None  # the lowest loss that the committed line has reached
     gradient_start: float | None = None  # the gradient's scale at its beginning

@@ -40,13 +40,20 @@ class Level(NamedTuple):
     low: float = -math.inf  # not known
 
 
+class Probed(NamedTuple):
+    """The mean loss of a probe's last steps, and how many they are."""
+
+    loss: float
+    num_points: int
+
+
 class Known(NamedTuple):
     """References that a commit is held against. None: not known."""
 
     start: float | None = None  # the loss that it started from
     initial: float | None = None  # and the run
     best: Level | None = None  # the lowest that the committed line had reached before
-    probed: float | None = None  # the lowest that a probe of the run ended at
+    probed: Probed | None = None  # the lowest that a probe of the run ended at
     gradient_scale: float | None = None  # in the run's beginning
 
 
@@ -55,6 +62,8 @@ class Fault(NamedTuple):
 
     has_worsened: bool = False  # the loss rose clearly above the best of the run, and does not come back
     is_dead: bool = False  # the net does not learn any more
+    is_ignorant: bool = False  # nothing was learned yet, and nothing is being learned
+    has_learned: bool = False  # it was clearly below what a net knows that has learned nothing
     is_lost: bool = False  # its start is worth more than where it is
     best: float | None = None  # the lowest loss that the line has reached
 
@@ -83,25 +92,39 @@ def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool
     is_worse = window == WINDOW and rose and is_clear and (is_over or not is_falling)
     return Fault(
         has_worsened=is_worse,
-        is_dead=_is_dead(last, before, best, known, is_gone=has_vanished(scales, known.gradient_scale)),
+        is_dead=_is_dead(last, before, best, known, window=window, is_gone=has_vanished(scales, known.gradient_scale)),
+        is_ignorant=_is_ignorant(before, known) and _is_ignorant(last, known) and _is_flat(before, last, known),
+        has_learned=not _is_ignorant(lower(lowest, last), known),
         is_lost=last.loss >= start - (1 - LOST_SHARE) * max(0.0, start - lowest.loss),
         best=best.loss,
     )
 
 
-def _is_dead(last: Level, before: Level, best: Level, known: Known, *, is_gone: bool) -> bool:
+def _is_dead(last: Level, before: Level, best: Level, known: Known, *, window: int, is_gone: bool) -> bool:
     """Return whether a flat loss shows two of three: ignorance, no gradient, a better level that was known.
 
     A net that has converged shows one at most: its gradient is gone, at the best loss that it had.
     """
-    initial = known.initial or 0.0
-    flat = FLAT_SHARE * abs(initial)
-    if _is_above(before, last, least=flat) or _is_above(last, before, least=flat):
+    if not _is_flat(before, last, known):
         return False
-    reachable = best if known.probed is None else lower(best, Level(known.probed, last.error))
-    is_ignorant = last.loss >= initial - IGNORANCE_SHARE * abs(initial)
-    is_above = _is_above(last, reachable, least=CLEAR_SHARE * abs(initial))
-    return sum(map(bool, (is_ignorant, is_above, is_gone))) >= 2
+    reachable = best if known.probed is None else lower(best, _level_of(known.probed, last, window))
+    is_above = _is_above(last, reachable, least=CLEAR_SHARE * abs(known.initial or 0.0))
+    return sum(map(bool, (_is_ignorant(last, known), is_above, is_gone))) >= 2
+
+
+def _level_of(probed: Probed, like: Level, window: int) -> Level:
+    # its few losses are as noisy as those of a window of this commit
+    return Level(probed.loss, like.error * math.sqrt(window / probed.num_points))
+
+
+def _is_flat(before: Level, last: Level, known: Known) -> bool:
+    flat = FLAT_SHARE * abs(known.initial or 0.0)
+    return not (_is_above(before, last, least=flat) or _is_above(last, before, least=flat))
+
+
+def _is_ignorant(level: Level, known: Known) -> bool:
+    initial = known.initial or 0.0
+    return level.loss >= initial - IGNORANCE_SHARE * abs(initial)
 
 
 def has_vanished(scales: Sequence[float], reference: float | None) -> bool:

@@ -117,6 +117,45 @@ def test_a_line_that_never_learns_what_its_probes_did_is_dead(simulated_run, num
     assert controller.decide().values.learning_rate <= run.decisions[0].values.learning_rate / 4
 
 
+def _learn_only(run, is_right):
+    """Have steps at any other rate change nothing but what is spent."""
+    learn = run._step
+    at_rest = {"learning_rate": 0.0}
+    run._step = lambda values: learn(values if is_right(values.learning_rate) else values.model_copy(update=at_rest))
+
+
+def test_where_probes_show_nothing_the_rate_rises_until_something_is_learned(simulated_run):
+    run = simulated_run(Budget(steps=2000))
+    _learn_only(run, lambda rate: rate >= 0.03)
+    controller = _controller(1e-4, optimizer="sgd", budget=run.budget)
+    run.run_stage(controller)
+    restored = Controller.from_state_dict(json.loads(json.dumps(controller.state_dict())))
+    asked = [(each.ask(), each.values(run.spent)) for each in (controller, restored)]
+    run.train(controller)
+
+    assert "rising until something is learned" in run.decisions[0].reason
+    assert run.decisions[0].values.learning_rate < 1e-3 and asked[0] == asked[1]
+    assert max(decision.values.learning_rate for decision in run.decisions) >= 0.03
+    assert run.excess < 0.1 and not any(commit.rolled_back for commit in run.commits)
+
+
+def test_a_commit_that_learns_nothing_is_given_up_once_for_a_rate_that_rises_from_below(simulated_run):
+    run = simulated_run(Budget(steps=2000), noise=0.005)
+    controller, learn = _controller(budget=run.budget, optimizer="sgd"), run._step
+    run._step = lambda values: 20 + learn(values)  # of which probes remove too little to count
+    run.search(controller)
+    chosen = controller.decide().values.learning_rate
+    run.best = chosen / 4
+    _learn_only(run, lambda rate: chosen / 10 <= rate <= chosen / 2)
+    run.commit(controller)
+    run.train(controller)
+
+    assert [commit.rolled_back for commit in run.commits].count(True) == 1
+    assert "learned nothing" in run.decisions[1].reason and run.commits[0].trace.num_steps <= 250
+    assert run.decisions[1].values.learning_rate == pytest.approx(chosen / 8)
+    assert run.decisions[2].values.learning_rate < chosen / 2 and run.excess < 0.1
+
+
 def test_a_line_that_worsens_from_stage_to_stage_is_taken_back_at_a_stages_end(simulated_run):
     run = simulated_run(Budget(steps=8000), noise=0.001)
     controller, learn = _controller(budget=run.budget), run._step

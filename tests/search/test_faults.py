@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from search.curves.faults import SHORTEST_WINDOW, VANISHED, WINDOW, Fault, Known, Level, fault, lower, reached
+from search.curves.faults import SHORTEST_WINDOW, VANISHED, WINDOW, Fault, Known, Level, Probed, fault, lower, reached
 
 INITIAL, POINTS = 2.4, 150
 IGNORANCE = float(np.log(10))
@@ -82,7 +82,7 @@ def test_a_net_that_never_learned_is_dead_if_its_gradient_is_gone_or_probes_had_
 
     assert not _judge(losses, **fresh).is_dead
     assert _judge(losses, scales=np.full(POINTS, VANISHED / 2), **fresh).is_dead
-    assert _judge(losses, probed=1.5, **fresh).is_dead
+    assert _judge(losses, probed=Probed(1.5, 7), **fresh).is_dead
 
 
 @pytest.mark.parametrize("gradient", [0.0, 1e-9, 1e-4])
@@ -99,7 +99,7 @@ def test_a_net_that_has_converged_is_not_dead(loss, gradient):
 def test_a_short_commit_shows_a_dead_net_alone(seed):
     rising, falling = np.linspace(0.5, 9.0, 2 * WINDOW - 1), np.linspace(INITIAL, 2.0, 2 * SHORTEST_WINDOW)
     flat = _noisy(np.full(2 * SHORTEST_WINDOW, IGNORANCE), share=0.01, seed=seed)
-    fresh = {"start": INITIAL, "best": None, "probed": 1.9}
+    fresh = {"start": INITIAL, "best": None, "probed": Probed(1.9, 7)}
 
     assert not _judge(rising).has_worsened
     assert not _judge(_noisy(falling, share=0.01, seed=seed), **fresh).is_dead
@@ -135,7 +135,7 @@ def test_a_real_perceptron_is_dead_where_a_high_rate_killed_it_and_nowhere_else(
     losses, scales = _perceptron_course(rate, has_bias=has_bias, learns_first=learns_first)
     learned = reached(losses[:learns_first])
     start = learned.loss if learned else losses[0]
-    known = Known(start=start, initial=losses[0], best=learned, probed=0.1, gradient_scale=scales[0])
+    known = Known(start=start, initial=losses[0], best=learned, probed=Probed(0.1, 7), gradient_scale=scales[0])
     found = fault(np.array(losses[learns_first:]), scales[learns_first:], known, is_over=True)
 
     assert (losses[-1] > 2.0) is found.is_dead is is_dead

@@ -29,7 +29,8 @@ class Line:
     def train(self, cosine: float, num_steps: int = 20, loss: float = 1.0) -> float:
         """Commit steps that all show `cosine`; return the rate that follows."""
         self.steps += num_steps
-        series = [loss] * num_steps
+        done = self.trace.num_steps
+        series = [loss * 0.99 ** (done + step) for step in range(num_steps)]  # it learns, or it would be given up
         self.trace = self.trace.extended(series, series, series, [cosine] * num_steps)
         self.controller.watch(self.told())
         return self.rate

@@ -207,7 +207,7 @@ def test_a_simulated_finalist_trains_at_the_rate_that_its_decay_asks_for(simulat
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
-def test_where_the_loss_does_not_depend_on_the_rate_the_guess_stays(simulated_run, optimizer):
+def test_where_the_loss_does_not_depend_on_the_rate_the_run_begins_with_the_guess(simulated_run, optimizer):
     run = simulated_run(STEPS)
     learn = run._step
     run._step = lambda values: learn(values.model_copy(update={"learning_rate": 0.0}))
@@ -215,10 +215,11 @@ def test_where_the_loss_does_not_depend_on_the_rate_the_guess_stays(simulated_ru
 
     assert run.history
     assert run.decisions[0].values.learning_rate == 0.1
-    assert "the guess 0.1 stays: no probe trained better" in run.decisions[0].reason
+    kept = "0.1, rising until something is learned" if optimizer == "sgd" else "the guess 0.1 stays"
+    assert f"{kept}: no probe trained better" in run.decisions[0].reason
 
 
-def test_where_every_rate_is_too_low_to_train_the_guess_stays(simulated_run):
+def test_where_every_rate_is_too_low_to_train_the_run_begins_with_the_guess(simulated_run):
     run = simulated_run(STEPS, best=1e6)
     run.run_stage(_controller(1e-3))
 
