@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, exists, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, exists, func, literal_column, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from service.control.jobs import id_at
-from service.control.models import ChunkRow, JobRow, LabelRow, PointRow, TrialRow
+from service.control.models import ChunkRow, JobRow, JobTextRow, LabelRow, PointRow, TrialRow
 from service.control.progress import progress
 from service.control.queries import job_summary
 from service.errors import InvalidJob
@@ -26,7 +26,8 @@ from service.wire.views import JobOrder, JobPage, JobSummary
 
 MAX_PAGE = 500
 _OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
-_NEVER = 1e18  # later than any moment: a job that is not over will have finished after all that are
+# Later than any moment: a job that is not over will have finished after all that are. The index has it to the letter.
+_NEVER: ColumnElement[float] = literal_column("1000000000000.0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,8 @@ def _matching(
         name, value = where.labels[0]
         query = query.join(JobRow).where(LabelRow.name == name, LabelRow.value == value)
     conditions = [_has_label(job_id, *label) for label in where.labels[by_label:]]
-    conditions += [_has_word(job_id, word) for word in (where.text or "").split()]
+    if words := (where.text or "").lower().split():
+        conditions.append(_has_words(job_id, words))
     for column, wanted in (
         (JobRow.project, project),
         (JobRow.project, where.project),
@@ -140,11 +142,10 @@ def _has_label(job_id: Any, name: str, value: str) -> ColumnElement[bool]:
     return exists().where(label.job_id == job_id, label.name == name, label.value == value)
 
 
-def _has_word(job_id: Any, word: str) -> ColumnElement[bool]:
-    label = aliased(LabelRow)
-    in_label = or_(label.name.icontains(word, autoescape=True), label.value.icontains(word, autoescape=True))
-    in_job = (column.icontains(word, autoescape=True) for column in (JobRow.name, JobRow.notes))
-    return or_(*in_job, exists().where(label.job_id == job_id, in_label))
+def _has_words(job_id: Any, words: Sequence[str]) -> ColumnElement[bool]:
+    has_all = (JobTextRow.text.contains(word, autoescape=True) for word in words)
+    is_in: ColumnElement[bool] = job_id.in_(select(JobTextRow.job_id).where(*has_all))
+    return is_in
 
 
 def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
