@@ -64,9 +64,7 @@ class JobRow(Base):
         Index("ix_jobs_project_id", "project", "id"),
         Index("ix_jobs_archived_id", "archived", "id"),
         Index("ix_jobs_name_id", "name", "id"),
-        Index(
-            "ix_jobs_finished_id", sql("coalesce(finished_at, 1000000000000.0)"), "id"
-        ),  # as in `listing`
+        Index("ix_jobs_finished_id", sql("coalesce(finished_at, 1000000000000.0)"), "id"),  # as in `listing`
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)  # sorts by age
