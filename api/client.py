@@ -174,7 +174,7 @@ class _Connection:
         self._is_local = httpx2.URL(self.url).host in _LOOPBACK
         self._options: dict[str, Any] = {
             "base_url": self.url,
-            "headers": {"Authorization": f"Bearer {key}"},
+            "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key the service says what to do
             "timeout": timeout_s,
             "trust_env": not self._is_local,  # a proxy of the environment does not lead back to this machine
         }

@@ -1,4 +1,4 @@
-"""What would one do instead, with the same steps, tuning included? Written from the rows of suite/.
+"""One job beside what people would do instead, at the same steps, tuning included: from the rows of suite/.
 
     python benchmarks/equal_cost.py run   [--tasks ...] [--steps 300 1000] [--seeds 0 1 2]    what is missing; hours
     python benchmarks/equal_cost.py table                                                     writes equal_cost.md
@@ -31,7 +31,7 @@ GOAL = 0.03
 
 
 class Cell(NamedTuple):
-    """Where arms meet: a task and a seed, from one guess."""
+    """A task and a seed, from one guess: arms are compared there."""
 
     task: str
     seed: int
@@ -73,7 +73,7 @@ def _met(found: Losses) -> Losses:
 
 
 class Standing(NamedTuple):
-    """How an arm did at a budget: shares above the reference."""
+    """Results of an arm at a budget: shares above the reference."""
 
     arm: str
     mean: float

@@ -59,7 +59,7 @@ def job_of(num_nodes: int) -> Json:
 
 
 class Position(NamedTuple):
-    """How far the job is, and how many workers it has."""
+    """The progress of the job, and its number of workers."""
 
     state: str
     attempt: int

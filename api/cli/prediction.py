@@ -18,6 +18,7 @@ from service.prediction.choosing import advised, page
 from service.prediction.predict import MethodPrediction, Prediction, PredictionRequest, Span, predict as predicted
 from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import AdamWConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.spec.link import EmulateLink
 from trainers.traffic.shapes import parameter_shapes
@@ -25,6 +26,7 @@ from trainers.traffic.shapes import parameter_shapes
 app = typer.Typer()
 
 FACTORY = re.compile(r"[\w.]+:[\w.]+")
+SOURCES = "a job's file, a factory (package.module:name), or a job that has run"
 Mbps = Annotated[float | None, typer.Option(help="of each host's link, each way; default: the job's emulated link")]
 Latency = Annotated[float | None, typer.Option(metavar="MS", help="one way; default: the job's, or 0")]
 NumWorkers = Annotated[int | None, typer.Option(min=2, max=1024, help="default: the job's")]
@@ -49,10 +51,7 @@ class Source(NamedTuple):
 
 @app.command()
 def predict(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="SOURCE", help="a job's file, a factory (package.module:name), or a job that has run"),
-    ],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCES)],
     mbps: Mbps = None,
     latency: Latency = None,
     workers: NumWorkers = None,
@@ -70,7 +69,7 @@ def predict(
 
     What a step computes is measured here, or taken from a job that has run.
     """
-    given = _source(source, compute_ms=compute_ms, shapes=shapes, timeout_s=timeout, url=url, key=key)
+    given = _source(source, compute_ms=compute_ms, shapes=shapes, timeout_s=timeout, url=url, key=key, as_json=as_json)
     found = _predicted(
         given, mbps=mbps, latency_ms=latency, workers=workers, hosts=hosts, like=like, dense_steps=dense_steps
     )
@@ -84,7 +83,7 @@ def predict(
 
 @app.command()
 def advise(
-    job: Annotated[Path | None, typer.Argument(metavar="JOB.yaml", help="the job; `-` reads standard input")] = None,
+    source: Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCES)] = None,
     mbps: Mbps = None,
     latency: Latency = None,
     workers: NumWorkers = None,
@@ -93,6 +92,8 @@ def advise(
     shapes: Shapes = None,
     like: Like = None,
     timeout: Timeout = DEFAULT_S,
+    url: Url = None,
+    key: Key = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="write docs/choosing.md, for recorded tasks")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -100,11 +101,10 @@ def advise(
     if as_markdown:
         typer.echo("\n".join(page()))
         return
-    if job is None:
-        fail("name a job's file, or give --markdown for the table of recorded tasks")
-    spec = read_job(job, as_json=as_json).resolved(str(Path.cwd()))
-    print_advice(advice(spec))
-    given = _measured(Source(spec, compute_ms, shapes), timeout_s=timeout)
+    if source is None:
+        fail("name a job's file, a factory or a job, or give --markdown for the table of recorded tasks")
+    given = _source(source, compute_ms=compute_ms, shapes=shapes, timeout_s=timeout, url=url, key=key, as_json=as_json)
+    print_advice(advice(given.job))
     found = _predicted(given, mbps=mbps, latency_ms=latency, workers=workers, hosts=hosts, like=like)
     if as_json:
         print_json(found)
@@ -113,10 +113,12 @@ def advise(
         say(console(), line)
 
 
-def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, **known: Any) -> Source:
+def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as_json: bool, **known: Any) -> Source:
     """Return what is meant: a file, a factory, or a job of the service."""
     if text == "-" or Path(text).suffix in (".yaml", ".yml", ".json") or Path(text).is_file():
-        return _measured(Source(read_job(Path(text)).resolved(str(Path.cwd())), **known), timeout_s=timeout_s)
+        return _measured(
+            Source(read_job(Path(text), as_json=as_json).resolved(str(Path.cwd())), **known), timeout_s=timeout_s
+        )
     if FACTORY.fullmatch(text):
         job = JobSpec.model_validate(
             {"workload": {"factory": text}, "optimizer": {"kind": "sgd"}, "budget": {"steps": 1000}}
@@ -151,7 +153,9 @@ def _measured(source: Source, *, timeout_s: float) -> Source:
 
 def _alone(trial: TrialSpec) -> dict[str, Any]:
     """Return the run without an exchange."""
-    alone = {"exchange": NoneConfig(), "sync": EveryStepConfig(), "blocks": AllBlocksConfig()}
+    alone: dict[str, Any] = {"exchange": NoneConfig(), "sync": EveryStepConfig(), "blocks": AllBlocksConfig()}
+    if trial.replica.optimizer.kind == "from_exchange":
+        alone["optimizer"] = AdamWConfig()
     return trial.replica.model_copy(update=alone).model_dump(mode="json")
 
 

@@ -79,6 +79,8 @@ const TEXT = { "Content-Type": "application/yaml" }; // JSON is YAML, too
 export const validate = (text) => post("/v1/jobs:validate", {}, TEXT, text);
 export const submit = (text, key) => post("/v1/jobs", {}, { ...TEXT, "Idempotency-Key": key }, text);
 
+export const predict = (asked) => post("/v1/predictions", {}, { "Content-Type": "application/json" }, JSON.stringify(asked));
+
 export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");
 
 // Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
@@ -116,6 +118,7 @@ export const cards = (id, trial, stage) => get(`/v1/jobs/${encodeURIComponent(id
 export const series = (id, name, about) => get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${name}`, about);
 export const comparison = ([first, ...others]) =>
   get(`/v1/jobs/${encodeURIComponent(first)}/comparison`, { other: others });
+export const trials = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/trials`);
 export const attempts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/attempts`);
 export const artifacts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/artifacts`);
 export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: 500 });

@@ -195,4 +195,6 @@ def main(path: Path, *, may_break: bool) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python -m api.http.contract FILE [--breaking]")
     sys.exit(main(Path(sys.argv[1]), may_break="--breaking" in sys.argv[2:]))

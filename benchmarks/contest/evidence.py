@@ -1,4 +1,4 @@
-"""What the predictor learns from recorded rows: each method's own seconds of an exchange, and its steps to a loss."""
+"""Lessons of recorded rows for the predictor: each method's own seconds of an exchange, and its steps to a loss."""
 
 import statistics
 from collections import defaultdict

@@ -141,8 +141,8 @@ class Workers(Config):
         if self.min is not None and not 1 <= self.min <= self.count:
             message = f"`min` must be in [1, {self.count}], which is `count`; got {self.min}"
             raise conflict_error([Conflict("/min", self.min, message)])
-        if self.min is not None and self.per_node != "auto" and self.min % self.per_node:
-            message = f"`per_node`, which is {self.per_node}, must divide `min`; got {self.min}"
+        if self.min is not None and size > 0 and self.min % size:
+            message = f"`per_node`, which is {size}, must divide `min`; got {self.min}"
             raise conflict_error([Conflict("/min", self.min, message)])
         if self.min is None and self.pace == "own":
             message = "`pace: own` needs `min`, as it is about workers that need not wait for each other"

@@ -23,6 +23,8 @@ from trainers.traffic.collectives import num_elements
 from trainers.traffic.shapes import Shape, parameter_shapes
 
 DENSE, OWN = "dense", "this job"
+#: The parts of a job that methods are choices of.
+CHOICES = ("exchange", "sync", "blocks", "activations")
 #: One seed alone says little: its steps to a loss may be so many times more, or fewer.
 ONE_SEED = 1.3
 #: Rates between which a break-even is looked for, in megabits per second, and how closely.
@@ -35,8 +37,8 @@ class PredictionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     job: JobSpec
-    compute_ms: float = Field(gt=0, le=1e7, description="of a step of one worker that exchanges nothing")
-    mbps: float = Field(gt=0, le=1e6, description="of a host's link, each way")
+    compute_ms: float = Field(ge=0.001, le=1e7, description="of a step of one worker that exchanges nothing")
+    mbps: float = Field(ge=0.01, le=1e6, description="of a host's link, each way")
     latency_ms: float = Field(0.0, ge=0, le=10_000, description="one way: what a message waits before it arrives")
     workers: int = Field(2, ge=2, le=1024)
     hosts: int | None = Field(None, ge=2, le=1024, description="that share the workers evenly; null: one for each")
@@ -66,6 +68,11 @@ class PredictionRequest(BaseModel):
             raise conflict_error([Conflict("/shapes", None, message)])
         if self.shapes is not None:
             parsed(self.shapes)
+        if _dense_run(_base(self)) is None:
+            message = (
+                "must be a job that `exchange: {kind: none}` fits: dense training is what methods are compared with"
+            )
+            raise conflict_error([Conflict("/job", None, message)])
         return self
 
     @property
@@ -158,9 +165,11 @@ def predict(request: PredictionRequest, known: Recorded | None = None) -> Predic
     found = known or recorded()
     shapes = parameter_shapes(request.job.workload) if request.shapes is None else parsed(request.shapes)
     assert shapes is not None  # the request has seen to it
-    choices = list(_choices(request, found))
-    asked = _Question(request, found, shapes, next(each.trial for each in choices if each.name == DENSE))
-    methods = sorted((_of_method(asked, each) for each in choices), key=_order)
+    dense, choices = _dense_run(_base(request)), list(_choices(request, found))
+    assert dense is not None
+    asked = _Question(request, found, shapes, dense)
+    order = _by_step if request.task is None else _by_loss
+    methods = sorted((_of_method(asked, each) for each in choices), key=order)
     return Prediction(
         workers=request.workers,
         hosts=request.site.hosts,
@@ -174,26 +183,46 @@ def predict(request: PredictionRequest, known: Recorded | None = None) -> Predic
     )
 
 
-def _order(each: MethodPrediction) -> tuple[bool, float]:
+def _by_step(each: MethodPrediction) -> float:
+    return each.step_s.expected
+
+
+def _by_loss(each: MethodPrediction) -> tuple[bool, float]:
     return (each.loss_s is None, each.step_s.expected if each.loss_s is None else each.loss_s.expected)
 
 
 def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
     """Yield the job's own choice, and every recorded method that fits the job in its place."""
-    base = request.job.model_dump(mode="json", exclude_unset=True) | {"arms": [{"name": "tuned"}], "seeds": [0]}
-    per_node = request.site.per_host
-    base["workers"] = {"count": request.workers, **({"per_node": per_node} if per_node > 1 else {})}
-    base |= {"controller": {"kind": "fixed"}, "link": {"mode": "measure"}}
-    base.pop("lanes", None)
-    plain = {part: value for part, value in base.items() if part not in ("exchange", "sync", "blocks", "activations")}
-    parts: dict[str, Any] = {part: base[part] for part in base if part in ("exchange", "sync", "blocks")}
-    own = _fitting(base)
+    base = _base(request)
+    plain = {part: value for part, value in base.items() if part not in CHOICES}
+    searched = {"controller": request.job.controller.model_dump(mode="json")}  # a range needs it
+    own = _fitting(base | {"controller": {"kind": "fixed"}}) or _fitting(base | searched)
     if own is not None and not isinstance(own.replica.exchange, AutoConfig):
-        yield _Choice(OWN, parts, own)
+        yield _Choice(OWN, {part: base[part] for part in base if part in CHOICES[:3]}, own)
     for name, job in known.methods.items():
         trial = _fitting(_merged(plain, job))
         if trial is not None:
             yield _Choice(name, job, trial)
+
+
+def _base(request: PredictionRequest) -> dict[str, Any]:
+    """Return the job on the workers that are asked about: one run at its guess, or as its own controller opens.
+
+    The second where a fixed one does not do, as with optimizers that compete.
+    """
+    base = request.job.model_dump(mode="json", exclude_unset=True) | {"arms": [{"name": "tuned"}], "seeds": [0]}
+    per_node = request.site.per_host
+    base["workers"] = {"count": request.workers, **({"per_node": per_node} if per_node > 1 else {})}
+    others = {part: value for part, value in base.items() if part not in ("lanes", "params", "sweep")}
+    others |= {"link": {"mode": "measure"}}
+    fixed = others | {"controller": {"kind": "fixed"}}
+    return others if _dense_run(fixed) is None else fixed
+
+
+def _dense_run(base: Mapping[str, Any]) -> TrialSpec | None:
+    return _fitting(
+        {part: value for part, value in base.items() if part not in CHOICES} | {"exchange": {"kind": "none"}}
+    )
 
 
 def _fitting(job: Mapping[str, Any]) -> TrialSpec | None:

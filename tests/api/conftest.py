@@ -187,8 +187,16 @@ class Reporting:
         ]  # fmt: skip
 
     def finish_trial(
-        self, arm: str, *, rates: list[float], density: float | None, loss: float, exported_step: int | None = None
+        self,
+        arm: str,
+        *,
+        rates: list[float],
+        density: float | None,
+        loss: float,
+        exported_step: int | None = None,
+        timed: tuple[int, float] = (0, 0.0),
     ) -> None:
+        """Post a trial's end; `timed` are steps, and the seconds that they computed."""
         entries = tuple(
             ScheduleEntry(
                 step=100 * index, num_steps=100, learning_rate=rate, level=density, density=density,
@@ -199,7 +207,8 @@ class Reporting:
         sent = 900_000 if density else 30_000_000
         bill = Bill(
             bytes_sent=sent, bytes_search=160_000 if density else 0, bytes_dense=30_000_000, seconds_search=1.6,
-            seconds_training=20.0, steps=100 * len(rates), steps_search=80,
+            seconds_training=20.0, steps=100 * len(rates), steps_search=80, steps_timed=timed[0],
+            seconds_compute=timed[1],
         )  # fmt: skip
         self.post(
             TrialFinished(

@@ -96,6 +96,11 @@ def test_an_error_reads_well_in_a_terminal(client: Client) -> None:
     assert "/budget: `budget` is required" in str(caught.value).splitlines()[2]
 
 
+def test_without_a_key_the_service_says_what_to_do(client: Client) -> None:
+    with Client(client.url, "") as keyless, pytest.raises(ApiError, match="send an API key"):
+        keyless.jobs()
+
+
 def test_cancelling_twice_says_why_not(client: Client, job: JobSpec) -> None:
     made = client.submit(job)
 

@@ -33,7 +33,7 @@ PHASES = ("examples", "coverage", "fuzzing", "stateful")
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 REPORTS = "POST /v1/attempts/{job}/{number}/records"
 #: The bounds in a whole job, or in a driver's records, make tens of thousands of requests: minutes.
-LARGE = ("createJob", "validateJob", "addRecords")
+LARGE = ("createJob", "validateJob", "predict", "addRecords")
 
 
 def zipped(text: str) -> bytes:

@@ -59,6 +59,7 @@ def test_no_page_has_a_violation(browser, client, store, job):
         browser.show(width=1400)
         browser.open(client.sign_in_link() if ids is None else client.url + path.format(**ids or {}))
         browser.wait_for("window.__ready || document.querySelector('section.panel')")
+        browser.run("document.querySelectorAll('details.section').forEach((each) => { each.open = true; })")
         for at in range(browser.value_of("document.querySelectorAll('.chart').length")):
             browser.value_of(f"document.querySelectorAll('.chart')[{at}].scrollIntoView()")
             browser.page.wait_for_timeout(20)  # one frame: it is drawn as it comes in sight

@@ -77,7 +77,8 @@ def test_a_file_is_the_page_and_asks_for_nothing(
     file.write_text(plots.html(plots.plot(client, [hostile.job_id])))
     browser.page.on("dialog", lambda dialog: browser.complaints.append(f"a script ran: {dialog.message}"))
     browser.open(file.as_uri())
-    browser.wait_for("window.__ready && document.querySelector('.chart')._fullLayout")
+    first_shown = "[...document.querySelectorAll('.chart')].find((each) => each.checkVisibility())"
+    browser.wait_for(f"window.__ready && {first_shown}?._fullLayout")
 
     assert browser.value_of("document.querySelector('h1').textContent") == HOSTILE
     assert browser.value_of("document.querySelector('.controls').checkVisibility()") is False

@@ -69,3 +69,15 @@ def test_an_unknown_task_is_refused_with_those_that_there_are(job_file):
 
     assert done.exit_code == 2
     assert "one-large-layer" in done.output
+
+
+def test_the_command_advises_for_a_job_of_the_service_by_the_steps_that_it_has_timed(live_url, key, reporting):
+    reporting.start("tuned")
+    reporting.finish_trial("tuned", rates=[1.0], density=0.01, loss=0.3, timed=(400, 3.0))
+    link = ("--url", live_url, "--key", key)
+
+    done = _run("advise", reporting.job_id, *link, "--mbps", "50", "--workers", "4", "--json")
+
+    assert done.exit_code == 0, done.output
+    dense = next(each for each in json.loads(done.stdout)["methods"] if each["method"] == DENSE)
+    assert dense["compute_s"] == pytest.approx(0.0075)

@@ -68,6 +68,22 @@ def test_time_to_a_loss_is_unknown_without_a_row_that_says_it():
     assert like[OWN].steps_ratio is None
 
 
+def test_without_a_task_that_is_alike_the_fastest_step_comes_first_and_is_advised():
+    own_model = JOB | {"workload": {"factory": "my.model:workload"}}
+    found = predict(_asked(own_model, shapes="512x64,512", mbps=10))
+    seconds = [each.step_s.expected for each in found.methods]
+
+    assert seconds == sorted(seconds)
+    assert best(found)[0].method != DENSE
+    assert "is unknown: it may take" in list(advised(found))[3]
+
+
+def test_a_job_whose_range_is_searched_is_predicted_at_the_first_value():
+    job = JOB | {"exchange": {"kind": "topk", "density": [0.02, 0.1]}}
+
+    assert _by_name(_asked(job))[OWN].bytes_per_step == _by_name(_asked())[OWN].bytes_per_step
+
+
 def test_a_method_that_did_not_reach_the_loss_has_no_time_to_it():
     found = _by_name(_asked())
 
@@ -79,7 +95,7 @@ def test_a_method_that_did_not_reach_the_loss_has_no_time_to_it():
     [
         ({"workers": 8, "hosts": 3}, "`hosts` must divide `workers`, which is 8, got 3"),
         ({"job": JOB | {"workload": {"factory": "my.model:workload"}}}, "`shapes` must be given"),
-        ({"mbps": 0}, "greater than 0"),
+        ({"mbps": 0}, "greater than or equal to 0.01"),
         ({"like": "cats"}, "Input should be 'one-large-layer'"),
     ],
 )
@@ -123,3 +139,10 @@ def test_every_recorded_task_and_method_has_what_a_prediction_needs():
     assert known.usual_error <= 0.15
     assert {each.task for each in known.lessons} >= known.tasks.keys()
     assert DENSE in known.methods
+
+
+@pytest.mark.parametrize(
+    "optimizer", [{"kind": "auto"}, {"kind": "sgd", "momentum": [0.8, 0.98]}, {"kind": "adamw", "learning_rate": 0.001}]
+)
+def test_a_job_whose_values_are_searched_is_predicted_as_it_opens(optimizer):
+    assert DENSE in _by_name(_asked(JOB | {"optimizer": optimizer}))

@@ -106,6 +106,7 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"workers": {"gpus": 1.5}}, "/workers/gpus", 1.5, "whole number"),
         ({"workers": {"count": 4, "per_node": 3}}, "/workers/per_node", 3, "divide `count`, which is 4"),
         ({"workers": {"count": 4, "per_node": 0}}, "/workers/per_node", 0, "at least 1"),
+        ({"workers": {"count": 4, "min": 2, "per_node": 0}}, "/workers/per_node", 0, "at least 1"),
         ({"workers": {"count": 2, "min": 3}}, "/workers/min", 3, "[1, 2]"),
         ({"workers": {"pace": "own"}}, "/workers/pace", "own", "needs `min`"),
         ({"workers": {"min": 1, "pace": "own"}}, "/workers/pace", "own", "train by themselves between averages"),

@@ -107,6 +107,30 @@ export function fieldsFor(read) {
   return field;
 }
 
+// The field of a pointer, or the nearest one around it.
+export function placeOf(root, pointer) {
+  for (let at = pointer; at; at = at.slice(0, at.lastIndexOf("/"))) {
+    const found = root.querySelector(`[data-pointer="${CSS.escape(at)}"]`);
+    if (found) return found;
+  }
+  return null;
+}
+
+// Tells each problem at its field below `root`; returns those that have none.
+export function showProblems(root, problems) {
+  for (const each of root.querySelectorAll(".problem:not(:empty)")) each.textContent = "";
+  for (const each of root.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+  return problems.filter(({ pointer, message }) => {
+    const place = placeOf(root, pointer);
+    if (!place) return true;
+    const told = place.querySelector(".problem");
+    told.textContent = [told.textContent, message].filter(Boolean).join("; ");
+    if (place.classList.contains("field")) place.querySelector("input, select").setAttribute("aria-invalid", "true");
+    for (let around = place; around; around = around.parentElement.closest("details")) if (around.matches("details")) around.open = true;
+    return false;
+  });
+}
+
 function fieldset(name, description, pointer, ...content) {
   return element("fieldset", { class: "group", "data-pointer": pointer }, element("legend", {}, name),
     description ? element("p", { class: "hint" }, description) : null, element("p", { class: "refused problem" }), ...content);

@@ -4,7 +4,8 @@ import * as api from "../../api.js";
 import { reason } from "../../dialog.js";
 import { element, empty, patch } from "../../dom.js";
 import { paced } from "../../live/live.js";
-import { fieldsFor } from "./fields.js";
+import { fieldsFor, placeOf, showProblems } from "./fields.js";
+import { predictionPanel } from "./prediction.js";
 import { differences, reader, yaml } from "./schema.js";
 
 const CHECK_EVERY_MS = 800;
@@ -72,22 +73,26 @@ function editor(root, document, source) {
   const begin = element("label", { class: "begin" }, "Begin with ", element("select", { onchange: ({ currentTarget }) => {
     if (currentTarget.value !== "") load(examples[Number(currentTarget.value)]);
   } }, element("option", { value: "" }, "an empty form"), ...examples.map((each, at) => element("option", { value: at }, each.name))));
+  const prediction = predictionPanel({ schema: document.components.schemas.PredictionRequest, field, source, write: rewrite,
+    currentJob: async () => (await api.validate(written())).spec });
   root.replaceChildren(
     element("h1", {}, source ? `Clone “${source.name}”` : "New job"),
     element("p", { class: "quiet" }, source ? "A new job: this one with changes." : "What is left empty has its default. Only the workload and a budget are required."),
     element("div", { class: "tools" }, tabs, source ? null : begin),
-    element("div", { class: "submit" }, element("div", {}, form, asText), element("div", { class: "side" }, verdict, element("div", { class: "buttons" }, submit))));
+    element("div", { class: "submit" }, element("div", {}, form, asText, prediction), element("div", { class: "side" }, verdict, element("div", { class: "buttons" }, submit))));
 
   const check = paced(look, (error) => !(error instanceof api.NeedsKey), { gapMs: CHECK_EVERY_MS });
   draw();
   if (source) touch();
   else patch(verdict, element("p", {}, "Choose a workload and give it a budget: the service checks the job while you write."));
 
+  // What is open stays open.
   function draw() {
+    const open = form.children.length ? [...form.querySelectorAll("details.section[open] > summary")].map((each) => each.textContent) : OPEN;
     const placed = new Set(Object.values(SECTIONS).flat());
     const others = Object.keys(schema.properties).filter((name) => !placed.has(name));
     form.replaceChildren(...Object.entries({ ...SECTIONS, More: others }).filter(([, names]) => names.length).map(([label, names]) =>
-      element("details", { class: "panel section", open: OPEN.includes(label) ? "" : null }, element("summary", {}, element("h2", {}, label)),
+      element("details", { class: "panel section", open: open.includes(label) ? "" : null }, element("summary", {}, element("h2", {}, label)),
         ...names.filter((name) => schema.properties[name]).map(top))));
   }
 
@@ -106,6 +111,11 @@ function editor(root, document, source) {
     isRead = true;
     draw();
     touch();
+  }
+
+  function rewrite(given) {
+    load(given);
+    placeOf(form, "/exchange").closest("details").open = true;
   }
 
   const written = () => (isText ? text.value : JSON.stringify(value));
@@ -141,7 +151,7 @@ function editor(root, document, source) {
         value = read.trimmed(found.spec, schema);
         isRead = true;
       }
-      show([]);
+      showProblems(form, []);
       patch(verdict, ...agreed(found, source));
     } catch (error) {
       if (!error.errors) throw error;
@@ -151,40 +161,16 @@ function editor(root, document, source) {
 
   function refuse(error) {
     const problems = error.errors.length ? error.errors : [{ pointer: "", message: error.message }];
-    const rest = show(problems);
+    const rest = showProblems(form, problems);
     patch(verdict, element("h2", {}, problems.length === 1 ? "1 problem" : `${problems.length} problems`),
       element("ul", { class: "plain" }, ...(isText ? problems : problems.map((each) => ({ ...each, isElsewhere: rest.includes(each) }))).map(line)));
   }
 
   function line({ pointer, message, isElsewhere }, at) {
     const place = element("code", {}, pointer || "/");
-    const go = ({ currentTarget }) => placeOf(currentTarget.dataset.to)?.querySelector("input, select, textarea, button")?.focus();
+    const go = ({ currentTarget }) => placeOf(form, currentTarget.dataset.to)?.querySelector("input, select, textarea, button")?.focus();
     return element("li", { key: at, class: "problem-line" }, isText || isElsewhere ? place
       : element("button", { type: "button", class: "link", "data-to": pointer, onclick: go }, place), ` ${message}`);
-  }
-
-  // The field of a pointer, or the nearest one around it.
-  function placeOf(pointer) {
-    for (let at = pointer; at; at = at.slice(0, at.lastIndexOf("/"))) {
-      const found = form.querySelector(`[data-pointer="${CSS.escape(at)}"]`);
-      if (found) return found;
-    }
-    return null;
-  }
-
-  // Tells each problem at its field; returns those that have none.
-  function show(problems) {
-    for (const each of form.querySelectorAll(".problem:not(:empty)")) each.textContent = "";
-    for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
-    return problems.filter(({ pointer, message }) => {
-      const place = placeOf(pointer);
-      if (!place) return true;
-      const told = place.querySelector(".problem");
-      told.textContent = [told.textContent, message].filter(Boolean).join("; ");
-      if (place.classList.contains("field")) place.querySelector("input, select").setAttribute("aria-invalid", "true");
-      for (let around = place; around; around = around.parentElement.closest("details")) if (around.matches("details")) around.open = true;
-      return false;
-    });
   }
 
   // One key for one text: what was queued by an answer that got lost is not queued again.
