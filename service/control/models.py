@@ -111,7 +111,7 @@ class LabelRow(Base):
 
 
 class JobTextRow(Base):
-    """What words are looked for in: a job's name, notes and labels, a line for each, in lower case.
+    """A job's text for searches: its name, notes and labels, a line for each, in lower case.
 
     Rows of jobs are large; all of these are read in a few milliseconds.
     """

@@ -88,7 +88,9 @@ def job_report(
             steered=(steered or {}).get(trial.trial_id, {}),
             target=targets.get(trial.seed),
             reached_after=_reached_after(by_trial[trial.trial_id], targets.get(trial.seed), direction),
-            crossed=crossing(firsts[trial.seed], by_trial[trial.trial_id], metric, direction)
+            crossed=crossing(
+                firsts[trial.seed], by_trial[trial.trial_id], metric, direction, loss=trial.validation_loss
+            )
             if trial.seed in firsts and _is_another_arm(trial, first)
             else None,
             prices=prices,
@@ -242,15 +244,21 @@ def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | 
     return min(ranked)[2] if ranked and has_finished else None
 
 
-def crossing(first: Series, other: Series, metric: str, direction: Direction) -> Crossing | None:
-    """Return when `first`, and when `other` itself, first got to the last value of `other`; None where it has none."""
+def crossing(first: Series, other: Series, metric: str, direction: Direction, *, loss: float | None) -> Crossing | None:
+    """Return when `first`, and when `other` itself, first got to the last value of `other`; None where it has none.
+
+    `loss` is the validation loss that `other` ended with.
+    """
     end = final(other)
     if end is None:
         return None
     seconds, value = end
+    loss = value if metric == LOSS else loss
+    if loss is None:
+        return None
     return Crossing(
         value=value,
-        loss=value if metric == LOSS else None,
+        loss=loss,
         seconds=reached(first, value, direction),
         other_seconds=reached(other, value, direction) or seconds,
     )

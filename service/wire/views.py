@@ -385,7 +385,7 @@ class Crossing(View):
     """The moment when the first arm was as good as another ended, by the objective; seconds on each training clock."""
 
     value: float = Field(description="of the objective's metric, at which the other ended")
-    loss: float | None = Field(description="the same where that metric is the loss; else null")
+    loss: float = Field(description="the same where that metric is the loss; else the validation loss of the other")
     seconds: float | None = Field(description="null: never")
     other_seconds: float = Field(description="when the other first got there itself")
 

@@ -95,6 +95,34 @@ def test_words_are_looked_for_in_rows_of_text_and_not_in_jobs(many):
     assert "Seq Scan on jobs" not in plan and "SCAN jobs" not in plan and "job_labels" not in plan, plan
 
 
+def test_a_word_that_every_job_has_is_looked_for_in_the_first_of_them_alone(many):
+    with statements(many) as seen:
+        found = [many.jobs(JobFilter(text="name of", labels=labels), limit=20) for labels in ([], [ODD])]
+
+    assert [len(page.jobs) for page in found] == [20, 20]
+    assert [statement for statement, _ in seen if "IN (SELECT job_texts" in statement] == []
+
+
+@pytest.mark.parametrize("order", [JobOrder.CREATED_DOWN, JobOrder.NAME])
+def test_words_are_found_in_the_same_order_wherever_the_jobs_are(many, order):
+    every = [job.id for job in pages(many, JobFilter(), order)]
+
+    found = [job.id for job in pages(many, JobFilter(text="NAME 07"), order)]
+
+    assert found == [each for each in every if "07" in each]
+    assert len(found) > 100 and not set(found) <= set(every[:1_000])
+
+
+def pages(store, where, order):
+    """Yield the jobs of all pages."""
+    cursor = None
+    while True:
+        page = store.jobs(where, order=order, limit=400, cursor=cursor)
+        yield from page.jobs
+        if (cursor := page.next_cursor) is None:
+            return
+
+
 def test_a_job_is_found_by_its_name_without_reading_the_others(many):
     with statements(many) as seen:
         many.jobs(JobFilter(ref="nobody", archived=None))

@@ -45,7 +45,7 @@ def series(*points: tuple[float, float | None]) -> Series:
 def test_a_crossing_is_the_first_time_of_each_at_or_below_the_others_last_loss(
     first: Series, other: Series, expected: tuple[float, float | None, float]
 ) -> None:
-    found = report.crossing(first, other, "loss", "min")
+    found = report.crossing(first, other, "loss", "min", loss=9.0)
 
     assert found is not None
     assert (found.value, found.seconds, found.other_seconds) == expected
@@ -55,14 +55,15 @@ def test_a_crossing_is_the_first_time_of_each_at_or_below_the_others_last_loss(
 def test_a_crossing_of_a_metric_that_grows_is_the_first_time_at_or_above_it() -> None:
     first, other = series((1, 0.1), (2, 0.6), (3, 0.8)), series((4, 0.2), (8, 0.5))
 
-    found = report.crossing(first, other, "accuracy", "max")
+    found = report.crossing(first, other, "accuracy", "max", loss=0.7)
 
     assert found is not None
-    assert (found.value, found.loss, found.seconds, found.other_seconds) == (0.5, None, 2, 8)
+    assert (found.value, found.loss, found.seconds, found.other_seconds) == (0.5, 0.7, 2, 8)
 
 
 def test_there_is_no_crossing_with_what_was_never_measured() -> None:
-    assert report.crossing(series((1, 0.9)), series((4, None)), "loss", "min") is None
+    assert report.crossing(series((1, 0.9)), series((4, None)), "loss", "min", loss=0.7) is None
+    assert report.crossing(series((1, 0.9)), series((4, 0.8)), "accuracy", "max", loss=None) is None
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30, 99])
@@ -151,7 +152,7 @@ def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:
 
 
 def test_target_and_crossing_are_of_the_objectives_metric_in_its_direction() -> None:
-    trials = [trial("tuned", 0, 0.0), trial("dense", 0, 0.0)]
+    trials = [trial("tuned", 0, 0.1), trial("dense", 0, 0.7)]
     accuracies: dict[str, list[float | None]] = {"tuned.0": [0.1, 0.95, 0.9], "dense.0": [0.1, 0.5, 0.8]}
 
     found = made(*trials, curves=accuracies, metric="accuracy")
@@ -162,7 +163,7 @@ def test_target_and_crossing_are_of_the_objectives_metric_in_its_direction() -> 
     ]
     crossing = found.trials[1].crossing
     assert crossing is not None
-    assert (crossing.value, crossing.loss, crossing.seconds, crossing.other_seconds) == (0.8, None, 1, 2)
+    assert (crossing.value, crossing.loss, crossing.seconds, crossing.other_seconds) == (0.8, 0.7, 1, 2)
 
 
 def test_where_a_diverged_trial_ended_is_no_target_and_no_crossing() -> None:

@@ -1,6 +1,6 @@
 """Lists are ordered by when jobs ended from an index, and words are looked for in small rows.
 
-Revision: 0019
+Revision: 0018
 """
 
 from collections import defaultdict
@@ -8,7 +8,7 @@ from collections import defaultdict
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0019"
+revision = "0018"
 down_revision = "0017"
 branch_labels = None
 depends_on = None
