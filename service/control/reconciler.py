@@ -34,6 +34,7 @@ from service.wire.queue import WaitKind, summary
 from trainers import overload
 
 _log = logging.getLogger(__name__)
+_GOING = (JobState.STARTING, JobState.RUNNING)
 _NUM_LOG_LINES = 5
 _JOIN_S = 60.0
 _NUM_EXPLAINED = 5  # reasons that a round writes: of ten thousand jobs that wait, the first are told first
@@ -170,7 +171,7 @@ class Reconciler:
         for work in jobs:
             verdict = judge_alone(work, now=now, leases_count=self._leases_count(now))
             if verdict.action is Action.WAIT:
-                self._explain(work, reason)
+                self._hinder(work, reason)
             else:
                 self._end(work, verdict)
         waiting = sorted(self._in_time(backlog.waiting, now=now), key=lambda job: job.job_id)
@@ -194,6 +195,11 @@ class Reconciler:
         """Return whether the API and the database have been up for one full lease."""
         return now - max(self._up_since, self._store.failed_at) > self._settings.lease_s
 
+    def _hinder(self, work: Work, reason: str) -> None:
+        """Say what is in the way of a job that trains or is about to; one that is to pause or end says by whom."""
+        if work.state in _GOING:
+            self._explain(work, reason)
+
     def _explain(self, work: Work, reason: str) -> None:
         if work.reason != reason:
             self._store.explain(work.job_id, state=work.state, reason=reason)
@@ -206,7 +212,7 @@ class Reconciler:
                 try:
                     self._act(ray, work, self._judge(ray, work, now=now), now=now)
                 except Unavailable as error:
-                    self._explain(work, str(error))
+                    self._hinder(work, str(error))
 
     def _judge(self, ray: RayApi, work: Work, *, now: float) -> Verdict:
         assert work.submission_id is not None
@@ -233,7 +239,7 @@ class Reconciler:
         elif verdict.action is Action.LOSE:
             tail = self.logs.tail(work.job_id, work.attempt, num_lines=_NUM_LOG_LINES)
             self._lose(work, f"{verdict.reason}\n{tail}" if tail else verdict.reason)
-        elif work.state in (JobState.STARTING, JobState.RUNNING):
+        elif work.state in _GOING:
             self._explain(work, "")  # what was in the way is over
 
     def _submit(self, ray: RayApi, work: Work) -> None:

@@ -258,6 +258,20 @@ def test_without_ray_jobs_wait_and_say_why(store, cluster, tick, add):
     assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.STARTING, "")
 
 
+def test_a_job_that_was_paused_says_by_whom_though_ray_was_away_meanwhile(store, cluster, tick, add):
+    job_id = add()
+    tick()
+    start(store, job_id)
+    store.pause(job_id)
+    cluster.failure = "away"
+    tick()
+    cluster.failure = None
+    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
+    tick()
+
+    assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.PAUSED, "paused by the user")
+
+
 def test_a_running_job_outlives_a_silent_ray_as_long_as_it_reports(store, cluster, tick, add):
     job_id = add()
     tick()

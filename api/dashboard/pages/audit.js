@@ -65,12 +65,12 @@ function entryTable(entries) {
   const target = ({ target: id }) => (id.startsWith("job-") ? element("a", { href: `/?job=${encodeURIComponent(id)}` }, element("code", {}, id))
     : element("code", {}, id));
   return table("Newest first", [
-    ["when", ({ at }) => element("span", { class: "moment" }, moment(at)), ""],
+    ["when", ({ at }) => element("span", { class: "moment" }, moment(at)), "name"],
     ["who", ({ name }) => name, ""],
     ["what", ({ action }) => action, ""],
     ["to", target, ""],
     ["outcome", ({ outcome }) => element("span", { class: outcome === "done" ? "" : "refused" }, outcome), ""],
     ["key", ({ key }) => (key ? element("code", {}, key) : "–"), ""],
     ["from", ({ address }) => address || "this machine", ""],
-  ], entries, { key: ({ id }) => id });
+  ], entries, { key: ({ id }) => id, isStacked: true });
 }

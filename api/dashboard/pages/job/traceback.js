@@ -1,6 +1,7 @@
 // Python's tracebacks in a log: the reader's own lines first.
 
 const FIRST = "Traceback (most recent call last):";
+const IGNORED = "Exception ignored in";
 const FRAME = /^\s+File "([^"]+)", line (\d+)(?:, in (.+))?$/;
 // Of Python, of installed packages, of this product: not what the reader wrote.
 const FOREIGN = /(?:site|dist)-packages|\/lib\/python\d|^<|\/(?:trainers|service|search|api|wiretune)\/(?:[\w]+\/)*\w+\.py$/;
@@ -9,15 +10,16 @@ const COLOUR = /\x1b\[[0-9;]*m/g;
 
 export const plain = (line) => line.replace(COLOUR, "").replace(PREFIX, "");
 
-// Returns each traceback of `text` as {error, own, others}; frames are {file, line, name, code}.
+// Returns each traceback of `text` as {error, own, others}; frames are {file, line, name, code}. Ray's own errors name the
+// process and go on with its frames: the error is what comes last. What Python ignored is none.
 export function tracebacks(text) {
   const lines = text.split("\n").map(plain);
   const found = [];
   for (let at = 0; at < lines.length; at++) {
-    if (lines[at].trim() !== FIRST) continue;
+    if (lines[at].trim() !== FIRST || lines[at - 1]?.startsWith(IGNORED)) continue;
     const frames = [];
     let end = at + 1;
-    for (; end < lines.length && /^\s+\S/.test(lines[end]); end++) {
+    for (; end < lines.length && (/^\s+\S/.test(lines[end]) || FRAME.test(lines[end + 1])); end++) {
       const frame = FRAME.exec(lines[end]);
       if (frame) frames.push({ file: frame[1], line: Number(frame[2]), name: frame[3] ?? "", code: "" });
       else if (frames.length && !frames.at(-1).code) frames.at(-1).code = lines[end].trim();
