@@ -69,6 +69,7 @@ class Reconciler:
         self._orphans = Orphans(store, self._cluster.running)
         self._webhooks = Webhooks(store, settings)
         self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission
+        self._no_room_since: dict[str, float] = {}  # the cluster is too small for the attempt, by submission
         self._clock = clock
         self._up_since = self._busy_at = clock()
         of_settings = settings.cluster_nodes
@@ -207,12 +208,18 @@ class Reconciler:
     def _watch(self, ray: RayApi, jobs: Sequence[Work], *, now: float) -> None:
         watched = {work.submission_id for work in jobs}
         self._told_at = {driver: at for driver, at in self._told_at.items() if driver in watched}
+        too_large = [work.submission_id for work in jobs if work.submission_id and self._is_too_large(work)]
+        self._no_room_since = {driver: self._no_room_since.get(driver, now) for driver in too_large}
         for work in jobs:
             with log_fields(job=work.job_id, attempt=work.attempt):
                 try:
                     self._act(ray, work, self._judge(ray, work, now=now), now=now)
                 except Unavailable as error:
                     self._hinder(work, str(error))
+
+    def _is_too_large(self, work: Work) -> bool:
+        """Return whether the cluster, which has lost a machine since, cannot hold the attempt's workers."""
+        return work.shape is not None and self._nodes is not None and bool(conflicts(work.shape, self._nodes))
 
     def _judge(self, ray: RayApi, work: Work, *, now: float) -> Verdict:
         assert work.submission_id is not None
@@ -224,6 +231,7 @@ class Reconciler:
             leases_count=self._leases_count(now),
             is_deaf=now - self._told_at.get(work.submission_id, now) > self._settings.lease_s,
             overload=None if self._settings.ray_address else overload.here(),  # else drivers are elsewhere
+            no_room_s=now - self._no_room_since.get(work.submission_id, now),
         )
 
     def _act(self, ray: RayApi, work: Work, verdict: Verdict, *, now: float) -> None:

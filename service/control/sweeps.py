@@ -28,28 +28,34 @@ def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:
 
 def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached) -> None:
     """Store what a trial measured at a rung; one that comes to it again after a crash changes nothing."""
+    trial.step = max(trial.step, record.step)
     if session.scalar(select(RungRow.id).filter_by(trial_id=trial.id, rung=record.rung)) is not None:
         return
     session.add(RungRow(**record.model_dump(exclude={"kind"})))
     session.flush()  # ids are given in order of arrival
     told = record.model_dump(include={"trial_id", "rung", "step", "value"})
-    events.tell(trial, EventKind.RUNG, **told, kept=not is_pruned(session, job, trial))
+    events.tell(trial, EventKind.RUNG, **told, kept=trial.id not in pruned_trials(session, job))
 
 
-def is_pruned(session: Session, job: JobRow, trial: TrialRow) -> bool:
-    """Return whether the trial is a sample that was behind at a rung."""
-    return trial.sample is not None and trial.id in pruned_trials(session, job)
+def is_to_end(trial: TrialRow, pruned_at: Mapping[str, int]) -> bool:
+    """Return whether the trial was behind at a rung and is there.
+
+    A crash may have put it back before the rung. It then trains up to the rung again, and ends with the same weights.
+    """
+    return trial.id in pruned_at and trial.step >= pruned_at[trial.id]
 
 
 def pruned_trials(session: Session, job: JobRow) -> dict[str, int]:
-    """Return, by trial, the rung at which each sample ends that was behind there."""
+    """Return, by trial, the step of the rung at which each sample ends that was behind there."""
     if not job.spec.get("params"):
         return {}
     spec = JobSpec.model_validate(job.spec)
     trials = session.scalars(select(TrialRow).where(TrialRow.job_id == job.id)).all()
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     samples = {trial.id for trial in trials if trial.sample is not None}
-    return _pruned(spec, _marks(spec, rungs(session, job.id), directions), samples)
+    rows = rungs(session, job.id)
+    step_at = {(row.trial_id, row.rung): row.step for row in rows}
+    return {each: step_at[each, rung] for each, rung in _pruned(spec, _marks(spec, rows, directions), samples).items()}
 
 
 def _pruned(spec: JobSpec, marks: Sequence[Mark], samples: set[str]) -> dict[str, int]:
