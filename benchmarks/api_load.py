@@ -147,6 +147,7 @@ async def call_all(store: Store, num_calls: int) -> list[tuple[str, float, float
         "first 50 jobs with a label of nobody": (lambda: caller("GET", "/v1/jobs?label=team=none"), 200),
         "first 50 jobs to end": (lambda: caller("GET", "/v1/jobs?order_by=finished"), 200),
         "last 50 jobs to end": (lambda: caller("GET", "/v1/jobs?order_by=-finished"), 200),
+        "first 50 jobs with a word of all": (lambda: caller("GET", "/v1/jobs?text=job"), 200),
         "jobs with a word of nobody": (lambda: caller("GET", "/v1/jobs?text=nobody"), 200),
     }
     return [(name, *await measured(call, status=status, num_calls=num_calls)) for name, (call, status) in calls.items()]
