@@ -177,16 +177,27 @@ SystemExit: 1
 Traceback (most recent call last):
   File "/opt/venv/lib/python3.11/site-packages/ray/worker.py", line 10, in get
     raise value.as_instanceof_cause()
-ray.exceptions.RayTaskError(ValueError): ray::ImplicitFunc.train() (pid=7)
+ray.exceptions.RayTaskError(Hopeless): ray::ImplicitFunc.train() (pid=7)
+              ^^^^^^
   File "/tmp/ray/session/_ray_pkg_1/model.py", line 30, in loss
     raise ValueError("no labels")
+WorkerFailed: worker 0 failed: Traceback (most recent call last):
+  File "/tmp/ray/session/_ray_pkg_1/model.py", line 31, in loss
+    raise ValueError("no labels")
 ValueError: no labels
+
+The above exception was the direct cause of the following exception:
+
+ray::ImplicitFunc.train() (pid=7)
+  File "/srv/wiretune/service/cluster/tune_trial.py", line 75, in _run
+    raise Hopeless(str(refused)) from refused
+service.cluster.attempt.Hopeless: no labels
 after"""
 
-    (found,) = call("pages/job/traceback.js", "it.tracebacks(log)", log=log)
+    _, cause, last = call("pages/job/traceback.js", "it.tracebacks(log)", log=log)
 
-    assert found["error"] == "ValueError: no labels"
-    assert [each["line"] for each in found["own"]] == [30]
+    assert (cause["error"], [each["line"] for each in cause["own"]]) == ("ValueError: no labels", [31])
+    assert last["error"] == "service.cluster.attempt.Hopeless: no labels"
 
 
 def test_expected_improvement_is_what_a_normal_belief_says():

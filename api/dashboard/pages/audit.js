@@ -33,7 +33,7 @@ export function auditPage(root, _, asked) {
       element("input", { id: `audit-${name}`, value: filter[name], autocomplete: "off", list: name === "action" ? "actions" : null,
         oninput: ({ currentTarget }) => narrow(name, currentTarget.value.trim(), true) })));
     const outcome = element("select", { id: "audit-outcome", onchange: ({ currentTarget }) => narrow("outcome", currentTarget.value) },
-      ...[["", "done and refused"], ["done", "done"], ["refused", "refused by the role"]].map(([value, label]) =>
+      ...[["", "any"], ["done", "done"], ["refused", "refused"]].map(([value, label]) =>
         element("option", { value, selected: value === (filter.outcome ?? "") ? "" : null }, label)));
     return element("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, ...inputs,
       element("div", {}, element("label", { for: "audit-outcome" }, "Outcome"), outcome), element("datalist", { id: "actions" }));
