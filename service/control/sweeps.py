@@ -5,6 +5,7 @@ in which they were stored: a service or a driver that starts again comes to the 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -37,16 +38,27 @@ def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached)
     events.tell(trial, EventKind.RUNG, **told, kept=trial.id not in pruned_trials(session, job))
 
 
-def is_to_end(trial: TrialRow, pruned_at: Mapping[str, int]) -> bool:
-    """Return whether the trial was behind at a rung and is there.
+class Pruned(NamedTuple):
+    """Where a sample ends that was behind."""
+
+    rung: int
+    step: int
+
+
+def is_to_end(trial: TrialRow, pruned_at: Mapping[str, Pruned], resume: Mapping[str, Any] | None = None) -> bool:
+    """Return whether the trial was behind at a rung and has been there in this life, or in what it resumes.
 
     A crash may have put it back before the rung. It then trains up to the rung again, and ends with the same weights.
     """
-    return trial.id in pruned_at and trial.step >= pruned_at[trial.id]
+    at = pruned_at.get(trial.id)
+    if at is None:
+        return False
+    # Behind the rung, it may have rolled back to a step before it.
+    return trial.step >= at.step or (resume is not None and resume["progress"]["num_rungs"] > at.rung)
 
 
-def pruned_trials(session: Session, job: JobRow) -> dict[str, int]:
-    """Return, by trial, the step of the rung at which each sample ends that was behind there."""
+def pruned_trials(session: Session, job: JobRow) -> dict[str, Pruned]:
+    """Return, by trial, where each sample ends that was behind at a rung."""
     if not job.spec.get("params"):
         return {}
     spec = JobSpec.model_validate(job.spec)
@@ -55,7 +67,8 @@ def pruned_trials(session: Session, job: JobRow) -> dict[str, int]:
     samples = {trial.id for trial in trials if trial.sample is not None}
     rows = rungs(session, job.id)
     step_at = {(row.trial_id, row.rung): row.step for row in rows}
-    return {each: step_at[each, rung] for each, rung in _pruned(spec, _marks(spec, rows, directions), samples).items()}
+    ended = _pruned(spec, _marks(spec, rows, directions), samples)
+    return {trial: Pruned(rung, step_at[trial, rung]) for trial, rung in ended.items()}
 
 
 def _pruned(spec: JobSpec, marks: Sequence[Mark], samples: set[str]) -> dict[str, int]:
