@@ -39,7 +39,7 @@ def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached)
 
 
 class Pruned(NamedTuple):
-    """Where a sample ends that was behind."""
+    """The end of a sample that was behind at a rung."""
 
     rung: int
     step: int
