@@ -91,6 +91,7 @@ def calls_for(job_ids: Sequence[str]) -> dict[str, Call[Any]]:
         return {**snapshots, f"{first}/comparison": calls.comparison(job_ids[0], job_ids[1:])}
     return {
         **snapshots,
+        first: calls.job(job_ids[0]),
         f"{first}/stages": calls.stages(job_ids[0], with_posterior=True),
         f"{first}/metrics/bytes_sent": calls.metrics(job_ids[0], "bytes_sent", max_points=_MAX_POINTS),
         f"{first}/events": _told(job_ids[0]),

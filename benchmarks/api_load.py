@@ -34,7 +34,7 @@ from sqlalchemy import insert
 from api.http.app import create_app
 from api.http.openapi import EXAMPLE_JOB
 from service.control import database
-from service.control.models import JobRow, LabelRow, TrialRow
+from service.control.models import JobRow, JobTextRow, LabelRow, TrialRow
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.settings import Settings
@@ -84,11 +84,16 @@ def fill(url: str, count: int) -> None:
         numbers = range(start, min(start + BATCH, count))
         ids = [f"job-{number:024x}" for number in numbers]
         jobs = [
-            {"id": each, "name": f"job {each}", "state": "succeeded", "spec": spec, "created_at": 0.0} for each in ids
-        ]
+            {"id": each, "name": f"job {each}", "state": "succeeded", "spec": spec, "created_at": 0.0,
+             "finished_at": float(number)}
+            for number, each in zip(numbers, ids, strict=True)
+        ]  # fmt: skip
         labels = [
             {"job_id": each, "name": "team", "value": "red" if number % 4 == 0 else "blue"}
             for number, each in zip(numbers, ids, strict=True)
+        ]
+        texts = [
+            {"job_id": label["job_id"], "text": f"job {label['job_id']}\nteam\n{label['value']}"} for label in labels
         ]
         trials = [
             {"id": f"{each}.{arm}.0", "job_id": each, "position": 0, "arm": arm, "seed": 0, "bill": bill,
@@ -98,6 +103,7 @@ def fill(url: str, count: int) -> None:
         with engine.begin() as connection:
             connection.execute(insert(JobRow), jobs)
             connection.execute(insert(LabelRow), labels)
+            connection.execute(insert(JobTextRow), texts)
             connection.execute(insert(TrialRow), trials)
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -139,6 +145,10 @@ async def call_all(store: Store, num_calls: int) -> list[tuple[str, float, float
         "first 50 jobs with their progress": (lambda: caller("GET", "/v1/jobs?progress=true"), 200),
         "first 50 jobs with a label": (lambda: caller("GET", "/v1/jobs?label=team=red"), 200),
         "first 50 jobs with a label of nobody": (lambda: caller("GET", "/v1/jobs?label=team=none"), 200),
+        "first 50 jobs to end": (lambda: caller("GET", "/v1/jobs?order_by=finished"), 200),
+        "last 50 jobs to end": (lambda: caller("GET", "/v1/jobs?order_by=-finished"), 200),
+        "first 50 jobs with a word of all": (lambda: caller("GET", "/v1/jobs?text=job"), 200),
+        "jobs with a word of nobody": (lambda: caller("GET", "/v1/jobs?text=nobody"), 200),
     }
     return [(name, *await measured(call, status=status, num_calls=num_calls)) for name, (call, status) in calls.items()]
 

@@ -29,13 +29,13 @@ def compare(jobs: JobIds, url: Url = None, key: Key = None, as_json: AsJson = Fa
         print_json(found)
         return
     out = console()
-    for sheet in _sheets(found):
+    for sheet in sheets(found):
         out.print(sheet)
     if not found.differences:
         say(out, "the jobs ask for the same")
 
 
-def _sheets(found: Comparison) -> Iterator[Sheet]:
+def sheets(found: Comparison) -> Iterator[Sheet]:
     """Yield the jobs with a letter for each, the fields in which they differ, and their trials."""
     letters = dict(zip((job.id for job in found.jobs), ascii_uppercase, strict=False))
     named = Sheet("", "job", "state", "name", left=("", "job", "state", "name"))

@@ -305,7 +305,7 @@ def crossing_lines(found: Result) -> Iterator[str]:
         crossing = trial.crossing
         if crossing is None or len(found.job.spec.seeds) > 1:
             continue
-        goal = f"the loss at which {found.name(trial)} ended ({figures.loss(crossing.loss)})"
+        goal = f"the {found.report.metric} at which {found.name(trial)} ended ({figures.loss(crossing.value)})"
         if crossing.seconds is None:
             yield f"{first} did not reach {goal}"
         else:

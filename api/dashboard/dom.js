@@ -83,20 +83,23 @@ export function whenKept(make) {
 }
 
 // Columns: [heading, row => text or element, kind], kind one of "", "number", "name", "text"; `note` is told below its
-// row, `key` tells rows apart. A keyboard can scroll it.
-export function table(caption, columns, rows, { note = null, key = (_, at) => at } = {}) {
-  const heads = columns.map(([name, , kind]) => element("th", { scope: "col", class: kind, key: name }, name));
-  const cells = (row) => columns.map(([name, show, kind]) => element("td", { class: kind, key: name }, show(row)));
+// row, `key` tells rows apart. A keyboard can scroll it. On a narrow screen each row is a stack if `isStacked`: to a browser they
+// are no table then, but for the roles.
+export function table(caption, columns, rows, { note = null, key = (_, at) => at, isStacked = false } = {}) {
+  const as = (role, properties = {}) => (isStacked ? { ...properties, role } : properties);
+  const heads = columns.map(([name, , kind]) => element("th", as("columnheader", { scope: "col", class: kind, key: name }), name));
+  const cells = (row) => columns.map(([name, show, kind]) =>
+    element("td", as("cell", { class: kind, key: name, "data-heading": isStacked ? name : null }), show(row)));
   const body = rows.flatMap((row, at) => [
-    element("tr", { class: note && "noted", key: key(row, at) }, ...cells(row)),
+    element("tr", as("row", { class: note && "noted", key: key(row, at) }), ...cells(row)),
     ...(note ? [element("tr", { key: `note of ${key(row, at)}` },
       element("td", { class: "note", colspan: columns.length }, note(row)))] : []),
   ]);
   return element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
-    element("table", {},
+    element("table", as("table", { class: isStacked ? "stacked" : null }),
       element("caption", {}, element("span", {}, caption)),
-      element("thead", {}, element("tr", {}, ...heads)),
-      element("tbody", {}, ...body)));
+      element("thead", as("rowgroup"), element("tr", as("row"), ...heads)),
+      element("tbody", as("rowgroup"), ...body)));
 }
 
 export function badge(state) {

@@ -15,6 +15,7 @@ import { listen, paced } from "./live/live.js";
 
 // A page is called by its own parameter: "/?job=ID". Each has `refresh`, and `shows` for a job that changed, with
 // whether it has moved to another state, was edited, or is new or gone. `missed` tells one that changes may be lost to it.
+// `ages` says whether a page now shows what changes without an event, such as places in the queue and nodes of Ray.
 const PAGES = {
   job: jobPage,
   compare: comparePage,
@@ -27,6 +28,8 @@ const PAGES = {
 };
 
 const STATES = { connecting: "connecting …", live: "live", waiting: "reconnecting …", refused: "signed out" };
+
+const AGED_MS = 5000;
 
 const root = document.getElementById("page");
 const notice = document.getElementById("notice");
@@ -117,6 +120,7 @@ const leave = () => {
   again();
   location.reload();
 };
+setInterval(() => page?.ages?.() && ask(), AGED_MS);
 whenTurned(open);
 document.getElementById("sign-out").addEventListener("click", () => api.signOut().then(leave, leave));
 open();

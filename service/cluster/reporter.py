@@ -203,7 +203,10 @@ class Reporter:
             if answer.control in (Control.CANCEL, Control.FENCED):
                 stopped = Stopped(answer.control, f"told to {answer.control}")
             else:
-                self._asked, self._steers = answer.control, answer.steers
+                # A stop stays: a sample that was told to end at a rung may roll back to before it.
+                is_stopping = self._asked is Control.STOP and answer.control is Control.RUN
+                self._asked = Control.STOP if is_stopping else answer.control
+                self._steers = answer.steers
         except Stopped as told:
             stopped = told
         with self._changed:

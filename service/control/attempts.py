@@ -116,18 +116,19 @@ def keep(trial: TrialRow, step: int, bill: Bill) -> None:
 
 def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
     """Return where each of the job's trials goes on from, what it learns from past jobs, and what people say."""
-    priors, pruned = transfer.kept(session, job.id), sweeps.pruned_trials(session, job)
+    priors, pruned_at = transfer.kept(session, job.id), sweeps.pruned_trials(session, job)
+    trials = [(trial, resume_of(session, trial)) for trial in queries.trials(session, job.id)]
     return tuple(
         ResumePoint(
             trial_id=trial.id,
             finished=trial.outcome is not None,
-            resume=resume_of(session, trial),
+            resume=resume,
             prior=priors[trial.id],
             steers=steers.of_trial(session, job, trial.id),
             sample=None if trial.sample is None else Sample.model_validate(trial.sample),
-            pruned=trial.id in pruned,
+            pruned=sweeps.is_to_end(trial, pruned_at, resume),
         )
-        for trial in queries.trials(session, job.id)
+        for trial, resume in trials
     )
 
 

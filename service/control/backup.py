@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import fsspec
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import JSON, Column, MetaData, String, Text, cast, func, inspect, make_url, update
+from sqlalchemy import JSON, Column, MetaData, String, Table, Text, cast, func, inspect, make_url, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.control import database
@@ -206,10 +206,10 @@ def _move_urls(url: str, old: str, new: str) -> None:
         return
 
     def move(connection: Any) -> None:
-        found = MetaData()
-        found.reflect(connection)
-        for table in found.sorted_tables:
-            for column in table.columns:
+        found = inspect(connection)
+        for name in found.get_table_names():
+            columns = [Column(each["name"], each["type"]) for each in found.get_columns(name)]
+            for column in Table(name, MetaData(), *columns).columns:
                 if isinstance(column.type, JSON | String | Text):
                     connection.execute(_moving(column, old, new, is_typed=connection.dialect.name == "postgresql"))
 

@@ -89,8 +89,9 @@ class Ingest:
             return Control.FENCED
         asked = attempts.control(self.job)
         trial = self.session.get(TrialRow, stream) if asked is Control.RUN else None
-        is_pruned = trial is not None and sweeps.is_pruned(self.session, self.job, trial)
-        return Control.STOP if is_pruned else asked
+        if trial is None or trial.sample is None:
+            return asked
+        return Control.STOP if sweeps.is_to_end(trial, sweeps.pruned_trials(self.session, self.job)) else asked
 
     def _check(self, batch: Batch) -> None:
         known = set(self.session.scalars(select(TrialRow.id).where(TrialRow.job_id == self.job.id)))

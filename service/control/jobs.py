@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, delete as delete_from, insert, select
@@ -13,7 +14,7 @@ from search.past_jobs.prior import Prior
 from search.sweep.draw import designed
 from service.control import code, events, messages, rows, transfer
 from service.control.access import Principal, visible_project
-from service.control.models import IdempotencyRow, JobRow, LabelRow, RemovalRow, TrialRow
+from service.control.models import IdempotencyRow, JobRow, JobTextRow, LabelRow, RemovalRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
 from service.job.parts import MAX_LABELS
 from service.job.priority import Priority
@@ -52,6 +53,7 @@ _KNOWN = (
 )
 
 _JOBS, _LABELS, _TRIALS, _KEYS = insert(JobRow), insert(LabelRow), insert(TrialRow), insert(IdempotencyRow)
+_TEXTS = insert(JobTextRow)
 
 
 def add(
@@ -83,6 +85,7 @@ def add(
     job = _add_row(session, spec, source=source, by=by, now=now)
     labels = [{"job_id": job.id, "name": name, "value": value} for name, value in spec.labels.items()]
     rows.add(session, _LABELS, *labels)
+    rows.add(session, _TEXTS, {"job_id": job.id, "text": _text(job)})
     rows.add(session, _TRIALS, *_trial_rows(job.id, spec, priors))
     if key is not None:
         rows.add(session, _KEYS, {"owner": by.name, "key": key, "job_id": job.id, "created_at": now})
@@ -218,8 +221,15 @@ def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
         _prioritize(job, patch.priority or Priority.NORMAL)
     if (job.spec["labels"], job.notes, job.archived, job.priority) == before:
         return False
+    session.merge(JobTextRow(job_id=job.id, text=_text(job)))
     change(job)
     return True
+
+
+def _text(job: JobRow) -> str:
+    """Return what words are looked for in; a word has no space, so it is never found across two lines."""
+    labels: dict[str, str] = job.spec["labels"]
+    return "\n".join([job.name, job.notes, *chain.from_iterable(labels.items())]).lower()
 
 
 def _prioritize(job: JobRow, priority: Priority) -> None:

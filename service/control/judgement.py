@@ -11,6 +11,10 @@ from trainers.overload import explained
 #: The driver lives by its lease; in the other active states the deadline is shorter.
 _LEASED = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.STOPPING})
 _ENDED = frozenset({RayStatus.STOPPED, RayStatus.SUCCEEDED, RayStatus.FAILED, RayStatus.MISSING})
+_NO_ROOM = (
+    "there was no room for its workers within {patience_s:g} s (`workers.patience_s`): the cluster has become smaller "
+    "than it was when the attempt began"
+)
 _UNHEARD = "the driver sent no report; see `wiretune logs JOB`, and check WIRETUNE_API_URL"
 _SAID = {
     RayStatus.STOPPED: "its Ray Job was stopped from outside",
@@ -46,6 +50,7 @@ def judge(
     leases_count: bool,
     is_deaf: bool = False,
     overload: str | None = None,
+    no_room_s: float = 0.0,
 ) -> Verdict:
     """Return what to do about a job with an attempt.
 
@@ -56,14 +61,19 @@ def judge(
         leases_count: whether the service has been up for a whole lease, so that silence is the driver's own.
         is_deaf: whether Ray was told a lease ago to end the driver, and has not: its machine hangs, or is cut off.
         overload: of the machine that the driver is on, where it is known to be overloaded: what is late is not lost.
+        no_room_s: for how long the cluster has been too small for the attempt's workers.
     """
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
     is_starting = work.state is JobState.STARTING
     longer_s = work.spec.workers.start_timeout_s if is_starting and not is_silent else 0.0  # its workers' own
     is_overdue = _is_overdue(work, now=now - longer_s)
-    is_given_up = is_overdue or (is_silent and work.state in _LEASED)
+    patience_s = work.spec.workers.patience_s
+    is_homeless = is_starting and no_room_s > patience_s  # later its group says what it has lost
+    is_given_up = is_overdue or is_homeless or (is_silent and work.state in _LEASED)
     why = ""
-    if is_overdue:
+    if is_homeless:
+        why = _NO_ROOM.format(patience_s=patience_s)
+    elif is_overdue:
         why = explained(_UNHEARD if is_starting and is_silent else RULES[work.state].on_deadline, overload)
     elif is_given_up:
         why = f"the driver was silent for longer than its lease; {overload or 'its machine or its network failed'}"

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, exists, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, exists, func, literal_column, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from service.control.jobs import id_at
-from service.control.models import ChunkRow, JobRow, LabelRow, PointRow, TrialRow
+from service.control.models import ChunkRow, JobRow, JobTextRow, LabelRow, PointRow, TrialRow
 from service.control.progress import progress
 from service.control.queries import job_summary
 from service.errors import InvalidJob
@@ -25,8 +25,10 @@ from service.job.states import JobState
 from service.wire.views import JobOrder, JobPage, JobSummary
 
 MAX_PAGE = 500
+_NUM_FIRST = 1_000  # jobs whose texts are looked at one by one, in a millisecond
 _OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
-_NEVER = 1e18  # later than any moment: a job that is not over will have finished after all that are
+# Later than any moment: a job that is not over will have finished after all that are. The index has it to the letter.
+_NEVER: ColumnElement[float] = literal_column("1000000000000.0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,20 +71,47 @@ def page(
     matching = _matching(session, select(job_id), where, job_id, project=project)
     if where.archived is not None:
         matching = matching.where(_is_archived(where.archived, order))
-    query = _ordered(matching, order, job_id).limit(limit + 1)
+    query = _ordered(matching, order, job_id)
     if cursor is not None:
         query = query.where(_behind(_decode(cursor, order), order, job_id))
-    found = session.execute(query).all()
+    if words := (where.text or "").lower().split():
+        matching = matching.where(_has_words(job_id, words))
+        found = _with_words(session, query, words, order, job_id, num=limit + 1)
+    else:
+        found = session.execute(query.limit(limit + 1)).all()
     following = _encode(order, found[limit - 1]) if len(found) > limit else None
     total = session.scalar(select(func.count()).select_from(matching.subquery())) if count else None
     jobs = _summaries(session, [row[0] for row in found[:limit]], with_progress=with_progress)
     return JobPage(jobs=jobs, next_cursor=following, total=total)
 
 
+def _with_words(
+    session: Session, query: Select[Any], words: Sequence[str], order: JobOrder, job_id: Any, *, num: int
+) -> Sequence[Row[Any]]:
+    """Return the first `num` rows of `query` whose jobs have all of `words`.
+
+    Many jobs may have them: then the first rows are enough. If few have, a look through all texts finds those.
+    Slowest is a word that most jobs have and none of the first: SQLite then sorts all that have it.
+    """
+    first = query.limit(_NUM_FIRST).subquery()
+    its_id, *its_key = first.c
+    # A scalar, as PostgreSQL would make `exists` a join and look through all texts here already.
+    text = select(JobTextRow.text).where(JobTextRow.job_id == its_id).scalar_subquery()
+    have_all = select(first).where(*_are_in(text, words)).order_by(*_directed([*its_key, its_id], order))
+    rows = session.execute(have_all.limit(num)).all()
+    if len(rows) < num:
+        rows = session.execute(query.where(_has_words(job_id, words)).limit(num)).all()
+    return rows
+
+
 def _ordered(query: Select[Any], order: JobOrder, job_id: Any) -> Select[Any]:
     columns = [job_id] if order.field == "created" else [_key(order), job_id]
     query = query if order.field == "created" else query.add_columns(_key(order))
-    return query.order_by(*(column.desc() if order.is_down else column.asc() for column in columns))
+    return query.order_by(*_directed(columns, order))
+
+
+def _directed(columns: Sequence[Any], order: JobOrder) -> list[Any]:
+    return [column.desc() if order.is_down else column.asc() for column in columns]
 
 
 def _key(order: JobOrder) -> Any:
@@ -108,7 +137,6 @@ def _matching(
         name, value = where.labels[0]
         query = query.join(JobRow).where(LabelRow.name == name, LabelRow.value == value)
     conditions = [_has_label(job_id, *label) for label in where.labels[by_label:]]
-    conditions += [_has_word(job_id, word) for word in (where.text or "").split()]
     for column, wanted in (
         (JobRow.project, project),
         (JobRow.project, where.project),
@@ -140,11 +168,13 @@ def _has_label(job_id: Any, name: str, value: str) -> ColumnElement[bool]:
     return exists().where(label.job_id == job_id, label.name == name, label.value == value)
 
 
-def _has_word(job_id: Any, word: str) -> ColumnElement[bool]:
-    label = aliased(LabelRow)
-    in_label = or_(label.name.icontains(word, autoescape=True), label.value.icontains(word, autoescape=True))
-    in_job = (column.icontains(word, autoescape=True) for column in (JobRow.name, JobRow.notes))
-    return or_(*in_job, exists().where(label.job_id == job_id, in_label))
+def _has_words(job_id: Any, words: Sequence[str]) -> ColumnElement[bool]:
+    is_in: ColumnElement[bool] = job_id.in_(select(JobTextRow.job_id).where(*_are_in(JobTextRow.text, words)))
+    return is_in
+
+
+def _are_in(text: Any, words: Sequence[str]) -> list[ColumnElement[bool]]:
+    return [text.contains(word, autoescape=True) for word in words]
 
 
 def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:

@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Dialect, ForeignKey, Index, Integer, MetaData, String, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    UniqueConstraint,
+    text as sql,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -53,6 +64,7 @@ class JobRow(Base):
         Index("ix_jobs_project_id", "project", "id"),
         Index("ix_jobs_archived_id", "archived", "id"),
         Index("ix_jobs_name_id", "name", "id"),
+        Index("ix_jobs_finished_id", sql("coalesce(finished_at, 1000000000000.0)"), "id"),  # as in `listing`
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)  # sorts by age
@@ -96,6 +108,19 @@ class LabelRow(Base):
     job_id: Mapped[str] = _job_key(primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[str]
+
+
+class JobTextRow(Base):
+    """A job's text for searches: its name, notes and labels, a line for each, in lower case.
+
+    Rows of jobs are large; all of these are read in a few milliseconds.
+    """
+
+    __tablename__ = "job_texts"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+
+    job_id: Mapped[str] = _job_key(primary_key=True)
+    text: Mapped[str]
 
 
 class AttemptRow(Base):

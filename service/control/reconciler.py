@@ -34,6 +34,7 @@ from service.wire.queue import WaitKind, summary
 from trainers import overload
 
 _log = logging.getLogger(__name__)
+_GOING = (JobState.STARTING, JobState.RUNNING)
 _NUM_LOG_LINES = 5
 _JOIN_S = 60.0
 _NUM_EXPLAINED = 5  # reasons that a round writes: of ten thousand jobs that wait, the first are told first
@@ -68,6 +69,7 @@ class Reconciler:
         self._orphans = Orphans(store, self._cluster.running)
         self._webhooks = Webhooks(store, settings)
         self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission
+        self._no_room_since: dict[str, float] = {}  # the cluster is too small for the attempt, by submission
         self._clock = clock
         self._up_since = self._busy_at = clock()
         of_settings = settings.cluster_nodes
@@ -170,7 +172,7 @@ class Reconciler:
         for work in jobs:
             verdict = judge_alone(work, now=now, leases_count=self._leases_count(now))
             if verdict.action is Action.WAIT:
-                self._explain(work, reason)
+                self._hinder(work, reason)
             else:
                 self._end(work, verdict)
         waiting = sorted(self._in_time(backlog.waiting, now=now), key=lambda job: job.job_id)
@@ -194,6 +196,11 @@ class Reconciler:
         """Return whether the API and the database have been up for one full lease."""
         return now - max(self._up_since, self._store.failed_at) > self._settings.lease_s
 
+    def _hinder(self, work: Work, reason: str) -> None:
+        """Say what is in the way of a job that trains or is about to; one that is to pause or end says by whom."""
+        if work.state in _GOING:
+            self._explain(work, reason)
+
     def _explain(self, work: Work, reason: str) -> None:
         if work.reason != reason:
             self._store.explain(work.job_id, state=work.state, reason=reason)
@@ -201,12 +208,18 @@ class Reconciler:
     def _watch(self, ray: RayApi, jobs: Sequence[Work], *, now: float) -> None:
         watched = {work.submission_id for work in jobs}
         self._told_at = {driver: at for driver, at in self._told_at.items() if driver in watched}
+        too_large = [work.submission_id for work in jobs if work.submission_id and self._is_too_large(work)]
+        self._no_room_since = {driver: self._no_room_since.get(driver, now) for driver in too_large}
         for work in jobs:
             with log_fields(job=work.job_id, attempt=work.attempt):
                 try:
                     self._act(ray, work, self._judge(ray, work, now=now), now=now)
                 except Unavailable as error:
-                    self._explain(work, str(error))
+                    self._hinder(work, str(error))
+
+    def _is_too_large(self, work: Work) -> bool:
+        """Return whether the cluster, which has lost a machine since, cannot hold the attempt's workers."""
+        return work.shape is not None and self._nodes is not None and bool(conflicts(work.shape, self._nodes))
 
     def _judge(self, ray: RayApi, work: Work, *, now: float) -> Verdict:
         assert work.submission_id is not None
@@ -218,6 +231,7 @@ class Reconciler:
             leases_count=self._leases_count(now),
             is_deaf=now - self._told_at.get(work.submission_id, now) > self._settings.lease_s,
             overload=None if self._settings.ray_address else overload.here(),  # else drivers are elsewhere
+            no_room_s=now - self._no_room_since.get(work.submission_id, now),
         )
 
     def _act(self, ray: RayApi, work: Work, verdict: Verdict, *, now: float) -> None:
@@ -233,7 +247,7 @@ class Reconciler:
         elif verdict.action is Action.LOSE:
             tail = self.logs.tail(work.job_id, work.attempt, num_lines=_NUM_LOG_LINES)
             self._lose(work, f"{verdict.reason}\n{tail}" if tail else verdict.reason)
-        elif work.state in (JobState.STARTING, JobState.RUNNING):
+        elif work.state in _GOING:
             self._explain(work, "")  # what was in the way is over
 
     def _submit(self, ray: RayApi, work: Work) -> None:

@@ -51,7 +51,6 @@ def job_report(
     trials: Sequence[TrialView],
     curves: Sequence[Series],
     *,
-    measured: Sequence[Series],
     z_scores: Mapping[str, Sequence[float]],
     unsearched: Mapping[str, str | None],
     overfitted: Mapping[str, str | None],
@@ -62,8 +61,7 @@ def job_report(
     """Return the report out of what is known by trial.
 
     Args:
-        curves: the validation losses, all of their points.
-        measured: the same of the objective's metric, in the same order.
+        curves: the objective's metric in validations, all of its points.
         z_scores: how far each closed stage ended from its forecast.
         unsearched: why nothing was probed; None: something was.
         overfitted: a sentence on each trial that learned its training data by heart; None: it did not.
@@ -76,23 +74,25 @@ def job_report(
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     metric = job.spec.objective.metric
     direction = directions.get(metric, "min")
-    by_metric = {series.trial_id: series for series in measured}
     # A sample that ends at a rung would be the worst, and say nothing of where arms get to.
-    targets = _targets([trial for trial in trials if trial.sample is None], by_metric, direction)
+    targets = _targets([trial for trial in trials if trial.sample is None], by_trial, direction)
     drawn = {trial.arm: trial.sample.values for trial in trials if trial.sample and trial.sample.values}
     specs = {(each.arm, each.seed): each for each in job.spec.trials(drawn)}
     found = [
         _trial_report(
             trial,
-            by_trial[trial.trial_id],
             spec=specs[trial.arm, trial.seed],
             z_scores=z_scores[trial.trial_id],
             unsearched=unsearched[trial.trial_id],
             overfitted=overfitted[trial.trial_id],
             steered=(steered or {}).get(trial.trial_id, {}),
             target=targets.get(trial.seed),
-            reached_after=_reached_after(by_metric[trial.trial_id], targets.get(trial.seed), direction),
-            first=firsts.get(trial.seed) if _is_another_arm(trial, first) else None,
+            reached_after=_reached_after(by_trial[trial.trial_id], targets.get(trial.seed), direction),
+            crossed=crossing(
+                firsts[trial.seed], by_trial[trial.trial_id], metric, direction, loss=trial.validation_loss
+            )
+            if trial.seed in firsts and _is_another_arm(trial, first)
+            else None,
             prices=prices,
         )
         for trial in trials
@@ -145,7 +145,6 @@ def _reached_after(curve: Series, target: float | None, direction: Direction) ->
 
 def _trial_report(
     trial: TrialView,
-    curve: Series,
     *,
     spec: TrialSpec,
     z_scores: Sequence[float],
@@ -154,7 +153,7 @@ def _trial_report(
     steered: Mapping[str, Sequence[int]],
     target: float | None,
     reached_after: float | None,
-    first: Series | None,
+    crossed: Crossing | None,
     prices: Prices | None,
 ) -> TrialReport:
     bill, unsearched = trial.bill, unsearched if isinstance(spec.controller, RateRange) else None
@@ -176,7 +175,7 @@ def _trial_report(
         target_loss=target if spec.objective.metric == LOSS else None,
         seconds_to_target=reached_after,
         calibration=calibration(z_scores),
-        crossing=None if first is None else crossing(first, curve),
+        crossing=crossed,
         searching_budget=None
         if unsearched is None
         else searching_budget(spec, steps=bill.steps, seconds=bill.seconds_training, bytes_sent=bill.bytes_sent),
@@ -245,12 +244,24 @@ def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | 
     return min(ranked)[2] if ranked and has_finished else None
 
 
-def crossing(first: Series, other: Series) -> Crossing | None:
-    """Return when `first`, and when `other` itself, first got to the last value of `other`; None where it has none."""
+def crossing(first: Series, other: Series, metric: str, direction: Direction, *, loss: float | None) -> Crossing | None:
+    """Return when `first`, and when `other` itself, first got to the last value of `other`; None where it has none.
+
+    `loss` is the validation loss that `other` ended with.
+    """
     end = final(other)
     if end is None:
         return None
-    return Crossing(loss=end[1], seconds=reached(first, end[1]), other_seconds=reached(other, end[1]) or end[0])
+    seconds, value = end
+    loss = value if metric == LOSS else loss
+    if loss is None:
+        return None
+    return Crossing(
+        value=value,
+        loss=loss,
+        seconds=reached(first, value, direction),
+        other_seconds=reached(other, value, direction) or seconds,
+    )
 
 
 def final(series: Series) -> tuple[float, float] | None:

@@ -10,7 +10,6 @@ from service.control import events, points, queries, sweeps
 from service.control.comparison import common_metric, comparison
 from service.control.models import EventRow, TrialRow
 from service.control.report import job_report
-from service.job.parts import LOSS
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.views import Comparison, EventKind, JobReport, Prices, ScheduleView, Series, Snapshot
@@ -70,14 +69,11 @@ def version(session: Session, job_id: str) -> str:
 def report(session: Session, job_id: str, prices: Prices | None = None) -> JobReport:
     """Return what every trial and arm of the job came to."""
     found = queries.trials(session, job_id)
-    curves = [queries.series(session, trial, "validation_loss", max_points=sys.maxsize) for trial in found]
     job = queries.job_view(queries.require(session, job_id))
     z_scores = {trial.id: queries.z_scores(session, trial.id) for trial in found}
     reasons = {trial.id: queries.unsearched(session, trial.id) for trial in found}
     metric = job.spec.objective.metric
-    measured = curves
-    if metric != LOSS:
-        measured = [queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize) for trial in found]
+    curves = [queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize) for trial in found]
     steered = {trial.id: queries.steered(session, trial.id) for trial in found}
     overfitted = {trial.id: queries.overfitted(session, trial, metric) for trial in found}
     trials = [queries.trial_view(trial) for trial in found]
@@ -85,7 +81,6 @@ def report(session: Session, job_id: str, prices: Prices | None = None) -> JobRe
         job,
         trials,
         curves,
-        measured=measured,
         z_scores=z_scores,
         unsearched=reasons,
         overfitted=overfitted,

@@ -5,6 +5,7 @@ in which they were stored: a service or a driver that starts again comes to the 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -28,28 +29,46 @@ def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:
 
 def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached) -> None:
     """Store what a trial measured at a rung; one that comes to it again after a crash changes nothing."""
+    trial.step = max(trial.step, record.step)
     if session.scalar(select(RungRow.id).filter_by(trial_id=trial.id, rung=record.rung)) is not None:
         return
     session.add(RungRow(**record.model_dump(exclude={"kind"})))
     session.flush()  # ids are given in order of arrival
     told = record.model_dump(include={"trial_id", "rung", "step", "value"})
-    events.tell(trial, EventKind.RUNG, **told, kept=not is_pruned(session, job, trial))
+    events.tell(trial, EventKind.RUNG, **told, kept=trial.id not in pruned_trials(session, job))
 
 
-def is_pruned(session: Session, job: JobRow, trial: TrialRow) -> bool:
-    """Return whether the trial is a sample that was behind at a rung."""
-    return trial.sample is not None and trial.id in pruned_trials(session, job)
+class Pruned(NamedTuple):
+    """The end of a sample that was behind at a rung."""
+
+    rung: int
+    step: int
 
 
-def pruned_trials(session: Session, job: JobRow) -> dict[str, int]:
-    """Return, by trial, the rung at which each sample ends that was behind there."""
+def is_to_end(trial: TrialRow, pruned_at: Mapping[str, Pruned], resume: Mapping[str, Any] | None = None) -> bool:
+    """Return whether the trial was behind at a rung and has been there in this life, or in what it resumes.
+
+    A crash may have put it back before the rung. It then trains up to the rung again, and ends with the same weights.
+    """
+    at = pruned_at.get(trial.id)
+    if at is None:
+        return False
+    # Behind the rung, it may have rolled back to a step before it.
+    return trial.step >= at.step or (resume is not None and resume["progress"]["num_rungs"] > at.rung)
+
+
+def pruned_trials(session: Session, job: JobRow) -> dict[str, Pruned]:
+    """Return, by trial, where each sample ends that was behind at a rung."""
     if not job.spec.get("params"):
         return {}
     spec = JobSpec.model_validate(job.spec)
     trials = session.scalars(select(TrialRow).where(TrialRow.job_id == job.id)).all()
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     samples = {trial.id for trial in trials if trial.sample is not None}
-    return _pruned(spec, _marks(spec, rungs(session, job.id), directions), samples)
+    rows = rungs(session, job.id)
+    step_at = {(row.trial_id, row.rung): row.step for row in rows}
+    ended = _pruned(spec, _marks(spec, rows, directions), samples)
+    return {trial: Pruned(rung, step_at[trial, rung]) for trial, rung in ended.items()}
 
 
 def _pruned(spec: JobSpec, marks: Sequence[Mark], samples: set[str]) -> dict[str, int]:

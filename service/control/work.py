@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 
+from service.control import attempts
+from service.control.capacity import Shape
 from service.control.models import AttemptRow, JobRow
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -21,6 +23,7 @@ class Work:
     not_before: float
     deadline: float | None
     lease_expires: float | None
+    shape: Shape | None = None  # with the workers that the attempt was given; None: no attempt yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,13 @@ def work_of(job: JobRow, attempt: AttemptRow | None) -> Work:
         not_before=job.not_before,
         deadline=job.deadline,
         lease_expires=None if attempt is None else attempt.lease_expires,
+        shape=None if attempt is None else _shape(job, attempt),
     )
+
+
+def _shape(job: JobRow, attempt: AttemptRow) -> Shape:
+    shape = Shape.of_json(job.spec)
+    return shape._replace(num_workers=attempts.num_workers(job, attempt) or shape.num_workers, least=0)
 
 
 def attempt_of(row: AttemptRow) -> Attempt:

@@ -161,7 +161,7 @@ _LIMITS = {"": "jobs", "workers": "workers", "gpus": "GPUs", "running": "running
 
 
 def _named(place: QueuePlace) -> str:
-    job = f"job {place.behind} of project {place.behind_project}" if place.behind else "a job of another project"
+    job = f"{place.behind} of project {place.behind_project}" if place.behind else "a job of another project"
     return f"{job} (priority {place.behind_priority})"
 
 

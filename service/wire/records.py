@@ -186,7 +186,8 @@ class Bill(Record):
         default_factory=dict, description="averages that each worker missed, by its rank; none where none may be away"
     )
     steps_by_workers: dict[Count, Count] = Field(
-        default_factory=dict, description="all steps taken, probes' included, by how many workers took them"
+        default_factory=dict,
+        description="all steps taken, by how many workers took them; of probes that train alone each round's, by one",
     )
     by_option: dict[str, OptionBill] = Field(
         default_factory=dict, description="where exchanges or optimizers compete: each one's"

@@ -382,9 +382,10 @@ class Cost(View):
 
 
 class Crossing(View):
-    """The moment when the first arm reached the validation loss another ended at; seconds on each training clock."""
+    """The moment when the first arm was as good as another ended, by the objective; seconds on each training clock."""
 
-    loss: float
+    value: float = Field(description="of the objective's metric, at which the other ended")
+    loss: float = Field(description="the same where that metric is the loss; else the validation loss of the other")
     seconds: float | None = Field(description="null: never")
     other_seconds: float = Field(description="when the other first got there itself")
 

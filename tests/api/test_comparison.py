@@ -1,11 +1,16 @@
 """Several jobs side by side, over HTTP: what is told of them, and to whom."""
 
+import pytest
 from fastapi.testclient import TestClient
+from rich.console import Console
 
+from api.cli import comparison, report
+from api.client import Client
 from service.control.access import LOCAL, Principal
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, Role
+from service.wire.records import MetricPoints
 from tests.api.conftest import Reporting
 
 
@@ -24,6 +29,68 @@ def test_arms_are_held_to_the_target_that_all_jobs_have_in_common(http: TestClie
     tuned, dense, running, _ = (each["arm"] for each in found["arms"])
     assert tuned["seconds_to_target"]["mean"] < dense["seconds_to_target"]["mean"]
     assert running["seconds_to_target"] is None  # it has not finished
+
+
+ACCURACIES = {
+    "one": {"tuned": (0.2, 0.9, 0.7), "dense": (0.1, 0.4, 0.8)},
+    "two": {"tuned": (0.6, 0.7, 0.9), "dense": (0.1, 0.5, 0.65)},
+}
+
+
+@pytest.fixture
+def by_accuracy(store: Store, job: JobSpec) -> list[Reporting]:
+    """Two jobs that are over, of which the objective is an accuracy that was measured at 1, 2 and 3 s."""
+    objective, pair = job.objective.model_copy(update={"metric": "accuracy"}), []
+    for name, of_arm in ACCURACIES.items():
+        pair.append(each := Reporting(store, job.model_copy(update={"name": name, "objective": objective})))
+        for arm, values in of_arm.items():
+            each.start(arm)
+            each.post(
+                MetricPoints(
+                    trial_id=each.trial(arm), name="validation_accuracy", steps=(0, 1, 2), seconds=(1, 2, 3),
+                    values=values,
+                )
+            )  # fmt: skip
+            each.finish_trial(arm, rates=[0.1], density=None, loss=0.3)
+        each.finish()
+    return pair
+
+
+def test_jobs_are_timed_to_the_least_of_their_accuracies(http: TestClient, by_accuracy: list[Reporting]) -> None:
+    one, two = by_accuracy
+
+    found = http.get(f"/v1/jobs/{one.job_id}/comparison", params={"other": two.job_id}).json()
+
+    assert (found["metric"], found["target"], found["target_loss"]) == ("accuracy", 0.65, None)
+    assert [each["seconds_to_target"] for each in found["trials"]] == [2, 3, 2, 3]
+    assert [each["arm"]["seconds_to_target"]["mean"] for each in found["arms"]] == [2, 3, 2, 3]
+
+
+def test_a_job_of_an_accuracy_and_one_of_the_loss_are_timed_to_a_loss(
+    http: TestClient, store: Store, job: JobSpec, by_accuracy: list[Reporting]
+) -> None:
+    other = Reporting(store, job)
+    other.run_to_the_end()
+
+    path = f"/v1/jobs/{by_accuracy[0].job_id}/comparison"
+    found = http.get(path, params={"other": other.job_id}).json()
+
+    assert found["metric"] == "loss" and found["target"] == found["target_loss"] is not None
+
+
+def test_the_command_line_says_which_metric_jobs_and_arms_are_timed_to(
+    client: Client, by_accuracy: list[Reporting]
+) -> None:
+    one, two = by_accuracy
+    table = Console(width=160)
+
+    with table.capture() as capture:
+        for sheet in comparison.sheets(client.comparison(one.job_id, [two.job_id])):
+            table.print(sheet)
+    crossings = list(report.crossing_lines(report.result(client, client.job(two.job_id).view)))
+
+    assert "to accuracy 0.6500" in capture.get()
+    assert crossings == ["tuned reached the accuracy at which dense ended (0.6500) after 2.0 s instead of 3.0 s"]
 
 
 def test_a_job_that_one_may_not_see_cannot_be_put_beside_ones_own(

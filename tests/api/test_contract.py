@@ -201,6 +201,7 @@ def test_a_route_that_fails_at_the_end_of_a_range_alone_is_found(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3000)
 def test_tens_of_thousands_of_requests_in_all_phases_to_all_operations_break_nothing(requests: Requests) -> None:
     requests.send(PHASES, num_each=100)
 

@@ -169,6 +169,37 @@ after"""
     assert len(found["others"]) == 2
 
 
+def test_an_error_that_ray_brings_is_named_by_what_was_raised_and_one_that_python_ignores_is_none():
+    log = """Exception ignored in: <function WeakSet.__init__.<locals>._remove at 0x7f>
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/_weakrefset.py", line 39, in _remove
+SystemExit: 1
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/ray/worker.py", line 10, in get
+    raise value.as_instanceof_cause()
+ray.exceptions.RayTaskError(Hopeless): ray::ImplicitFunc.train() (pid=7)
+              ^^^^^^
+  File "/tmp/ray/session/_ray_pkg_1/model.py", line 30, in loss
+    raise ValueError("no labels")
+WorkerFailed: worker 0 failed: Traceback (most recent call last):
+  File "/tmp/ray/session/_ray_pkg_1/model.py", line 31, in loss
+    raise ValueError("no labels")
+ValueError: no labels
+
+The above exception was the direct cause of the following exception:
+
+ray::ImplicitFunc.train() (pid=7)
+  File "/srv/wiretune/service/cluster/tune_trial.py", line 75, in _run
+    raise Hopeless(str(refused)) from refused
+service.cluster.attempt.Hopeless: no labels
+after"""
+
+    _, cause, last = call("pages/job/traceback.js", "it.tracebacks(log)", log=log)
+
+    assert (cause["error"], [each["line"] for each in cause["own"]]) == ("ValueError: no labels", [31])
+    assert last["error"] == "service.cluster.attempt.Hopeless: no labels"
+
+
 def test_expected_improvement_is_what_a_normal_belief_says():
     posterior = {"mean": [0.0, 1.0, 1.0], "std": [1.0, 1.0, 0.0]}
 

@@ -1,21 +1,25 @@
 """The pages around a job's, in a real browser: the list, the form, keys, and who sees which button."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 
 from api.client import Client
+from api.http.app import create_app
 from api.http.openapi import EXAMPLE_JOB
 from service.control.access import LOCAL
 from service.control.listing import JobFilter
+from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.settings import Settings
 from service.wire.access import NewKey, Role
 from tests.api.browser import WRITE, Tab
-from tests.api.conftest import Reporting
+from tests.api.conftest import Reporting, serving
+from tests.service.fake_ray import FakeCluster, FakeRay
 
 pytestmark = pytest.mark.long
 
@@ -168,6 +172,35 @@ def test_a_change_renews_the_row_of_its_job_alone_and_asks_once_a_second(
     assert browser.complaints == []
 
 
+def test_why_a_job_waits_is_the_same_on_its_page_as_in_the_list_and_is_kept_up_to_date(
+    browser: Tab, store: Store, settings: Settings, key: str, add: Callable[..., str]
+) -> None:
+    cluster = FakeCluster(FakeRay(cpus=8))
+    reconciler = Reconciler(store, settings, api_url="http://127.0.0.1:8470", ray=cluster)
+    running, ahead, waiting = (add(name, workers={"count": 6}) for name in ("running", "ahead", "waiting"))
+    for _ in range(2):  # what one tick starts waits no more in the next
+        reconciler.tick(store._clock())
+    app = create_app(store, outlook=lambda: reconciler.outlook)
+    listed = "document.querySelector('tbody .why').textContent"  # the newest comes first
+    on_page = "document.querySelector('p.reason').textContent"
+    with serving(app) as url, Client(url, key) as client, closing(browser.beside()) as tab:
+        show(browser, client)
+        show(tab, client, f"?job={waiting}")
+        behind = f"2nd of 2; waits for 4 of 6 workers; behind {ahead} of project default (priority normal)"
+        assert browser.wait_for(listed) == tab.wait_for(on_page) == behind
+
+        store.cancel(ahead)
+        reconciler.tick(store._clock())
+        for each, shown in ((tab, on_page), (browser, listed)):
+            each.page.bring_to_front()  # what is behind does not ask
+            each.wait_for(f"{shown} === '1st of 1; waits for 4 of 6 workers'")
+
+        store.pause(waiting)
+        tab.page.bring_to_front()
+        tab.wait_for(f"document.querySelector('.badge').textContent === 'paused' && !{on_page}.includes('1st')")
+        assert store.job(running).state is JobState.STARTING
+
+
 def test_a_list_says_why_it_is_empty(browser: Tab, client: Client, add: Callable[..., str]) -> None:
     show(browser, client)
     assert "No jobs yet" in browser.value_of("document.querySelector('main').innerText")
@@ -282,7 +315,8 @@ def test_every_page_fits_a_narrow_screen_and_has_a_label_for_each_field(
     browser.show(width=360)
     show(browser, client, address)
 
-    assert browser.value_of("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.value_of("""[document.documentElement, ...document.querySelectorAll('.scroll')]
+        .every((each) => each.scrollWidth <= each.clientWidth)""")
     assert (
         browser.value_of("""[...document.querySelectorAll('main input, main select, main textarea')]
         .filter((each) => !each.labels?.length && !each.ariaLabel).map((each) => each.outerHTML)""")

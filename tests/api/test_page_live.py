@@ -253,6 +253,26 @@ def test_what_was_chosen_is_on_its_axis(browser, client, reporting):
     assert 10**low < 0.1 and 10**high > 20
 
 
+def test_a_job_without_a_number_shows_no_empty_chart_until_it_has_one(browser, client, reporting):
+    reporting.start("tuned")
+    show(browser, client, reporting.job_id, "digits over a slow link")
+    shown = "[...document.querySelectorAll('.panel h2')].filter((each) => each.checkVisibility())"
+    assert not {"Loss", "Bytes", "Learned schedule"} & {*browser.value_of(f"{shown}.map((each) => each.textContent)")}
+
+    reporting.stage("tuned", 0, rate=1.0, density=0.01)
+    browser.wait_for(f"{chart('Loss')} && {chart('Bytes')} && {SCHEDULE}")
+
+
+def test_densities_that_hardly_differ_are_no_cliff(browser, client, reporting):
+    reporting.start("tuned")
+    for stage, density in enumerate((0.01, 0.0102)):
+        reporting.stage("tuned", stage, rate=1.0, density=density)
+    show(browser, client, reporting.job_id, "digits over a slow link")
+
+    low, high = browser.wait_for(f"{SCHEDULE}._fullLayout.yaxis2.range")
+    assert high - low > 0.5 and 10**low < 0.01 < 10**high
+
+
 def test_options_that_competed_have_a_lane_each(browser, client, reporting):
     options = ["fp16", "local_sgd 16", "powersgd 4"]
     search(reporting, [2.0, 2.0, 2.0], chosen=2.0, rewards=[0.1, 0.2, 0.3], options=options)

@@ -99,6 +99,13 @@ console.log(JSON.stringify(held.map((value) => [value, yaml(value)])));"""
     assert sum(len(text.splitlines()) for _, text in held) < 2000  # what is as by default is not written
 
 
+def test_a_field_names_the_bound_that_binds():
+    seconds = {"schema": {"minimum": 0.01, "exclusiveMinimum": 0, "maximum": 100}, "options": []}
+    module = f'import {{ bounds }} from "{DASHBOARD.as_uri()}/pages/submit/schema.js";'
+
+    assert run(f"{module}\nconsole.log(JSON.stringify(bounds(given)));", given=seconds) == "at least 0.01, at most 100"
+
+
 def test_every_job_to_begin_with_is_one_that_the_service_takes(http):
     jobs = http.get("/openapi.json").json()["components"]["schemas"]["JobSpec"]["examples"]
 

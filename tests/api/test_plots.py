@@ -70,6 +70,18 @@ def test_without_a_browser_a_picture_is_refused_with_what_helps(
 
 
 @pytest.mark.long
+def test_a_file_of_a_job_that_waits_says_so(
+    browser: Tab, client: Client, store: Store, job: JobSpec, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.html"
+    file.write_text(plots.html(plots.plot(client, [store.add_job(job)[0].id])))
+    browser.open(file.as_uri())
+
+    assert "Waiting for its turn" in browser.wait_for("window.__ready && document.getElementById('page').innerText")
+    assert browser.complaints == []
+
+
+@pytest.mark.long
 def test_a_file_is_the_page_and_asks_for_nothing(
     browser: Tab, client: Client, hostile: Reporting, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from service.wire.records import MetricPoints
 from service.wire.views import TrialView
 from tests.api.conftest import Reporting
 from tests.api.test_routes import refused
+from tests.contract.reported import finished
 
 run_cli = CliRunner()
 Rows = set[tuple[object, ...]]
@@ -381,6 +382,17 @@ def test_a_schedule_can_go_to_standard_output(at: str, reporting: Reporting) -> 
     done = run_cli.invoke(main.app, ["export", reporting.job_id, "--out", "-"])
 
     assert json.loads(done.stdout)["num_steps"] == 200
+
+
+def test_a_run_without_a_schedule_says_whether_it_can_still_get_one(client: Client, reporting: Reporting) -> None:
+    reporting.start("tuned")
+    with pytest.raises(ApiError, match="yet: no stage is decided"):
+        client.schedule(reporting.job_id)
+
+    reporting.post(finished(reporting.trial("tuned"), schedule=()))
+
+    with pytest.raises(ApiError, match="it ended before a stage was kept"):
+        client.schedule(reporting.job_id)
 
 
 def test_a_training_series_does_not_pass_for_the_metric_of_its_name(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import httpx2
 import pytest
 import yaml
@@ -282,6 +283,22 @@ def test_an_unchanged_job_is_not_sent_again(http: TestClient) -> None:
 
     assert unchanged.status_code == 304 and not unchanged.content
     assert changed.status_code == 200 and changed.headers["etag"] != etag
+
+
+def test_an_unchanged_job_is_looked_up_in_two_turns_of_a_thread(
+    http: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = http.post("/v1/jobs", json=EXAMPLE_JOB).headers["Location"]
+    etag, run, turns = http.get(path).headers["ETag"], anyio.to_thread.run_sync, []
+
+    async def counted(function: Any, *arguments: Any, **named: Any) -> Any:
+        turns.append(function)
+        return await run(function, *arguments, **named)
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", counted)
+
+    assert http.get(path, headers={"If-None-Match": etag}).status_code == 304
+    assert len(turns) == 2  # for the key, and for the version: each costs 0.1 ms of processor
 
 
 def test_a_job_that_is_over_cannot_be_cancelled(http: TestClient) -> None:

@@ -154,6 +154,15 @@ def test_a_cancel_ends_the_run_at_its_next_report(api: Api, start: Callable[...,
     assert stopped.value.control is Control.CANCEL
 
 
+def test_a_stop_stays_where_the_next_answer_says_to_run(api: Api, start: Callable[..., Reporter]) -> None:
+    reporter = start()
+    for step, control in enumerate((Control.STOP, Control.RUN)):
+        api.control = control
+        reporter.flush(_point(step))
+
+    assert reporter.asked() is Control.STOP
+
+
 @pytest.mark.parametrize("control", [Control.PAUSE, Control.STOP])
 def test_a_pause_or_a_stop_is_heard_and_leaves_time_to_report(
     api: Api, start: Callable[..., Reporter], control: Control

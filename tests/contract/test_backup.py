@@ -10,11 +10,13 @@ from typer.testing import CliRunner
 
 from api.cli import main
 from service.control import backup
+from service.control.listing import JobFilter
 from service.control.processes import wait_until
 from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings
 from service.wire.records import Bill
+from service.wire.views import JobEdit
 from tests.contract.conftest import Driver, only
 from tests.patience import PATIENCE_S
 
@@ -41,6 +43,7 @@ def test_a_job_of_a_live_service_goes_on_from_its_checkpoint_in_a_fresh_place(
     store: Store, settings: Settings, driver: Driver, elsewhere: Settings, tmp_path: Path, spec
 ) -> None:
     url = checkpointed(driver, settings)
+    store.edit(driver.job_id, JobEdit(notes="the precious one"))
     stop, acknowledged = threading.Event(), []
 
     def submit() -> None:
@@ -61,6 +64,7 @@ def test_a_job_of_a_live_service_goes_on_from_its_checkpoint_in_a_fresh_place(
     restored = Store.open(elsewhere)
     try:
         assert before and before <= {each.job_id for each in restored.backlog().waiting}
+        assert [each.id for each in restored.jobs(JobFilter(text="precious")).jobs] == [driver.job_id]
         assert restored.token(driver.job_id, 1) == store.token(driver.job_id, 1)
         restored.lose_attempt(driver.job_id, 1, reason="its cluster is gone")
         restored.begin_attempt(driver.job_id)

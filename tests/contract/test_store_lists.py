@@ -3,9 +3,11 @@
 from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import func, select
 
 from service.control.access import Principal
 from service.control.listing import JobFilter
+from service.control.models import JobTextRow
 from service.errors import InvalidJob
 from service.job.states import JobState
 from service.wire.access import Role
@@ -54,6 +56,7 @@ def test_of_several_states_a_job_has_one(store, job_in):
         ("paper", ["another", "noted"]),  # a label's name, and a note
         ("vision", ["another"]),  # a label's value
         ("100%", ["noted"]),
+        ("äRGER", ["noted"]),
         ("1_0", []),
         ("slow vision", []),
         ("\0", []),
@@ -61,10 +64,28 @@ def test_of_several_states_a_job_has_one(store, job_in):
 )
 def test_words_are_looked_for_in_name_notes_and_labels_and_all_are_found(store, make, text, names):
     make("digits over a slow link")
-    store.edit(make("noted"), JobEdit(notes="The one for the Paper: 100%"))
+    store.edit(make("noted"), JobEdit(notes="The one for the Paper: 100% Ärger"))
     make("another", paper="vision")
 
     assert [job.name for job in store.jobs(JobFilter(text=text)).jobs] == names
+
+
+def test_words_that_an_edit_took_away_are_found_no_more(store, make):
+    job_id = make("x", team="red")
+    store.edit(job_id, JobEdit(notes="hard", labels={"team": "blue"}))
+    store.edit(job_id, JobEdit(notes=None))
+
+    assert [ids(store, JobFilter(text=text)) for text in ("red", "hard", "blue x")] == [[], [], [job_id]]
+
+
+def test_a_deleted_job_leaves_no_words(store, make):
+    job_id = make("x")
+    store.cancel(job_id)
+
+    store.delete(job_id)
+
+    with store._reading() as session:
+        assert session.scalar(select(func.count()).select_from(JobTextRow)) == 0
 
 
 def test_a_job_is_found_by_its_owner_and_its_project_where_the_caller_sees_it(store, make):

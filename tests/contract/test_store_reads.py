@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event, insert, text
 
 from service.control.listing import JobFilter
-from service.control.models import JobRow, LabelRow
+from service.control.models import JobRow, JobTextRow, LabelRow
 from service.job import spec as job_spec
 from service.wire.views import JobOrder
 
@@ -43,6 +43,7 @@ def many(store, spec):
     with store._engine.begin() as connection:
         connection.execute(insert(JobRow), jobs)
         connection.execute(insert(LabelRow), labels)
+        connection.execute(insert(JobTextRow), [{"job_id": each["id"], "text": each["name"]} for each in jobs])
         if connection.dialect.name == "postgresql":  # as its daemon does; on SQLite nobody does
             connection.execute(text("ANALYZE"))
     return store
@@ -70,7 +71,9 @@ def test_a_page_of_jobs_is_read_from_an_index_and_nothing_is_sorted(many, labels
         assert "ix_job_labels_name_value" in plan and "SCAN jobs" not in plan, plan
 
 
-@pytest.mark.parametrize("order", [JobOrder.NAME, JobOrder.NAME_DOWN, JobOrder.STATE])
+@pytest.mark.parametrize(
+    "order", [JobOrder.NAME, JobOrder.NAME_DOWN, JobOrder.STATE, JobOrder.FINISHED, JobOrder.FINISHED_DOWN]
+)
 @pytest.mark.parametrize("archived", [False, None])
 def test_a_page_in_the_order_of_an_index_is_not_sorted(many, order, archived):
     where = JobFilter(archived=archived)
@@ -80,6 +83,44 @@ def test_a_page_in_the_order_of_an_index_is_not_sorted(many, order, archived):
 
     plan = plan_of(many, seen)
     assert f"ix_jobs_{order.field}_id" in plan and "Sort" not in plan and "TEMP B-TREE" not in plan, plan
+
+
+def test_words_are_looked_for_in_rows_of_text_and_not_in_jobs(many):
+    where = JobFilter(text="nobody has this")
+    with statements(many) as seen:
+        page = many.jobs(where)
+
+    plan = plan_of(many, seen)
+    assert page.jobs == () and "job_texts" in plan, plan
+    assert "Seq Scan on jobs" not in plan and "SCAN jobs" not in plan and "job_labels" not in plan, plan
+
+
+def test_a_word_that_every_job_has_is_looked_for_in_the_first_of_them_alone(many):
+    with statements(many) as seen:
+        found = [many.jobs(JobFilter(text="name of", labels=labels), limit=20) for labels in ([], [ODD])]
+
+    assert [len(page.jobs) for page in found] == [20, 20]
+    assert [statement for statement, _ in seen if "IN (SELECT job_texts" in statement] == []
+
+
+@pytest.mark.parametrize("order", [JobOrder.CREATED_DOWN, JobOrder.NAME])
+def test_words_are_found_in_the_same_order_wherever_the_jobs_are(many, order):
+    every = [job.id for job in pages(many, JobFilter(), order)]
+
+    found = [job.id for job in pages(many, JobFilter(text="NAME 07"), order)]
+
+    assert found == [each for each in every if "07" in each]
+    assert len(found) > 100 and not set(found) <= set(every[:1_000])
+
+
+def pages(store, where, order):
+    """Yield the jobs of all pages."""
+    cursor = None
+    while True:
+        page = store.jobs(where, order=order, limit=400, cursor=cursor)
+        yield from page.jobs
+        if (cursor := page.next_cursor) is None:
+            return
 
 
 def test_a_job_is_found_by_its_name_without_reading_the_others(many):

@@ -91,6 +91,44 @@ def test_a_rung_that_is_told_again_after_a_crash_changes_nothing(store: Store, s
     assert [(each.arm, each.value) for each in after.ranking] == [(each.arm, each.value) for each in before.ranking]
 
 
+def test_a_sample_that_a_crash_puts_back_before_its_last_rung_trains_up_to_it_again(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept())
+    _, first, second, *_ = ids(store, job_id)
+    for trial, value in ((first, 0.5), (second, 0.7)):
+        start(driver, trial)
+        driver.send(rung(trial, 0, value), stream=trial)
+
+    store.lose_attempt(job_id, 1, reason="lost")  # `second` was told to end, and has not kept a checkpoint
+    again = begin(job_id)
+    start(again, second)
+
+    assert not any(point.pruned for point in store.brief(job_id, 2).trials)
+    assert again.send(stream=second).control is Control.RUN
+    assert again.send(rung(second, 0, 0.7), stream=second).control is Control.STOP
+    assert [point.trial_id for point in store.brief(job_id, 2).trials if point.pruned] == [second]
+
+
+def test_a_sample_that_rolled_back_behind_its_last_rung_ends_there_after_a_crash(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept())
+    _, first, second, *_ = ids(store, job_id)
+    driver.trial_id = second
+    for trial in (first, second):
+        start(driver, trial)
+    driver.send(rung(first, 0, 0.5), stream=first)
+    driver.decide(0, first_step=0)
+    driver.send(rung(second, 0, 0.7), stream=second)
+    driver.close(0, step=0, num_steps=0, bill=Bill(), resume={"progress": {"num_rungs": 1}})
+
+    store.lose_attempt(job_id, 1, reason="lost")
+    begin(job_id)
+
+    assert [point.trial_id for point in store.brief(job_id, 2).trials if point.pruned] == [second]
+
+
 def test_the_report_ranks_what_got_further_first_and_names_front_rungs_and_what_was_saved(
     store: Store, swept: Any, begin: Any
 ) -> None:

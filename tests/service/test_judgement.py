@@ -98,6 +98,20 @@ def test_only_a_driver_that_was_never_heard_is_given_up_before_its_workers_time_
     assert verdict.action is action and ("WIRETUNE_API_URL" in verdict.reason) is (action is Action.STOP)
 
 
+def test_a_starting_driver_without_room_for_its_workers_is_stopped_after_their_patience():
+    starting = work(S.STARTING, deadline=NOW + 900)
+    patience_s = starting.spec.workers.patience_s
+
+    early, late = (
+        judge(starting, R.RUNNING, now=NOW, leases_count=True, no_room_s=patience_s + more) for more in (-1, 1)
+    )
+
+    assert early.action is Action.WAIT
+    assert late.action is Action.STOP and "workers.patience_s" in late.reason
+    running = judge(work(S.RUNNING), R.RUNNING, now=NOW, leases_count=True, no_room_s=patience_s + 1)
+    assert running.action is Action.WAIT  # its workers find that out
+
+
 @pytest.mark.parametrize("late", [{"lease_expires": NOW - 1}, {"deadline": NOW - 1}])
 def test_an_overloaded_machine_is_the_cause_of_what_is_late(late):
     verdict = judge(

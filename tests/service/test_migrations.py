@@ -11,11 +11,13 @@ from sqlalchemy import Engine, inspect, select
 
 from service.control import keys
 from service.control.database import connect, migrate
-from service.control.models import Base, PointRow, TrialRow
+from service.control.models import Base, JobTextRow, PointRow, TrialRow
 from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings
 
+# SQLite does not tell what an index of an expression is of; `tests/contract/test_store_reads.py` shows that it is used.
+pytestmark = pytest.mark.filterwarnings("ignore:.*expression-based index")
 OPEN = """
 import sys
 from pathlib import Path
@@ -169,3 +171,19 @@ def test_old_keys_become_admins_old_jobs_the_first_keys_and_their_idempotency_ke
 
     with engine.connect() as connection:
         assert connection.exec_driver_sql("select name, created_at from api_keys").all() == [("first", 7.0)]
+
+
+def test_words_are_found_in_jobs_of_an_older_schema(engine):
+    migrate(engine, revision="0017")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "insert into jobs (id, name, state, reason, spec, attempt, version, created_at, not_before, notes) "
+            "values ('job-1', 'An Old One', 'succeeded', '', '{}', 1, 1, 0, 0, 'Ärger')"
+        )
+        connection.exec_driver_sql("insert into job_labels (job_id, name, value) values ('job-1', 'team', 'Red')")
+
+    migrate(engine)
+
+    with engine.connect() as connection:
+        (text,) = connection.execute(select(JobTextRow.text)).scalars()
+    assert sorted(text.split("\n")) == ["an old one", "red", "team", "ärger"]

@@ -78,6 +78,26 @@ def start(store, job_id, number=1):
     report(store, job_id, number, 1, started)
 
 
+def test_an_attempt_whose_machine_leaves_before_its_workers_start_makes_room_for_one_with_fewer(store, cluster, tick):
+    workers = {"count": 2, "min": 1, "patience_s": 5}
+    body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "workers": workers}
+    job_id = store.add_job(JobSpec.model_validate(body))[0].id
+    tick()
+
+    cluster.ray.cpus = 1  # the other machine is gone, and Ray says so only now
+    tick()
+    tick(4)
+    assert (cluster.ray.stopped, store.attempts(job_id)[-1].workers) == ([], 2)
+    tick(2)
+    tick()
+    tick(5)
+
+    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+    first, second = store.attempts(job_id)
+    assert "workers.patience_s" in first.reason
+    assert (second.workers, store.job(job_id).state) == (1, JobState.STARTING)
+
+
 def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, cluster, tick, add):
     job_id = add()
 
@@ -256,6 +276,20 @@ def test_without_ray_jobs_wait_and_say_why(store, cluster, tick, add):
 
     assert (waiting.state, waiting.reason) == (JobState.QUEUED, "Ray at http://ray:8265 does not answer")
     assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.STARTING, "")
+
+
+def test_a_job_that_was_paused_says_by_whom_though_ray_was_away_meanwhile(store, cluster, tick, add):
+    job_id = add()
+    tick()
+    start(store, job_id)
+    store.pause(job_id)
+    cluster.failure = "away"
+    tick()
+    cluster.failure = None
+    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
+    tick()
+
+    assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.PAUSED, "paused by the user")
 
 
 def test_a_running_job_outlives_a_silent_ray_as_long_as_it_reports(store, cluster, tick, add):

@@ -45,14 +45,25 @@ def series(*points: tuple[float, float | None]) -> Series:
 def test_a_crossing_is_the_first_time_of_each_at_or_below_the_others_last_loss(
     first: Series, other: Series, expected: tuple[float, float | None, float]
 ) -> None:
-    found = report.crossing(first, other)
+    found = report.crossing(first, other, "loss", "min", loss=9.0)
 
     assert found is not None
-    assert (found.loss, found.seconds, found.other_seconds) == expected
+    assert (found.value, found.seconds, found.other_seconds) == expected
+    assert found.loss == found.value
+
+
+def test_a_crossing_of_a_metric_that_grows_is_the_first_time_at_or_above_it() -> None:
+    first, other = series((1, 0.1), (2, 0.6), (3, 0.8)), series((4, 0.2), (8, 0.5))
+
+    found = report.crossing(first, other, "accuracy", "max", loss=0.7)
+
+    assert found is not None
+    assert (found.value, found.loss, found.seconds, found.other_seconds) == (0.5, 0.7, 2, 8)
 
 
 def test_there_is_no_crossing_with_what_was_never_measured() -> None:
-    assert report.crossing(series((1, 0.9)), series((4, None))) is None
+    assert report.crossing(series((1, 0.9)), series((4, None)), "loss", "min", loss=0.7) is None
+    assert report.crossing(series((1, 0.9)), series((4, 0.8)), "accuracy", "max", loss=None) is None
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 30, 99])
@@ -98,28 +109,24 @@ def made(
     *trials: TrialView,
     curves: dict[str, list[float | None]],
     metric: str = "loss",
-    measured: dict[str, list[float | None]] | None = None,
 ) -> report.JobReport:
-    """The report of `trials` whose losses, and whose objective's metric, were measured a second apart."""
+    """The report of `trials` whose objective's metric was measured a second apart."""
     spec = JOB.model_copy(update={"objective": JOB.objective.model_copy(update={"metric": metric})})
     job = JobView(
         id="job-1", name="n", state=JobState.RUNNING, created_at=MOMENT, started_at=MOMENT, finished_at=None,
         version=1, verbs=(), labels={}, spec=spec,
     )  # fmt: skip
-    found, other = (
-        [
-            series(*((float(second), value) for second, value in enumerate(values[each.trial_id])))
-            .model_copy(update={"trial_id": each.trial_id, "arm": each.arm, "seed": each.seed})
-            for each in trials
-        ]
-        for values in (curves, measured or curves)
-    )  # fmt: skip
+    found = [
+        series(*((float(second), value) for second, value in enumerate(curves[each.trial_id]))).model_copy(
+            update={"trial_id": each.trial_id, "arm": each.arm, "seed": each.seed}
+        )
+        for each in trials
+    ]
     ids = [each.trial_id for each in trials]
     return report.job_report(
         job,
         trials,
         found,
-        measured=other,
         z_scores=dict.fromkeys(ids, ()),
         unsearched=dict.fromkeys(ids),
         overfitted=dict.fromkeys(ids),
@@ -144,17 +151,19 @@ def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:
     assert tuned is not None and tuned.mean == pytest.approx(4 / 3)
 
 
-def test_the_target_is_of_the_objectives_metric_in_its_direction() -> None:
-    trials = [trial("tuned", 0, 0.0), trial("dense", 0, 0.0)]
-    losses: dict[str, list[float | None]] = {"tuned.0": [0.9, 0.1, 0.5], "dense.0": [0.9, 0.8, 0.7]}
+def test_target_and_crossing_are_of_the_objectives_metric_in_its_direction() -> None:
+    trials = [trial("tuned", 0, 0.1), trial("dense", 0, 0.7)]
     accuracies: dict[str, list[float | None]] = {"tuned.0": [0.1, 0.95, 0.9], "dense.0": [0.1, 0.5, 0.8]}
 
-    found = made(*trials, curves=losses, metric="accuracy", measured=accuracies)
+    found = made(*trials, curves=accuracies, metric="accuracy")
 
     assert [(each.target, each.target_loss, each.seconds_to_target) for each in found.trials] == [
         (0.8, None, 1),
         (0.8, None, 2),
     ]
+    crossing = found.trials[1].crossing
+    assert crossing is not None
+    assert (crossing.value, crossing.loss, crossing.seconds, crossing.other_seconds) == (0.8, 0.7, 1, 2)
 
 
 def test_where_a_diverged_trial_ended_is_no_target_and_no_crossing() -> None:

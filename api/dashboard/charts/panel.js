@@ -168,5 +168,16 @@ function themed(layout) {
     uirevision: "keep",
     ...layout,
     ...axes,
+    shapes: [...(layout.shapes ?? []), ...Object.entries(axes).flatMap(spanned)],
   };
+}
+
+// plotly takes what an axis is to `include` below 1 for no number where the axis is logarithmic: a line that nobody sees
+// has it reach as far.
+function spanned([name, { type, autorangeoptions }]) {
+  if (type !== "log" || !autorangeoptions) return [];
+  const [own, other] = name.startsWith("x") ? ["x", "y"] : ["y", "x"];
+  const [low, high] = autorangeoptions.include;
+  return [{ type: "line", line: { width: 0 }, opacity: 0, [`${own}ref`]: name.replace("axis", ""), [`${own}0`]: low, [`${own}1`]: high,
+    [`${other}ref`]: "paper", [`${other}0`]: 0, [`${other}1`]: 0 }];
 }

@@ -33,7 +33,7 @@ export function auditPage(root, _, asked) {
       element("input", { id: `audit-${name}`, value: filter[name], autocomplete: "off", list: name === "action" ? "actions" : null,
         oninput: ({ currentTarget }) => narrow(name, currentTarget.value.trim(), true) })));
     const outcome = element("select", { id: "audit-outcome", onchange: ({ currentTarget }) => narrow("outcome", currentTarget.value) },
-      ...[["", "done and refused"], ["done", "done"], ["refused", "refused by the role"]].map(([value, label]) =>
+      ...[["", "any"], ["done", "done"], ["refused", "refused"]].map(([value, label]) =>
         element("option", { value, selected: value === (filter.outcome ?? "") ? "" : null }, label)));
     return element("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, ...inputs,
       element("div", {}, element("label", { for: "audit-outcome" }, "Outcome"), outcome), element("datalist", { id: "actions" }));
@@ -65,12 +65,12 @@ function entryTable(entries) {
   const target = ({ target: id }) => (id.startsWith("job-") ? element("a", { href: `/?job=${encodeURIComponent(id)}` }, element("code", {}, id))
     : element("code", {}, id));
   return table("Newest first", [
-    ["when", ({ at }) => element("span", { class: "moment" }, moment(at)), ""],
+    ["when", ({ at }) => element("span", { class: "moment" }, moment(at)), "name"],
     ["who", ({ name }) => name, ""],
     ["what", ({ action }) => action, ""],
     ["to", target, ""],
     ["outcome", ({ outcome }) => element("span", { class: outcome === "done" ? "" : "refused" }, outcome), ""],
     ["key", ({ key }) => (key ? element("code", {}, key) : "–"), ""],
     ["from", ({ address }) => address || "this machine", ""],
-  ], entries, { key: ({ id }) => id });
+  ], entries, { key: ({ id }) => id, isStacked: true });
 }

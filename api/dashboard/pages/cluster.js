@@ -5,28 +5,24 @@ import { element, empty, patch, since, table } from "../dom.js";
 import { number, share } from "../units.js";
 
 const ON_A_PAGE = 100;
-const LOOK_EVERY_MS = 5000; // Ray tells of no changes
 
 export function clusterPage(root) {
-  const facts = element("div", {}, empty("loading …"));
+  const facts = element("div", {}, element("h1", {}, "Cluster"), empty("loading …"));
   const nodes = element("section", { class: "panel spaced" });
   const queue = element("section", { class: "panel spaced" });
-  root.replaceChildren(element("h1", {}, "Cluster"), facts, nodes, queue);
+  root.replaceChildren(facts, nodes, queue);
   document.title = "Cluster – Wiretune";
-  let timer = 0;
 
   async function refresh() {
-    clearTimeout(timer);
     const [found, line] = await Promise.all([api.cluster(), api.queue(ON_A_PAGE)]);
     const ids = line.entries.map((entry) => entry.job_id);
     const { jobs } = ids.length ? await api.jobs({ id: ids, limit: ON_A_PAGE }) : { jobs: [] };
     patch(facts, ...summary(found));
     patch(nodes, element("h2", {}, "Nodes"), found.nodes.length ? nodeTable(found.nodes) : empty("No node is known now."));
     patch(queue, element("h2", {}, "Queue"), ...queued(line, new Map(jobs.map((job) => [job.id, job.name]))));
-    timer = setTimeout(() => document.hidden || !facts.isConnected || refresh().catch(() => {}), LOOK_EVERY_MS);
   }
 
-  return { refresh, shows: (_, hasMoved) => hasMoved };
+  return { refresh, shows: (_, hasMoved) => hasMoved, ages: () => true };
 }
 
 const sum = (each, field) => each.reduce((total, one) => total + one[field], 0);
@@ -38,7 +34,7 @@ function summary({ embedded, reachable, reason, version, ray_version, nodes }) {
     ["processors", taken("cpus")], ...(sum(nodes, "gpus") ? [["GPUs", taken("gpus")]] : []), ["workers", String(sum(placed, "workers"))]];
   const facts = [...(reachable ? known : []), ["Wiretune", version]];
   return [
-    element("div", { class: "title" }, element("span", { class: `badge ${reachable ? "succeeded" : "queued"}` }, reachable ? "Ray answers" : "no Ray")),
+    element("div", { class: "title" }, element("h1", {}, "Cluster"), element("span", { class: `badge ${reachable ? "succeeded" : "queued"}` }, reachable ? "Ray answers" : "no Ray")),
     reason ? element("p", { class: "reason" }, reason) : null,
     element("ul", { class: "facts" }, ...facts.map(([name, value]) =>
       element("li", { key: name }, element("span", { class: "quiet" }, `${name} `), element("b", {}, value)))),
@@ -53,8 +49,8 @@ function nodeTable(nodes) {
     ["address", ({ address }) => element("code", {}, address), ""],
     ["processors", (node) => element("div", {}, ...used("cpus")(node)), "number"],
     ["GPUs", (node) => element("div", {}, ...(node.gpus ? used("gpus")(node) : ["–"])), "number"],
-    ["runs", (node) => workers(node.placements), "name"],
-  ], nodes, { key: (node) => node.id });
+    ["runs", (node) => workers(node.placements), "text"],
+  ], nodes, { key: (node) => node.id, isStacked: true });
 }
 
 function meter(value, max) {
@@ -82,7 +78,7 @@ function queued(queue, names) {
       ["why", ({ place }) => place.sentence, "text"],
       ["owner", ({ owner, project }) => `${owner} · ${project}`, ""],
       ["queued", ({ queued_at }) => since(queued_at), ""],
-    ], queue.entries, { key: ({ job_id }) => job_id }) : empty("Nobody waits."),
+    ], queue.entries, { key: ({ job_id }) => job_id, isStacked: true }) : empty("Nobody waits."),
     queue.projects.length ? table("Projects by what they have, for their weight", [
       ["project", ({ project }) => project, "name"],
       ["weight", ({ weight }) => number(weight), "number"],
@@ -91,6 +87,6 @@ function queued(queue, names) {
       ["workers", ({ workers: count }) => String(count), "number"],
       ["share now", ({ share: now }) => share(now), "number"],
       ["share lately", ({ recent }) => share(recent), "number"],
-    ], queue.projects, { key: ({ project }) => project }) : null,
+    ], queue.projects, { key: ({ project }) => project, isStacked: true }) : null,
   ];
 }

@@ -47,7 +47,7 @@ export function keysPage(root) {
       ["created", (key) => element("span", {}, since(key.created_at), ` by ${key.created_by}`), ""],
       ["id", ({ id }) => element("code", {}, id), ""],
       ["change", (key) => (stateOf(key) === "valid" ? actions(key) : ""), ""],
-    ], found, { key: ({ id }) => id });
+    ], found, { key: ({ id }) => id, isStacked: true });
   }
 
   // Whoever sees a key may end it: his own, or as an admin any.

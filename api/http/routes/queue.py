@@ -19,8 +19,8 @@ FindOutlook = Callable[[], Outlook]
 _Name = Annotated[QuotaName, Path(description="an owner or a project; `*`: everyone without a quota of his own")]
 
 
-def outlook_of(request: Request) -> Outlook:
-    """Return the queue as the reconciler of this process last decided it."""
+async def outlook_of(request: Request) -> Outlook:
+    """Return the queue as the reconciler of this process last decided it. Async, as it waits for nothing."""
     find: FindOutlook = request.app.state.outlook
     return find()
 

@@ -21,9 +21,11 @@ export function curves(id, { held: choice, choose }, fetchSent) {
   let detail = null; // {range, series}: more points of a part of the axis
   let timer = null;
 
-  const drawLoss = whenChanged((given, place, finer, wanted) =>
-    loss.draw(() => lossChart({ training: finerOf(given.series, "loss", finer), validation: finerOf(given.series, "validation_loss", finer),
-      trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), place, choice: JSON.parse(wanted) })));
+  const drawLoss = whenChanged((given, place, finer, wanted) => {
+    loss.body.hidden = !given.series.some((each) => each.steps.length);
+    return loss.body.hidden ? undefined : loss.draw(() => lossChart({ training: finerOf(given.series, "loss", finer), validation: finerOf(given.series, "validation_loss", finer),
+      trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), place, choice: JSON.parse(wanted) }));
+  });
   const drawSchedule = whenChanged((given, place) => {
     schedule.body.hidden = !given.schedules.some((each) => each.entries.length);
     return schedule.body.hidden ? undefined : schedule.draw(() => scheduleChart(given.schedules, given.stages, place));

@@ -60,7 +60,7 @@ export function files(id) {
       ["workers", (life) => String(life.workers ?? "–"), "number"],
       ["ended", (life) => life.outcome ?? "–", ""],
       ["why", (life) => life.reason || "–", "text"],
-    ], found, { key: (life) => life.number }));
+    ], found, { key: (life) => life.number, isStacked: true }));
   }
 
   return { body, attempts: lives, update };

@@ -2,9 +2,10 @@
 
 import { badge, element, since } from "../../dom.js";
 import { duration, number, size } from "../../units.js";
-import { OVER } from "./states.js";
+import { OVER, whyOf } from "./states.js";
 
 export function heading(job) {
+  const why = whyOf(job);
   const facts = [
     ["workload", job.spec.workload.kind],
     ["workers", String(job.spec.workers.count)],
@@ -20,7 +21,7 @@ export function heading(job) {
   return [
     element("div", { class: "title" }, element("h1", {}, job.name), badge(job.state)),
     element("code", { class: "quiet" }, job.id),
-    job.reason ? element("p", { class: "reason" }, job.reason) : null,
+    why ? element("p", { class: "reason" }, why) : null,
     element("ul", { class: "facts" }, ...facts.map(([name, value]) =>
       element("li", { key: name }, element("span", { class: "quiet" }, `${name} `), element("b", {}, value)))),
     job.notes ? element("p", { class: "reason", key: "notes" }, element("span", { class: "quiet" }, "notes "), job.notes) : null,

@@ -54,6 +54,7 @@ export function jobPage(root, id) {
       me ??= await api.me();
       const since = held && !isTooLong(held) ? held.cursor : null;
       held = merged(held, await api.snapshot(id, since, MAX_POINTS));
+      if (held.job.state === "queued") held = { ...held, job: { ...held.job, queue: (await api.job(id)).queue } };
     } catch (error) {
       if (error.status !== 404) throw error;
       return showNone();
@@ -116,7 +117,10 @@ export function jobPage(root, id) {
     patch(bill, element("h2", {}, "Bill"), billTable(billed, job, report.prices), ...optionTables(billed));
   });
 
-  return { refresh, shows: (job) => job === id };
+  // Its place in the queue: others move it on.
+  const ages = () => held?.job.state === "queued" && !isGone;
+
+  return { refresh, shows: (job) => job === id, ages };
 }
 
 // Fetched once for one state; what failed is fetched again.

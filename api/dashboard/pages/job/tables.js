@@ -47,8 +47,8 @@ export function armTable(report) {
 export function crossings(report) {
   const first = report.arms[0].arm;
   return report.trials.filter((trial) => trial.crossing).map((trial) => {
-    const { loss: goal, seconds: reached, other_seconds: other } = trial.crossing;
-    const where = `the loss at which ${trial.arm} ended (${loss(goal)})`;
+    const { value: goal, seconds: reached, other_seconds: other } = trial.crossing;
+    const where = `the ${report.metric} at which ${trial.arm} ended (${loss(goal)})`;
     return element("p", { class: "fact" }, reached === null ? `${first} did not reach ${where}.`
       : `${first} reached ${where} after ${duration(reached)} instead of ${duration(other)}.`);
   });

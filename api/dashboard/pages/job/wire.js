@@ -16,9 +16,10 @@ export function wire(fetchSent) {
   const look = whenSeen(rate.body, () => drawRate().catch(() => {})); // the next look tells what was wrong
 
   const drawBills = whenChanged((trials) => {
+    bytes.body.hidden = !trials.some((trial) => trial.bill.bytes_sent > 0 || trial.bill.bytes_dense > 0);
     times.body.hidden = !trials.some((trial) => trial.bill.steps_timed > 0);
     purposes.body.hidden = !trials.some((trial) => Object.keys(purposesOf(trial.bill)).length > 0);
-    return Promise.all([bytes.draw(() => bytesChart(trials)), ...(purposes.body.hidden ? [] : [purposes.draw(() => purposeChart(trials))]),
+    return Promise.all([...(bytes.body.hidden ? [] : [bytes.draw(() => bytesChart(trials))]), ...(purposes.body.hidden ? [] : [purposes.draw(() => purposeChart(trials))]),
       ...(times.body.hidden ? [] : [times.draw(() => stepTimeChart(trials))])]);
   });
   const drawDensity = whenChanged((stages) => {

@@ -115,7 +115,7 @@ export function jobsPage(root, _, asked) {
     if (told === shown && body.isConnected) return;
     told = shown;
     patch(content, element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Jobs" },
-      element("table", { class: "jobs", role: "table" }, element("caption", {}, caption), element("thead", { role: "rowgroup" }, heads()), body)));
+      element("table", { class: "jobs stacked", role: "table" }, element("caption", {}, caption), element("thead", { role: "rowgroup" }, heads()), body)));
   }
 
   function heads() {
@@ -154,5 +154,12 @@ export function jobsPage(root, _, asked) {
     return true;
   }
 
-  return { refresh, shows, missed: () => { isStale = true; } };
+  // Places in the queue: a job that goes moves on all behind it.
+  function ages() {
+    const waiting = [...rows.keys()].filter((id) => rows.get(id).job.state === "queued");
+    for (const id of waiting) changed.add(id);
+    return waiting.length > 0;
+  }
+
+  return { refresh, shows, ages, missed: () => { isStale = true; } };
 }

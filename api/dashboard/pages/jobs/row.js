@@ -2,8 +2,8 @@
 
 import { badge, drawn, element, since } from "../../dom.js";
 import { duration, level, loss, number, share, size } from "../../units.js";
+import { OVER, whyOf } from "../job/states.js";
 
-const OVER = ["succeeded", "failed", "cancelled"];
 const NONE = "–"; // a narrow window leaves it out
 const [WIDTH, HEIGHT] = [96, 26];
 
@@ -38,9 +38,9 @@ function nameOf({ id, name, owner, project, labels, arms, archived }) {
   ];
 }
 
-function stateOf({ state, reason, queue }) {
-  const why = queue?.sentence ?? reason;
-  return [badge(state), why ? element("div", { class: "why quiet small", title: why }, why) : null];
+function stateOf(job) {
+  const why = whyOf(job);
+  return [badge(job.state), why ? element("div", { class: "why quiet small", title: why }, why) : null];
 }
 
 function progressOf({ state, progress }) {
