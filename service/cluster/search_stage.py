@@ -129,8 +129,10 @@ class _Search:
         """Charge what the workers of one lane trained side by side as the longest of it, and tell all of it."""
         state = self._state
         longest, ended_s = max(probes, key=lambda probe: probe.measured.num_steps), state.seconds()
+        there = state.group.num_workers if longest.candidate.alone else None
         for pushed in longest.pushed:
-            state.progress.charge(pushed.result, is_probe=True, option=pushed.segment.contender)
+            option = pushed.segment.contender
+            state.progress.charge(pushed.result, is_probe=True, option=option, num_workers=there)
         for probe in probes:
             seen = probe.measured.observation(probe.candidate.id, state.spent(), is_cut=probe.is_cut)
             with self._turn:

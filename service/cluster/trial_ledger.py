@@ -1,5 +1,6 @@
 """The ledger of a training run: totals, bill, schedule. One mutable object, saved with every checkpoint."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -129,8 +130,13 @@ class Progress(BaseModel):
         (), description="checkpoints that a larger budget goes on from: of the last state that none has told on"
     )
 
-    def charge(self, result: SegmentResult, *, is_probe: bool, option: str | None = None) -> None:
-        """Put a segment on the bill; `option`: the exchange or optimizer it was by, where several compete."""
+    def charge(
+        self, result: SegmentResult, *, is_probe: bool, option: str | None = None, num_workers: int | None = None
+    ) -> None:
+        """Put a segment on the bill; `option`: the exchange or optimizer it was by, where several compete.
+
+        `num_workers` were there for it: as many as sent, unless each trained a probe alone.
+        """
         num_steps, sent = len(result.losses), bytes_per_worker(result.bytes_sent)
         self.steps += num_steps
         self.charge_bytes(result)
@@ -143,7 +149,7 @@ class Progress(BaseModel):
         if result.times is not None:
             self._bill(steps_timed=self.bill.steps_timed + num_steps)
             self.charge_seconds(**{f"seconds_{name}": value for name, value in result.times})
-        self._bill_workers(len(result.bytes_sent), num_steps)
+        self._bill_workers(num_workers or len(result.bytes_sent), num_steps)
         took = sum(result.step_seconds)
         self._bill_option(option, steps=num_steps, steps_search=num_steps * is_probe, bytes_sent=sent, seconds=took)
 
@@ -245,9 +251,9 @@ class Progress(BaseModel):
         self.bill = self.bill.model_copy(update=lines)
 
     def _bill_workers(self, num_workers: int, num_steps: int) -> None:
-        total = self.bill.steps_by_workers.get(num_workers, 0) + num_steps
-        if total:
-            self._bill(steps_by_workers=self.bill.steps_by_workers | {num_workers: total})
+        steps = Counter(self.bill.steps_by_workers)
+        steps[num_workers] += num_steps
+        self._bill(steps_by_workers={count: total for count, total in steps.items() if total})
 
     def _bill_option(self, option: str | None, **added: float) -> None:
         if option is None:

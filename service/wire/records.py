@@ -187,7 +187,7 @@ class Bill(Record):
     )
     steps_by_workers: dict[Count, Count] = Field(
         default_factory=dict,
-        description="all steps taken, by how many workers took them; of probes that train alone each round's, by one",
+        description="all steps taken, by how many workers were there; probes that train alone count as a round of all",
     )
     by_option: dict[str, OptionBill] = Field(
         default_factory=dict, description="where exchanges or optimizers compete: each one's"

@@ -54,6 +54,7 @@ def test_steps_add_up_however_many_workers_train_alone(train: Train, num_workers
     assert bill.steps + bill.steps_search + bill.steps_taken_back == 900
     assert bill.steps_search == sum(stage.search_steps for stage in decided)
     assert sum(entry.num_steps for entry in finished.schedule) == bill.steps
+    assert bill.steps_by_workers == {num_workers: 900}
 
 
 def test_each_probe_reports_what_it_trained_and_that_it_sent_nothing(train: Train) -> None:
