@@ -1,11 +1,13 @@
 """A job on an embedded Ray, as an operator watches and saves it: traces of every process, a backup that goes on."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load
 
 from api.cli.local import Server, start_server, stop_server
 from api.client import Client
@@ -15,6 +17,7 @@ from service.control.processes import wait_until
 from service.job.states import JobState
 from service.settings import Settings
 from tests.otlp_receiver import receiving
+from tests.s3_server import BUCKET, S3Server
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -54,6 +57,28 @@ def test_a_job_is_one_trace_from_its_submission_to_its_workers(tmp_path: Path, m
     assert (above["search"], above["commit"]) == ("stage", "stage")
     [*_, run] = of_job["worker run"]
     assert "wiretune.wire_seconds" in {each.key for each in run.attributes}
+
+
+def test_a_job_on_s3_goes_on_when_its_service_comes_back_and_leaves_nothing_elsewhere(
+    tmp_path: Path, s3: S3Server
+) -> None:
+    settings = Settings(state_dir=tmp_path / "state", port=0, storage_url=f"s3://{BUCKET}/wiretune")
+    with served(settings) as server, Client(*server) as client:
+        job_id = client.submit(JOB | {"budget": {"steps": 3000}, "checkpoint": {"every_seconds": 2}}).id
+        assert wait_until(lambda: len(client.stages(job_id)) > 0, timeout_s=400, every_s=1.0)
+
+    with served(settings) as server, Client(*server) as client:
+        ended = client.wait(job_id, timeout_s=400)
+        [trial] = client.trials(job_id)
+        weights = io.BytesIO()
+        client.save_weights(job_id, weights)
+
+    assert ended.state is JobState.SUCCEEDED, ended.reason
+    assert ended.attempt > 1
+    assert trial.bill.steps + trial.bill.steps_search == 3000
+    assert trial.weights_url.startswith(f"s3://{BUCKET}/wiretune/")
+    assert len(load(weights.getvalue())) > 0
+    assert not list((tmp_path / "state").rglob("*.safetensors"))
 
 
 def test_a_job_goes_on_where_a_backup_of_its_running_service_was_restored(tmp_path: Path) -> None:
