@@ -4,8 +4,10 @@ import io
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from typing import TypeVar
 
 from service import log_lines, tracing
 from service.control import permissions
@@ -40,6 +42,8 @@ _JOIN_S = 60.0
 _NUM_EXPLAINED = 5  # reasons that a round writes: of ten thousand jobs that wait, the first are told first
 _LONG_QUEUE, _SETTLED_S = 500, 5.0  # so many waiting jobs are not looked at in every round unless something changed
 _LOOK_S = 10.0  # between two looks at a cluster without work
+_AT_ONCE = 8  # attempts that are looked at or begun at the same time
+Each = TypeVar("Each")
 
 
 class Reconciler:
@@ -81,6 +85,7 @@ class Reconciler:
         #: The queue as it was last decided.
         self.outlook = Outlook()
         self._look_at = self._up_since
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wiretune-attempts")
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -105,6 +110,7 @@ class Reconciler:
         deadline = time.monotonic() + _JOIN_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -210,12 +216,21 @@ class Reconciler:
         self._told_at = {driver: at for driver, at in self._told_at.items() if driver in watched}
         too_large = [work.submission_id for work in jobs if work.submission_id and self._is_too_large(work)]
         self._no_room_since = {driver: self._no_room_since.get(driver, now) for driver in too_large}
-        for work in jobs:
-            with log_fields(job=work.job_id, attempt=work.attempt):
-                try:
-                    self._act(ray, work, self._judge(ray, work, now=now), now=now)
-                except Unavailable as error:
-                    self._hinder(work, str(error))
+        self._side_by_side(lambda work: self._look_at_attempt(ray, work, now=now), jobs)
+
+    def _look_at_attempt(self, ray: RayApi, work: Work, *, now: float) -> None:
+        with log_fields(job=work.job_id, attempt=work.attempt):
+            try:
+                self._act(ray, work, self._judge(ray, work, now=now), now=now)
+            except Unavailable as error:
+                self._hinder(work, str(error))
+
+    def _side_by_side(self, act: Callable[[Each], None], all_of_them: Iterable[Each]) -> None:
+        """Call `act` with each, some at once: what it waits for, Ray and the database's writes, many can share."""
+        acts = [self._pool.submit(act, each) for each in all_of_them]
+        wait(acts)
+        for done in acts:
+            done.result()
 
     def _is_too_large(self, work: Work) -> bool:
         """Return whether the cluster, which has lost a machine since, cannot hold the attempt's workers."""
@@ -326,13 +341,7 @@ class Reconciler:
             waiting, backlog.running, nodes, quotas=backlog.quotas, recent=backlog.recent, rules=self._rules, now=now
         )
         self._note(decided, backlog, nodes, now=now)
-        for start in decided.start:
-            try:
-                self._start(ray, start, nodes)
-            except Unavailable as error:
-                self._store.explain(start.job.job_id, state=JobState.QUEUED, reason=str(error))
-            except (IllegalTransition, NotFound) as error:  # cancelled by its user in the meantime, or room was taken
-                _log.info("%s", error)
+        self._side_by_side(lambda start: self._start(ray, start, nodes), decided.start)
         for job_id, by in decided.pause:
             with suppress(NotFound):  # it was cancelled and deleted in the meantime
                 self._store.preempt(job_id, by=by.job_id)
@@ -355,6 +364,14 @@ class Reconciler:
         )
 
     def _start(self, ray: RayApi, start: Start, nodes: Sequence[Node]) -> None:
+        try:
+            self._begin(ray, start, nodes)
+        except Unavailable as error:
+            self._store.explain(start.job.job_id, state=JobState.QUEUED, reason=str(error))
+        except (IllegalTransition, NotFound) as error:  # cancelled by its user in the meantime, or room was taken
+            _log.info("%s", error)
+
+    def _begin(self, ray: RayApi, start: Start, nodes: Sequence[Node]) -> None:
         job = start.job
         if (forbidden := self._forbidden(self._store.job(job.job_id).spec)) is not None:
             self._fail(job, forbidden)

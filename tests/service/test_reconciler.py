@@ -1,6 +1,7 @@
 """A job is brought from the queue to its end, whatever Ray does."""
 
 import sys
+import threading
 
 import pytest
 
@@ -110,6 +111,29 @@ def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, cluster, ti
     assert environment["WIRETUNE_API_URL"] == "http://127.0.0.1:8470"
     assert (environment["WIRETUNE_JOB"], environment["WIRETUNE_ATTEMPT"]) == (job_id, "1")
     assert store.check_token(job_id, 1, environment["WIRETUNE_TOKEN"])
+
+
+def test_jobs_that_have_room_are_begun_side_by_side_and_looked_at_so(store, cluster, tick, add, monkeypatch):
+    jobs = [add(), add()]
+    meeting = threading.Barrier(2, timeout=60)
+    for name in ("submit", "status"):
+        monkeypatch.setattr(cluster.ray, name, meet_before(getattr(cluster.ray, name), meeting))
+
+    tick()
+    tick()
+
+    assert {store.job(job).state for job in jobs} == {JobState.STARTING}
+    assert len(cluster.ray.jobs) == 2
+
+
+def meet_before(call, meeting):
+    """Return `call` as one that waits until another is called too."""
+
+    def met(*given, **named):
+        meeting.wait()
+        return call(*given, **named)
+
+    return met
 
 
 def test_a_job_that_reports_to_the_end_succeeds_and_the_next_one_begins(store, tick, add):
