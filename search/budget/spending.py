@@ -96,10 +96,13 @@ def _costs(reading: Reading, units: Iterable[str]) -> Amounts:
 
 
 def num_allowances(allowance: Allowance, reading: Reading) -> float:
-    """Return how many times what it was allowed a probe has spent; 0 without a step, and where nothing is capped."""
+    """Return how many times what it was allowed a probe has spent; 0 without a step, and where nothing is capped.
+
+    Where nothing was left but its shortest length, it is what it has spent: all probes beside it were left as little.
+    """
     if not reading.num_steps:
         return 0.0
-    allowed = caps(allowance)
+    allowed = {unit: quantity or 1.0 for unit, quantity in caps(allowance).items()}
     return reading.num_steps / num_steps(allowed, _costs(reading, allowed))
 
 

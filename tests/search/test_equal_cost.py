@@ -8,7 +8,9 @@ from search.types import Allowance, Candidate, Observation, Spent, Values
 ALLOWED = Allowance(seconds=1.0, min_steps=20)
 
 
-def _probe(number: int, option: str, num_steps: int, step_s: float, *, is_cut: bool = False) -> Probe:
+def _probe(
+    number: int, option: str, num_steps: int, step_s: float, *, is_cut: bool = False, allowed: Allowance = ALLOWED
+) -> Probe:
     values = Values(learning_rate=0.1, option=option)
     seen = Observation(
         candidate_id=str(number),
@@ -18,7 +20,7 @@ def _probe(number: int, option: str, num_steps: int, step_s: float, *, is_cut: b
         is_cut=is_cut,
         spent=Spent(),
     )
-    return Probe(Candidate(id=str(number), stage=0, values=values, allowance=ALLOWED, origin="wide"), Reading.of(seen))
+    return Probe(Candidate(id=str(number), stage=0, values=values, allowance=allowed, origin="wide"), Reading.of(seen))
 
 
 def test_of_costly_steps_those_count_that_the_others_had_the_time_for() -> None:
@@ -46,3 +48,12 @@ def test_a_probe_that_was_cut_before_its_share_was_spent_stays_as_it_was() -> No
     cut = _probe(2, "none", 8, 0.1, is_cut=True)
 
     assert at_equal_cost([_probe(0, "powersgd 1", 50, 0.02), _probe(1, "none", 20, 0.1), cut])[-1] == cut
+
+
+def test_where_nothing_was_left_but_the_shortest_probe_costs_are_equal_too() -> None:
+    nothing = Allowance(seconds=0.0, min_steps=20)
+    probes = [_probe(0, "powersgd 1", 20, 0.05, allowed=nothing), _probe(1, "none", 20, 0.1, allowed=nothing)]
+
+    cheap, costly = at_equal_cost(probes)
+
+    assert (cheap.reading.num_steps, costly.reading.num_steps) == (20, 10)
