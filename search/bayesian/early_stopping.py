@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.bayesian.probe_costs import StepCosts, has_room_for_search, is_too_slow
-from search.bayesian.refinement import is_asleep
+from search.bayesian.refinement import is_asleep, was_killed_waking
 from search.bayesian.rewards import (
     is_diverged,
     lowest_probed,
@@ -110,8 +110,8 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
     if setup.config.revisit == "stages" or stage.is_pinned:
         return "go_on"
     if stage.awakens:  # its gradients grow when it begins to learn
-        return "go_on"
-    if is_asleep(setup, stage, signs, observation):
+        return "roll_back" if was_killed_waking(setup, stage, signs, observation) else "go_on"
+    if is_asleep(setup, stage, signs, observation, is_over=part >= 1):
         return "roll_back"
     values, spent = stage.decision.values, observation.spent
     has_room = has_room_for_search(setup, costs, values=values, search=search, spent=spent)

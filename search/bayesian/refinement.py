@@ -12,29 +12,46 @@ from search.types import Observation
 RISE_PER_STEP = 0.05
 #: A smaller change of the rate is none.
 LEAST_RISE = 1.01
-#: Where nothing was learned, a commit is given up after this share of the run's steps, and so many at least.
+#: Where nothing was learned, a commit is given up after this share of the run's steps, and so many at least. From the
+#: run's first one alone a net comes back that a high rate has killed: it is given up at its end, however short.
 PATIENCE_SHARE, PATIENCE_STEPS = 0.05, 40
-#: The next one begins at the higher of these shares, of its rate and of the guess, and at the guess at most ...
-START_OF_RATE, START_OF_GUESS = 1 / 16, 1 / 8
+#: The next one begins at the higher of the first two shares, of its rate and of the guess. It begins no higher than the
+#: third, of the guess, in a run that is long enough to rise from there, ...
+START_OF_RATE, START_OF_GUESS, MOST_OF_GUESS = 1 / 16, 1 / 8, 1 / 4
 #: ... and rises by the factor in each such share of the run's steps, up to so many times the rate that it begins with.
 AWAKENING_FACTOR, AWAKENING_SHARE, AWAKENING_MOST = 4.0, 0.08, 256.0
+#: A net wakes when its gradients are so many times as large as they were. Its loss falls a little later.
+WAKING_GRADIENTS = 1.5
+#: One of which they were so large, and are so no more, has been killed while it woke.
+AWAKE_GRADIENTS = 3.0
 
 
-def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Observation) -> bool:
+def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Observation, *, is_over: bool) -> bool:
     """Return whether a commit is to be given up because it learns nothing, at a rate that nothing speaks for.
 
     Probes of a few steps show nothing of a net that learns nothing at first. So which way the rate is wrong is not
-    known. It is given up once, and while enough of the budget is left to try others.
+    known. It is given up once, and while enough of the budget is left to try others. `is_over`: it ends here.
     """
     if not (signs.is_ignorant and may_awaken(setup, stage)) or is_in_cooldown(setup, observation.spent):
         return False
-    return signs.num_steps >= max(PATIENCE_STEPS, PATIENCE_SHARE * (setup.num_steps or 0.0))
+    is_last_way_back = is_over and not stage.has_incumbent
+    return is_last_way_back or signs.num_steps >= max(PATIENCE_STEPS, PATIENCE_SHARE * (setup.num_steps or 0.0))
+
+
+def was_killed_waking(setup: SearchSetup, stage: Stage, signs: Signs, observation: Observation) -> bool:
+    """Return whether a net that woke in an awakening commit sleeps again: its gradients had grown, and fell back."""
+    if not signs.is_ignorant or is_in_cooldown(setup, observation.spent):
+        return False
+    had_grown = _growth(stage, signs, signs.gradient_peak) >= AWAKE_GRADIENTS
+    return had_grown and _growth(stage, signs, signs.gradient_end) < WAKING_GRADIENTS
 
 
 def awakening_start(setup: SearchSetup, rate: float) -> float:
     """Return the rate by which to begin where a net learns nothing at `rate`, or probes showed nothing up to it."""
     guess = min(rate, setup.opening.learning_rate)
-    return setup.clip_rate(min(guess, max(START_OF_RATE * rate, START_OF_GUESS * guess)))
+    is_long = AWAKENING_SHARE * (setup.num_steps or 0.0) >= PATIENCE_STEPS
+    most = MOST_OF_GUESS * guess if is_long else guess
+    return setup.clip_rate(min(most, max(START_OF_RATE * rate, START_OF_GUESS * guess)))
 
 
 def may_awaken(setup: SearchSetup, stage: Stage) -> bool:
@@ -50,7 +67,7 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
     rate: where even it asks for a higher one, the rate is too low (docs/decisions/0017). While the rate decays, and
     after something happened on the line, the factor stays. So does that of a pinned rate.
 
-    A net that learned nothing yet is awakened: its rate rises steadily until it learns (docs/decisions/0026).
+    A net that learned nothing yet is awakened: its rate rises steadily until it wakes (docs/decisions/0026).
     """
     if stage.is_pinned or is_in_cooldown(setup, observation.spent):
         return stage.rise
@@ -63,10 +80,16 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
 
 
 def _awakening(setup: SearchSetup, stage: Stage, signs: Signs) -> float:
-    if signs.has_learned:
+    if signs.has_learned or _growth(stage, signs, signs.gradient_end) >= WAKING_GRADIENTS:
         return stage.rise
     parts = signs.num_steps / max(PATIENCE_STEPS, AWAKENING_SHARE * (setup.num_steps or 0.0))
     return _at_least(stage.rise, min(AWAKENING_MOST, AWAKENING_FACTOR**parts))
+
+
+def _growth(stage: Stage, signs: Signs, scale: float | None) -> float:
+    """Return a gradient's `scale` over that where the run began or, if it was killed, where it lay; 0: not known."""
+    known = [each for each in (stage.gradient_scale, signs.gradient_start) if each is not None]
+    return scale / min(known) if scale is not None and known else 0.0
 
 
 def _at_least(rise: float, asked: float) -> float:

@@ -120,7 +120,7 @@ class Ending(Value):
     @property
     def was_asleep(self) -> bool:
         """Return whether it was rolled back for nothing but that it learned nothing."""
-        return self.rolled_back and not self.diverged and self.signs.is_ignorant and not self.events
+        return self.rolled_back and not self.diverged and self.signs.is_ignorant and "divergence" not in self.events
 
     @property
     def has_failed(self) -> bool:

@@ -17,7 +17,7 @@ from search.types import Forecast, Value
 Array = NDArray[np.float64]
 Event = Literal["step_time", "gradient_scale", "plateau", "divergence"]
 
-#: A trace of fewer points shows nothing but a dead net.
+#: A trace of fewer points shows nothing but a dead net, or one that learned nothing yet.
 MIN_POINTS = 40
 #: Points of the shortest window that a median is taken of: step times and a sparse gradient's scale are noisy.
 MIN_WINDOW = 10
@@ -47,6 +47,8 @@ class Signs(Value):
     is_lost: bool = False  # the commit's start is worth more than where it is
     best: float | None = None  # the lowest loss that the committed line has reached
     gradient_start: float | None = None  # the gradient's scale at its beginning
+    gradient_end: float | None = None  # and now
+    gradient_peak: float | None = None  # the largest of its windows
 
 
 def read(
@@ -65,8 +67,20 @@ def read(
     start, scales, values = known.start, trace.gradient_scales, np.asarray(trace.losses, dtype=np.float64)
     losses = values if is_usable(values) else None
     wrong = faults.NO_FAULT if losses is None else faults.fault(losses, scales, known, is_over=part >= 1)
+    gradients = {
+        "gradient_start": faults.gradient_start(scales),
+        "gradient_end": _end(scales) if scales else None,
+        "gradient_peak": _peak(scales),
+    }
     if len(trace.points) < MIN_POINTS and not wrong.is_dead:
-        return Signs(num_steps=trace.num_steps, reference_seconds=reference_seconds, start=start, forecast=forecast)
+        return Signs(
+            num_steps=trace.num_steps,
+            reference_seconds=reference_seconds,
+            start=start,
+            forecast=forecast,
+            is_ignorant=wrong.is_ignorant,
+            **gradients,
+        )
     seconds = trace.step_seconds
     return Signs(
         num_steps=trace.num_steps,
@@ -79,7 +93,7 @@ def read(
         forecast=forecast,
         has_progressed=None if losses is None else has_progressed(losses, part=part),
         has_diverged=losses is not None and _has_diverged(losses, start=start, initial=known.initial),
-        gradient_start=faults.gradient_start(scales),
+        **gradients,
         **wrong._asdict(),
     )
 
@@ -155,6 +169,12 @@ def _beginning(series: Sequence[float]) -> float | None:
 
 def _end(series: Sequence[float]) -> float | None:
     return _finite_median(series[-max(MIN_WINDOW, len(series) // 10) :])
+
+
+def _peak(series: Sequence[float]) -> float | None:
+    values = np.asarray(series, dtype=np.float64)
+    windows = values[len(values) % MIN_WINDOW :].reshape(-1, MIN_WINDOW)
+    return _finite_median([float(np.median(windows, axis=1).max())]) if len(windows) else None
 
 
 def _finite_median(series: Sequence[float]) -> float | None:

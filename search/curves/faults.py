@@ -93,7 +93,7 @@ def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool
     return Fault(
         has_worsened=is_worse,
         is_dead=_is_dead(last, before, best, known, window=window, is_gone=has_vanished(scales, known.gradient_scale)),
-        is_ignorant=_is_ignorant(before, known) and _is_ignorant(last, known) and _is_flat(before, last, known),
+        is_ignorant=_is_ignorant(before, known) and _is_ignorant(last, known) and not _falls(before, last, known),
         has_learned=not _is_ignorant(lower(lowest, last), known),
         is_lost=last.loss >= start - (1 - LOST_SHARE) * max(0.0, start - lowest.loss),
         best=best.loss,
@@ -118,8 +118,11 @@ def _level_of(probed: Probed, like: Level, window: int) -> Level:
 
 
 def _is_flat(before: Level, last: Level, known: Known) -> bool:
-    flat = FLAT_SHARE * abs(known.initial or 0.0)
-    return not (_is_above(before, last, least=flat) or _is_above(last, before, least=flat))
+    return not (_falls(before, last, known) or _falls(last, before, known))
+
+
+def _falls(before: Level, last: Level, known: Known) -> bool:
+    return _is_above(before, last, least=FLAT_SHARE * abs(known.initial or 0.0))
 
 
 def _is_ignorant(level: Level, known: Known) -> bool:

@@ -12,6 +12,7 @@ from service.job.spec import JobSpec
 
 #: Ray counts in ten-thousandths; sums of floats are off by less.
 _TOLERANCE = 1e-6
+_WAY_OUT = "; with fewer `workers.cpus` more of them fit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +152,7 @@ def _conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
         lanes = f" in {shape.lanes} lanes" if shape.lanes > 1 else ""
         message = (
             f"the job asks for {num_workers} workers{lanes} of {shape.cpus:g} CPUs and {shape.gpus:g} GPUs; "
-            f"allowed: 1 to {placeable}, all that the cluster holds"
+            f"allowed: 1 to {placeable}, all that the cluster holds{_WAY_OUT if limit == 'count' else ''}"
         )
         problems.append(Problem(pointer=f"/workers/{limit}", message=message, value=value))
     return problems

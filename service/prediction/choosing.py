@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from itertools import product
 
+import yaml
+
 from service.job.spec import JobSpec
 from service.prediction.evidence import Recorded, Task, recorded
 from service.prediction.predict import DENSE, MethodPrediction, Prediction, PredictionRequest, best, judged, predict
@@ -94,7 +96,10 @@ def advised(found: Prediction) -> Iterator[str]:
     first, *others = best(found)
     dense = next(each for each in found.methods if each.method == DENSE)
     yield f"over {found.mbps:g} Mbit/s and {found.latency_ms:g} ms, {found.workers} workers: `{first.method}`"
-    yield f"  in the job: {first.job}"
+    yield "  in the job:"
+    yield from (
+        f"    {line}" for line in yaml.safe_dump(first.job, default_flow_style=None, sort_keys=False).splitlines()
+    )
     yield f"  a step: {_step(first)}; dense: {_step(dense)}"
     if first.loss_s and dense.loss_s:
         yield (
@@ -106,6 +111,7 @@ def advised(found: Prediction) -> Iterator[str]:
         yield f"  as good, as far as is known: {', '.join(f'`{each}`' for each in ties[:4]) or 'none'}"
     else:
         yield f"  how its loss goes here is unknown: it may take {first.spare_ratio:.2g} times dense training's steps"
+        yield "  for the time to a loss name a recorded task that is like yours: `--like images`, `--like text`"
     if first.pays_below_mbps:
         yield f"  it beats dense training below {first.pays_below_mbps:g} Mbit/s"
 

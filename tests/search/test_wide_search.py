@@ -8,6 +8,7 @@ import pytest
 
 from search.bayesian.controller import Controller
 from search.bayesian.proposals import MAX_FINALIST_EXTENSIONS
+from search.bayesian.refinement import MOST_OF_GUESS
 from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
 from search.budget.link import StepCost
@@ -207,23 +208,24 @@ def test_a_simulated_finalist_trains_at_the_rate_that_its_decay_asks_for(simulat
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
-def test_where_the_loss_does_not_depend_on_the_rate_the_run_begins_with_the_guess(simulated_run, optimizer):
+def test_where_the_loss_does_not_depend_on_the_rate_the_run_begins_with_the_guess_or_below(simulated_run, optimizer):
     run = simulated_run(STEPS)
     learn = run._step
     run._step = lambda values: learn(values.model_copy(update={"learning_rate": 0.0}))
     run.run_stage(_controller(0.1, optimizer=optimizer))
 
     assert run.history
-    assert run.decisions[0].values.learning_rate == 0.1
-    kept = "0.1, rising until something is learned" if optimizer == "sgd" else "the guess 0.1 stays"
+    rises = optimizer == "sgd"
+    assert run.decisions[0].values.learning_rate == (0.1 * MOST_OF_GUESS if rises else 0.1)
+    kept = "0.025, rising until something is learned" if rises else "the guess 0.1 stays"
     assert f"{kept}: no probe trained better" in run.decisions[0].reason
 
 
-def test_where_every_rate_is_too_low_to_train_the_run_begins_with_the_guess(simulated_run):
+def test_where_every_rate_is_too_low_to_train_the_run_begins_below_the_guess_and_rises(simulated_run):
     run = simulated_run(STEPS, best=1e6)
     run.run_stage(_controller(1e-3))
 
-    assert run.decisions[0].values.learning_rate == 1e-3
+    assert run.decisions[0].values.learning_rate == 1e-3 * MOST_OF_GUESS
     assert "no probe trained better" in run.decisions[0].reason
 
 
