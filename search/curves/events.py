@@ -67,11 +67,7 @@ def read(
     start, scales, values = known.start, trace.gradient_scales, np.asarray(trace.losses, dtype=np.float64)
     losses = values if is_usable(values) else None
     wrong = faults.NO_FAULT if losses is None else faults.fault(losses, scales, known, is_over=part >= 1)
-    gradients = {
-        "gradient_start": faults.gradient_start(scales),
-        "gradient_end": _end(scales) if scales else None,
-        "gradient_peak": _peak(scales),
-    }
+    gradients = _gradients(scales)
     if len(trace.points) < MIN_POINTS and not wrong.is_dead:
         return Signs(
             num_steps=trace.num_steps,
@@ -169,6 +165,15 @@ def _beginning(series: Sequence[float]) -> float | None:
 
 def _end(series: Sequence[float]) -> float | None:
     return _finite_median(series[-max(MIN_WINDOW, len(series) // 10) :])
+
+
+def _gradients(scales: Sequence[float]) -> dict[str, float | None]:
+    """Return what `Signs` tells of a gradient's scales; None where they are too large to have a mean."""
+    if not len(scales):
+        return {}
+    with np.errstate(over="ignore"):
+        end, peak = _end(scales), _peak(scales)
+        return {"gradient_start": faults.gradient_start(scales), "gradient_end": end, "gradient_peak": peak}
 
 
 def _peak(series: Sequence[float]) -> float | None:
