@@ -4,9 +4,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from search.curves.calibration import z_score
+from search.curves.curve_summary import end_level
 from search.protocol import Strategy
 from search.trace import Trace
-from search.types import Candidate, Decision, Observation, Spent
+from search.types import Candidate, Decision, Forecast, Observation, Spent
 from suite.training import Line
 
 #: How many times a commit is looked at over the whole budget.
@@ -29,6 +31,7 @@ class Run:
     exported_at: float = 0.0  # of the budget
     decisions: list[Decision] = field(default_factory=list)
     probes: list[tuple[Candidate, list[float]]] = field(default_factory=list)
+    z_scores: list[float] = field(default_factory=list)  # of the losses that commits ended with, by their forecasts
 
 
 def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
@@ -86,7 +89,16 @@ def _commit(line: Line, strategy: Strategy, decision: Decision, start: Any, run:
     if course == "roll_back":
         line.restore(start)
         run.taken_back += run.spent - began
-    strategy.tell(told.model_copy(update={"rolled_back": course == "roll_back"}))
+    ended = told.model_copy(update={"rolled_back": course == "roll_back"})
+    run.z_scores += _z_scores(decision.forecast, end_level(ended))
+    strategy.tell(ended)
+
+
+def _z_scores(forecast: Forecast | None, level: float | None) -> list[float]:
+    if forecast is None or level is None:
+        return []
+    found = z_score(level, mean=forecast.mean, std=forecast.std)
+    return [] if found is None else [found]
 
 
 def _evaluate(line: Line, run: Run) -> None:

@@ -37,6 +37,7 @@ from pydantic import TypeAdapter
 
 from search import strategies
 from search.config import Budget, ControllerConfig
+from search.curves.calibration import calibration
 from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train
@@ -138,6 +139,7 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
             "picked": [decision.values.learning_rate for decision in done.decisions],
             "searched": done.searched,
             "taken_back": done.taken_back,
+            "z_scores": done.z_scores,
         }
 
     return key | {"run": run}
@@ -190,6 +192,10 @@ def table(steps: Sequence[int]) -> None:
         for group in GROUPS:
             parts = [{task: each for task, each in arms[name].items() if TASKS[task].group == group} for name in names]
             print(f"| **{group}: mean of tasks, median run** | " + " | ".join(map(_summary, parts)) + " |")
+        found = calibration(each for row in known if row["steps"] == length for each in row.get("z_scores", ()))
+        if found.num_outcomes:
+            shares = f"{found.within_1_std:.0%} and {found.within_2_std:.0%} lie within 1 and 2 standard deviations"
+            print(f"\nof {found.num_outcomes} commits {shares} of their forecasts, on average {found.mean_z:+.2f}")
     _print_medians({length: excesses(known, length) for length in steps})
 
 
