@@ -192,9 +192,8 @@ def _cluster(settings: Settings, *, may_start: bool) -> Found:
         fix = "check WIRETUNE_RAY_ADDRESS, and that WIRETUNE_RAY_TOKEN_PATH holds the cluster's token"
         return Found("fail", str(error), fix=fix)
     training = [node for node in nodes if node.cpus or node.gpus]
-    rest = f", and {len(nodes) - len(training)} that has none" if len(nodes) > len(training) else ""
-    cpus = f"{sum(node.cpus for node in training):g} CPUs on {len(training)} nodes"
-    text = f"{settings.ray_address} answers: {cpus}{rest}"
+    cpus = f"{sum(node.cpus for node in training):g} CPUs on {len(training)} of them"
+    text = f"{settings.ray_address} answers: {len(nodes)} nodes, {cpus}"
     here = {"python": platform.python_version()} | {name: version(name) for name in _PINNED}
     differ = [f"{name} {each} there, {here[name]} here" for name, each in theirs.items() if each != here[name]]
     if differ:
