@@ -25,6 +25,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -45,6 +46,7 @@ from suite.excess import ROWS, Excesses, Row, excesses, rows
 from suite.rivals import TUNERS, tune
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
+from trainers.workload import WorkloadError
 
 GUESSES = {"10x low": 0.1, "right": 1.0, "10x high": 10.0}
 #: Half decades about a task's own rate.
@@ -168,7 +170,12 @@ def run(what: str, tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[i
             if _key(row) in done:
                 continue
             call = row.pop("run")
-            result = row | call() | {"date": datetime.now(UTC).date().isoformat()}
+            try:
+                measured = call()
+            except WorkloadError as error:  # its data are not on this machine
+                print(f"{task}: {error}", file=sys.stderr)
+                break
+            result = row | measured | {"date": datetime.now(UTC).date().isoformat()}
             with ROWS.open("a") as file:
                 file.write(json.dumps(result) + "\n")
 

@@ -45,9 +45,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 PER_CLASS: Loss = functional.cross_entropy
 #: Added when all that the controller does and its constants were chosen.
 NEW = "new"
-#: Nets that learn nothing in their first steps. Decision 26 was found on them, and has no constant that was fitted.
+#: Nets that learn nothing in their first steps. Decision 26 and its constants were found on them.
 SLOW = "slow to begin"
-#: Added last, on data that no other task has, and run once.
+#: Added last, on data that no other task has; nothing was chosen by them.
 UNSEEN = "unseen"
 
 
