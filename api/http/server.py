@@ -1,5 +1,6 @@
 """One process of the service: the HTTP API, the store and the reconciler, from bind to clean exit."""
 
+import asyncio
 import errno
 import gc
 import json
@@ -75,6 +76,9 @@ class _Server(uvicorn.Server):
         if self.broadcaster is not None:  # a stream of events ends by itself no more than its reader does
             self.broadcaster.close()
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):  # accepted while the others were asked to close
+            connection.transport.abort()
+        await asyncio.sleep(0)  # a transport lets its socket go in the loop's next turn
 
     async def on_tick(self, counter: int) -> bool:
         if await super().on_tick(counter):
