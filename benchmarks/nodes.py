@@ -12,6 +12,8 @@ Redis for it, the API, and `--nodes` Ray nodes of one core. One job has a rank o
 - `api` kills the API, which comes back.
 
 At the end the job is stopped, and audited: every step has one loss. Needs root, iproute2 and redis-server.
+
+`--shell` takes nothing away: it opens a shell on the cluster's first machine, where `wiretune` speaks to its service.
 """
 
 import argparse
@@ -176,6 +178,8 @@ def main() -> int:
 
     try:
         with running(folder, given.nodes, cpus=1, mbps=given.mbps) as machines:
+            if given.shell:
+                return machines.shell()
             session = Session(machines)
             tell({"kind": "start", "all_there_s": session.all_there(), "workers": dict(machines.workers())})
             for number in range(given.rounds):
@@ -197,6 +201,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=2, help="Ray nodes with cores")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="in turn")
+    parser.add_argument("--shell", action="store_true", help="try the cluster by hand, until the shell ends")
     parser.add_argument("--mbps", type=float, default=100.0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="lines are appended")
     return parser.parse_args()

@@ -55,6 +55,7 @@ NOT_RUN = {
     r"def batches": "a signature alone; tests/trainers/test_own_model.py streams",
     r"mesh = init": "needs eight GPUs; tests/distributed/test_fsdp.py runs it with gloo",
     r"tuner = wiretune.attach\(\n": "an hour; tests/wiretune/test_tuner.py searches the same values",
+    r"sudo .*nodes.py --nodes 2": "as root; tests/cluster/test_nodes.py::test_a_shell_on_a_cluster_trains_a_job",
     r"make wheel": "tests/end_to_end/test_wheel.py builds it as the Makefile does",
     r"wiretune methods (dgc|accordion)": "tests/api/test_methods.py; the output here is cut",
 }

@@ -58,7 +58,7 @@ def _results(found: Comparison, letters: Mapping[str, str]) -> Sheet:
     specs = {job.id: job.spec for job in found.jobs}
     metrics = sorted({name for each in found.trials for name in each.trial.validation_metrics})
     of = "" if found.metric == LOSS else f"{found.metric} "
-    target = [] if found.target is None else [f"to {of}{figures.loss(found.target)}"]
+    target = [] if found.target is None else [f"to the worst end, {of}{figures.loss(found.target)}"]
     columns = ("val. loss", *metrics, "sent", "training", *target)
     sheet = Sheet("", "trial", *columns, title="Results", left=("", "trial"))
     for job_id, trial, seconds in ((each.job_id, each.trial, each.seconds_to_target) for each in found.trials):

@@ -47,6 +47,7 @@ class Source(NamedTuple):
     job: JobSpec
     compute_ms: float | None = None
     shapes: str | None = None
+    compute_spread: float = 1.0
 
 
 @app.command()
@@ -148,7 +149,12 @@ def _measured(source: Source, *, timeout_s: float) -> Source:
             f"what a step computes cannot be measured here: {error}\ngive --compute-ms, and --shapes of your own model"
         )
     shapes = ",".join("x".join(map(str, shape or [1])) for shape in found["shapes"])
-    return Source(source.job, source.compute_ms or 1e3 * found["seconds_step"], shapes if is_own else source.shapes)
+    if is_own:
+        source = source._replace(shapes=shapes)
+    if source.compute_ms is None:
+        spread = min(100.0, found["spread_step"])
+        source = source._replace(compute_ms=1e3 * found["seconds_step"], compute_spread=spread)
+    return source
 
 
 def _alone(trial: TrialSpec) -> dict[str, Any]:
@@ -173,6 +179,7 @@ def _predicted(source: Source, **asked: Any) -> Prediction:
             PredictionRequest(
                 job=source.job,
                 compute_ms=source.compute_ms,
+                compute_spread=source.compute_spread,
                 shapes=source.shapes,
                 **given,
             )

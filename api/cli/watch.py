@@ -183,5 +183,6 @@ def _sent(bill: Bill) -> str:
 
 
 def _where(trial: TrialView) -> str:
-    text = f"{trial.step} steps, {trial.seconds:.1f} s, validation loss {figures.loss(trial.validation_loss)}"
+    found = "last validation loss" if trial.outcome is None else "validation loss"  # it may be of an earlier step
+    text = f"{trial.step} steps, {trial.seconds:.1f} s, {found} {figures.loss(trial.validation_loss)}"
     return ", ".join([text, *(f"{name} {figures.loss(value)}" for name, value in trial.validation_metrics.items())])

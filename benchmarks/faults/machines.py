@@ -148,6 +148,15 @@ class Machines:
         """Pull the node's cable out of the switch, or put it back in."""
         network.run("ip", "-n", self.hosts.switch, "link", "set", f"port{node}", "up" if is_in else "down")
 
+    # -- by hand -----------------------------------------------------------------------------------------------
+
+    def shell(self) -> int:
+        """Run the user's shell where the API is, with its address and key; return its exit status."""
+        key = (self.folder / "state" / "api_key").read_text().strip()
+        print(f"{self.num_nodes} nodes; the service is at {self.api_url}; `exit` ends all", flush=True)
+        environment = self._environment | {"WIRETUNE_URL": self.api_url, "WIRETUNE_API_KEY": key}
+        return subprocess.run([os.environ.get("SHELL", "sh")], env=environment, check=False).returncode
+
     # -- what there is to see ----------------------------------------------------------------------------------
 
     def client(self) -> Client:

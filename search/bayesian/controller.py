@@ -20,6 +20,7 @@ from search.bayesian.link_rule import follow_link
 from search.bayesian.next_stage import next_stage
 from search.bayesian.probe_costs import (
     StepCosts,
+    commit_decay,
     cooldown_factor,
     has_room_for_wide,
     is_in_cooldown,
@@ -31,7 +32,7 @@ from search.bayesian.probe_costs import (
 )
 from search.bayesian.proposals import propose
 from search.bayesian.refinement import raise_of
-from search.bayesian.reports import forecast_of, line_forecast, probe_reports
+from search.bayesian.reports import Commit, forecast_of, line_forecast, probe_reports
 from search.bayesian.stage import SearchSetup, Stage
 from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
 from search.budget import spending
@@ -323,7 +324,8 @@ class Controller:
         start = spending.minus(self._spent, kept)
         shares = setup.shares(stage.index)
         part = shares[0] / sum(shares)
-        commit = spending.scale(spending.remaining(setup.budget, start), part)
+        amounts = spending.scale(spending.remaining(setup.budget, start), part)
+        commit = Commit(amounts, commit_decay(setup, start, part))
         reports = probe_reports(setup, stage, commit=commit, choice=choice)
         searched = spending.minus(self._search, kept)
         search = spending.minus(searched, stage.search_before)

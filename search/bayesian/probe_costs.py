@@ -213,6 +213,15 @@ def cooldown_factor(setup: SearchSetup, spent: Spent) -> float:
     return spending.cooldown_factor(spending.fraction_spent(setup.budget, spent), share=cooldown_share(setup))
 
 
+def commit_decay(setup: SearchSetup, start: Spent, part: float) -> float:
+    """Return the share of the rate that is decayed away while `part` of what is left at `start` is spent."""
+    spent = spending.fraction_spent(setup.budget, start)
+    before, after = (
+        spending.cooldown_factor(each, share=cooldown_share(setup)) for each in (spent, spent + part * (1 - spent))
+    )
+    return 1 - after / before if before else 0.0
+
+
 def too_expensive(setup: SearchSetup, stage: Stage, costs: StepCosts, proposal: Proposal) -> Refusal:
     """Refuse a proposal for which there is no room."""
     values, origin, _ = proposal

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from search.bayesian.decision import Choice
 from search.bayesian.rewards import scores, stage_level
@@ -15,17 +16,30 @@ from search.types import Forecast, ProbeReport, Values
 
 #: Horizon of a commit whose steps cost nothing that the budget caps.
 LONGEST_COMMIT = 1e7
+#: A commit ends lower than its curve leads to at a constant rate: the controller changes the rate for the better, and
+#: lets it fall to 0. The log of its loss falls further by `FURTHER` for each factor e between what was seen and the
+#: horizon, and by `DECAY_FALL` where the whole rate is decayed away, within `DECAY_STD` of the loss. Chosen so that 92 %
+#: of outcomes lie within 2 standard deviations (benchmarks/controller.md#forecasts).
+FURTHER, DECAY_FALL, DECAY_STD = 0.09, 0.06, 0.3
 #: A probe this near, as a factor of the learning rate, forecasts for values that were not probed themselves.
 NEAR_RATE = 10**0.5
 
 
-def probe_reports(setup: SearchSetup, stage: Stage, *, commit: Amounts, choice: Choice) -> tuple[ProbeReport, ...]:
-    """Return a report of each finished probe of `stage`; `commit` is what the stage's commit may spend."""
+class Commit(NamedTuple):
+    """The commit that is decided: what it may spend, and the share of its learning rate that is decayed away in it."""
+
+    amounts: Amounts
+    decay: float
+
+
+def probe_reports(setup: SearchSetup, stage: Stage, *, commit: Commit, choice: Choice) -> tuple[ProbeReport, ...]:
+    """Return a report of each finished probe of `stage`, with its forecast at the end of `commit`."""
     level, weight = stage_level(stage), learned_weight(stage.outcomes)
     reports = []
     for probe, score in zip(stage.probes, scores(stage), strict=True):
         mean, std = choice.posterior.get(probe.candidate.id, (None, None))
-        forecast = _forecast(probe, score, horizon=_horizon(setup, probe, commit), level=level, weight=weight)
+        horizon = _horizon(setup, probe, commit.amounts)
+        forecast = _forecast(probe, score, horizon=horizon, decay=commit.decay, level=level, weight=weight)
         reports.append(
             ProbeReport(
                 candidate=probe.candidate,
@@ -49,17 +63,18 @@ def forecast_of(values: Values, reports: Sequence[ProbeReport]) -> Forecast | No
     return nearest.forecast if rates[1] <= NEAR_RATE * rates[0] else None
 
 
-def line_forecast(setup: SearchSetup, stage: Stage, commit: Amounts) -> Forecast | None:
+def line_forecast(setup: SearchSetup, stage: Stage, commit: Commit) -> Forecast | None:
     """Return the forecast of a commit without probes, from the commit before it; None if that does not go on."""
     before = stage.before
     if before is None or not before.is_kept or not before.losses or stage.is_displaced:
         return None
     seconds = before.signs.step_seconds
     cost = {"steps": 1.0, "bytes": before.bytes_sent / before.num_steps, "seconds": seconds or 0.0}
-    known = {unit: cost[unit] for unit in commit}
-    steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
+    known = {unit: cost[unit] for unit in commit.amounts}
+    steps = before.num_steps + min(spending.num_steps(commit.amounts, known), LONGEST_COMMIT)
     points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)
-    return forecast_loss(before.losses, points, level=stage.before_level, weight=learned_weight(stage.outcomes))
+    found = forecast_loss(before.losses, points, level=stage.before_level, weight=learned_weight(stage.outcomes))
+    return _of_commit(found, ratio=points / len(before.losses), decay=commit.decay)
 
 
 def _horizon(setup: SearchSetup, probe: Probe, commit: Amounts) -> float:
@@ -72,12 +87,15 @@ def _horizon(setup: SearchSetup, probe: Probe, commit: Amounts) -> float:
     return max(float(num_steps), min(steps, LONGEST_COMMIT))
 
 
-def _forecast(probe: Probe, score: Score, *, horizon: float, level: float | None, weight: float) -> Forecast:
+def _forecast(
+    probe: Probe, score: Score, *, horizon: float, decay: float, level: float | None, weight: float
+) -> Forecast:
     reading = probe.reading
     if reading.losses:
         # the forecast counts in points of the curve; rounding must not put the horizon before its end
         points = max(float(len(reading.losses)), horizon / reading.steps_per_point)
-        forecast = forecast_loss(reading.losses, points, level=level, weight=weight)
+        found = forecast_loss(reading.losses, points, level=level, weight=weight)
+        forecast = _of_commit(found, ratio=points / len(reading.losses), decay=decay)
     else:
         forecast = forecast_loss((math.nan,), 1.0, level=level)  # it diverged in its first step
     if score.reward is None:
@@ -85,3 +103,12 @@ def _forecast(probe: Probe, score: Score, *, horizon: float, level: float | None
     if forecast.status == "diverged":  # the score tolerates a rise that is small beside the run's first loss
         return forecast.model_copy(update={"status": "overshoot"})
     return forecast
+
+
+def _of_commit(found: Forecast, *, ratio: float, decay: float) -> Forecast:
+    """Return a forecast at a constant rate, `ratio` times as far as was seen, as one of a commit with a `decay`."""
+    if found.status == "diverged":
+        return found
+    fall = 1 - math.exp(-FURTHER * math.log(ratio) - DECAY_FALL * decay)
+    mean = found.mean - fall * abs(found.mean)
+    return found.model_copy(update={"mean": mean, "std": math.hypot(found.std, DECAY_STD * decay * mean)})

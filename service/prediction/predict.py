@@ -38,6 +38,9 @@ class PredictionRequest(BaseModel):
 
     job: JobSpec
     compute_ms: float = Field(ge=0.001, le=1e7, description="of a step of one worker that exchanges nothing")
+    compute_spread: float = Field(
+        1.0, ge=1, le=100, description="four of five steps compute for `compute_ms` up to this factor; 1: it is stated"
+    )
     mbps: float = Field(ge=0.01, le=1e6, description="of a host's link, each way")
     latency_ms: float = Field(0.0, ge=0, le=10_000, description="one way: what a message waits before it arrives")
     workers: int = Field(2, ge=2, le=1024)
@@ -243,7 +246,7 @@ def _of_method(asked: _Question, choice: _Choice) -> MethodPrediction:
     known, request = asked.known, asked.request
     parts, dense = _step(asked, choice.trial, request.site), _step(asked, asked.dense, request.site)
     usual = known.usual_error if known.is_timed(choice.trial.replica) else 2 * known.usual_error
-    step_s = _span(parts.seconds, 1 + usual)
+    step_s = _span(parts.seconds, _error(usual, parts, request.compute_spread))
     ratio, known_from = _ratio(asked, choice.name)
     steps, budget = _steps(request, parts), _dense_steps(asked)
     return MethodPrediction(
@@ -263,6 +266,12 @@ def _of_method(asked: _Question, choice: _Choice) -> MethodPrediction:
         spare_ratio=dense.seconds / parts.seconds,
         pays_below_mbps=_break_even(asked, choice, 1.0 if ratio is None else ratio.expected),
     )
+
+
+def _error(usual: float, parts: StepParts, spread: float) -> float:
+    """Return the factor of a step's error bar: of the prediction, and of what was measured, of which squares add up."""
+    measured = 1 + (spread - 1) * parts.compute_s / parts.seconds
+    return math.exp(math.hypot(math.log(1 + usual), math.log(measured)))
 
 
 def _step(asked: _Question, trial: TrialSpec, site: Site) -> StepParts:
@@ -356,6 +365,9 @@ def _assumptions(asked: _Question) -> Iterator[str]:
         f"the error bar holds four steps in five: {asked.known.num_rows} recorded ones were predicted from others, "
         "with 2 and 4 hosts and at most 5 million parameters"
     )
+    if request.compute_spread > 1:
+        spread = f"{request.compute_spread:.2g}"
+        yield f"and what a step computes: four of five that were timed took within a factor of {spread} of it"
     if request.task is not None:
         source = "as asked for" if request.like else "by the kind of workload"
         yield f"steps to a loss go as on the recorded task `{request.task}` ({source}), each method at its best rate"

@@ -101,7 +101,7 @@ def test_jobs_are_compared_by_what_differs_and_by_the_loss_that_all_reached(
     assert differing == {"/name": ["one", "two"], "/clip": [1.0, None]}
     assert found["target_loss"] == pytest.approx(0.3852, abs=1e-4)
     assert [each["seconds_to_target"] for each in found["trials"]] == [9.0, 18.0] * 2
-    assert "/clip" in shown and "to 0.3852" in shown
+    assert "/clip" in shown and "to the worst end, 0.3852" in shown
     assert refused.exit_code == 2 and "different jobs" in refused.stderr
 
 

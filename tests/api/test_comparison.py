@@ -89,7 +89,7 @@ def test_the_command_line_says_which_metric_jobs_and_arms_are_timed_to(
             table.print(sheet)
     crossings = list(report.crossing_lines(report.result(client, client.job(two.job_id).view)))
 
-    assert "to accuracy 0.6500" in capture.get()
+    assert "to the worst end, accuracy 0.6500" in capture.get()
     assert crossings == ["tuned reached the accuracy at which dense ended (0.6500) after 2.0 s instead of 3.0 s"]
 
 

@@ -1,6 +1,7 @@
 """A job on machines of their own, of which one after the other is taken away: namespaces, at 100 Mbit, as root."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -38,3 +39,17 @@ def test_a_job_goes_on_without_a_machine_takes_it_back_and_loses_no_step(num_nod
     audit = rows["audit"]
     assert (audit["state"], audit["points_lost"], audit["points_doubled"]) == ("succeeded", 0, 0)
     assert set(audit["steps_by_workers"]) >= {str(num_nodes), str(num_nodes - 1)}
+
+
+def test_a_shell_on_a_cluster_trains_a_job(tmp_path: Path) -> None:
+    job = tmp_path / "two_nodes.yaml"
+    job.write_text("{workload: {kind: digits-mlp}, workers: {count: 2}, exchange: {kind: auto}, budget: {steps: 60}}")
+    command = [sys.executable, nodes.__file__, "--nodes", "2", "--shell"]
+    typed = f"wiretune submit {job} && wiretune watch latest; exit $?"
+
+    done = subprocess.run(
+        command, input=typed, env=os.environ | {"SHELL": "/bin/sh"}, capture_output=True, text=True, timeout=1800
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tuned: completed after 60 steps" in done.stdout

@@ -1,5 +1,6 @@
 """What is predicted of a step: its bytes are those of the methods, its time follows the link, unknowns are said."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,16 @@ def test_a_method_that_did_not_reach_the_loss_has_no_time_to_it():
 def test_a_question_without_an_answer_is_refused(changes, message):
     with pytest.raises(ValidationError, match=message):
         _asked(**changes)
+
+
+def test_an_error_bar_is_as_wide_as_the_measured_steps_where_nothing_else_takes_time():
+    exact, spread = (_by_name(_asked(mbps=1e6, compute_ms=1e6, compute_spread=each))[DENSE] for each in (1.0, 1.5))
+
+    assert spread.step_s.expected == exact.step_s.expected
+    usual = math.log(exact.step_s.high / exact.step_s.expected)
+    assert math.log(spread.step_s.high / spread.step_s.expected) == pytest.approx(
+        math.hypot(usual, math.log(1.5)), rel=1e-3
+    )
 
 
 def test_times_within_each_others_error_bars_are_a_tie():

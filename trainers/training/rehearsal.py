@@ -14,12 +14,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import BaseModel, JsonValue
 from torch import Tensor
 
 from trainers.methods.optimizer.spec import AutoOptimizerConfig, contenders
-from trainers.segment import Segment
+from trainers.segment import Segment, SegmentResult
 from trainers.spec.ranges import first
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
@@ -28,8 +29,10 @@ from trainers.training.replica import Replica
 from trainers.workload import Batch, Workload, WorkloadError
 from trainers.workloads import own, registry
 
-#: The first step builds what others reuse, so the last one tells how long a step takes.
+#: The first step builds what others reuse, so those after the first three tell how long a step takes.
 NUM_STEPS = 3
+#: Further steps are timed for so many seconds, but no more steps than this.
+TIMED_S, MOST_TIMED = 1.0, 20
 _Tell = Callable[[str], None]
 
 
@@ -45,7 +48,8 @@ class Rehearsed(BaseModel):
     losses: tuple[float, ...]
     validation: dict[str, float]
     seconds_loading: float
-    seconds_step: float
+    seconds_step: float  # the median
+    spread_step: float  # four of five steps took so many times it, or a part of it, at most
     seconds_evaluation: float
     bytes_kept: int  # for backward
     bytes_peak: int  # of this process, so far
@@ -89,9 +93,12 @@ def rehearse(
     batch = shapes(feed.build(workload, config, num_workers).batch(place, None))
     tell("training: forward and backward of the first batches")
     segment = _segment(config)
-    result = replica.run_alone(segment) if config.menu else replica.run(segment)
+    train = replica.run_alone if config.menu else replica.run
+    result = train(segment)
     if result.diverged:
         raise WorkloadError(_why_diverged(len(result.losses), segment.learning_rate))
+    tell("timing steps")
+    seconds, spread = _timed(train, segment, result.step_seconds[-1])
     tell("evaluating on the validation set")
     started = time.monotonic()
     evaluation = replica.evaluate()
@@ -107,7 +114,8 @@ def rehearse(
         losses=result.losses,
         validation={"loss": evaluation.loss, **evaluation.metrics},
         seconds_loading=loading,
-        seconds_step=result.step_seconds[-1],
+        seconds_step=seconds,
+        spread_step=spread,
         seconds_evaluation=time.monotonic() - started,
         bytes_kept=result.saved_bytes,
         bytes_peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
@@ -122,6 +130,17 @@ def _segment(config: ReplicaConfig) -> Segment:
     contender = optimizer.kind if isinstance(config.optimizer, AutoOptimizerConfig) else None
     values = {"level": level} | searched
     return Segment(num_steps=NUM_STEPS, learning_rate=optimizer.learning_rate, optimizer=contender, **values)
+
+
+def _timed(train: Callable[[Segment], SegmentResult], segment: Segment, last_s: float) -> tuple[float, float]:
+    """Return the median seconds of a step, and the factor around it that holds four of five; `last_s`: the last one's.
+
+    A step that takes longer than all the time there is for this is not taken again.
+    """
+    num_steps = min(MOST_TIMED, int(TIMED_S / last_s))
+    seconds = train(segment.model_copy(update={"num_steps": num_steps})).step_seconds if num_steps else (last_s,)
+    low, middle, high = np.quantile(seconds, (0.1, 0.5, 0.9))
+    return float(middle), float(max(high / middle, middle / low))
 
 
 def _why_diverged(step: int, learning_rate: float) -> str:

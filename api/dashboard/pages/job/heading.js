@@ -7,7 +7,7 @@ import { OVER, whyOf } from "./states.js";
 export function heading(job) {
   const why = whyOf(job);
   const facts = [
-    ["workload", job.spec.workload.kind],
+    ["workload", job.spec.workload.factory ?? job.spec.workload.kind],
     ["workers", String(job.spec.workers.count)],
     ["link", linkText(job.spec.link)],
     ["budget", budget(job.spec.budget)],

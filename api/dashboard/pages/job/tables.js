@@ -29,7 +29,7 @@ const interval = (estimate, write) =>
 
 export function armTable(report) {
   const metrics = Object.keys(report.metric_directions).sort();
-  const caption = `Means over finished seeds ± ${share(report.confidence)} interval; target: where the worst arm ended`;
+  const caption = `Means over finished seeds ± ${share(report.confidence)} interval`;
   const name = (arm) => (arm.arm === report.best_arm ? element("b", {}, `${arm.arm} (best ${report.metric})`) : arm.arm);
   return table(caption, [
     ["arm", name, "name"],
@@ -38,7 +38,7 @@ export function armTable(report) {
     ["validation loss", (arm) => interval(arm.validation_loss, loss), "number"],
     ...metrics.map((metric) => [metric, (arm) => interval(arm.validation_metrics[metric], loss), "number"]),
     ["sent", (arm) => interval(arm.bytes_sent, size), "number"],
-    ["to the target", (arm) => interval(arm.seconds_to_target, duration), "number"],
+    ["to the worst arm's end", (arm) => interval(arm.seconds_to_target, duration), "number"],
     ["diverged", (arm) => String(arm.num_diverged), "number"],
   ], report.arms, { key: (arm) => arm.arm });
 }
