@@ -18,8 +18,8 @@ from search.types import Forecast, ProbeReport, Values
 LONGEST_COMMIT = 1e7
 #: A commit ends lower than its curve leads to at a constant rate: the controller changes the rate for the better, and
 #: lets it fall to 0. The log of its loss falls further by `FURTHER` for each factor e between what was seen and the
-#: horizon, and by `DECAY_FALL` where the whole rate is decayed away, within `DECAY_STD` of the loss. Chosen so that 92 %
-#: of outcomes lie within 2 standard deviations (benchmarks/controller.md#forecasts).
+#: horizon, and by `DECAY_FALL` where the whole rate is decayed away, within `DECAY_STD` of the loss. They were chosen
+#: with one family of tasks left out in turn, so that 92 % of the others' outcomes lie within 2 standard deviations.
 FURTHER, DECAY_FALL, DECAY_STD = 0.09, 0.06, 0.3
 #: A probe this near, as a factor of the learning rate, forecasts for values that were not probed themselves.
 NEAR_RATE = 10**0.5

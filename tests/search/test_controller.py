@@ -344,14 +344,14 @@ def test_a_committed_line_that_diverged_is_cut_to_a_quarter(simulated_run):
     assert "diverged" in controller.decide().reason
 
 
-def _search(controller, steps):
-    """Tell probes that fall the faster the higher their rate; return the rates asked for, and the totals then."""
+def _search(controller, steps, level=2.0):
+    """Tell probes that fall from `level`, the faster the higher their rate; return the rates, and the steps then."""
     rates = []
     while (candidate := controller.ask()) is not None:
         steps += 20
         rates.append(candidate.values.learning_rate)
         fall = 0.005 * (5 + math.log10(rates[-1]))
-        controller.tell(_observe(candidate, [2.0 * math.exp(-fall * step) for step in range(20)], steps=steps))
+        controller.tell(_observe(candidate, [level * math.exp(-fall * step) for step in range(20)], steps=steps))
     return rates, steps
 
 
@@ -366,11 +366,22 @@ def test_after_a_divergence_no_rate_rises_until_a_commit_meets_its_forecast(stds
     end = decision.forecast.mean + stds * decision.forecast.std
     falling = [*np.linspace(1.5 * end, end, 80).tolist(), *[end] * 20]
     controller.tell(_observe(None, falling, steps=steps + 100))
-    later, _ = _search(_through_json(controller), steps + 100)
+    later, _ = _search(_through_json(controller), steps + 100, level=end)
 
     assert max(after_divergence) <= after_divergence[0] * (1 + 1e-9)
     assert later[0] == decision.values.learning_rate
     assert (max(later) > 1.2 * later[0]) is rises
+
+
+def test_a_commit_in_which_the_rate_decays_is_forecast_lower_and_less_surely():
+    held, decayed = (_controller(0.01, num_stages=1, cooldown=share) for share in (0.0, 0.5))
+    for controller in (held, decayed):
+        _search(controller, 0)
+    without, with_decay = held.decide(), decayed.decide()
+
+    assert without.values == with_decay.values
+    assert 0.9 * without.forecast.mean < with_decay.forecast.mean < without.forecast.mean
+    assert with_decay.forecast.std > without.forecast.std
 
 
 def test_a_diverged_probe_bars_rates_like_it(simulated_run):
