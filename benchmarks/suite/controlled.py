@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from search.curves.calibration import z_score
 from search.curves.curve_summary import end_level
 from search.protocol import Strategy
 from search.trace import Trace
@@ -31,7 +30,7 @@ class Run:
     exported_at: float = 0.0  # of the budget
     decisions: list[Decision] = field(default_factory=list)
     probes: list[tuple[Candidate, list[float]]] = field(default_factory=list)
-    z_scores: list[float] = field(default_factory=list)  # of the losses that commits ended with, by their forecasts
+    outcomes: list[tuple[Forecast, float]] = field(default_factory=list)  # of commits, and the losses they ended with
 
 
 def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
@@ -90,15 +89,10 @@ def _commit(line: Line, strategy: Strategy, decision: Decision, start: Any, run:
         line.restore(start)
         run.taken_back += run.spent - began
     ended = told.model_copy(update={"rolled_back": course == "roll_back"})
-    run.z_scores += _z_scores(decision.forecast, end_level(ended))
+    level = end_level(ended)
+    if decision.forecast is not None and level is not None:
+        run.outcomes.append((decision.forecast, level))
     strategy.tell(ended)
-
-
-def _z_scores(forecast: Forecast | None, level: float | None) -> list[float]:
-    if forecast is None or level is None:
-        return []
-    found = z_score(level, mean=forecast.mean, std=forecast.std)
-    return [] if found is None else [found]
 
 
 def _evaluate(line: Line, run: Run) -> None:

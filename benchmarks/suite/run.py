@@ -38,7 +38,7 @@ from pydantic import TypeAdapter
 
 from search import strategies
 from search.config import Budget, ControllerConfig
-from search.curves.calibration import calibration
+from search.curves.calibration import calibration, z_score
 from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train
@@ -141,7 +141,11 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
             "picked": [decision.values.learning_rate for decision in done.decisions],
             "searched": done.searched,
             "taken_back": done.taken_back,
-            "z_scores": done.z_scores,
+            "z_scores": [
+                score
+                for forecast, ended in done.outcomes
+                if (score := z_score(ended, mean=forecast.mean, std=forecast.std)) is not None
+            ],
         }
 
     return key | {"run": run}

@@ -3,8 +3,8 @@
 Symbols: y the losses, t their steps counted from 0, n their number, sigma the noise of a single loss, h the
 horizon in steps. All arithmetic is done on y / median|y|, so the answer does not depend on the loss's scale.
 
-A forecast assumes that training goes on as it was seen to: at the same learning rate. Where the rate then falls to 0,
-as it does at a run's end, losses come out lower than forecast: by 0.8 standard deviations on average of recorded runs.
+A forecast assumes that training goes on as it was seen to: at the same learning rate. `search.bayesian.reports` makes
+of it the forecast of a commit, in which the rate may be another, and fall.
 """
 
 import math
