@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective import logei
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.objective import LinearMCObjective
 from botorch.fit import fit_gpytorch_mll
@@ -23,6 +24,10 @@ from torch import Tensor
 from search.surrogate.model import NUMERICAL_FAILURES, quiet_and_single_threaded
 from search.sweep.draw import features, sobol_points, values_at
 from search.sweep.spec import ParamRange, SampleValues, SweepConfig
+
+# BoTorch would compile a kernel at its first use: for a minute, with a lock that stays when the process is killed, and
+# to other last digits than where there is no compiler.
+logei._load_attempted = True
 
 NUM_CANDIDATES, NUM_DRAWS = 512, 64
 #: With fewer finite marks a model says less than the next point of the design.
