@@ -32,7 +32,7 @@ from search.bayesian.probe_costs import (
 )
 from search.bayesian.proposals import propose
 from search.bayesian.refinement import raise_of
-from search.bayesian.reports import Commit, forecast_of, line_forecast, probe_reports
+from search.bayesian.reports import commit_forecast, probe_reports
 from search.bayesian.stage import SearchSetup, Stage
 from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
 from search.budget import spending
@@ -324,8 +324,7 @@ class Controller:
         start = spending.minus(self._spent, kept)
         shares = setup.shares(stage.index)
         part = shares[0] / sum(shares)
-        amounts = spending.scale(spending.remaining(setup.budget, start), part)
-        commit = Commit(amounts, commit_decay(setup, start, part))
+        commit, decay = spending.scale(spending.remaining(setup.budget, start), part), commit_decay(setup, start, part)
         reports = probe_reports(setup, stage, commit=commit, choice=choice)
         searched = spending.minus(self._search, kept)
         search = spending.minus(searched, stage.search_before)
@@ -336,7 +335,7 @@ class Controller:
             reason=choice.reason,
             switched=choice.values != stage.incumbent,
             probability=choice.probability,
-            forecast=forecast_of(choice.values, reports) or line_forecast(setup, stage, commit),
+            forecast=commit_forecast(setup, stage, choice.values, commit=commit, decay=decay),
             steers=stage.steers,
             promoted=promoted.candidate.id if promoted else None,
             commit_until=spending.commit_end(setup.budget, start, shares),

@@ -1,7 +1,6 @@
 """Report a decision to people: every probe's forecast at the end of the commit, and the decision's own."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from search.bayesian.decision import Choice
@@ -25,25 +24,22 @@ FURTHER, DECAY_FALL, DECAY_STD = 0.09, 0.06, 0.3
 NEAR_RATE = 10**0.5
 
 
-class Commit(NamedTuple):
-    """The commit that is decided: what it may spend, and the share of its learning rate that is decayed away in it."""
+class Reach(NamedTuple):
+    """A forecast at a constant rate, for so many times the steps that were seen."""
 
-    amounts: Amounts
-    decay: float
+    forecast: Forecast
+    ratio: float
 
 
-def probe_reports(setup: SearchSetup, stage: Stage, *, commit: Commit, choice: Choice) -> tuple[ProbeReport, ...]:
-    """Return a report of each finished probe of `stage`, with its forecast at the end of `commit`."""
-    level, weight = stage_level(stage), learned_weight(stage.outcomes)
+def probe_reports(setup: SearchSetup, stage: Stage, *, commit: Amounts, choice: Choice) -> tuple[ProbeReport, ...]:
+    """Return a report of each finished probe of `stage`; `commit` is what the stage's commit may spend."""
     reports = []
     for probe, score in zip(stage.probes, scores(stage), strict=True):
         mean, std = choice.posterior.get(probe.candidate.id, (None, None))
-        horizon = _horizon(setup, probe, commit.amounts)
-        forecast = _forecast(probe, score, horizon=horizon, decay=commit.decay, level=level, weight=weight)
         reports.append(
             ProbeReport(
                 candidate=probe.candidate,
-                forecast=forecast,
+                forecast=_of_probe(setup, stage, probe, score, commit).forecast,
                 reward=score.reward,
                 variance=score.variance,
                 posterior_mean=mean,
@@ -53,28 +49,39 @@ def probe_reports(setup: SearchSetup, stage: Stage, *, commit: Commit, choice: C
     return tuple(reports)
 
 
-def forecast_of(values: Values, reports: Sequence[ProbeReport]) -> Forecast | None:
-    """Return the forecast of the probe nearest to `values`, or None if none is near."""
-    finite = [report for report in reports if report.reward is not None]
+def commit_forecast(
+    setup: SearchSetup, stage: Stage, values: Values, *, commit: Amounts, decay: float
+) -> Forecast | None:
+    """Return the forecast of a commit with `values`, from the probe nearest to them, or from the commit before it.
+
+    None if no probe is near, and the commit before does not go on. `decay` is the share of the learning rate that is
+    decayed away in the commit.
+    """
+    found = _of_nearest(setup, stage, values, commit) or _of_line(setup, stage, commit)
+    return None if found is None else _of_commit(found.forecast, ratio=found.ratio, decay=decay)
+
+
+def _of_nearest(setup: SearchSetup, stage: Stage, values: Values, commit: Amounts) -> Reach | None:
+    finite = [each for each in zip(stage.probes, scores(stage), strict=True) if each[1].reward is not None]
     if not finite:
         return None
-    nearest = min(finite, key=lambda report: distance(values, report.candidate.values))
-    rates = sorted((values.learning_rate, nearest.candidate.values.learning_rate))
-    return nearest.forecast if rates[1] <= NEAR_RATE * rates[0] else None
+    probe, score = min(finite, key=lambda each: distance(values, each[0].candidate.values))
+    rates = sorted((values.learning_rate, probe.candidate.values.learning_rate))
+    return _of_probe(setup, stage, probe, score, commit) if rates[1] <= NEAR_RATE * rates[0] else None
 
 
-def line_forecast(setup: SearchSetup, stage: Stage, commit: Commit) -> Forecast | None:
+def _of_line(setup: SearchSetup, stage: Stage, commit: Amounts) -> Reach | None:
     """Return the forecast of a commit without probes, from the commit before it; None if that does not go on."""
     before = stage.before
     if before is None or not before.is_kept or not before.losses or stage.is_displaced:
         return None
     seconds = before.signs.step_seconds
     cost = {"steps": 1.0, "bytes": before.bytes_sent / before.num_steps, "seconds": seconds or 0.0}
-    known = {unit: cost[unit] for unit in commit.amounts}
-    steps = before.num_steps + min(spending.num_steps(commit.amounts, known), LONGEST_COMMIT)
+    known = {unit: cost[unit] for unit in commit}
+    steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
     points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)
     found = forecast_loss(before.losses, points, level=stage.before_level, weight=learned_weight(stage.outcomes))
-    return _of_commit(found, ratio=points / len(before.losses), decay=commit.decay)
+    return Reach(found, points / len(before.losses))
 
 
 def _horizon(setup: SearchSetup, probe: Probe, commit: Amounts) -> float:
@@ -87,22 +94,18 @@ def _horizon(setup: SearchSetup, probe: Probe, commit: Amounts) -> float:
     return max(float(num_steps), min(steps, LONGEST_COMMIT))
 
 
-def _forecast(
-    probe: Probe, score: Score, *, horizon: float, decay: float, level: float | None, weight: float
-) -> Forecast:
-    reading = probe.reading
-    if reading.losses:
-        # the forecast counts in points of the curve; rounding must not put the horizon before its end
-        points = max(float(len(reading.losses)), horizon / reading.steps_per_point)
-        found = forecast_loss(reading.losses, points, level=level, weight=weight)
-        forecast = _of_commit(found, ratio=points / len(reading.losses), decay=decay)
-    else:
-        forecast = forecast_loss((math.nan,), 1.0, level=level)  # it diverged in its first step
+def _of_probe(setup: SearchSetup, stage: Stage, probe: Probe, score: Score, commit: Amounts) -> Reach:
+    reading, level = probe.reading, stage_level(stage)
+    if not reading.losses:  # it diverged in its first step
+        return Reach(forecast_loss((math.nan,), 1.0, level=level), 1.0)
+    # the forecast counts in points of the curve; rounding must not put the horizon before its end
+    points = max(float(len(reading.losses)), _horizon(setup, probe, commit) / reading.steps_per_point)
+    found = forecast_loss(reading.losses, points, level=level, weight=learned_weight(stage.outcomes))
     if score.reward is None:
-        return forecast.model_copy(update={"status": "diverged"})
-    if forecast.status == "diverged":  # the score tolerates a rise that is small beside the run's first loss
-        return forecast.model_copy(update={"status": "overshoot"})
-    return forecast
+        found = found.model_copy(update={"status": "diverged"})
+    elif found.status == "diverged":  # the score tolerates a rise that is small beside the run's first loss
+        found = found.model_copy(update={"status": "overshoot"})
+    return Reach(found, points / len(reading.losses))
 
 
 def _of_commit(found: Forecast, *, ratio: float, decay: float) -> Forecast:
