@@ -2,16 +2,20 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from search.bayesian.decision import DIVERGED_FACTOR
 from search.bayesian.exchange_shortlist import changed_link
 from search.bayesian.history import extended, learned_drift
 from search.bayesian.link_rule import measured_link
+from search.bayesian.probe_costs import is_in_cooldown
 from search.bayesian.refinement import awakening_start
 from search.bayesian.rewards import lowest_probed, scores, stage_level, usable_control
 from search.bayesian.stage import SearchSetup, Stage
 from search.curves import faults
 from search.curves.calibration import with_outcome
 from search.curves.curve_summary import OPENING_LOSSES, Ending, usable_median
+from search.curves.forecast import is_usable, standard_error
 from search.types import Forecast, Spent, Values
 
 WIDEST = 1.0
@@ -37,6 +41,10 @@ def next_width(setup: SearchSetup, stage: Stage, *, has_lasted: bool) -> float:
 MET_STDS = 2.0
 #: A commit that was rolled back without a blow-up was too high by less.
 ROLLED_BACK_FACTOR = 0.5
+#: One whose loss stood still is followed by one at this share of its rate (docs/decisions/0027).
+STALLED_FACTOR = 0.4
+#: Fewer losses than this, in each half, do not tell whether it stood still.
+LEAST_HALF = 8
 
 
 def has_met(forecast: Forecast | None, ending: Ending) -> bool:
@@ -55,8 +63,11 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     """
     assert stage.decision is not None
     start, best, woke = stage_level(stage), stage.best, stage.awakens and ending.signs.has_learned
+    stalled = has_stalled(setup, stage, ending)
     if ending.has_failed:
         begin = _after_failure(setup, stage, ending)
+    elif stalled:
+        begin = _after_a_stall(setup, stage)
     else:
         begin = _Begin(*_raised(setup, stage), next_width(setup, stage, has_lasted=True), stage.barred)
     # steps that were rolled back are none of the committed line
@@ -82,7 +93,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         width=begin.width,
         barred=begin.barred,
         rejected=begin.rejected,
-        may_rise=is_quiet and (stage.may_rise or woke or has_met(stage.decision.forecast, ending)),
+        may_rise=is_quiet and not stalled and (stage.may_rise or woke or has_met(stage.decision.forecast, ending)),
         has_awakened=stage.has_awakened or stage.awakens,
         awakens=begin.awakens or (stage.awakens and not woke),
         before=ending,
@@ -94,6 +105,23 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         note=begin.note,
         outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
     )
+
+
+def has_stalled(setup: SearchSetup, stage: Stage, ending: Ending) -> bool:
+    """Return whether a quiet commit at a constant rate has got no lower: by less than a standard error, half by half.
+
+    Where nothing is searched any more, its rate is the only thing that can have held it up: it is too high for the
+    noise of its batches, or the loss is at its floor, where a lower rate does no harm.
+    """
+    is_held = setup.traits.cools_down and setup.config.revisit == "events" and not (stage.is_pinned or stage.awakens)
+    losses = np.asarray(ending.losses)
+    half = len(losses) // 2
+    if not is_held or is_in_cooldown(setup, ending.spent) or stage.index == 0 or half < LEAST_HALF:
+        return False
+    if ending.has_failed or ending.events or not is_usable(losses):
+        return False
+    first, last = losses[:half], losses[half:]
+    return bool(first.mean() - last.mean() < np.hypot(standard_error(first), standard_error(last)))
 
 
 def _first_known(*numbers: float | None) -> float | None:
@@ -120,6 +148,14 @@ def _raised(setup: SearchSetup, stage: Stage) -> tuple[Values, str]:
     why = "since nothing was learned" if stage.awakens else "since gradients kept their course"
     note = f"the rate had risen from {before} to {after}, {why}" if after != before else ""
     return used.model_copy(update={"learning_rate": rate}), note
+
+
+def _after_a_stall(setup: SearchSetup, stage: Stage) -> _Begin:
+    used = _raised(setup, stage)[0]
+    rate = max(setup.space.min_learning_rate, used.learning_rate * STALLED_FACTOR)
+    note = f"the loss stood still at {used.learning_rate:.3g}, so the rate is {rate:.3g} now"
+    width = next_width(setup, stage, has_lasted=True)
+    return _Begin(used.model_copy(update={"learning_rate": rate}), note, width, stage.barred)
 
 
 def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:

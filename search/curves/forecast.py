@@ -25,6 +25,8 @@ FARTHEST = 1e30
 MAX_POINTS = 400
 #: Fewer points than this have neither a noise nor a trend.
 MIN_POINTS = 4
+#: So many neighbours outvote a spike.
+FEWEST_NEIGHBOURS = 3
 #: Huber's constant: 95 % efficiency under normal noise (Huber, 1964).
 HUBER = 1.345
 #: A median absolute deviation x this estimates a normal standard deviation.
@@ -82,14 +84,17 @@ def forecast_loss(
 def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: float = 0.0) -> bool:
     """Return whether a curve blew up: a loss is not finite, or most of 7 neighbours rise above any noise.
 
-    Of a series below 12 they are 3 or 5. The bound is `level` + max(2 |level|, `tolerance`, 10 sigma). A bare multiple
+    Of a series below 12 they are 3 or 5. Of fewer losses than 3 the first shows nothing: it comes before any update,
+    and on small batches may be many times the others. The bound is `level` + max(2 |level|, `tolerance`, 10 sigma). A bare multiple
     of `level` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the run's first loss
     prevents that.
     """
     values = np.asarray(losses, dtype=np.float64)
     if len(values) == 0 or not is_usable(values):
         return True
-    if level is None:
+    if len(values) < FEWEST_NEIGHBOURS:
+        values = values[1:]
+    if level is None or not len(values):
         return False
     bound = level + max(2 * abs(level), tolerance, 10 * noise(values))
     return bool(_running_median(values, _spike_window(values)).max() > bound)

@@ -373,6 +373,25 @@ def test_after_a_divergence_no_rate_rises_until_a_commit_meets_its_forecast(stds
     assert (max(later) > 1.2 * later[0]) is rises
 
 
+@pytest.mark.parametrize(("fall", "share"), [(0.0, 0.4), (-0.05, 0.4), (0.5, 1.0)])
+def test_a_commit_whose_loss_stands_still_is_followed_by_one_at_a_lower_rate(fall, share):
+    controller, rng = _controller(0.01, revisit="events"), np.random.default_rng(0)
+    _search(controller, 0)
+
+    def commit(start, end):
+        decision = controller.decide()
+        losses = np.linspace(start, end, 200) + rng.normal(0, 0.02, 200)
+        controller.tell(_observe(None, losses, steps=decision.commit_until.steps))
+        return decision
+
+    commit(2.0, 1.0)
+    second = commit(1.0, 1.0 - fall)
+    third = _through_json(controller).decide()
+
+    assert third.values.learning_rate == pytest.approx(share * second.values.learning_rate)
+    assert ("the loss stood still" in third.reason) is (share < 1)
+
+
 def test_a_commit_in_which_the_rate_decays_is_forecast_lower_and_less_surely():
     held, decayed = (_controller(0.01, num_stages=1, cooldown=share) for share in (0.0, 0.5))
     for controller in (held, decayed):

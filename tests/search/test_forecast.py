@@ -219,3 +219,10 @@ def test_a_forecast_takes_less_than_15_milliseconds_of_processor_time():
         forecast_loss(losses, horizon, level=2.2)
 
     assert (time.process_time() - started) / 20 < 0.015
+
+
+def test_a_sample_that_is_far_off_in_a_probes_first_steps_is_no_divergence():
+    assert not has_diverged([6.54], level=0.28)
+    assert not has_diverged([6.54, 0.0002], level=0.28)
+    assert has_diverged([0.3, 6.54], level=0.28)
+    assert has_diverged([6.54, float("nan")], level=0.28)
