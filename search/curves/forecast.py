@@ -85,9 +85,9 @@ def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: flo
     """Return whether a curve blew up: a loss is not finite, or most of 7 neighbours rise above any noise.
 
     Of a series below 12 they are 3 or 5. Of fewer losses than 3 the first shows nothing: it comes before any update,
-    and on small batches may be many times the others. The bound is `level` + max(2 |level|, `tolerance`, 10 sigma). A bare multiple
-    of `level` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the run's first loss
-    prevents that.
+    and on small batches may be many times the others. The bound is `level` + max(2 |level|, `tolerance`, 10 sigma). A
+    bare multiple of `level` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the
+    run's first loss prevents that.
     """
     values = np.asarray(losses, dtype=np.float64)
     if len(values) == 0 or not is_usable(values):

@@ -24,6 +24,11 @@ def store(session: Session) -> None:
     drop(session)
 
 
+def num_waiting(session: Session) -> int:
+    """Return how many rows were added and not stored."""
+    return sum(map(len, _waiting(session).values()))
+
+
 def drop(session: Session) -> None:
     """Forget the rows that were added and not stored."""
     _waiting(session).clear()

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -65,6 +66,7 @@ class Writer:
         """`note_group` hears of each transaction how many writes it had, and its seconds."""
         self._note_group = note_group
         self._sessions = sessions
+        event.listen(sessions.kw["bind"], "before_cursor_execute", _note_change)
         self._max_group = max_group
         self._timeout_s = timeout_s
         self._clock = clock
@@ -174,13 +176,45 @@ class _Fails(Exception):
 
 def _run_together(session: Session, calls: list[_Call]) -> list[_Outcome]:
     try:
-        outcomes = [_run(session, call) for call in calls]
+        outcomes = [_run_or_refuse(session, call) for call in calls]
         rows.store(session)
     except Exception as error:
         if _is_lost(error):
             raise
         raise _Fails from error
     return outcomes
+
+
+def _run_or_refuse(session: Session, call: _Call) -> _Outcome:
+    """Run `call`; one that is refused before it has changed anything costs the others nothing."""
+    before = _changes(session)
+    try:
+        return _run(session, call)
+    except SQLAlchemyError:
+        raise
+    except Exception as error:
+        if _changes(session) != before:
+            raise
+        return _Outcome(call, error=error)
+
+
+def _changes(session: Session) -> tuple[object, ...]:
+    """Return what grows with every change of the open transaction, whether it was sent to the database or not."""
+    pending = len(session.new) + len(session.dirty) + len(session.deleted)
+    return pending, events.num_waiting(session), rows.num_waiting(session), _sent.num_changes
+
+
+class _Sent(threading.local):
+    """How many statements this thread has sent that change something."""
+
+    num_changes = 0
+
+
+_sent = _Sent()
+
+
+def _note_change(_connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+    _sent.num_changes += not statement.lstrip().startswith("SELECT")
 
 
 def _run(session: Session, call: _Call) -> _Outcome:

@@ -86,6 +86,33 @@ def test_an_error_is_its_callers_and_undoes_its_own_changes_alone(engine, writer
     assert stored(engine) == {"good"}
 
 
+def test_a_call_that_is_refused_before_it_changes_anything_makes_no_other_run_again(engine, writer):
+    runs = []
+
+    def refuse(session):
+        session.scalars(select(ApiKeyRow.id)).all()
+        raise ValueError("it has ended")
+
+    def count(session):
+        runs.append(1)
+        add("good")(session)
+
+    with ThreadPoolExecutor(3) as pool:
+        release = occupy(writer, pool)
+        refused = pool.submit(writer.write, refuse)
+        while writer._waiting.qsize() < 1:
+            threading.Event().wait(0.001)
+        good = pool.submit(writer.write, count)
+        while writer._waiting.qsize() < 2:
+            threading.Event().wait(0.001)
+        release.set()
+        good.result(PATIENCE_S)
+        with pytest.raises(ValueError, match="it has ended"):
+            refused.result(PATIENCE_S)
+
+    assert len(runs) == 1 and stored(engine) == {"good"}
+
+
 def test_what_may_be_stored_is_not_run_again(engine, writer):
     runs = []
 
