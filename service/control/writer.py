@@ -204,7 +204,7 @@ def _changes(session: Session) -> tuple[object, ...]:
     return pending, events.num_waiting(session), rows.num_waiting(session), _sent.num_changes
 
 
-class _Sent(threading.local):
+    """The number of statements that this thread has sent which change something."""
     """How many statements this thread has sent that change something."""
 
     num_changes = 0
