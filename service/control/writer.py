@@ -204,8 +204,8 @@ def _changes(session: Session) -> tuple[object, ...]:
     return pending, events.num_waiting(session), rows.num_waiting(session), _sent.num_changes
 
 
-    """The number of statements that this thread has sent which change something."""
-    """How many statements this thread has sent that change something."""
+class _Sent(threading.local):
+    """The number of statements that this thread has sent, of those that change something."""
 
     num_changes = 0
 
