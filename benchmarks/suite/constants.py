@@ -131,7 +131,7 @@ def choose() -> None:
         print(
             f"\n{optimizer}\n\n| left out | factor | excess of the one left out: mean, median |\n" + "| --- " * 3 + "|"
         )
-        families = sorted({task.family for task in TASKS.values() if task.optimizer == optimizer})
+        families = sorted({TASKS[task].family for task, kind, _ in found if kind == optimizer})
         left_out = []
         for family in families:
             is_own = {task: TASKS[task].family == family for task, _, _ in found}
