@@ -186,7 +186,7 @@ def _run_together(session: Session, calls: list[_Call]) -> list[_Outcome]:
 
 
 def _run_or_refuse(session: Session, call: _Call) -> _Outcome:
-    """Run `call`; one that is refused before it has changed anything costs the others nothing."""
+    """Run `call`; one that is refused before it has changed anything costs the others nothing, and keeps its locks."""
     before = _changes(session)
     try:
         return _run(session, call)
