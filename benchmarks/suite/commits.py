@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 from scipy.optimize import minimize
 
 from search import strategies
 from search.bayesian import reports
-from search.config import BoConfig, Budget, ControllerConfig
+from search.config import BoConfig, Budget
 from search.curves.calibration import calibration
 from search.space import SearchSpace
 from search.types import Forecast, Values
@@ -87,8 +86,7 @@ def _commits(task: str, num_steps: int, seed: int, guess: float) -> list[tuple[f
     reports._of_commit = noting
     try:
         space = SearchSpace(optimizer=definition.optimizer, guess=Values(learning_rate=guess * definition.guess))
-        config = TypeAdapter[Any](ControllerConfig).validate_python(BoConfig().model_dump())
-        strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=num_steps))
+        strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=num_steps))
         outcomes = train(Line(definition, seed), strategy, num_steps).outcomes
     finally:
         reports._of_commit = in_use

@@ -110,8 +110,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
 def has_stalled(setup: SearchSetup, stage: Stage, ending: Ending) -> bool:
     """Return whether a quiet commit at a constant rate has got no lower: by less than a standard error, half by half.
 
-    Where nothing is searched any more, its rate is the only thing that can have held it up: it is too high for the
-    noise of its batches, or the loss is at its floor, where a lower rate does no harm.
+    Its rate may be too high for the noise of its batches, or the loss is at its floor, where a lower rate does no harm.
     """
     is_held = setup.traits.cools_down and setup.config.revisit == "events" and not (stage.is_pinned or stage.awakens)
     losses = np.asarray(ending.losses)

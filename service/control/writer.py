@@ -192,7 +192,7 @@ def _run_or_refuse(session: Session, call: _Call) -> _Outcome:
         return _run(session, call)
     except SQLAlchemyError:
         raise
-    except Exception as error:
+    except Exception as error:  # the caller's, as below
         if _changes(session) != before:
             raise
         return _Outcome(call, error=error)

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from api.client import ApiError, Client
 from api.http import broadcast
 from api.http.app import create_app
 from api.http.broadcast import Broadcaster
-from api.http.connections import Deadlines
+from api.http.connections import Connection, Deadlines
 from api.http.server import Linger, _Server, bind, server_config
 from service.control import jobs
 from service.control.access import LOCAL
@@ -243,6 +243,25 @@ def test_a_stop_of_the_service_ends_every_stream_at_once(app, store, key):
             assert "".join(pieces) == ""  # whole, by HTTP's own mark of the end
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+
+
+def test_a_stop_of_the_service_closes_a_connection_that_was_not_asked_to(app, monkeypatch):
+    """One that is accepted while the others are asked to close."""
+    monkeypatch.setattr(Connection, "shutdown", lambda _: None)
+    config = server_config(app, Deadlines())
+    config.timeout_graceful_shutdown = 1
+    with bind("127.0.0.1", 0) as bound:
+        server = _Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        with socket.create_connection(bound.getsockname(), timeout=PATIENCE_S) as client:
+            assert wait_until(lambda: server.server_state.connections, timeout_s=PATIENCE_S, every_s=0.001)
+            server.should_exit = True
+            thread.join(PATIENCE_S)
+
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+    assert not thread.is_alive()
 
 
 def test_a_service_that_somebody_listens_to_is_needed(store):

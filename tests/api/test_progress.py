@@ -58,6 +58,7 @@ def test_nothing_is_told_twice(client: Client, reporting: Reporting) -> None:
     first, second = (told(progress, client, reporting.job_id) for _ in range(2))
 
     assert first and not second
+    assert "steps" in progress.summary and "last validation loss" in progress.summary
 
 
 def test_a_stage_tells_its_probes_its_choice_and_its_reason(client: Client, reporting: Reporting) -> None:
