@@ -1,0 +1,125 @@
+"""Trains tasks of the suite on small batches, with and without a lower rate where the loss stands still (decision 27).
+
+    PYTHONPATH=benchmarks python benchmarks/suite/small_batches.py run [--seeds 0 1 2] [--part INDEX COUNT]
+    PYTHONPATH=benchmarks python benchmarks/suite/small_batches.py table
+
+The guesses are those of the suite, lowered with the batch: in proportion for SGD, by its root for AdamW. Results are
+lines of `small_batches.jsonl`; what is there is not run again.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from search import strategies
+from search.bayesian import next_stage
+from search.config import BoConfig, Budget
+from search.space import SearchSpace
+from search.types import Values
+from suite.controlled import train
+from suite.run import GUESSES
+from suite.tasks import TASKS, Task
+from suite.training import SCHEDULES, Line
+
+FILE = Path(__file__).parent / "small_batches.jsonl"
+NUM_STEPS, BATCHES = 600, (4, 1)
+NAMES = (
+    "digits-perceptron", "mnist-perceptron", "fashion-perceptron", "houses-perceptron", "weather-perceptron",
+    "marriages-perceptron", "visits-perceptron", "words-embedding", "manual-neighbours", "source-neighbours",
+    "mnist-perceptron-adamw", "houses-adamw", "photo-pixels", "patients-adamw",
+)  # fmt: skip
+#: Half decades about the guess at which a run without a search is trained with a cosine.
+GRID = range(-3, 3)
+#: One run that is lost counts as this log of a loss's ratio, lest it decide alone.
+WORST = 1.0
+
+
+def task_of(name: str, batch_size: int) -> Task:
+    task = TASKS[name]
+    power = 1.0 if task.optimizer == "sgd" else 0.5
+    return replace(task, batch_size=batch_size, guess=task.guess * (batch_size / task.batch_size) ** power)
+
+
+def run(seeds: Sequence[int], part: Sequence[int]) -> None:
+    done = {(row["task"], row["batch"], row["seed"]) for row in recorded()}
+    cells = [(name, batch, seed) for seed in seeds for batch in BATCHES for name in NAMES]
+    for name, batch, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
+        task = task_of(name, batch)
+        row: dict[str, Any] = {"task": name, "batch": batch, "seed": seed, "cosine": _best_cosine(task, seed)}
+        row["with"] = {guess: _exported(task, seed, factor) for guess, factor in GUESSES.items()}
+        with patch.object(next_stage, "has_stalled", lambda *_: False):
+            row["without"] = {guess: _exported(task, seed, factor) for guess, factor in GUESSES.items()}
+        with FILE.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def _exported(task: Task, seed: int, factor: float) -> float:
+    space = SearchSpace(optimizer=task.optimizer, guess=Values(learning_rate=task.guess * factor))
+    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=NUM_STEPS))
+    return train(Line(task, seed), strategy, NUM_STEPS).exported
+
+
+def _best_cosine(task: Task, seed: int) -> float:
+    losses = []
+    for half_decades in GRID:
+        line, rate = Line(task, seed), task.guess * 10 ** (half_decades / 2)
+        line.train([rate * SCHEDULES["cosine"](step / NUM_STEPS) for step in range(NUM_STEPS)])
+        losses.append(line.evaluate())
+    return min(filter(math.isfinite, losses))
+
+
+def recorded() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
+
+
+def table() -> None:
+    """Print what the rule changes, and how far above the best cosine runs end, by task and batch."""
+    cells = defaultdict(list)
+    for row in recorded():
+        for guess in GUESSES:
+            cells[row["task"], row["batch"]].append((row["with"][guess], row["without"][guess], row["cosine"]))
+    print(
+        "| task | batch | above the best cosine in %: mean, worst, without | with | with over without |\n"
+        + "| --- " * 5
+        + "|"
+    )
+    for (task, batch), runs in cells.items():
+        without, used = ([100 * (run[which] / run[2] - 1) for run in runs] for which in (1, 0))
+        print(
+            f"| {task} | {batch} | {statistics.fmean(without):+.0f}, {max(without):+.0f} "
+            f"| {statistics.fmean(used):+.0f}, {max(used):+.0f} | {100 * statistics.fmean(map(_change, runs)):+.1f} |"
+        )
+    for batch in BATCHES:
+        changes = [_change(run) for (_, size), runs in cells.items() if size == batch for run in runs]
+        lower, higher = sum(change < -0.01 for change in changes), sum(change > 0.01 for change in changes)
+        mean = 100 * statistics.fmean(changes)
+        print(
+            f"batches of {batch}: {mean:+.1f} %, {lower} lower and {higher} higher by more than 1 % of {len(changes)}"
+        )
+
+
+def _change(run: tuple[float, float, float]) -> float:
+    return max(-WORST, min(WORST, math.log(run[0] / run[1])))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "table"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    run(given.seeds, given.part) if given.what == "run" else table()
+
+
+if __name__ == "__main__":
+    main()
