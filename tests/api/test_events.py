@@ -254,6 +254,7 @@ def test_a_stop_of_the_service_closes_a_connection_that_was_not_asked_to(app, mo
         server = _Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
+        assert wait_until(lambda: server.started, timeout_s=PATIENCE_S, every_s=0.001)
         with socket.create_connection(bound.getsockname(), timeout=PATIENCE_S) as client:
             assert wait_until(lambda: server.server_state.connections, timeout_s=PATIENCE_S, every_s=0.001)
             server.should_exit = True
