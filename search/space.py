@@ -203,6 +203,7 @@ class SearchSpace(Value):
     link: Link | None = None  # as it was found before the first step; None: it is not measured
     step: StepCost | None = None  # what a step was found to cost before the first one; None: nobody measured it
     num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
+    batch_size: int | None = Field(None, ge=1)  # samples that a step of a coarse probe trains; None: not known
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8
 

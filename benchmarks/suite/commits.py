@@ -85,7 +85,11 @@ def _commits(task: str, num_steps: int, seed: int, guess: float) -> list[tuple[f
 
     reports._of_commit = noting
     try:
-        space = SearchSpace(optimizer=definition.optimizer, guess=Values(learning_rate=guess * definition.guess))
+        space = SearchSpace(
+            optimizer=definition.optimizer,
+            batch_size=definition.batch_size,
+            guess=Values(learning_rate=guess * definition.guess),
+        )
         strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=num_steps))
         outcomes = train(Line(definition, seed), strategy, num_steps).outcomes
     finally:

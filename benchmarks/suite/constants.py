@@ -74,7 +74,9 @@ def middle(row: dict[str, Any], factor: float) -> float:
     traits = OPTIMIZER_TRAITS[task.optimizer]
     OPTIMIZER_TRAITS[task.optimizer] = OptimizerTraits(**traits.model_dump() | {"pick": 1.0})
     try:
-        space = SearchSpace(optimizer=task.optimizer, guess=Values(learning_rate=task.guess * factor))
+        space = SearchSpace(
+            optimizer=task.optimizer, batch_size=task.batch_size, guess=Values(learning_rate=task.guess * factor)
+        )
         strategy = strategies.build(BoConfig(), space=space, seed=0, budget=Budget(steps=RUN_STEPS))
         while (candidate := strategy.ask()) is not None and not candidate.rung:
             strategy.tell(_told(row, candidate, task.guess))

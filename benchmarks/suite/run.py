@@ -132,7 +132,11 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
     def run() -> Row:
         definition = TASKS[task]
         line = Line(definition, seed)
-        space = SearchSpace(optimizer=definition.optimizer, guess=Values(learning_rate=definition.guess * factor))
+        space = SearchSpace(
+            optimizer=definition.optimizer,
+            batch_size=definition.batch_size,
+            guess=Values(learning_rate=definition.guess * factor),
+        )
         config = TypeAdapter[Any](ControllerConfig).validate_python(controller)
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=steps))
         done = train(line, strategy, steps)

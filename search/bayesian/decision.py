@@ -126,7 +126,8 @@ def _choose(setup: SearchSetup, stage: Stage) -> Choice:
     if stage.lacks_control:
         return _choose_without_control(setup, stage)
     if not stage.probes:
-        return Choice(stage.incumbent, f"{name(setup, stage.incumbent)} stays: {reasons.unsearched(setup, stage)}")
+        stays = "without a search" if stage.note else "stays"  # the note says how the rate came to be another one
+        return Choice(stage.incumbent, f"{name(setup, stage.incumbent)} {stays}: {reasons.unsearched(setup, stage)}")
     if not any_sound(stage):
         return _choose_after_divergence(setup, stage)
     return _choose_local(setup, stage)

@@ -44,7 +44,7 @@ ROLLED_BACK_FACTOR = 0.5
 #: One whose loss stood still is followed by one at this share of its rate (docs/decisions/0027).
 STALLED_FACTOR = 0.4
 #: Fewer losses than this, in each half, do not tell whether it stood still.
-LEAST_HALF = 8
+LEAST_HALF = 20
 
 
 def has_met(forecast: Forecast | None, ending: Ending) -> bool:

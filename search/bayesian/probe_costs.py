@@ -110,7 +110,7 @@ def probe_allowance(
     rival fit: alone, a control decides nothing.
     """
     if proposal.origin == "wide":
-        num_steps = setup.config.coarse_probe_steps
+        num_steps = setup.coarse_steps
         has_room = spending.fits(coarse_cost(setup, stage, 1 + len(stage.pending)), room(setup, search, spent))
         return Allowance(steps=num_steps, min_steps=num_steps) if has_room else None
     wanted, left, cost = probe_amounts(setup, stage), room(setup, search, spent), costs.of(proposal.values)
@@ -171,7 +171,7 @@ def coarse_cost(setup: SearchSetup, stage: Stage, num_probes: int) -> Amounts:
     first = next(timed, None)
     cost = steps_cost(setup, None if first is None else spending.step_cost(setup.budget, first))
     num_rounds = math.ceil(num_probes / setup.space.num_alone)
-    return spending.scale(cost, setup.config.coarse_probe_steps * num_rounds)
+    return spending.scale(cost, setup.coarse_steps * num_rounds)
 
 
 def least_search(setup: SearchSetup, stage: Stage) -> Amounts:

@@ -37,6 +37,13 @@ BARRED_SHARE = 0.7
 BARRED_FACTOR = 3.0
 #: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
 KEPT_PART = {"events": 0.25, "stages": 0.6}
+#: Coarse probes on so large batches tell rates apart as they are. On smaller ones they take more steps, and together at
+#: most this share of the run.
+LARGE_BATCH, COARSE_SHARE = 32, 0.12
+#: More steps than this tell little more.
+MOST_COARSE_STEPS = 20
+#: Of what they may spend they take this part where the warm-up alone tells how long a step takes.
+ESTIMATED_PART = 2 / 3
 #: Finalists more where the level is searched: a surrogate needs four.
 LEVEL_PROBES = 2
 #: Rung 0 are the probes that tell decades apart.
@@ -144,9 +151,32 @@ class SearchSetup:
         """True where the cap leaves each finalist enough steps to tell the rate better than coarse probes do."""
         if self.num_steps is None:
             return False
-        num_rounds = math.ceil(len(self.coarse_rates) / self.space.num_alone)
-        left = self._cap_steps * (1 - KEPT_PART[self.config.revisit]) - num_rounds * self.config.coarse_probe_steps
+        left = self._wide_steps - self._coarse_rounds * self.config.coarse_probe_steps
         return left >= FINALISTS * PAYING_STEPS
+
+    @property
+    def coarse_steps(self) -> int:
+        """Steps of a probe that tells decades apart: of small batches so many that noise falls, where there is room.
+
+        The noise of what probes saw falls with the root of their samples. Where more than the rate is searched,
+        finalists need what there is.
+        """
+        least, batch_size = self.config.coarse_probe_steps, self.space.batch_size
+        if not self.is_of_rate_alone or self.num_steps is None or batch_size is None:
+            return least
+        room = self._wide_steps * (1.0 if self.budget.seconds is None else ESTIMATED_PART)
+        room -= FINALISTS * PAYING_STEPS if self.wide_probes else 0
+        room = min(room, COARSE_SHARE * self.num_steps) / self._coarse_rounds
+        wanted = least * math.sqrt(LARGE_BATCH / batch_size)
+        return math.floor(max(least, min(wanted, room, MOST_COARSE_STEPS)))
+
+    @property
+    def _wide_steps(self) -> float:
+        return self._cap_steps * (1 - KEPT_PART[self.config.revisit])
+
+    @property
+    def _coarse_rounds(self) -> int:
+        return math.ceil(len(self.coarse_rates) / self.space.num_alone)
 
     @property
     def coarse_rates(self) -> list[float]:

@@ -24,6 +24,8 @@ SHORTEST_WINDOW = 10
 CLEAR_ERRORS, CLEAR_SHARE = 4.0, 0.05
 #: Within this share of the run's first loss nothing was learned: a net that knows nothing is seldom exactly there.
 IGNORANCE_SHARE = 0.05
+#: Noise shows neither that nothing was learned nor that something was: by so many standard errors it lies on one side.
+SURE_ERRORS = 2.0
 #: Between two windows a loss that is not noisy at all may fall by this share of the run's first, and still be flat.
 FLAT_SHARE = 0.002
 #: A gradient that fell to this share of what it was in the run's beginning is gone.
@@ -62,8 +64,8 @@ class Fault(NamedTuple):
 
     has_worsened: bool = False  # the loss rose clearly above the best of the run, and does not come back
     is_dead: bool = False  # the net does not learn any more
-    is_ignorant: bool = False  # nothing was learned yet, and nothing is being learned
-    has_learned: bool = False  # it was clearly below what a net knows that has learned nothing
+    is_ignorant: bool = False  # surely nothing was learned yet, and nothing is being learned
+    has_learned: bool = False  # it was surely below what a net knows that has learned nothing
     is_lost: bool = False  # its start is worth more than where it is
     best: float | None = None  # the lowest loss that the line has reached
 
@@ -93,8 +95,9 @@ def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool
     return Fault(
         has_worsened=is_worse,
         is_dead=_is_dead(last, before, best, known, window=window, is_gone=has_vanished(scales, known.gradient_scale)),
-        is_ignorant=_is_ignorant(before, known) and _is_ignorant(last, known) and not _falls(before, last, known),
-        has_learned=not _is_ignorant(lower(lowest, last), known),
+        is_ignorant=all(_is_ignorant(level, known, -SURE_ERRORS) for level in (before, last))
+        and not _falls(before, last, known),
+        has_learned=not _is_ignorant(lower(lowest, last), known, SURE_ERRORS),
         is_lost=last.loss >= start - (1 - LOST_SHARE) * max(0.0, start - lowest.loss),
         best=best.loss,
     )
@@ -125,9 +128,10 @@ def _falls(before: Level, last: Level, known: Known) -> bool:
     return _is_above(before, last, least=FLAT_SHARE * abs(known.initial or 0.0))
 
 
-def _is_ignorant(level: Level, known: Known) -> bool:
+def _is_ignorant(level: Level, known: Known, errors: float = 0.0) -> bool:
+    # whether it is no better than the run's first loss, taken so many of its standard errors higher
     initial = known.initial or 0.0
-    return level.loss >= initial - IGNORANCE_SHARE * abs(initial)
+    return level.loss + errors * level.error >= initial - IGNORANCE_SHARE * abs(initial)
 
 
 def has_vanished(scales: Sequence[float], reference: float | None) -> bool:

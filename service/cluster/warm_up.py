@@ -33,9 +33,11 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     _check_budget(spec, groups[0])
     space, warm_ups = _measured_space(spec, groups)
     steps = [step for warm_up in warm_ups if (step := exchange_probing.step_cost(warm_up)) is not None]
+    num_alone, samples = spec.replica.num_alone(groups[0].num_workers), warm_ups[0].batch_samples
     known = {
         "step": min(steps, key=lambda each: each.seconds, default=None),
-        "num_alone": spec.replica.num_alone(groups[0].num_workers),
+        "num_alone": num_alone,
+        "batch_size": samples and samples * (groups[0].num_workers if num_alone == 1 else 1),
     }
     return space.model_copy(update=known), warm_ups
 

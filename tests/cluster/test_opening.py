@@ -64,6 +64,15 @@ def test_the_search_opens_in_the_middle_of_a_pair_and_with_the_first_choice(spec
     assert group.told[0].options == space.opening.further  # the warm-up trains with them too
 
 
+@pytest.mark.parametrize(("partition", "samples"), [({"kind": "iid"}, 4), ({"kind": "by_label"}, 12)])
+def test_the_search_knows_the_samples_of_a_probes_step(partition: Any, samples: int, group: Any) -> None:
+    group.num_workers, run = 3, group.run
+    group.run = lambda segment: run(segment).model_copy(update={"batch_samples": 4})
+    spec = digits_trial(partition=partition, controller={"kind": "bo"})
+
+    assert opening_space(spec, [group])[0].batch_size == samples  # a worker that probes alone has its own alone
+
+
 def test_bytes_alone_are_no_budget_where_all_workers_turn_out_to_share_a_machine(group: Any) -> None:
     group.nodes = ((0, 1),)
 

@@ -389,7 +389,7 @@ def test_a_commit_whose_loss_stands_still_is_followed_by_one_at_a_lower_rate(fal
     third = _through_json(controller).decide()
 
     assert third.values.learning_rate == pytest.approx(share * second.values.learning_rate)
-    assert ("the loss stood still" in third.reason) is (share < 1)
+    assert ("the loss stood still" in third.reason) is ("without a search" in third.reason) is (share < 1)
 
 
 def test_a_commit_in_which_the_rate_decays_is_forecast_lower_and_less_surely():

@@ -85,6 +85,18 @@ def test_a_net_that_never_learned_is_dead_if_its_gradient_is_gone_or_probes_had_
     assert _judge(losses, probed=Probed(1.5, 7), **fresh).is_dead
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_shows_neither_that_nothing_was_learned_nor_that_something_was(seed):
+    fresh = {"start": INITIAL, "best": None}
+    sleeping, learning = np.full(2 * WINDOW, INITIAL), np.linspace(INITIAL, 0.85 * INITIAL, 2 * WINDOW)
+    asleep, awake = (_judge(_noisy(course, share=0.005, seed=seed), **fresh) for course in (sleeping, learning))
+    loud_asleep, loud_awake = (_judge(_noisy(course, share=0.4, seed=seed), **fresh) for course in (sleeping, learning))
+
+    assert asleep.is_ignorant and not asleep.has_learned
+    assert awake.has_learned and not awake.is_ignorant
+    assert not loud_asleep.has_learned and not loud_awake.is_ignorant
+
+
 @pytest.mark.parametrize("gradient", [0.0, 1e-9, 1e-4])
 @pytest.mark.parametrize("loss", [1e-9, 1e-3, 0.5])
 def test_a_net_that_has_converged_is_not_dead(loss, gradient):

@@ -143,6 +143,24 @@ def test_a_short_run_too_trains_better_than_at_a_guess_two_decades_off(simulated
     assert searched.excess < min(0.5 * 2.0, kept.excess)
 
 
+def _first_length(steps, batch_size, *, num_alone=1, **config):
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1), batch_size=batch_size, num_alone=num_alone)
+    return Controller(space, BoConfig(**config), 0, budget=Budget(steps=steps)).ask().allowance.steps
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(None, 7), (128, 7), (32, 7), (16, 9), (8, 14), (4, 19), (1, 20)])
+def test_probes_that_tell_decades_apart_are_longer_on_smaller_batches(batch_size, length):
+    assert _first_length(1000, batch_size) == length
+    assert _first_length(1000, batch_size, coarse_probe_steps=25) == 25
+
+
+@pytest.mark.parametrize(
+    ("steps", "num_alone", "length"), [(175, 1, 7), (300, 1, 7), (600, 1, 14), (300, 2, 12), (300, 5, 20), (2300, 1, 7)]
+)
+def test_they_are_no_longer_than_the_run_has_room_for_and_leave_finalists_theirs(steps, num_alone, length):
+    assert _first_length(steps, 1, num_alone=num_alone) == length
+
+
 def test_of_two_rungs_each_is_scored_as_if_it_were_alone():
     first, second = ([(rung, rate) for rate in (0.05, 0.1, 0.2)] for rung in (0, 1))
     losses = {0: [2.0, 2.0, 0.5, 0.5], 1: [3.0] * 10 + [1.0] * 10}

@@ -99,9 +99,10 @@ def test_accumulated_micro_batches_weigh_like_one_batch(make_config: MakeConfig)
     whole = alone(make_config(workload=DigitsMlp(batch_size=32)))
     split = alone(make_config(workload=DigitsMlp(batch_size=16), accumulate=2))
 
-    losses = [replica.run(SEGMENT).losses for replica in (whole, split)]
+    results = [replica.run(SEGMENT) for replica in (whole, split)]
 
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert results[0].losses == pytest.approx(results[1].losses, rel=1e-4)
+    assert [result.batch_samples for result in results] == [32, 32]
 
 
 def test_a_ramp_is_linear_and_ends_at_its_final_rate(make_config: MakeConfig):

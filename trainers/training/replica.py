@@ -316,10 +316,16 @@ class Replica:
             threshold=self._exchange.threshold,
             times=self._times(before, sum(seconds)),
             saved_bytes=self._saved.num_bytes,
+            batch_samples=self._batch_samples(segment),
             diverged=diverged,
             steps_to_meeting=self._sync.steps_to_meeting,
             meets=self._held is not None,
         )
+
+    def _batch_samples(self, segment: Segment) -> int | None:
+        if self._feed.epoch_steps is None:
+            return None
+        return (segment.batch_size or self.workload.batch_size) * self.config.accumulate
 
     def meet(self) -> SegmentResult:
         """Meet the other ranks after the last step, as `run` was told to leave it; returns that step's result.
