@@ -225,7 +225,7 @@ class WideConfig(StagedConfig):
         4.0, le=8, description="decades of learning rate that it looks at first, where no range is stated"
     )
     coarse_probe_steps: int = Field(
-        7, ge=2, description="steps of the probes that tell decades apart; up to 20 on batches of less than 32 samples"
+        7, ge=2, description="steps of the probes that tell decades apart; up to 20 on batches of less than 16 samples"
     )
 
 

@@ -37,9 +37,9 @@ BARRED_SHARE = 0.7
 BARRED_FACTOR = 3.0
 #: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
 KEPT_PART = {"events": 0.25, "stages": 0.6}
-#: Coarse probes on so large batches tell rates apart as they are. On smaller ones they take more steps, and together at
-#: most this share of the run.
-LARGE_BATCH, COARSE_SHARE = 32, 0.12
+#: Coarse probes on smaller batches than the first are longer: by the root of how many times the second is as large.
+#: Together they take at most this share of the run.
+SMALL_BATCH, LARGE_BATCH, COARSE_SHARE = 16, 32, 0.12
 #: More steps than this tell little more.
 MOST_COARSE_STEPS = 20
 #: Of what they may spend they take this part where the warm-up alone tells how long a step takes.
@@ -162,7 +162,7 @@ class SearchSetup:
         finalists need what there is.
         """
         least, batch_size = self.config.coarse_probe_steps, self.space.batch_size
-        if not self.is_of_rate_alone or self.num_steps is None or batch_size is None:
+        if not self.is_of_rate_alone or self.num_steps is None or batch_size is None or batch_size >= SMALL_BATCH:
             return least
         room = self._wide_steps * (1.0 if self.budget.seconds is None else ESTIMATED_PART)
         room -= FINALISTS * PAYING_STEPS if self.wide_probes else 0
