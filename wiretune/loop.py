@@ -43,6 +43,7 @@ def attach(
     steps: int | None = None,
     seconds: float | None = None,
     bytes: int | None = None,
+    batch_size: int | None = None,
     **how: Unpack[How],
 ) -> Tuner: ...
 
@@ -55,6 +56,7 @@ def attach(
     steps: int | None = None,
     seconds: float | None = None,
     bytes: int | None = None,
+    batch_size: int | None = None,
     **how: Unpack[How],
 ) -> Attached | Tuner:
     """Have the ranks that train `model` by `optimizer` exchange gradients, or average parameters, as a job would.
@@ -62,8 +64,9 @@ def attach(
     The keywords are those of `trainers.attach.attach`: `exchange` and `sync`, as in a job; `per_node`, `scale`, `seed`.
     With `controller`, as in a job, the learning rate is searched too, and every range in `exchange` and `sync`. The
     optimizer's rate is the guess. The run is of so many optimizer `steps`, `seconds` from now on, or `bytes` sent by a
-    node on average, search included, whichever is reached first. The loop reports its losses to the `Tuner` that is
-    returned.
+    node on average, search included, whichever is reached first. `batch_size` is the
+    number of samples that a rank trains in a step: if it is told, probes on small batches are longer. The loop reports
+    its losses to the `Tuner` that is returned.
 
     Raises ValueError for what `trainers.attach.attach` refuses, for a controller without a budget, and for what a job
     would refuse of a controller.
@@ -73,7 +76,7 @@ def attach(
     budget = Budget(steps=steps, seconds=seconds, bytes=bytes)
     config: ControllerConfig = TypeAdapter(ControllerConfig).validate_python(controller)
     handle = trainers.attach.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
-    return Tuner(handle, config, budget=budget, seed=how.get("seed", 0))
+    return Tuner(handle, config, budget=budget, seed=how.get("seed", 0), batch_size=batch_size)
 
 
 def check_ranges(controller: ControllerConfig, config: ReplicaConfig) -> None:

@@ -30,7 +30,7 @@ class Tuner:
     """Searches while the loop trains. Call `report` once a step, after `optimizer.step()`, until it `is_over`.
 
     `handle` is what `attach` returns without a controller. Rank 0 has the `decisions` so far. `clock` returns seconds,
-    which a budget in them counts from now on.
+    which a budget in them counts from now on. `batch_size` is in samples of a rank's step; None: not known.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Tuner:
         *,
         budget: Budget,
         seed: int,
+        batch_size: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.handle, self.is_over = handle, False
@@ -55,7 +56,11 @@ class Tuner:
             )
         self._ratios = [float(group["lr"]) / guess for group in self._groups]
         kind = KINDS.get(type(handle.optimizer).__name__, "own")
-        strategy = strategies.build(config, space=space_of(handle.config, kind, guess), seed=seed, budget=budget)
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
+        samples = batch_size and batch_size * handle.node_links.topology.num_workers
+        space = space_of(handle.config, kind, guess, batch_size=samples)
+        strategy = strategies.build(config, space=space, seed=seed, budget=budget)
         leader = Leader(strategy, budget, clock=clock)
         self.decisions = leader.decisions
         self._orders = leader.orders()
@@ -122,14 +127,18 @@ class Tuner:
         return Taken(means[: len(losses)], means[len(losses) :], round(sums[-1].item() / len(links.topology.nodes)))
 
 
-def space_of(config: ReplicaConfig, kind: str, guess: float) -> SearchSpace:
-    """Return what a loop that trains by `config` searches, from the rate `guess` of an optimizer of this `kind` on."""
+def space_of(config: ReplicaConfig, kind: str, guess: float, *, batch_size: int | None = None) -> SearchSpace:
+    """Return what a loop that trains by `config` searches, from the rate `guess` of an optimizer of this `kind` on.
+
+    `batch_size`: samples of a step, of all ranks together; None: not known.
+    """
     level = config.exchange.level
     return SearchSpace(
         optimizer="from_exchange" if config.optimizer.kind == "from_exchange" else kind,
         guess=Values(learning_rate=guess, level=None if isinstance(level, tuple) else level),
         level_name=config.exchange.level_name,
         period=config.period,
+        batch_size=batch_size,
         axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in config.ranges()),
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -53,6 +54,7 @@ from api.cli.terminal import (
     require_agreement,
     require_writable,
     say,
+    warn,
 )
 from api.client import ApiError, Client
 from api.jobs import complete
@@ -133,6 +135,8 @@ def run(job: JobFile, as_json: AsJson = False) -> None:
     """
     spec = read_job(job).resolved(str(Path.cwd()))
     print_advice(advice(spec))
+    if url := os.environ.get("WIRETUNE_URL"):
+        warn(f"`run` trains here, whatever WIRETUNE_URL says; `wiretune submit` has the job trained at {url}")
     _run_here(spec, as_json=as_json)
     if not as_json:
         say(

@@ -288,6 +288,15 @@ def test_a_state_dir_that_cannot_be_made_starts_nothing(
     assert "WIRETUNE_STATE_DIR" in result.stderr
 
 
+def test_a_run_says_that_it_is_not_where_the_url_points(job_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIRETUNE_URL", "http://elsewhere:8470")
+    monkeypatch.setenv("WIRETUNE_STATE_DIR", "/dev/null/state")  # so that nothing starts
+
+    result = run_cli.invoke(main.app, ["run", str(job_file)])
+
+    assert "`wiretune submit` has the job trained at http://elsewhere:8470" in result.stderr
+
+
 @pytest.mark.parametrize("command", [["demo", "--json"], ["export", "job-1", "--out"]])
 @pytest.mark.parametrize(
     ("place", "said"), [("missing/out.json", "no folder"), (".", "is a folder"), ("file/out.json", "no folder")]

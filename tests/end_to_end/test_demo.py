@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ def test_the_demo_learns_a_schedule_that_beats_dense_training_on_a_slow_link(dem
     tuned, dense = demo["arms"]["tuned"], demo["arms"]["dense"]
 
     assert demo["validation"]["accuracy"] >= 0.93
-    assert len(demo["schedule"]) >= 4 and all(entry["reason"] for entry in demo["schedule"])
+    starts, lengths = zip(*((entry["step"], entry["num_steps"]) for entry in demo["schedule"]), strict=True)
+    assert starts[0] == 0 and starts[1:] == tuple(accumulate(lengths))[:-1]
+    assert len(starts) >= 2 and all(entry["reason"] for entry in demo["schedule"])
     assert demo["bytes_sent"] < demo["bytes_dense"]
     assert 0 < demo["seconds_search"] < demo["seconds_training"]
     assert tuned["validation"]["loss"] < dense["validation"]["loss"]

@@ -129,6 +129,16 @@ def test_the_search_knows_after_how_many_steps_ranks_meet():
     assert space_of(config, "sgd", 0.1).longest_period == 30
 
 
+@pytest.mark.parametrize(("batch_size", "num_steps"), [(None, 7), (32, 7), (8, 14), (4, 19)])
+def test_probes_on_small_batches_are_longer(batch_size: int | None, num_steps: int):
+    script = Script(controller={"kind": "bo"}, steps=1000, batch_size=batch_size)
+
+    while len(script.rates) < 2 or script.rates[-1] == script.rates[0]:
+        script.step()
+
+    assert len(script.rates) - 1 == num_steps
+
+
 def test_the_first_cap_that_is_reached_ends_the_run():
     now, script = 0.0, Script()
     handle = attach(script.model, script.optimizer)
@@ -161,6 +171,7 @@ def test_a_controller_that_does_not_search_changes_no_loss():
         ({"controller": {"kind": "local"}, "steps": 100, "sync": PERIODS}, "`local` searches rate and level alone"),
         ({"controller": {"kind": "bo"}, "steps": 100, "sync": OUTER, "exchange": LEVELS}, "at most 3 values"),
         ({"sync": PERIODS}, "`sync/period` must be one number"),
+        ({"controller": {"kind": "bo"}, "steps": 100, "batch_size": 0}, "`batch_size` must be at least 1, got 0"),
         ({"controller": {"kind": "bo", "prob": 3}, "steps": 100}, "prob"),
         ({"controller": {"kind": "autolars"}, "steps": 100}, "autolars"),
     ],
