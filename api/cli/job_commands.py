@@ -351,11 +351,7 @@ def export(
         begin = exports.tracker(tracker, out or Path(tracker))
         with open_client(url, key) as client:
             job = client.find(job)
-            for run in runs.export(client, job, begin, arm=arm, seed=seed, follow=is_followed):
-                if as_json:
-                    print_json({"job": job, **run._asdict()}, indent=None)
-                else:
-                    typer.echo(f"wrote {run.place}: {run.content}")
+            _print_runs(job, runs.export(client, job, begin, arm=arm, seed=seed, follow=is_followed), as_json=as_json)
         return
     if is_followed:
         fail("--follow is for a tracker; name it with --to")
@@ -374,15 +370,26 @@ def export(
         written = (
             exports.write_all(client, chosen, out) if what is What.ALL else [exports.write(client, chosen, what, out)]
         )
-        for each in written:
-            if each.path == STANDARD:
-                continue
-            if as_json:
-                size = each.path.stat().st_size
-                said = {"job": job, "path": str(each.path), "bytes": size, "content": each.content}
-                print_json(said, indent=None)
-            else:
-                say(console(), f"wrote {each.path}: {each.content}")
+        _print_written(job, written, as_json=as_json)
+
+
+def _print_runs(job: str, exported: Iterable[runs.Exported], *, as_json: bool) -> None:
+    for run in exported:
+        if as_json:
+            print_json({"job": job, **run._asdict()}, indent=None)
+        else:
+            typer.echo(f"wrote {run.place}: {run.content}")
+
+
+def _print_written(job: str, written: Iterable[exports.Written], *, as_json: bool) -> None:
+    for each in written:
+        if each.path == STANDARD:
+            continue
+        if as_json:
+            size = each.path.stat().st_size
+            print_json({"job": job, "path": str(each.path), "bytes": size, "content": each.content}, indent=None)
+        else:
+            say(console(), f"wrote {each.path}: {each.content}")
 
 
 def require_success(view: JobView) -> None:

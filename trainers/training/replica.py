@@ -272,14 +272,7 @@ class Replica:
         alignments: list[Tensor] = []
         seconds: list[float] = []
         diverged = False
-        for each in self.config.ranges():
-            if getattr(segment, each.name) is None:
-                raise ValueError(f"`{each.name}` must be given where it is searched, got None for {list(each.pair)}")
-        self._optimizer.use(segment.optimizer)
-        self._optimizer.set_options(segment)
-        self._activations.use(segment.gamma)
-        self._blocks.use(segment.share)
-        self._sync.use(segment.option)
+        self._use(segment)
         if not begin:
             self._alignment.begin()
         with self._random.scope():
@@ -321,6 +314,17 @@ class Replica:
             steps_to_meeting=self._sync.steps_to_meeting,
             meets=self._held is not None,
         )
+
+    def _use(self, segment: Segment) -> None:
+        """Have each part of training use what `segment` chooses; raises ValueError if a searched value is missing."""
+        for each in self.config.ranges():
+            if getattr(segment, each.name) is None:
+                raise ValueError(f"`{each.name}` must be given where it is searched, got None for {list(each.pair)}")
+        self._optimizer.use(segment.optimizer)
+        self._optimizer.set_options(segment)
+        self._activations.use(segment.gamma)
+        self._blocks.use(segment.share)
+        self._sync.use(segment.option)
 
     def _batch_samples(self, segment: Segment) -> int | None:
         if self._feed.epoch_steps is None:
