@@ -14,12 +14,12 @@ def _whole(given: object) -> object:
     return given
 
 
-#: A whole number above 0; `true` is none, 1e9 is one.
+#: A whole number above 0. `true` is refused; 1e9 is accepted.
 Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-#: More axes than this are not searched, the learning rate among them: a run can afford a dozen probes.
+#: At most so many axes are searched, the learning rate included: a run can afford a dozen probes.
 MAX_DIMENSIONS = 4
 
 

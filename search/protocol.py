@@ -5,6 +5,9 @@ from typing import Any, Protocol
 
 from search.types import Candidate, Course, Decision, Observation, Spent, Steer, Values
 
+#: Shares of its allowance after which a strategy is asked about a probe, and the whole.
+PROBE_PARTS = (0.25, 0.5, 0.75, 1.0)
+
 
 class Strategy(Protocol):
     """Chooses values stage by stage; the caller trains and reports.
@@ -35,7 +38,10 @@ class Strategy(Protocol):
         """Record what a probe or the commit measured."""
 
     def watch(self, observation: Observation) -> Course:
-        """Judge a running probe, or the commit, by what it has measured so far. Changes nothing, and is no event.
+        """Judge a running probe, or the commit, by what it has measured so far.
+
+        A commit that goes on may use another rate from its next step on. One that diverged is rolled back by its
+        caller, whatever the answer.
 
         `end`: stop here, and `tell` it. `roll_back`, of a commit only: rewind to the stage's snapshot and `tell` it
         with `rolled_back`; what it cost stays spent.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from search.budget.link import Link, OptionCost, StepCost
-from search.config import MAX_DIMENSIONS
+from search.config import MAX_DIMENSIONS, OPTIMIZER_TRAITS
 from search.types import SEARCHED, Value, Values
 
 Array = NDArray[np.float64]
@@ -204,6 +204,7 @@ class SearchSpace(Value):
     step: StepCost | None = None  # what a step was found to cost before the first one; None: nobody measured it
     num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
     batch_size: int | None = Field(None, ge=1)  # samples that a step of a coarse probe trains; None: not known
+    rewinds_data: bool = True  # a probe sees the batches of the one before; False: the loop's next ones
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8
 
@@ -224,6 +225,16 @@ class SearchSpace(Value):
                 raise ValueError(f"`{axis.name}` must be searched in (low, high) with low < high, both of them legal, "
                                  f"got ({axis.low}, {axis.high})")  # fmt: skip
         return self
+
+    def check_guess(self) -> None:
+        """Raise ValueError for an optimizer that nobody knows, or one with a guess outside the range of rates."""
+        known, (low, high) = sorted(OPTIMIZER_TRAITS), (self.min_learning_rate, self.max_learning_rate)
+        own = Contender(optimizer=self.optimizer, learning_rate=self.guess.learning_rate)
+        for optimizer, rate in ((each.optimizer, each.learning_rate) for each in (own, *self.optimizers)):
+            if optimizer not in known:
+                raise ValueError(f"`optimizer` must be one of {known}, got {optimizer!r}.")
+            if not low <= rate <= high:
+                raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {rate:g}.")
 
     @property
     def opening(self) -> Values:

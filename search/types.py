@@ -161,7 +161,7 @@ class Candidate(Value):
     )
 
     def learning_rate_at(self, part: float) -> float:
-        """Return the learning rate when `part` of the allowance, in [0, 1), is spent."""
+        """Return the learning rate when `part` of the allowance, in [0, 1], is spent: 0 at the end of a decay."""
         return self.values.learning_rate * (min(1.0, (1 - part) / self.decay) if self.decay else 1.0)
 
 

@@ -9,9 +9,10 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from search.budget import spending
-from search.budget.spending import Amounts
+from search.budget.spending import Amounts, part_spent
 from search.config import Budget
-from search.protocol import Strategy
+from search.curves.curve_summary import OPENING_LOSSES, last_losses, usable_median
+from search.protocol import PROBE_PARTS, Strategy
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
 #: What all ranks do before the steps of an order.
@@ -22,8 +23,8 @@ Order = tuple[int, list[Values]]
 TINY = 1e-12
 #: Steps of an order while little is known about what a step costs.
 FIRST = 4
-#: The controller is asked about a probe after these shares of its allowance, and about a commit after so many parts.
-PROBE_PARTS, COMMIT_PARTS = (0.25, 0.5, 0.75, 1.0), 20
+#: The controller is asked about a commit after so many parts of it.
+COMMIT_PARTS = 20
 
 
 class Taken(NamedTuple):
@@ -31,10 +32,12 @@ class Taken(NamedTuple):
 
     losses: list[float]
     step_seconds: list[float]
+    gradient_scales: list[float]
+    alignments: list[float]
     bytes_sent: int  # by a node on average, since the answer before
 
 
-NOTHING = Taken([], [], 0)
+NOTHING = Taken([], [], [], [], 0)
 #: Generators of orders, which take what came of each; the first `send` is of None.
 Asking = Generator[Order, Taken | None, None]
 Answered = Generator[Order, Taken | None, Taken]
@@ -46,11 +49,15 @@ class Line:
     def __init__(self) -> None:
         self.losses: list[float] = []
         self._step_seconds: list[float] = []
+        self._gradient_scales: list[float] = []
+        self._alignments: list[float] = []
         self._bytes_sent = 0
 
     def add(self, taken: Taken) -> None:
         self.losses += taken.losses
         self._step_seconds += taken.step_seconds
+        self._gradient_scales += taken.gradient_scales
+        self._alignments += taken.alignments
         self._bytes_sent += taken.bytes_sent
 
     @property
@@ -64,16 +71,25 @@ class Line:
         mean_bytes = self._bytes_sent / max(1, len(self.losses))
         return {"steps": 1.0, "bytes": mean_bytes, "seconds": sum(timed) / len(timed)}
 
+    @property
+    def has_gained(self) -> bool:
+        """True if its last losses are below its first ones, by their medians."""
+        first, last = usable_median(self.losses[:OPENING_LOSSES]), usable_median(last_losses(self.losses))
+        return first is not None and last is not None and last < first
+
     def observation(
         self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False, rolled_back: bool = False
     ) -> Observation:
         """Return it as the strategy is told, up to a loss that is not finite; None: the committed line."""
         finite = tuple(takewhile(math.isfinite, self.losses))
+        told = len(finite) / max(1, len(self.losses))
         return Observation(
             candidate_id=candidate_id,
             losses=finite,
             step_seconds=tuple(self._step_seconds[: len(finite)]),
-            bytes_sent=self._bytes_sent,
+            gradient_scales=tuple(self._gradient_scales[: len(finite)]),
+            alignments=tuple(self._alignments[: len(finite)]),
+            bytes_sent=round(told * self._bytes_sent),
             diverged=self.diverged,
             is_cut=is_cut,
             rolled_back=rolled_back,
@@ -131,10 +147,18 @@ class Leader:
             whole = len(line.losses) + num_fitting(until, self._spent(), line.cost)
             part = max(FIRST, whole // COMMIT_PARTS)
             yield from self._take(line, min(num_steps, part), self._strategy.values)
-            course = self._strategy.watch(line.observation(None, self._spent()))
+            course = self._course(line)
         if course == "roll_back":
             yield from self._order(RESTORE)
         self._strategy.tell(line.observation(None, self._spent(), rolled_back=course == "roll_back"))
+
+    def _course(self, line: Line) -> Course:
+        """Return where the commit goes from here; without room to search again, the better state stays."""
+        if line.diverged:
+            return "roll_back"
+        course = self._strategy.watch(line.observation(None, self._spent()))
+        is_over = num_fitting(spending.caps(self._budget), self._spent(), line.cost) < 1
+        return "end" if course == "roll_back" and is_over and line.has_gained else course
 
     def _take(self, line: Line, num_steps: int, values: Callable[[Spent], Values]) -> Asking:
         """Take steps of `line` with the `values` at the totals that are expected before each."""
@@ -184,12 +208,3 @@ def after(num_steps: int, spent: Spent, cost: Amounts) -> Spent:
         bytes=spent.bytes + round(num_steps * cost["bytes"]),
         seconds=spent.seconds + num_steps * cost["seconds"],
     )
-
-
-def part_spent(allowance: Allowance, own: Spent) -> float:
-    """Return which part, in [0, 1], of its `allowance` a probe has spent that took `own` so far.
-
-    Until it has its least number of steps, what is missing counts too.
-    """
-    parts = [getattr(own, unit) / cap for unit, cap in spending.caps(allowance).items()]
-    return min(1.0, max(parts, default=0.0), own.steps / allowance.min_steps)

@@ -6,7 +6,7 @@ The loop reports every loss. Rank 0 leads: it has all ranks keep their state, go
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from search.space import Axis, SearchSpace
 from search.types import Values
 from trainers.attach import Attached, Chosen
 from trainers.spec.replica import ReplicaConfig
+from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
 
 #: Torch's optimizers of which the controller knows how rates behave; others are like a workload's own.
@@ -66,6 +67,8 @@ class Tuner:
         self._orders = leader.orders()
         self._taken: Taken | None = None  # at the last order
         self._sent = 0  # by this rank, when that was known
+        trains_apart = handle.config.sync.payload == "parameters" or handle.config.exchange.drifts
+        self._signs = GradientSigns(handle.optimizer, trains_apart=trains_apart)
         self._course = self._follow()
         next(self._course, None)
 
@@ -88,6 +91,7 @@ class Tuner:
                 self.handle.snapshot("stage")
             elif task == RESTORE:
                 self.handle.restore("stage")
+                self._signs.begin()
             losses, times = list[float](), [self._clock()]
             for values in steps:
                 self._set(values)
@@ -120,11 +124,12 @@ class Tuner:
     def _mean(self, losses: list[float], step_seconds: list[float]) -> Taken:
         """Return what the steps came to, as means over the ranks; of the bytes, over the nodes."""
         links, sent = self.handle.node_links, self.handle.node_links.between.ledger.total
-        sums = torch.tensor([*losses, *step_seconds, sent - self._sent], dtype=torch.float64)
+        series = (losses, step_seconds, *self._signs.take(len(losses)))
+        sums = torch.tensor([*chain(*series), sent - self._sent], dtype=torch.float64)
         self._sent = sent
         links.all_reduce_sum(sums, {"control": sums.nbytes})
-        means = (sums[:-1] / links.topology.num_workers).tolist()
-        return Taken(means[: len(losses)], means[len(losses) :], round(sums[-1].item() / len(links.topology.nodes)))
+        means = (sums[:-1] / links.topology.num_workers).reshape(len(series), -1).tolist()
+        return Taken._make([*means, round(sums[-1].item() / len(links.topology.nodes))])
 
 
 def space_of(config: ReplicaConfig, kind: str, guess: float, *, batch_size: int | None = None) -> SearchSpace:
@@ -139,6 +144,7 @@ def space_of(config: ReplicaConfig, kind: str, guess: float, *, batch_size: int 
         level_name=config.exchange.level_name,
         period=config.period,
         batch_size=batch_size,
+        rewinds_data=False,
         axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in config.ranges()),
     )
 

@@ -196,8 +196,10 @@ class AutoLrs:
         """Begin a run at its first step.
 
         Raises:
-            ValueError: the space has an axis besides the rate, which this procedure does not know.
+            ValueError: the space has an axis besides the rate, which this procedure does not know; it names an unknown
+                optimizer, or a guess outside its range.
         """
+        space.check_guess()
         if space.axes:
             names = [axis.name for axis in space.axes]
             raise ValueError(f"`axes` must be (): only the learning rate is searched, got {names}.")

@@ -59,7 +59,7 @@ class Scheduled(Configured[ScheduleConfig]):
         )
 
     def values(self, spent: Spent) -> Values:
-        """Return the values of the next step: without probes, as many were committed as were trained."""
+        """Return the values at the run's total of steps, those that were rolled back included."""
         return self._values_at(spent.steps)
 
     def ramp_steps(self, spent: Spent) -> int | None:

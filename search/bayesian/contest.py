@@ -1,6 +1,6 @@
 """Optimizers that compete: each has a wide search of its own, and the run uses the one whose finalist learned most.
 
-A contest is a wide search whose probes are of several optimizers. What one of them has of it is an *entry*: the problem
+A contest is a wide search whose probes are of several optimizers. What one of them has of it is an *entry*: the setup
 by its own guess and traits, and the stage as if its probes were all. Everything that a wide search does with one
 optimizer it does with an entry. Without a contest there is one entry, of all there is.
 """

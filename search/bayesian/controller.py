@@ -36,11 +36,11 @@ from search.bayesian.reports import commit_forecast, probe_reports
 from search.bayesian.stage import SearchSetup, Stage
 from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
 from search.budget import spending
-from search.config import OPTIMIZER_TRAITS, Budget, SearchConfig, WideConfig
+from search.config import Budget, SearchConfig, WideConfig
 from search.curves.calibration import learned_weight
 from search.curves.curve_summary import Ending, Reading
 from search.past_jobs.prior import NO_PRIOR, Prior
-from search.space import Contender, SearchSpace
+from search.space import SearchSpace
 from search.surrogate.posterior import on_grid
 from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Steer, Tax, Values
 
@@ -59,8 +59,8 @@ class Controller:
             ValueError: `space` names an unknown optimizer, or a guess outside its range, or outside that of `config`.
         """
         space = _narrowed(space, config)
-        _check(space)
-        self._space = space  # as it was given; that of the problem follows the link
+        space.check_guess()
+        self._space = space  # as it was given; that of the setup follows the link
         self._free = SearchSetup(space=space, config=config, budget=budget, seed=seed)  # but for what people say
         self._setup = self._free
         self._prior = prior
@@ -68,6 +68,7 @@ class Controller:
             index=0,
             incumbent=self._setup.opening,
             has_incumbent=not isinstance(config, WideConfig),
+            is_paired=space.rewinds_data,
             prior=prior,
             link=space.link,
         )
@@ -324,7 +325,8 @@ class Controller:
         start = spending.minus(self._spent, kept)
         shares = setup.shares(stage.index)
         part = shares[0] / sum(shares)
-        commit, decay = spending.scale(spending.remaining(setup.budget, start), part), commit_decay(setup, start, part)
+        commit = spending.scale(spending.remaining(setup.budget, start), part)
+        decay = commit_decay(setup.of(choice.values.optimizer), start, part)
         reports = probe_reports(setup, stage, commit=commit, choice=choice)
         searched = spending.minus(self._search, kept)
         search = spending.minus(searched, stage.search_before)
@@ -374,13 +376,3 @@ def _narrowed(space: SearchSpace, config: SearchConfig) -> SearchSpace:
             "max_learning_rate": min(high, space.max_learning_rate),
         }
     )
-
-
-def _check(space: SearchSpace) -> None:
-    known, (low, high) = sorted(OPTIMIZER_TRAITS), (space.min_learning_rate, space.max_learning_rate)
-    own = Contender(optimizer=space.optimizer, learning_rate=space.guess.learning_rate)
-    for optimizer, rate in ((each.optimizer, each.learning_rate) for each in (own, *space.optimizers)):
-        if optimizer not in known:
-            raise ValueError(f"`optimizer` must be one of {known}, got {optimizer!r}.")
-        if not low <= rate <= high:
-            raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {rate:g}.")

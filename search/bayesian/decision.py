@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -184,10 +185,10 @@ def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:
     """Keep the guess, unless it was seen to diverge: what probes do not tell apart they do not replace."""
     opening, diverged = setup.opening, diverged_values(stage)
     if is_barred(opening, diverged):
-        finite = [score for score in scores(stage) if score.reward is not None]
+        finite = [(score.reward, score.values) for score in scores(stage) if score.reward is not None]
         if not finite:
             return _choose_after_divergence(setup, stage)
-        best = max(finite, key=lambda score: score.reward or -math.inf).values
+        _, best = max(finite, key=itemgetter(0))
         return Choice(best, f"{name(setup, best)}, the best probe's: the guess {name(setup, opening)} diverged")
     is_searched = len(stage.probes) >= MIN_COARSE and any_sound(stage.at(0))
     harmless = harmless_rate(stage.at(0)) if is_searched else opening.learning_rate
@@ -199,8 +200,7 @@ def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:
 
 def _choose_after_divergence(setup: SearchSetup, stage: Stage) -> Choice:
     tried = [probe.candidate.values.learning_rate for probe in stage.probes]
-    incumbent = stage.incumbent.learning_rate
-    start = incumbent if stage.has_incumbent else min(incumbent, *tried)
+    start = min(stage.incumbent.learning_rate, *tried)
     rate = max(setup.space.min_learning_rate, start * ALL_DIVERGED_FACTOR)
     values = stage.incumbent.model_copy(update={"learning_rate": rate})
     reason = f"{name(setup, values)}, half of {number(start)}: all {len(tried)} probes diverged"

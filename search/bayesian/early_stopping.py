@@ -84,7 +84,7 @@ def stays_behind(gaps: Array, *, left: float) -> bool:
     return gap > quantile * standard_error(half) and gap + 3 * max(0.0, left) * min(0.0, change) > 0
 
 
-#: A rise that was rolled back is expected again until so many times as many steps as it took to see it.
+#: After a rollback the same rise is excused until so many times the steps after which it was seen.
 REPEATED = 2
 
 

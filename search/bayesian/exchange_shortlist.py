@@ -23,7 +23,7 @@ def changed_link(setup: SearchSetup, stage: Stage, ending: Ending, known: Link |
 
 
 def listed(setup: SearchSetup, stage: Stage) -> SearchSetup:
-    """Return `problem` with the exchanges that compete from `stage` on, which is about to open.
+    """Return `setup` with the exchanges that compete from `stage` on, which is about to open.
 
     They change after steps came to take another time. What was tried lately stays among them.
     """

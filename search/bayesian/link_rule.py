@@ -34,7 +34,7 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
     if setup.config.revisit == "stages" or measured is None or current is None:
         return choice
     level = _suggested(measured, setup.space, current)
-    if level is None or level == current:
+    if level == current:
         return choice
     dense_s = (setup.space.dense_bytes or 0) * measured.seconds_per_byte
     reason = (
@@ -44,10 +44,10 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
     return choice._replace(values=choice.values.model_copy(update={"level": level}), reason=reason)
 
 
-def _suggested(link: Link | None, space: SearchSpace, current: float | None) -> float | None:
-    """Return the level that `link` suggests, or `current` where that is near, or where nothing is known."""
+def _suggested(link: Link, space: SearchSpace, current: float) -> float:
+    """Return the level that `link` suggests, or `current` where that is near, or the level is not searched."""
     axis = space.axis("level")
-    if link is None or current is None or axis is None or space.dense_bytes is None:
+    if axis is None or space.dense_bytes is None:
         return current
     suggested = rule(link.compute_s, space.dense_bytes * link.seconds_per_byte, (axis.low, axis.high))
     is_near = max(suggested, current) <= DEAD_BAND * min(suggested, current)

@@ -81,6 +81,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     return Stage(
         index=stage.index + 1,
         incumbent=begin.incumbent,
+        is_paired=stage.is_paired,
         opened=ending.spent,
         search_before=search,
         level=ending.level if ending.level is not None else start,

@@ -11,7 +11,7 @@ from search.space import distance
 from search.types import Spent, Values
 
 #: A finalist within this factor of the chosen values has begun the run that they would.
-SAME_VALUES = 4.0
+PROMOTABLE_FACTOR = 4.0
 
 
 def winner(setup: SearchSetup, stage: Stage, chosen: Values) -> Probe | None:
@@ -29,7 +29,7 @@ def winner(setup: SearchSetup, stage: Stage, chosen: Values) -> Probe | None:
         return next((probe for probe, _ in whole if probe.candidate.values == chosen), None)
     finalists = [each for each in whole if each[0].candidate.rung and each[0].candidate.decay]
     best = max(finalists, key=lambda each: each[1], default=(None, 0.0))[0]
-    return best if best and distance(best.candidate.values, chosen) <= math.log(SAME_VALUES) else None
+    return best if best and distance(best.candidate.values, chosen) <= math.log(PROMOTABLE_FACTOR) else None
 
 
 def leading(setup: SearchSetup, stage: Stage) -> str | None:

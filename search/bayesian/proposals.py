@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ RATE_STEP, JOINT_STEP = math.sqrt(10), 2.0
 #: From this share of the budget on, a learning rate no longer rises: a probe does not see slow divergence.
 LAST_RISE = 0.5
 #: Values closer than this were tried already.
-SAME_VALUES = 1.02
+TRIED_FACTOR = 1.02
 #: ... and with less than this between two rates, a probe between them would tell little.
 SAME_RATE = 1.15
 
@@ -121,10 +122,11 @@ def _coarse_extension(setup: SearchSetup, stage: Stage) -> Proposal | None:
 def _coarse_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
     """Return the decades to look at, the most central one first.
 
-    Three about the rate that past runs found best, where they say which it is.
+    Three about the rate that past runs found best, where they say which it is, and it is not at an end of the range.
     """
     past = _past_rate(setup, stage.prior)
-    rates = setup.coarse_rates if past is None else [setup.clip_rate(past * factor) for factor in (0.1, 1.0, 10.0)]
+    about = [] if past is None else [setup.clip_rate(past * factor) for factor in (0.1, 1.0, 10.0)]
+    rates = about if len(set(about)) == 3 else setup.coarse_rates
     middle = (len(rates) - 1) / 2
     central_first = sorted(range(len(rates)), key=lambda index: abs(2 * (index - middle) + 0.1))
     return [setup.opening.model_copy(update={"learning_rate": rates[index]}) for index in central_first]
@@ -217,12 +219,13 @@ def _untried_option(setup: SearchSetup, stage: Stage) -> Proposal | None:
     """Return the best rate so far at an exchange that was not tried; those most like the opening one come first."""
     options, tried = setup.space.options, [each.values.option for each in stage.tried if each.origin != "wide"]
     left = [option for option in options if option not in tried]
-    finite = [score for score in scores(stage) if score.reward is not None] if left else []
+    judged = scores(stage) if left else ()
+    finite = [(score.reward, score.values) for score in judged if score.reward is not None]
     if not finite:
         return None
     opening = options.index(setup.opening.option or "")
     option = min(left, key=lambda each: abs(options.index(each) - opening))
-    best = parabola_peak(setup, stage) or max(finite, key=lambda score: score.reward or -math.inf).values
+    best = parabola_peak(setup, stage) or max(finite, key=itemgetter(0))[1]
     return Proposal(best.model_copy(update={"option": option}), "option")
 
 
@@ -367,7 +370,7 @@ def _is_open(stage: Stage, values: Values, diverged: tuple[Values, ...]) -> bool
 
 
 def _was_tried(stage: Stage, values: Values) -> bool:
-    return any(are_within(values, each.values, SAME_VALUES) for each in stage.tried)
+    return any(are_within(values, each.values, TRIED_FACTOR) for each in stage.tried)
 
 
 def _within(first: float, second: float, factor: float) -> bool:

@@ -63,9 +63,10 @@ def may_awaken(setup: SearchSetup, stage: Stage) -> bool:
 def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: Signs) -> float:
     """Return what the open commit's rate is to be multiplied by from now on.
 
-    The hypergradient of a few steps prefers rates that are too low, as short probes do. So it is never asked to lower a
-    rate: where even it asks for a higher one, the rate is too low (docs/decisions/0017). While the rate decays, and
-    after something happened on the line, the factor stays. So does that of a pinned rate.
+    The hypergradient of a few steps prefers rates that are too low, as short probes do. Where even it asks for a higher
+    one, the rate is too low (docs/decisions/0017). The rate never falls below the decision's, but a rise may be taken
+    back. While the rate decays, and after something happened on the line, the factor stays. So does that of a pinned
+    rate.
 
     A net that learned nothing yet is awakened: its rate rises steadily until it wakes (docs/decisions/0026).
     """
@@ -76,14 +77,14 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
     if not (setup.traits.rises and stage.may_rise):
         return stage.rise
     asked = math.exp(RISE_PER_STEP * trace_of(observation).aligned)
-    return _at_least(stage.rise, max(1.0, min(asked, setup.config.max_raise / stage.raised)))
+    return _unless_negligible(stage.rise, max(1.0, min(asked, setup.config.max_raise / stage.raised)))
 
 
 def _awakening(setup: SearchSetup, stage: Stage, signs: Signs) -> float:
     if signs.has_learned or _growth(stage, signs, signs.gradient_end) >= WAKING_GRADIENTS:
         return stage.rise
     parts = signs.num_steps / max(PATIENCE_STEPS, AWAKENING_SHARE * (setup.num_steps or 0.0))
-    return _at_least(stage.rise, min(AWAKENING_MOST, AWAKENING_FACTOR**parts))
+    return _unless_negligible(stage.rise, min(AWAKENING_MOST, AWAKENING_FACTOR**parts))
 
 
 def _growth(stage: Stage, signs: Signs, scale: float | None) -> float:
@@ -92,5 +93,6 @@ def _growth(stage: Stage, signs: Signs, scale: float | None) -> float:
     return scale / min(known) if scale is not None and known else 0.0
 
 
-def _at_least(rise: float, asked: float) -> float:
+def _unless_negligible(rise: float, asked: float) -> float:
+    """Return `asked`, or `rise` where the two differ by less than `LEAST_RISE`."""
     return asked if max(asked / rise, rise / asked) >= LEAST_RISE else rise

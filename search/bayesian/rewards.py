@@ -90,7 +90,7 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
     control = next((probe for probe in usable.values() if not probe.reading.is_cut), next(iter(usable.values()), None))
     if level is None or control is None:
         return tuple(Score(probe.candidate.values, None, 0.0) for probe in stage.probes)
-    tails = {number: _tail(probe, control) for number, probe in usable.items()}
+    tails = {number: _tail(probe, control, is_paired=stage.is_paired) for number, probe in usable.items()}
     losses = [tail.loss for tail in tails.values()]
     is_positive = level > 0 and min(losses) > 0
     unit = None if is_positive else max(abs(level), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
@@ -173,19 +173,19 @@ class _Tail(NamedTuple):
 
 
 @lru_cache(maxsize=64)  # each ask reads all finished probes again, some of them three times
-def _tail(probe: Probe, control: Probe) -> _Tail:
+def _tail(probe: Probe, control: Probe, *, is_paired: bool) -> _Tail:
     """Return the mean loss of the probe's last half; of one that was cut, as it would be beside the whole control."""
     half, others = _tail_losses(probe.reading), _tail_losses(control.reading)
     if probe is control:
         return _Tail(float(half.mean()), 0.0)
-    saw_the_same = probe.candidate.values.batch_size == control.candidate.values.batch_size
+    saw_the_same = is_paired and probe.candidate.values.batch_size == control.candidate.values.batch_size
     if not probe.reading.is_cut:
         return _Tail(float(half.mean()), _error(probe.reading, control.reading, saw_the_same=saw_the_same))
     num_steps, same_steps = steps_at_equal_cost(probe, control)
     both = side_by_side(probe.reading, control.reading, num_steps, same_steps)
     seen, same = (series[len(series) // 2 :] for series in both)
-    is_paired = saw_the_same and num_steps == same_steps
-    paired = standard_error(seen - same) if is_paired else math.hypot(standard_error(seen), standard_error(same))
+    goes_along = saw_the_same and num_steps == same_steps
+    paired = standard_error(seen - same) if goes_along else math.hypot(standard_error(seen), standard_error(same))
     error = paired * math.sqrt(control.reading.num_steps / same_steps)
     if min(seen.mean(), same.mean(), others.mean()) > 0 and seen.mean() <= LARGEST_RATIO * same.mean():
         return _Tail(float(others.mean() * seen.mean() / same.mean()), error)

@@ -74,7 +74,7 @@ class SearchSetup:
         return self.space.opening
 
     def of(self, optimizer: str | None) -> "SearchSetup":
-        """Return the problem as this optimizer has it: its traits, its guess. None: no optimizers compete."""
+        """Return the setup as this optimizer has it: its traits, its guess. None: no optimizers compete."""
         if optimizer in (None, self.space.optimizer):
             return self
         [rate] = [each.learning_rate for each in self.space.optimizers if each.optimizer == optimizer]
@@ -233,6 +233,7 @@ class Stage:
     index: int
     incumbent: Values
     has_incumbent: bool = True  # False: the wide search, which compares with nothing
+    is_paired: bool = True  # its probes of one batch size see the same batches, step by step
     opened: Spent = field(default_factory=Spent)
     search_before: Spent = field(default_factory=Spent)
     search_coarse: Spent = field(default_factory=Spent)  # by the probes that tell decades apart

@@ -15,7 +15,7 @@ from search.types import SEARCHED, Band, Setting, Steer, Values
 
 RATE = "learning_rate"
 #: Earlier probes with a pinned value within this factor say something of what is searched beside it.
-SAME_VALUES = 1.02
+PINNED_FACTOR = 1.02
 
 
 class Steering(NamedTuple):
@@ -70,7 +70,7 @@ def steering_of(steers: Sequence[Steer]) -> Steering:
 
 
 def steered_setup(setup: SearchSetup, steering: Steering) -> SearchSetup:
-    """Return the problem as people leave it to the controller."""
+    """Return the setup as people leave it to the controller."""
     if not steering.steers:
         return setup
     space = setup.space
@@ -163,7 +163,7 @@ def _narrowed(low: float, high: float, bands: Sequence[Band]) -> tuple[float, fl
 def _may_use(values: Values, steering: Steering) -> bool:
     """Return whether `values` are vetoed by nobody, and have what is pinned beside the rate."""
     pinned = values.model_copy(update={name: value for name, value in steering.pins.items() if name != RATE})
-    if not are_within(values, pinned, SAME_VALUES):
+    if not are_within(values, pinned, PINNED_FACTOR):
         return False
     in_bands = all(
         low <= getattr(values, name) <= high

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from search.bayesian.rewards import diverged_values, scores, stage_level
 from search.bayesian.stage import Probe, Score, SearchSetup, Stage, is_barred
+from search.curves.faults import SURE_ERRORS
+from search.curves.forecast import standard_error
 from search.past_jobs.transfer import worth_of_divergence
 from search.space import AnyAxis, Axis, Box
 from search.surrogate.model import AnySurrogate
@@ -147,21 +149,24 @@ def harmless_rate(stage: Stage) -> float:
 def shows_progress(stage: Stage) -> bool:
     """Return whether a rate trains better than the lowest one, over the last half and at its end: else no rate is best.
 
-    Probes of one rung see the same batches, so that what is left of their differences is the rate's.
+    Where probes of one rung see the same batches, what is left of their differences is the rate's. Else it may be
+    noise, and they must differ by more.
     """
     sound = [probe for probe, score in zip(stage.probes, scores(stage), strict=True) if score.reward is not None]
     if not sound:
         return False
     lowest = min(sound, key=lambda probe: probe.candidate.values.learning_rate)
     best = max(score.reward for score in scores(stage) if score.reward is not None)
-    return best > LEAST_GAIN or any(_is_below(probe, lowest) for probe in sound)
+    return best > LEAST_GAIN or any(_is_below(probe, lowest, is_paired=stage.is_paired) for probe in sound)
 
 
-def _is_below(probe: Probe, other: Probe) -> bool:
-    # the shares by which the probe's losses lie below the other's, batch by batch, as far as both go
+def _is_below(probe: Probe, other: Probe, *, is_paired: bool) -> bool:
+    # the shares by which the probe's losses lie below the other's, step by step, as far as both go
     pairs = zip(probe.reading.losses, other.reading.losses, strict=False)
     gaps = np.array([(other_loss - loss) / (abs(other_loss) or 1.0) for loss, other_loss in pairs])
     half = gaps[len(gaps) // 2 :]
+    if not is_paired:
+        return bool(len(half) and half.mean() > LEAST_PROGRESS + SURE_ERRORS * standard_error(half))
     return bool(len(half) and half.mean() > LEAST_PROGRESS and half[-1] > LEAST_PROGRESS)
 
 
@@ -188,8 +193,9 @@ def steady_scores(stage: Stage) -> list[Score]:
     """Return the scores of `stage`, without a reward where a finalist jumps.
 
     It jumps if in its last third its loss lies clearly above that of the next lower rate on the same batch, all other
-    values equal. Its rate is at the edge of what trains at all, and a longer run at it goes over the edge. What is
-    before only tells that a high rate overshoots at first.
+    values equal. If they saw other batches, the means of their last thirds are compared. Its rate is at the edge of
+    what trains at all, and a longer run at it goes over the edge. What is before only tells that a high rate overshoots
+    at first.
     """
     found, level = scores(stage), stage_level(stage)
     by_rate = sorted(range(len(found)), key=lambda index: found[index].values.learning_rate)
@@ -198,21 +204,24 @@ def steady_scores(stage: Stage) -> list[Score]:
         probe = stage.probes[index]
         if found[index].reward is None or not probe.candidate.rung:
             continue
-        if below is not None and _jumps(probe, below, level=level or 0.0):
+        if below is not None and _jumps(probe, below, level=level or 0.0, is_paired=stage.is_paired):
             steady[index] = found[index]._replace(reward=None)
         else:
             below = probe
     return steady
 
 
-def _jumps(probe: Probe, below: Probe, *, level: float) -> bool:
+def _jumps(probe: Probe, below: Probe, *, level: float, is_paired: bool) -> bool:
     values, other = probe.candidate.values, below.candidate.values
     if values.model_copy(update={"learning_rate": other.learning_rate}) != other:
         return False  # the jump may be another value's
     losses, others = (np.asarray(each.reading.losses) for each in (probe, below))
     num_points = min(len(losses), len(others))
     last = slice(2 * num_points // 3, num_points)
-    return bool(np.any(losses[last] - others[last] > JUMP * abs(level)))
+    gaps = losses[last] - others[last]
+    if not is_paired:
+        return bool(gaps.mean() > JUMP * abs(level) + SURE_ERRORS * standard_error(gaps))
+    return bool(np.any(gaps > JUMP * abs(level)))
 
 
 def interpolated_peak(

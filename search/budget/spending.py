@@ -98,12 +98,22 @@ def _costs(reading: Reading, units: Iterable[str]) -> Amounts:
 def num_allowances(allowance: Allowance, reading: Reading) -> float:
     """Return how many times what it was allowed a probe has spent; 0 without a step, and where nothing is capped.
 
-    Where nothing was left but its shortest length, it is what it has spent: all probes beside it were left as little.
+    An allowance of 0 counts as 1, so the result is what the probe has spent. All probes of a rung have the same
+    allowance, so they still compare.
     """
     if not reading.num_steps:
         return 0.0
     allowed = {unit: quantity or 1.0 for unit, quantity in caps(allowance).items()}
     return reading.num_steps / num_steps(allowed, _costs(reading, allowed))
+
+
+def part_spent(allowance: Allowance, own: Spent) -> float:
+    """Return which part, in [0, 1], of its `allowance` a probe has spent that took `own` so far.
+
+    Until it has its least number of steps, what is missing of them counts too.
+    """
+    parts = [getattr(own, unit) / cap for unit, cap in caps(allowance).items() if cap]
+    return min(1.0, max(parts, default=1.0), own.steps / allowance.min_steps)
 
 
 def num_steps(available: Amounts, cost: Amounts) -> float:

@@ -31,6 +31,7 @@ class Reading(Value):
     bytes_sent: int
     diverged: bool
     is_cut: bool = False  # ended before its allowance was spent
+    block_steps: int | None = None  # of which each entry of `losses` but the first is a mean; None: as `thinned` does
     spent: Spent
 
     @classmethod
@@ -58,17 +59,26 @@ class Reading(Value):
 
     def begun(self, num_steps: float) -> "Reading":
         """Return what was read of the first `num_steps` steps, at least one point of the curve, as a whole probe."""
+        starts = self._starts
         num_points = max(1, round(num_steps / self.steps_per_point))
-        part = {
-            "losses": self.losses[:num_points],
-            "num_steps": round(num_points * self.steps_per_point),
-            "bytes_sent": round(self.bytes_sent * num_points / len(self.losses)),
-        }
-        return self.model_copy(update={**part, "is_cut": False})
+        end = int(starts[num_points]) if num_points < len(starts) else self.num_steps
+        return self.model_copy(
+            update={
+                "losses": self.losses[:num_points],
+                "num_steps": end,
+                "bytes_sent": round(self.bytes_sent * end / self.num_steps),
+                "block_steps": block_size(self.num_steps) if self.block_steps is None else self.block_steps,
+                "is_cut": False,
+            }
+        )
+
+    @property
+    def _starts(self) -> NDArray[np.int64]:
+        return block_starts(self.num_steps, self.block_steps or block_size(self.num_steps))
 
     def means(self, num_steps: float, num_points: int) -> Array:
         """Return the first `num_steps` steps' losses `(num_points,)` as means of equally many steps."""
-        starts = block_starts(self.num_steps)
+        starts = self._starts
         counts = np.diff(starts, append=self.num_steps)
         totals = np.concatenate([[0.0], np.cumsum(counts * np.asarray(self.losses))])
         grid = np.linspace(0.0, num_steps, num_points + 1)
@@ -156,15 +166,19 @@ def thinned(losses: Sequence[float]) -> tuple[float, ...]:
     values = np.asarray(losses, dtype=np.float64)
     if len(values) == 0:
         return ()
-    starts = block_starts(len(values))
+    starts = block_starts(len(values), block_size(len(values)))
     counts = np.diff(starts, append=len(values))
     usable = np.where(np.abs(values) < LARGEST, values, np.nan)
     return tuple((np.add.reduceat(usable, starts) / counts).tolist())
 
 
-def block_starts(num_losses: int) -> NDArray[np.int64]:
-    """Return where the blocks begin that `thinned` averages, of a curve of `num_losses` > 0 losses."""
-    size = -(-num_losses // MAX_POINTS)
+def block_size(num_losses: int) -> int:
+    """Return of how many losses `thinned` takes a mean, of `num_losses`."""
+    return -(-num_losses // MAX_POINTS)
+
+
+def block_starts(num_losses: int, size: int) -> NDArray[np.int64]:
+    """Return where the blocks of `size` losses begin, of `num_losses` > 0; a remainder is in the first of them."""
     starts = np.arange(num_losses % size, num_losses, size)
     starts[0] = 0
     return starts

@@ -4,8 +4,10 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
+from search.budget import spending
 from search.budget.link import StepCost
 from search.config import Budget
+from search.protocol import PROBE_PARTS
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import segment_length
 from service.cluster.probe_ends import Ends, Held
@@ -14,9 +16,6 @@ from service.cluster.trial_ledger import Measured
 from service.cluster.warm_up import STAGE
 from trainers.training.group import Group, Recovery
 from trainers.workload import WorkloadError
-
-#: Shares of its allowance after which the strategy may end a probe, and the whole.
-PROBE_PARTS = (0.25, 0.5, 0.75, 1.0)
 
 
 class Lane:
@@ -116,7 +115,7 @@ class ProbeRun:
             bytes=self._measured.bytes_sent,
             seconds=self._now() - self._started,
         )
-        part = segment_length.part_spent(self._candidate.allowance, segment_length.after(num_steps, own, self._cost))
+        part = spending.part_spent(self._candidate.allowance, segment_length.after(num_steps, own, self._cost))
         return self._candidate.values.model_copy(update={"learning_rate": self._candidate.learning_rate_at(part)})
 
     def _spent(self) -> Spent:

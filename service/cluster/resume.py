@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from search.budget.link import StepCost
 from search.config import Budget
-from search.types import Candidate, Values
+from search.types import Allowance, Candidate, Values
 from service.cluster.probe_ends import Held
 from service.cluster.trial_ledger import OpenCommit, Progress
 from service.cluster.warm_up import dense_bytes
@@ -71,5 +71,16 @@ class Resume(BaseModel):
             return self
         commit = self.open_commit and self.open_commit.stretched(before, budget)
         journal = {**self.journal, "budget": budget.model_dump(mode="json")}
+        if commit is not None and "events" in journal:
+            journal["events"] = _moved(journal["events"], commit.decision.commit_until)
         progress = self.progress.model_copy(update={"num_stale": 0})  # else it would end at once
         return self.model_copy(update={"journal": journal, "open_commit": commit, "progress": progress})
+
+
+def _moved(events: list[dict[str, Any]], until: Allowance) -> list[dict[str, Any]]:
+    """Return a controller's events with the end of the commit that is under way, the last one's, at `until`."""
+    last = max((index for index, event in enumerate(events) if "decide" in event), default=None)
+    if last is None:
+        return events
+    moved = {**events[last]["decide"], "commit_until": until.model_dump(mode="json")}
+    return [*events[:last], {**events[last], "decide": moved}, *events[last + 1 :]]

@@ -49,16 +49,6 @@ def until_totals(spent: Spent, allowance: Allowance) -> Allowance:
     )
 
 
-def part_spent(allowance: Allowance, own: Spent) -> float:
-    """Return which part, in [0, 1], of its `allowance` a probe has spent that took `own` so far.
-
-    Until it has trained its least number of steps, what is left of them counts too.
-    """
-    caps = [(allowance.steps, own.steps), (allowance.bytes, own.bytes), (allowance.seconds, own.seconds)]
-    part = max((spent / cap for cap, spent in caps if cap), default=0.0)
-    return min(1.0, part, own.steps / allowance.min_steps)
-
-
 def part_of(allowance: Allowance, part: float) -> Allowance:
     """Return `part`, in (0, 1], of what a probe may spend, in whole steps and bytes."""
     return Allowance(

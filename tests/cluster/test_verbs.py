@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from search.config import Budget
 from search.types import Steer
 from service.cluster import trial
 from service.cluster.reporter import Stopped
+from service.cluster.resume import Resume
 from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Checkpointed, Control, MetricPoints, StageClosed, TrialFinished
 from tests.small_trials import digits_trial
@@ -153,6 +155,10 @@ def test_an_extended_search_keeps_its_values_and_cools_down_at_the_new_end(train
     short, extended = User(), User()
     train(_spec("bo with a cool-down", 400), short)
     [steady] = [each for each in short.of(Checkpointed) if each.steady]
+    stretched = Resume.model_validate(steady.resume).within(Budget(steps=700))
+    assert stretched.open_commit is not None
+    *_, decided = [event["decide"] for event in stretched.journal["events"] if "decide" in event]
+    assert decided == stretched.open_commit.decision.model_dump(mode="json")  # what the controller knows of its end
 
     group = train(_spec("bo with a cool-down", 700), extended, steady.resume)
 

@@ -204,3 +204,9 @@ def test_a_short_curve_loses_no_points_to_the_outlier_passes(num_losses):
     kept = extrapolate(losses, 10 * num_losses, passes=10, outliers=0.03)
 
     assert kept == extrapolate(losses, 10 * num_losses, passes=0, outliers=0.03)
+
+
+@pytest.mark.parametrize("rate", [1e5, 5e-11])
+def test_a_guess_outside_the_range_of_rates_is_refused(rate):
+    with pytest.raises(ValueError, match=r"`guess.learning_rate` must be in"):
+        _autolrs(guess=rate)

@@ -7,6 +7,7 @@ import pytest
 
 from search import strategies
 from search.bayesian.controller import Controller
+from search.bayesian.reports import DECAY_STD
 from search.budget.link import StepCost
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OffConfig, ScheduleConfig, SobolConfig
 from search.schedule_file import Entry, ScheduleFile
@@ -113,6 +114,17 @@ def test_the_run_decays_as_the_optimizer_in_force_needs(contest, fastest, decays
 
     assert (late.learning_rate < chosen.learning_rate) == decays
     assert late.optimizer == fastest
+
+
+@pytest.mark.parametrize("kinds", [("adamw", "schedulefree_sgd"), ("schedulefree_sgd", "adamw")])
+def test_a_forecast_knows_whether_the_winners_rate_decays(contest, kinds):
+    controller = _controller(kinds, config=BoConfig(num_stages=1))
+    contest(adamw=1.0).search(controller)
+
+    decision = controller.decide()
+
+    assert decision.values.optimizer == "adamw"
+    assert decision.forecast.std >= DECAY_STD * decision.forecast.mean  # all of it is decayed away
 
 
 @pytest.mark.parametrize("steps", [350, 900, 1000, 1400, 3000])

@@ -1,8 +1,11 @@
 """Probes are compared by the steps for which all of them had the budget."""
 
+import numpy as np
+import pytest
+
 from search.bayesian.rewards import at_equal_cost
 from search.bayesian.stage import Probe
-from search.curves.curve_summary import Reading
+from search.curves.curve_summary import Reading, side_by_side
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 ALLOWED = Allowance(seconds=1.0, min_steps=20)
@@ -57,3 +60,16 @@ def test_where_nothing_was_left_but_the_shortest_probe_costs_are_equal_too() -> 
     cheap, costly = at_equal_cost(probes)
 
     assert (cheap.reading.num_steps, costly.reading.num_steps) == (20, 10)
+
+
+@pytest.mark.parametrize("num_steps", [399, 400, 401, 500, 1001, 5000])
+@pytest.mark.parametrize("share", [0.0001, 0.33, 0.66, 0.999])
+def test_of_a_long_curve_the_first_steps_are_the_same_losses(num_steps: int, share: float) -> None:
+    whole = _probe(0, "none", num_steps, 0.1).reading
+
+    begun = whole.begun(share * num_steps)
+    seen, same = side_by_side(begun, whole, begun.num_steps, begun.num_steps)
+
+    assert len(begun.losses) == max(1, round(share * len(whole.losses)))
+    assert np.allclose(seen, same)
+    assert begun.begun(begun.num_steps) == begun

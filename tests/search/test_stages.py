@@ -356,15 +356,16 @@ def test_nothing_is_promoted_that_may_not_be_or_is_not_held(config):
     assert line.controller.decide(held).promoted is None
 
 
-def test_what_blew_up_is_not_promoted_though_its_values_are_chosen():
+def test_where_all_probes_blew_up_the_rate_is_below_theirs_and_none_is_promoted():
     stage, rival, _ = _running(0, fall=0.0)
     for candidate in stage.candidates:
         risen = _falling(100, fall=-0.1)
         stage.readings[candidate.id] = Reading.of(_observe(candidate, risen, total=100))
+
     chosen = choose(_setup(), stage).values
 
-    assert chosen == rival.values  # half of the incumbent's rate
-    assert promotion.winner(_setup(), stage, chosen) is None
+    assert chosen.learning_rate < min(each.values.learning_rate for each in stage.candidates)
+    assert promotion.winner(_setup(), stage, rival.values) is None
 
 
 def test_a_restored_controller_knows_what_was_promoted(switch):

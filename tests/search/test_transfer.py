@@ -9,8 +9,8 @@ import pytest
 
 from search import strategies
 from search.bayesian.controller import Controller
-from search.bayesian.decision import choose
-from search.bayesian.proposals import propose
+from search.bayesian.decision import MIN_COARSE, choose
+from search.bayesian.proposals import _coarse_plan, propose
 from search.bayesian.stage import SearchSetup, Stage
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Reading
@@ -125,6 +125,20 @@ def _expected(prior, rewards, *, std=0.01):
     points = np.array([BOX.to_unit(Values(learning_rate=rate)) for rate in (0.01, 0.1, 1.0)])
     variances = np.full(len(points), std**2)
     return expectation(prior, BOX, points, np.array(rewards), variances, otherwise=lambda cloud: np.zeros(len(cloud)))
+
+
+@pytest.mark.parametrize("best", [1e-3, 0.05, 1.0])
+def test_a_past_whose_best_rate_ends_the_range_leaves_enough_to_compare(best):
+    probes = [PastProbe(values=Values(learning_rate=best * 10**step), reward=-abs(step), variance=1e-4)
+              for step in (-2, -1, -0.5, 0, 0.5, 1, 2) if 1e-3 <= best * 10**step <= 1.0]  # fmt: skip
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.05), min_learning_rate=1e-3, max_learning_rate=1)
+    config = BoConfig(min_learning_rate=1e-3, max_learning_rate=1.0)
+    setup = SearchSetup(space=space, config=config, budget=Budget(steps=1000), seed=0)
+    stage = _opened(setup, Prior(searches=(PastSearch(job="past", probes=tuple(probes)),)))
+
+    planned = [values.learning_rate for values in _coarse_plan(setup, stage)]
+
+    assert len(set(planned)) == len(planned) >= MIN_COARSE
 
 
 def test_the_weight_follows_from_how_well_the_past_explains_the_probes():

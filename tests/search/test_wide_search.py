@@ -4,6 +4,7 @@ import math
 import re
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from search.bayesian.controller import Controller
@@ -11,6 +12,7 @@ from search.bayesian.proposals import MAX_FINALIST_EXTENSIONS
 from search.bayesian.refinement import MOST_OF_GUESS
 from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
+from search.bayesian.wide_optimum import shows_progress, steady_scores
 from search.budget.link import StepCost
 from search.config import PAYING_STEPS, BoConfig, Budget
 from search.curves.curve_summary import Reading
@@ -369,3 +371,32 @@ def test_a_reason_names_the_finalists_range_and_not_the_decades(simulated_run):
     finalists = [each.values.learning_rate for each, _ in run.history if each.origin != "wide"]
 
     assert (low, high) == pytest.approx((min(finalists), max(finalists)), rel=0.01)
+
+
+def _noisy_stage(seed, *, num_losses, noise, rung, is_paired):
+    """Return a wide search in which no rate trains, and each probe has noise of its own."""
+    rng, stage = np.random.default_rng(seed), Stage(0, Values(learning_rate=0.1), has_incumbent=False)
+    stage.is_paired = is_paired
+    for number, rate in enumerate((0.001, 0.01, 0.1)):
+        name, losses = str(number), 2.0 * np.exp(rng.normal(0, noise, num_losses))
+        values, allowance = Values(learning_rate=rate), Allowance(steps=num_losses)
+        stage.candidates.append(
+            Candidate(id=name, stage=0, values=values, allowance=allowance, origin="wide", rung=rung)
+        )
+        stage.readings[name] = Reading.of(_observe(stage.candidates[-1], losses.tolist()))
+    return stage
+
+
+def test_where_probes_see_other_batches_noise_alone_is_no_progress():
+    shown = [
+        sum(shows_progress(_noisy_stage(seed, num_losses=7, noise=0.02, rung=0, is_paired=each)) for seed in range(100))
+        for each in (True, False)
+    ]
+
+    assert shown[0] > 30 > 10 >= shown[1]
+
+
+def test_where_finalists_see_other_batches_noise_alone_is_no_jump():
+    stages = [_noisy_stage(seed, num_losses=40, noise=0.05, rung=1, is_paired=False) for seed in range(30)]
+
+    assert all(score.reward is not None for stage in stages for score in steady_scores(stage))

@@ -1,5 +1,6 @@
 """A controller in a loop: what probes did is undone, and what stays is training at the rates that it committed."""
 
+import math
 from typing import Any
 
 import pytest
@@ -37,16 +38,17 @@ class Script:
         self.losses: list[float] = []
         self.rates: list[tuple[float, float]] = []
 
-    def step(self) -> None:
+    def step(self, loss: float | None = None) -> None:
+        """Train a step, and report its loss, or `loss` in its place."""
         self.optimizer.zero_grad()
-        loss = (self.model(self.inputs) - self.inputs[:, :1]).square().mean()
-        loss.backward()
+        found = (self.model(self.inputs) - self.inputs[:, :1]).square().mean()
+        found.backward()
         self.optimizer.step()
-        self.losses.append(loss.item())
+        self.losses.append(found.item())
         first, second = self.optimizer.param_groups
         self.rates.append((first["lr"], second["lr"]))
         if isinstance(self.tuner, wiretune.Tuner):
-            self.tuner.report(loss)
+            self.tuner.report(found if loss is None else loss)
 
     @property
     def state(self) -> list[Tensor]:
@@ -137,6 +139,61 @@ def test_probes_on_small_batches_are_longer(batch_size: int | None, num_steps: i
         script.step()
 
     assert len(script.rates) - 1 == num_steps
+
+
+@pytest.mark.parametrize("kind", ["bo", "autolrs"])
+def test_a_commit_that_blows_up_is_taken_back(kind: str):
+    script = Script(controller={"kind": kind}, steps=400)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    while not tuner.is_over:
+        if len(tuner.decisions) == 1:  # the first commit trains
+            script.inputs, inputs = script.inputs * math.nan, script.inputs
+            script.step()
+            script.inputs = inputs
+        script.step()
+
+    assert len(tuner.decisions) > 1
+    assert all(each.isfinite().all() for each in script.state)
+
+
+def test_a_run_that_ends_with_a_setback_keeps_what_it_has_gained():
+    script = Script(controller={"kind": "bo", "num_stages": 1, "cooldown": 0}, steps=200)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    while not tuner.is_over:
+        script.step(loss=1.0 - 0.6 * min(1.0, 2 * len(script.losses) / 200) + 0.4 * (len(script.losses) > 150))
+    kept = script.state
+
+    assert any(not torch.equal(one, other) for one, other in zip(kept, Script().state, strict=True))
+
+
+def test_a_rate_that_is_too_low_rises_without_a_probe_as_in_a_job():
+    script = Script(controller={"kind": "bo", "max_search_fraction": 0.01}, steps=400)  # too little for a search
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    while not tuner.is_over:
+        script.step()
+
+    first, _ = script.rates[0]
+    assert not any(each.probes for each in tuner.decisions)
+    assert max(rate for rate, _ in script.rates) > 1.2 * first
+
+
+def test_seconds_that_are_spent_leave_probes_their_least_steps():
+    now, script = 0.0, Script()
+    handle = attach(script.model, script.optimizer, sync={"kind": "diloco", "period": 4})
+    tuner = wiretune.Tuner(handle, BoConfig(), budget=Budget(seconds=100), seed=0, clock=lambda: now)
+    script.tuner = tuner
+
+    while not tuner.is_over:
+        now += 12 if len(script.losses) < 2 else 0.1
+        script.step()
+
+    assert tuner.decisions
 
 
 def test_the_first_cap_that_is_reached_ends_the_run():

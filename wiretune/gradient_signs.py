@@ -1,0 +1,56 @@
+"""The signs that a loop's own gradients give of its learning rate, read off its optimizer's steps."""
+
+import math
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from trainers.training.alignment import Alignment
+
+
+class GradientSigns:
+    """Mutable: the scale and the alignment of each step's gradient, until they are taken.
+
+    They are read before the optimizer's step, when gradients are exchanged and no longer scaled. Where ranks train
+    apart an update is one rank's own, and no alignment is measured.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, trains_apart: bool) -> None:
+        self._parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        self._alignment, self._trains_apart = Alignment(self._parameters), trains_apart
+        self._scales: list[Tensor] = []
+        self._alignments: list[Tensor] = []
+        self._following: AbstractContextManager[None] | None = None
+        optimizer.register_step_pre_hook(self._before)
+        optimizer.register_step_post_hook(self._after)
+
+    def begin(self) -> None:
+        """Forget the last update, as the model may have been put back since."""
+        self._alignment.begin()
+
+    def take(self, num_steps: int) -> tuple[list[float], list[float]]:
+        """Return scales and alignments `(num_steps,)` of the steps since the last call; NaN and 0 if there were others.
+
+        A GradScaler leaves steps out, and a loop may take several between two reports.
+        """
+        scales, alignments = self._scales, self._alignments
+        self._scales, self._alignments = [], []
+        if not num_steps or len(scales) != num_steps:
+            return [math.nan] * num_steps, [0.0] * num_steps
+        return torch.stack(scales).tolist(), torch.stack(alignments).tolist()
+
+    def _before(self, *_: object) -> None:
+        gradients = [each.grad for each in self._parameters if each.grad is not None]
+        num_entries = max(1, sum(each.numel() for each in gradients))
+        self._scales.append(torch.nn.utils.get_total_norm(gradients) / math.sqrt(num_entries))
+        if self._trains_apart:
+            self._alignment.begin()
+        self._alignments.append(self._alignment.measure())
+        self._following = self._alignment.following()
+        self._following.__enter__()
+
+    def _after(self, *_: object) -> None:
+        if self._following is not None:
+            self._following.__exit__(None, None, None)
+            self._following = None
