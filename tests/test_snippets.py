@@ -37,19 +37,21 @@ RUN = {
 LOOPS = ("README.md", "docs/own_loop.md", "docs/exchange.md", "docs/library.md")
 #: How commands and snippets begin that no test runs, and why.
 NOT_RUN = {
-    r"(\.venv/bin/)?wiretune (run|serve|submit|watch|show|export|methods)": "README: the tutorial's test runs each",
+    r"(\.venv/bin/)?wiretune (run|serve|export|methods)": "README: the tutorial's test runs each",
+    r"(\.venv/bin/)?wiretune (submit|watch|show)": "need a service; tests/api/test_cli.py runs each",
     r"(\.venv/bin/)?wiretune advise": "tests/api/test_predict.py runs it with a job of its own",
     r"(\.venv/bin/)?wiretune replay": "needs a service; tests/cluster/test_replay.py trains the job that it makes",
     r"schedule = wiretune.Schedule": "tests/search/test_replay_example.py runs it with a file",
     r"\.venv/bin/python examples/": "tests/search/test_replay_example.py runs the script",
     r"key=\$\(cat|curl": "docs/rest.md runs each kind of call; here ids are placeholders, or the answer never ends",
-    r"wiretune (submit job|submit two_nodes).*--url": "needs a service elsewhere; tests/api/test_code.py uploads code",
+    r"wiretune submit job.*--url": "needs a service elsewhere; tests/api/test_code.py uploads code",
     r"zip -qr": "needs a service at the key's project; tests/api/test_code.py uploads a zip",
     r"wiretune (init|check|run)\b.*(tumours|job\.yaml)": "the tutorial's test runs them with another model",
     r"wiretune explain JOB --arm": "tests/api/test_explain.py; what it prints there is of a recorded job",
     r"ray start|export WIRETUNE|wiretune (doctor --ray|queue|serve|watch latest)": "needs two machines; "
     "tests/end_to_end/test_cluster.py runs the service against a Ray cluster of its own",
     r"mkdir -p ~/.wiretune|export RAY_AUTH": "needs several machines; benchmarks/nodes.py makes a token and uses it so",
+    r"from wiretune.transformers": "tests/distributed/test_attach_examples.py runs it, where transformers is installed",
     r"with Client|for event in|from wiretune import Client": "tests/api/test_client.py makes each call",
     r"key = base64": "tests/service/test_webhooks.py checks signatures",
     r"def batches": "a signature alone; tests/trainers/test_own_model.py streams",

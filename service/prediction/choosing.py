@@ -24,6 +24,9 @@ READING = (
     "- *Choose* is the method that is predicted to reach dense training's loss first. The span is where four of five "
     "measured times are expected.",
     "- *Also* are methods that the prediction cannot tell from the first one.",
+    "- Names are those of the records. `wiretune advise JOB.yaml` prints a method's lines for your job: "
+    "`local_sgd 8, topk 10 %` is `exchange: {kind: topk, density: 0.1}` with `sync: {kind: local_sgd, period: 8}`. "
+    "`wiretune predict JOB.yaml --json` has them for every method.",
     "- *Steps, of dense's* come from the rows in brackets, at the nearest number of hosts that was recorded. One seed "
     "says little.",
     "- A method that did not reach the loss on a task is not in its table. `wiretune predict` lists its steps.",

@@ -57,6 +57,7 @@ def test_the_page_for_python_does_what_it_says(replaced: dict[str, str]) -> None
 #: Commands of docs/faq.md that this service cannot answer, and the tests that run them.
 ELSEWHERE = {
     "wiretune doctor --ray": "tests/end_to_end/test_doctor.py",
+    "wiretune predict JOB --mbps 100": "tests/api/test_predict.py: the stand-in times no step",
     "wiretune logs JOB --follow": "tests/api/test_log_following.py",
     "wiretune logs JOB": "tests/api/test_cli.py: the stand-in prints nothing",
     "wiretune steer JOB --pin learning_rate=0.05": "tests/api/test_steering.py: this job is over",
