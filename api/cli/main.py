@@ -230,6 +230,7 @@ app.add_typer(database_commands.app)
 
 @app.command()
 def stop(
+    context: typer.Context,
     job: Annotated[
         str | None,
         typer.Argument(metavar="JOB", help="as in `show`; default: the service", autocompletion=completion.jobs),
@@ -245,6 +246,14 @@ def stop(
         return
     if if_version is not None:
         fail("--if-version is of a job; the service has no version to compare with: leave it out, or name the job")
+    sources = {name: context.get_parameter_source(name) for name in ("url", "key")}
+    if any(source is not None and source.name == "COMMANDLINE" for source in sources.values()):
+        fail(
+            "`--url` and `--key` are for a job; without one, `stop` ends the service of this machine: leave them out, "
+            "or name the job"
+        )
+    if url is not None:
+        warn(f"`stop` without a job ends the service of this machine, whatever WIRETUNE_URL says, not that at {url}")
     with refusals():
         message = stop_server(read_settings())
     if as_json:

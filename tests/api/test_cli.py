@@ -297,6 +297,27 @@ def test_a_run_says_that_it_is_not_where_the_url_points(job_file: Path, monkeypa
     assert "`wiretune submit` has the job trained at http://elsewhere:8470" in result.stderr
 
 
+@pytest.mark.parametrize("typed", [["--url", "http://elsewhere:8470"], ["--key", "wt_any"]])
+def test_another_service_cannot_be_stopped_and_this_one_is_left_alone(
+    typed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "stop_server", lambda settings: pytest.fail("it was stopped"))
+
+    result = run_cli.invoke(main.app, ["stop", *typed])
+
+    assert result.exit_code == 2 and "leave them out, or name the job" in result.stderr
+
+
+def test_a_stop_says_that_it_is_not_where_the_url_points(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIRETUNE_URL", "http://elsewhere:8470")
+    monkeypatch.setattr(main, "stop_server", lambda settings: "stopped it")
+
+    result = run_cli.invoke(main.app, ["stop"])
+
+    assert (result.exit_code, result.stdout) == (0, "stopped it\n")
+    assert "ends the service of this machine, whatever WIRETUNE_URL says" in result.stderr
+
+
 @pytest.mark.parametrize("command", [["demo", "--json"], ["export", "job-1", "--out"]])
 @pytest.mark.parametrize(
     ("place", "said"), [("missing/out.json", "no folder"), (".", "is a folder"), ("file/out.json", "no folder")]
