@@ -7,7 +7,7 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from functools import wraps
 from inspect import Parameter, signature
@@ -670,7 +670,25 @@ class AsyncClient(_Connection):
 
 def _request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
     given = {"params": call.params, "headers": call.headers, "json": call.json, "content": call.content}
-    return http.build_request(call.method, call.path, **given)
+    try:
+        return http.build_request(call.method, call.path, **given)
+    except ValueError:  # JSON has no NaN and no infinity
+        errors = tuple(_not_finite(call.json))
+        if not errors:
+            raise
+    raise ApiError(422, "The request is not valid", detail="not all of its numbers are finite", errors=errors)
+
+
+def _not_finite(content: Any, pointer: str = "") -> Iterator[Problem]:
+    """Yield a problem for each number in `content` that JSON cannot say."""
+    if isinstance(content, float) and not math.isfinite(content):
+        yield Problem(pointer=pointer, message=f"must be a finite number, got {content}", value=str(content))
+    elif isinstance(content, Mapping):
+        for name, each in content.items():
+            yield from _not_finite(each, f"{pointer}/{name}")
+    elif isinstance(content, list | tuple):
+        for index, each in enumerate(content):
+            yield from _not_finite(each, f"{pointer}/{index}")
 
 
 def _deadline(timeout_s: float | None) -> float:

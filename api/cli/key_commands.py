@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from api.cli.sheet import Sheet
-from api.cli.terminal import AsJson, Key, Url, console, open_client, print_json, read_settings, say
+from api.cli.terminal import FAILED, AsJson, Key, Url, console, fail, open_client, print_json, read_settings, say
 from service.control.keys import write_private
 from service.wire.access import DEFAULT_PROJECT, IssuedKey, KeyView, Role
 
@@ -58,9 +58,13 @@ def rotate(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = Fa
     with open_client(url, key) as client:
         was_local = url is None and key is None and client.me().key == key_id
         issued = client.rotate_key(key_id)
+    _print_issued(issued, as_json=as_json)  # before anything can fail: nobody is shown it again
     if was_local:  # which this machine's commands, and the next start of the service, read
-        write_private(read_settings().state_dir / "api_key", f"{issued.secret}\n")
-    _print_issued(issued, as_json=as_json)
+        path = read_settings().state_dir / "api_key"
+        try:
+            write_private(path, f"{issued.secret}\n")
+        except OSError as error:
+            fail(f"the secret above is valid, but {path} keeps the old one: {error.strerror}; write it there", code=FAILED)
 
 
 @keys.command()

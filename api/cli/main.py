@@ -78,6 +78,7 @@ DEMO_LINGER_S = 600.0
 #: The service's log file is put aside when it is so large, and so many old ones are kept.
 LOG_BYTES, NUM_OLD_LOGS = 10_000_000, 3
 MAX_DAYS = 36_500
+MAX_SECONDS = 1e9  # of a budget
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -201,7 +202,7 @@ def demo(
         Path | None,
         typer.Option("--json", help="write the result here; `-`: standard output", callback=require_writable),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="training seconds per arm", min=1)] = DEFAULT_SECONDS,
+    seconds: Annotated[float, typer.Option(help="training seconds per arm", min=1, max=MAX_SECONDS)] = DEFAULT_SECONDS,
 ) -> None:
     """Show a real job: tuned and dense arms on an emulated slow link."""
     spec = demo_job(seconds)

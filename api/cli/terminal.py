@@ -165,6 +165,15 @@ def require_writable(path: Path | None) -> Path | None:
     return path
 
 
+def require_writable_folder(folder: Path) -> None:
+    """Exit with 2 where no files can be written into `folder`, which is made if it is not there."""
+    nearest = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
+    if not nearest.is_dir():
+        fail(f"cannot write into {folder}: {nearest} is no folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        fail(f"cannot write into {folder}: permission denied")
+
+
 def read_settings(**given: str | int | None) -> Settings:
     """Return the settings of the environment and of options; prints every problem of them and exits with 2."""
     try:

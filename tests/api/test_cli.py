@@ -318,6 +318,38 @@ def test_a_stop_says_that_it_is_not_where_the_url_points(settings: Settings, mon
     assert "ends the service of this machine, whatever WIRETUNE_URL says" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["extend", f"job-{0:024x}", "--seconds", "inf"], "/seconds: must be a finite number, got inf"),
+        (["clone", f"job-{0:024x}", "--set", "budget.seconds=.inf"], "/budget/seconds: must be a finite number, got inf"),
+        (["quota", "set", "owner", "anna", "--gpus", "inf"], "/gpus: must be a finite number, got inf"),
+        (["quota", "set", "owner", "anna", "--weight", "nan"], "'--weight'"),
+        (["keys", "create", "x", "--days", "nan"], "'--days'"),
+        (["clean", "--older-than", "nan"], "'--older-than'"),
+        (["demo", "--seconds", "inf"], "'--seconds'"),
+    ],
+)
+@pytest.mark.usefixtures("settings")
+def test_a_number_that_is_not_finite_is_refused_by_its_field(arguments: list[str], said: str) -> None:
+    nowhere = {"WIRETUNE_URL": "http://127.0.0.1:9", "WIRETUNE_API_KEY": "wt_any"}
+
+    result = run_cli.invoke(main.app, arguments, env=nowhere)
+
+    assert result.exit_code == 2 and said in result.stderr
+
+
+@pytest.mark.parametrize(("place", "said"), [("file", "is no folder"), ("file/below", "file is no folder")])
+def test_all_of_a_job_is_not_written_where_no_folder_can_be(
+    at: str, reporting: Reporting, tmp_path: Path, place: str, said: str
+) -> None:
+    (tmp_path / "file").touch()
+
+    result = run_cli.invoke(main.app, ["export", reporting.job_id, "--what", "all", "--out", str(tmp_path / place)])
+
+    assert result.exit_code == 2 and said in result.stderr
+
+
 @pytest.mark.parametrize("command", [["demo", "--json"], ["export", "job-1", "--out"]])
 @pytest.mark.parametrize(
     ("place", "said"), [("missing/out.json", "no folder"), (".", "is a folder"), ("file/out.json", "no folder")]

@@ -2,13 +2,15 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api.cli import main
+from api.cli import key_commands, main, terminal
+from api.cli.local import Server
 from api.client import ApiError, Client
 from api.http.app import create_app
 from api.http.limits import FAILURES_PER_MINUTE
@@ -210,6 +212,25 @@ def test_keys_from_a_terminal(at: str) -> None:
     assert f"{key_id} (ci) is revoked" in revoked
     assert f"revokeKey {key_id}: done, by test from 127.0.0.1" in logged.splitlines()[0]
     assert secret not in logged and rotated not in logged
+
+
+def test_a_rotated_secret_is_shown_where_it_cannot_be_kept(
+    live_url: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(terminal, "running_server", lambda settings: Server(live_url, key))
+    monkeypatch.setattr(key_commands, "write_private", refuse)
+    with Client(live_url, key) as client:
+        key_id = client.me().key
+    assert key_id is not None
+
+    done = CliRunner().invoke(main.app, ["keys", "rotate", key_id])
+
+    assert done.exit_code == 1 and "api_key keeps the old one: No space left on device" in done.stderr
+    with Client(live_url, done.stdout.strip()) as client:
+        assert client.me().key == key_id
 
 
 def test_a_page_of_the_audit_log_says_where_the_next_begins(at: str) -> None:
