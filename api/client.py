@@ -119,7 +119,12 @@ def with_scheme(url: str) -> str:
     url = url.rstrip("/")
     if "://" in url:
         return url
-    return f"{'http' if httpx2.URL(f'http://{url}').host in _LOOPBACK else 'https'}://{url}"
+    return f"{'http' if is_loopback(f'http://{url}') else 'https'}://{url}"
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether `url` is of this machine, to which no proxy of the environment leads back."""
+    return httpx2.URL(url).host in _LOOPBACK
 
 
 class _Patience:
@@ -171,12 +176,12 @@ class _Connection:
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
         self.url = with_scheme(url)
         self._retry_s, self._has_answered = retry_s, False
-        self._is_local = httpx2.URL(self.url).host in _LOOPBACK
+        self._is_local = is_loopback(self.url)
         self._options: dict[str, Any] = {
             "base_url": self.url,
             "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key the service says what to do
             "timeout": timeout_s,
-            "trust_env": not self._is_local,  # a proxy of the environment does not lead back to this machine
+            "trust_env": not self._is_local,
         }
 
     def __repr__(self) -> str:

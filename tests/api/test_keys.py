@@ -2,6 +2,9 @@
 
 import json
 import re
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from service.control.access import LOCAL
 from service.control.store import Store
 from service.wire.access import NewKey, Role
 from tests.api.browser import Tab
+from tests.api.conftest import Reporting
 
 JOB_ID = f"job-{0:024x}"
 OURS = {"Sec-Fetch-Site": "same-origin"}
@@ -212,6 +216,26 @@ def test_keys_from_a_terminal(at: str) -> None:
     assert f"{key_id} (ci) is revoked" in revoked
     assert f"revokeKey {key_id}: done, by test from 127.0.0.1" in logged.splitlines()[0]
     assert secret not in logged and rotated not in logged
+
+
+@pytest.fixture
+def in_vienna(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "CET-1")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_vienna")
+def test_moments_are_those_of_this_machines_clock_and_name_its_zone(at: str, reporting: Reporting) -> None:
+    run("keys", "create", "ci", "--days", "7")
+    last = json.loads(run("audit", "--limit", "1", "--json"))["entries"][0]
+    created_at = datetime.fromisoformat(last["at"])
+
+    assert f"{created_at + timedelta(hours=1):%Y-%m-%d %H:%M:%S} CET" in run("audit")
+    assert re.search(r"\d\d:\d\d CET .* until 2\d{3}-\d\d-\d\d CET", " ".join(run("keys", "list").split()))
+    assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d CET", run("show", reporting.job_id))
 
 
 def test_a_rotated_secret_is_shown_where_it_cannot_be_kept(
