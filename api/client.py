@@ -645,7 +645,7 @@ class AsyncClient(_Connection):
         return call.read((await self._answer(call, within_s=within_s)).content)
 
     async def save(self, call: Call[Any], out: BinaryIO) -> None:
-        """Write a call's answer to `out` as it comes."""
+        """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says."""
         try:
             async with aclosing(await self._answer(call, stream=True)) as response:
                 checked = _Checked(response, out)

@@ -81,7 +81,7 @@ def require_agreement(question: str, *, is_agreed: bool, may_ask: bool) -> None:
     """Exit unless the user has agreed with `--yes`, or does when asked."""
     may_ask = may_ask and typer.get_text_stream("stdin").isatty()
     if not is_agreed and not may_ask:
-        fail("nobody is there to be asked: say --yes, or look first, with `wiretune show` or --dry-run")
+        fail("there is no terminal to ask on: give --yes; `wiretune show` or --dry-run shows what would go")
     if not is_agreed and not typer.confirm(question):
         fail("nothing was removed")
 
