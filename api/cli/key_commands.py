@@ -66,7 +66,10 @@ def rotate(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = Fa
         try:
             write_private(path, f"{issued.secret}\n")
         except OSError as error:
-            fail(f"the secret above is valid, but {path} keeps the old one: {error.strerror}; write it there", code=FAILED)
+            fail(
+                f"the secret above is valid, but {path} keeps the old one: {error.strerror}; write it there",
+                code=FAILED,
+            )
 
 
 @keys.command()

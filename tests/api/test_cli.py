@@ -322,7 +322,10 @@ def test_a_stop_says_that_it_is_not_where_the_url_points(settings: Settings, mon
     ("arguments", "said"),
     [
         (["extend", f"job-{0:024x}", "--seconds", "inf"], "/seconds: must be a finite number, got inf"),
-        (["clone", f"job-{0:024x}", "--set", "budget.seconds=.inf"], "/budget/seconds: must be a finite number, got inf"),
+        (
+            ["clone", f"job-{0:024x}", "--set", "budget.seconds=.inf"],
+            "/budget/seconds: must be a finite number, got inf",
+        ),
         (["quota", "set", "owner", "anna", "--gpus", "inf"], "/gpus: must be a finite number, got inf"),
         (["quota", "set", "owner", "anna", "--weight", "nan"], "'--weight'"),
         (["keys", "create", "x", "--days", "nan"], "'--days'"),

@@ -162,7 +162,8 @@ def test_a_samples_run_says_the_values_drawn_for_it_and_begins_once_it_is_drawn(
     held = {trial.arm: trial.sample.values for trial in client.trials(job_id) if trial.sample and trial.sample.values}
     assert 0 < len(held) < 9 and len(told) == 2 + len(held)
     said = {each.arm: {"workload.batch_size": each.parameters["workload"]["batch_size"]} for each in begun}
-    assert said == held | dict.fromkeys(["tuned", "dense"], {"workload.batch_size": 32})
+    own = {"workload.batch_size": 32}
+    assert said == {"tuned": own, "dense": own} | held
 
 
 def test_an_export_that_is_interrupted_closes_its_runs(client: Client, reporting: Reporting) -> None:

@@ -198,9 +198,7 @@ def test_a_fenced_writer_stops(api: Api, start: Callable[..., Reporter], body: s
 
 
 @pytest.mark.parametrize("refusal", [(404, "text/html"), (401, "application/json"), (408, PROBLEM), (429, PROBLEM)])
-def test_a_refusal_that_passes_is_outlived(
-    api: Api, start: Callable[..., Reporter], refusal: tuple[int, str]
-) -> None:
+def test_a_refusal_that_passes_is_outlived(api: Api, start: Callable[..., Reporter], refusal: tuple[int, str]) -> None:
     api.refuse, api.refusal = 1, refusal
 
     start().flush(_point(0))
