@@ -7,7 +7,7 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from functools import wraps
 from inspect import Parameter, signature
@@ -119,7 +119,12 @@ def with_scheme(url: str) -> str:
     url = url.rstrip("/")
     if "://" in url:
         return url
-    return f"{'http' if httpx2.URL(f'http://{url}').host in _LOOPBACK else 'https'}://{url}"
+    return f"{'http' if is_loopback(f'http://{url}') else 'https'}://{url}"
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether `url` is of this machine, to which no proxy of the environment leads back."""
+    return httpx2.URL(url).host in _LOOPBACK
 
 
 class _Patience:
@@ -171,12 +176,12 @@ class _Connection:
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
         self.url = with_scheme(url)
         self._retry_s, self._has_answered = retry_s, False
-        self._is_local = httpx2.URL(self.url).host in _LOOPBACK
+        self._is_local = is_loopback(self.url)
         self._options: dict[str, Any] = {
             "base_url": self.url,
             "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key the service says what to do
             "timeout": timeout_s,
-            "trust_env": not self._is_local,  # a proxy of the environment does not lead back to this machine
+            "trust_env": not self._is_local,
         }
 
     def __repr__(self) -> str:
@@ -640,7 +645,7 @@ class AsyncClient(_Connection):
         return call.read((await self._answer(call, within_s=within_s)).content)
 
     async def save(self, call: Call[Any], out: BinaryIO) -> None:
-        """Write a call's answer to `out` as it comes."""
+        """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says."""
         try:
             async with aclosing(await self._answer(call, stream=True)) as response:
                 checked = _Checked(response, out)
@@ -670,7 +675,25 @@ class AsyncClient(_Connection):
 
 def _request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
     given = {"params": call.params, "headers": call.headers, "json": call.json, "content": call.content}
-    return http.build_request(call.method, call.path, **given)
+    try:
+        return http.build_request(call.method, call.path, **given)
+    except ValueError:  # JSON has no NaN and no infinity
+        errors = tuple(_not_finite(call.json))
+        if not errors:
+            raise
+    raise ApiError(422, "The request is not valid", detail="not all of its numbers are finite", errors=errors)
+
+
+def _not_finite(content: Any, pointer: str = "") -> Iterator[Problem]:
+    """Yield a problem for each number in `content` that JSON cannot say."""
+    if isinstance(content, float) and not math.isfinite(content):
+        yield Problem(pointer=pointer, message=f"must be a finite number, got {content}", value=str(content))
+    elif isinstance(content, Mapping):
+        for name, each in content.items():
+            yield from _not_finite(each, f"{pointer}/{name}")
+    elif isinstance(content, list | tuple):
+        for index, each in enumerate(content):
+            yield from _not_finite(each, f"{pointer}/{index}")
 
 
 def _deadline(timeout_s: float | None) -> float:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from api.cli import figures
 from api.cli.terminal import AsJson, print_json, read_settings, refusals
 from service.control import backup as backups, database
 from service.control.store import Store
@@ -39,7 +40,7 @@ def restore(
     if as_json:
         print_json(made)
     else:
-        typer.echo(f"restored the backup of {made.made_at:%Y-%m-%d %H:%M} UTC; `wiretune serve` goes on with its jobs")
+        typer.echo(f"restored the backup of {figures.moment(made.made_at)}; `wiretune serve` goes on with its jobs")
 
 
 @app.command()

@@ -24,7 +24,7 @@ from api.cli.local import running_server
 from api.cli.rehearsal import CannotTrain, answers
 from api.cli.sheet import Sheet
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, print_json, read_settings
-from api.client import ApiError, Client, Unreachable, with_scheme
+from api.client import ApiError, Client, Unreachable, is_loopback, with_scheme
 from service.control import database, embedded
 from service.control.clusters import RayApi, RemoteCluster
 from service.control.ray_jobs import LIVE
@@ -233,7 +233,7 @@ def service(at: Service | None) -> Found:
         except ApiError as error:
             fix = "give a key with --key or WIRETUNE_API_KEY" if error.status == 401 else "see the service's log"
             return Found("fail", f"{client.url}: {error.detail}", fix=fix)
-    theirs = httpx2.get(f"{with_scheme(at.url)}/openapi.json", timeout=10.0).json()["info"]["version"]
+    theirs = _get(at, "openapi.json").json()["info"]["version"]
     if theirs != version("wiretune"):
         fix = "install the same version on both sides"
         text = f"{at.url} is version {theirs}, this command {version('wiretune')}"
@@ -241,11 +241,16 @@ def service(at: Service | None) -> Found:
     return Found("ok", f"{at.url} answers, version {theirs}")
 
 
+def _get(at: Service, path: str) -> httpx2.Response:
+    url = f"{with_scheme(at.url)}/{path}"
+    return httpx2.get(url, timeout=10.0, trust_env=not is_loopback(url))
+
+
 def clock(at: Service | None) -> Found:
     """Return whether the service's clock agrees with this one."""
     if at is None:
         return Found("ok", "no service to compare with")
-    told = httpx2.get(f"{with_scheme(at.url)}/healthz", timeout=10.0).headers["date"]
+    told = _get(at, "healthz").headers["date"]
     skew = abs((datetime.now(UTC) - parsedate_to_datetime(told)).total_seconds())
     if skew > _MOST_SKEW_S:
         fix = "have both machines follow NTP"

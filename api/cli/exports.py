@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 import typer
 
-from api.cli.terminal import STANDARD, fail
+from api.cli.terminal import STANDARD, fail, require_writable_folder
 from api.client import ApiError, Client
 from api.exporters.runs import Begin
 from api.jobs import complete
@@ -72,6 +72,7 @@ def write(client: Client, chosen: Selection, what: What, out: Path) -> Written:
 
 def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Written]:
     """Write the report, every point, and of every chosen trial the schedule and the weights that there are."""
+    require_writable_folder(folder)
     trials = [
         trial
         for trial in client.trials(chosen.job_id)

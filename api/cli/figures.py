@@ -1,6 +1,7 @@
 """Format figures for people."""
 
 from collections.abc import Mapping
+from datetime import datetime
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -48,6 +49,11 @@ def loss(value: float | None) -> str:
 def seconds(value: float) -> str:
     """Return seconds to a tenth: `2.6 s`."""
     return f"{value:.1f} s"
+
+
+def moment(at: datetime, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Return a moment as the clock of this machine shows it, with the name of its zone: `2026-01-31 09:30 CET`."""
+    return f"{at.astimezone():{form} %Z}"
 
 
 def age(seconds: float) -> str:

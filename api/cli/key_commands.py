@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from api.cli import figures
 from api.cli.sheet import Sheet
-from api.cli.terminal import AsJson, Key, Url, console, open_client, print_json, read_settings, say
+from api.cli.terminal import FAILED, AsJson, Key, Url, console, fail, open_client, print_json, read_settings, say
 from service.control.keys import write_private
 from service.wire.access import DEFAULT_PROJECT, IssuedKey, KeyView, Role
 
@@ -16,6 +17,7 @@ app.add_typer(keys, name="keys")
 
 KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="a key's id, as `keys list` shows it")]
 _MAX_DAYS = 36_500
+_DAY = "%Y-%m-%d"
 
 
 @keys.command()
@@ -47,7 +49,7 @@ def list_keys(url: Url = None, key: Key = None, as_json: AsJson = False) -> None
     columns = ("key", "name", "owner", "role", "project", "last used", "state")
     sheet = Sheet(*columns, left=columns)
     for each in found:
-        used = f"{each.last_used_at:%Y-%m-%d %H:%M}" if each.last_used_at else "never"
+        used = figures.moment(each.last_used_at) if each.last_used_at else "never"
         sheet.add_row(each.id, each.name, each.owner, each.role, each.project, used, _state(each))
     console().print(sheet)
 
@@ -58,9 +60,16 @@ def rotate(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = Fa
     with open_client(url, key) as client:
         was_local = url is None and key is None and client.me().key == key_id
         issued = client.rotate_key(key_id)
+    _print_issued(issued, as_json=as_json)  # before anything can fail: nobody is shown it again
     if was_local:  # which this machine's commands, and the next start of the service, read
-        write_private(read_settings().state_dir / "api_key", f"{issued.secret}\n")
-    _print_issued(issued, as_json=as_json)
+        path = read_settings().state_dir / "api_key"
+        try:
+            write_private(path, f"{issued.secret}\n")
+        except OSError as error:
+            fail(
+                f"the secret above is valid, but {path} keeps the old one: {error.strerror}; write it there",
+                code=FAILED,
+            )
 
 
 @keys.command()
@@ -101,7 +110,7 @@ def audit(
         return
     for each in found.entries:
         what = f"{each.action} {each.target}".strip()
-        line = f"{each.at:%Y-%m-%d %H:%M:%S}  {what}: {each.outcome}, by {each.name}"
+        line = f"{figures.moment(each.at, '%Y-%m-%d %H:%M:%S')}  {what}: {each.outcome}, by {each.name}"
         say(console(), line + (f" from {each.address}" if each.address else ""))
     if found.next_cursor is not None:
         typer.echo(f"older ones: --cursor {found.next_cursor}", err=True)
@@ -129,7 +138,7 @@ def _print_issued(issued: IssuedKey, *, as_json: bool) -> None:
 
 def _state(key: KeyView) -> str:
     if key.revoked_at is not None:
-        return f"revoked {key.revoked_at:%Y-%m-%d}"
+        return f"revoked {figures.moment(key.revoked_at, _DAY)}"
     if key.expires_at is None:
         return "valid"
-    return f"{'expired' if key.expires_at <= datetime.now(UTC) else 'until'} {key.expires_at:%Y-%m-%d}"
+    return f"{'expired' if key.expires_at <= datetime.now(UTC) else 'until'} {figures.moment(key.expires_at, _DAY)}"

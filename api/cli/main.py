@@ -78,6 +78,7 @@ DEMO_LINGER_S = 600.0
 #: The service's log file is put aside when it is so large, and so many old ones are kept.
 LOG_BYTES, NUM_OLD_LOGS = 10_000_000, 3
 MAX_DAYS = 36_500
+MAX_SECONDS = 1e9  # of a budget
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -201,7 +202,7 @@ def demo(
         Path | None,
         typer.Option("--json", help="write the result here; `-`: standard output", callback=require_writable),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="training seconds per arm", min=1)] = DEFAULT_SECONDS,
+    seconds: Annotated[float, typer.Option(help="training seconds per arm", min=1, max=MAX_SECONDS)] = DEFAULT_SECONDS,
 ) -> None:
     """Show a real job: tuned and dense arms on an emulated slow link."""
     spec = demo_job(seconds)
@@ -230,6 +231,7 @@ app.add_typer(database_commands.app)
 
 @app.command()
 def stop(
+    context: typer.Context,
     job: Annotated[
         str | None,
         typer.Argument(metavar="JOB", help="as in `show`; default: the service", autocompletion=completion.jobs),
@@ -245,6 +247,14 @@ def stop(
         return
     if if_version is not None:
         fail("--if-version is of a job; the service has no version to compare with: leave it out, or name the job")
+    sources = {name: context.get_parameter_source(name) for name in ("url", "key")}
+    if any(source is not None and source.name == "COMMANDLINE" for source in sources.values()):
+        fail(
+            "`--url` and `--key` are for a job; without one, `stop` ends the service of this machine: leave them out, "
+            "or name the job"
+        )
+    if url is not None:
+        warn(f"`stop` without a job ends the service of this machine, whatever WIRETUNE_URL says, not that at {url}")
     with refusals():
         message = stop_server(read_settings())
     if as_json:

@@ -1,6 +1,5 @@
 """`wiretune predict` and `wiretune advise`: what methods would take on a link that is not at hand."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -25,7 +24,6 @@ from trainers.traffic.shapes import parameter_shapes
 
 app = typer.Typer()
 
-FACTORY = re.compile(r"[\w.]+:[\w.]+")
 SOURCES = "a job's file, a factory (package.module:name), or a job that has run"
 Mbps = Annotated[float | None, typer.Option(help="of each host's link, each way; default: the job's emulated link")]
 Latency = Annotated[float | None, typer.Option(metavar="MS", help="one way; default: the job's, or 0")]
@@ -120,7 +118,7 @@ def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as
         return _measured(
             Source(read_job(Path(text), as_json=as_json).resolved(str(Path.cwd())), **known), timeout_s=timeout_s
         )
-    if FACTORY.fullmatch(text):
+    if _is_factory(text):
         job = JobSpec.model_validate(
             {"workload": {"factory": text}, "optimizer": {"kind": "sgd"}, "budget": {"steps": 1000}}
         )
@@ -134,6 +132,12 @@ def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as
     steps, seconds = sum(bill.steps_timed for bill in bills), sum(bill.seconds_compute for bill in bills)
     recorded_ms = 1e3 * seconds / steps if steps else None
     return _measured(Source(view.spec, known["compute_ms"] or recorded_ms, known["shapes"]), timeout_s=timeout_s)
+
+
+def _is_factory(text: str) -> bool:
+    """Return whether `text` is a module and a name in it; `12:30` may be a job's name."""
+    module, found, name = text.partition(":")
+    return bool(found) and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
 
 
 def _measured(source: Source, *, timeout_s: float) -> Source:

@@ -81,7 +81,7 @@ def require_agreement(question: str, *, is_agreed: bool, may_ask: bool) -> None:
     """Exit unless the user has agreed with `--yes`, or does when asked."""
     may_ask = may_ask and typer.get_text_stream("stdin").isatty()
     if not is_agreed and not may_ask:
-        fail("nobody is there to be asked: say --yes, or look first, with `wiretune show` or --dry-run")
+        fail("there is no terminal to ask on: give --yes; `wiretune show` or --dry-run shows what would go")
     if not is_agreed and not typer.confirm(question):
         fail("nothing was removed")
 
@@ -163,6 +163,15 @@ def require_writable(path: Path | None) -> Path | None:
     if not all(os.access(place, os.W_OK) for place in (path.parent, path) if place.exists()):
         fail(f"cannot write {path}: permission denied")
     return path
+
+
+def require_writable_folder(folder: Path) -> None:
+    """Exit with 2 where no files can be written into `folder`, which is made if it is not there."""
+    nearest = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
+    if not nearest.is_dir():
+        fail(f"cannot write into {folder}: {nearest} is no folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        fail(f"cannot write into {folder}: permission denied")
 
 
 def read_settings(**given: str | int | None) -> Settings:

@@ -153,7 +153,7 @@ def _pin(text: str) -> tuple[str, Any]:
     name, found, value = text.partition("=")
     if not (name and found and value):
         fail(f"--pin takes NAME=VALUE, e.g. learning_rate=0.01, got {text!r}")
-    return name, parse_yaml(value.encode())
+    return name, _value(value, f"--pin {text}")
 
 
 def _vetoes(texts: list[str]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _vetoes(texts: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in texts:
         name, sign, written = next((text.partition(sign) for sign in "<>=" if sign in text), (text, "", ""))
-        value = parse_yaml(written.encode()) if written else None
+        value = _value(written, f"--veto {text}") if written else None
         if not name or value is None or (sign != "=" and not isinstance(value, int | float)):
             fail(f"--veto takes NAME>NUMBER, NAME<NUMBER or NAME=VALUE, got {text!r}")
         if isinstance(found.get(name, {}), list) != (sign == "=") and name in found:
@@ -336,7 +336,12 @@ def _assign(patch: dict[str, Any], text: str) -> None:
         if not isinstance(patch.get(name), dict):
             patch[name] = {}
         patch = patch[name]
+    patch[last] = _value(value, f"--set {text}")
+
+
+def _value(text: str, option: str) -> Any:
+    """Return what a value says as YAML; exits with 2, and names the option, where it is none."""
     try:
-        patch[last] = parse_yaml(value.encode())
+        return parse_yaml(text.encode())
     except InvalidJob as error:
-        fail(f"--set {text}: {error}")
+        fail(f"{option}: {error}")

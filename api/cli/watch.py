@@ -116,7 +116,7 @@ def _since(job: JobView) -> str:
     if job.started_at is not None and job.finished_at is not None:
         return f" after {(job.finished_at - job.started_at).total_seconds():.0f} s"
     moment = job.finished_at or job.started_at or job.created_at
-    return f" since {moment.astimezone():%Y-%m-%d %H:%M}"
+    return f" since {figures.moment(moment)}"
 
 
 def state_lines(job: JobView) -> Iterator[str]:

@@ -5,14 +5,16 @@ import io
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from api.client import Client
+from search.sweep.spec import SampleValues
 from service.job.states import TERMINAL
-from service.wire.views import JobView, TrialReport
+from service.job.sweep import at
+from service.wire.views import JobView, TrialReport, TrialView
 
 POLL_S = 2.0
 #: Every look reads all points, so that a long job is looked at less often.
@@ -36,8 +38,9 @@ class Subject:
     """The subject of a run: a trial of a job."""
 
     job: JobView
-    arm: str
+    arm: str  # or a sample's name
     seed: int
+    drawn: SampleValues = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -46,10 +49,10 @@ class Subject:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The job in its user's words, for this seed and with the arm's overrides."""
-        spec = self.job.spec.model_dump(mode="json", exclude={"arms", "seeds"})
-        arm = next(each for each in self.job.spec.arms if each.name == self.arm)
-        overrides = arm.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+        """The job in its user's words, for this seed and with the arm's overrides, or the values drawn for a sample."""
+        spec = at(self.job.spec, self.drawn).model_dump(mode="json", exclude={"arms", "seeds"})
+        arm = next((each for each in self.job.spec.arms if each.name == self.arm), None)
+        overrides = arm.model_dump(mode="json", exclude={"name"}, exclude_none=True) if arm else {}
         return spec | overrides | {"job": self.job.id, "arm": self.arm, "seed": self.seed}
 
     def time_at(self, seconds: float) -> float:
@@ -116,12 +119,12 @@ def export(
     """Write the chosen trials of a job, by default all; `follow` it until it is over, else write what there is."""
     runs: dict[Trial, Run] = {}
     looks = client.watch(job_id, poll_s=POLL_S) if follow else iter([client.job(job_id).view])
-    seen: object = None
+    seen: tuple[TrialView, ...] = ()
     try:
         for job in looks:
             begun = time.monotonic()
             if seen != (seen := client.trials(job_id)) or job.state in TERMINAL:  # the last points may not show there
-                _update(runs, client, job, begin, arm=arm, seed=seed)
+                _update(runs, client, job, seen, begin, arm=arm, seed=seed)
             if follow:
                 time.sleep(min(_PAUSE_SHARE * (time.monotonic() - begun), _MAX_PAUSE_S))
         results = {(trial.arm, trial.seed): trial for trial in client.report(job_id).trials}
@@ -135,14 +138,22 @@ def export(
 
 
 def _update(
-    runs: dict[Trial, Run], client: Client, job: JobView, begin: Begin, *, arm: str | None, seed: int | None
+    runs: dict[Trial, Run],
+    client: Client,
+    job: JobView,
+    trials: Iterable[TrialView],
+    begin: Begin,
+    *,
+    arm: str | None,
+    seed: int | None,
 ) -> None:
-    """Bring the runs up to what the service has; each trial's run is begun with the first look."""
+    """Bring the runs up to what the service has. A run begins with the first look, a sample's once it is drawn."""
     found = read_points(client, job.id, arm=arm, seed=seed)
-    for trial in job.spec.trials():
+    for trial in trials:
         key = trial.arm, trial.seed
-        if arm in (None, trial.arm) and seed in (None, trial.seed):
-            subject = Subject(job, *key)
+        drawn = {} if trial.sample is None else trial.sample.values
+        if arm in (None, trial.arm) and seed in (None, trial.seed) and drawn is not None:
+            subject = Subject(job, *key, drawn)
             run = runs.get(key) or runs.setdefault(key, Run(partial(begin, subject)))
             run.update(found.get(key, {}))
 

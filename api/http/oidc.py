@@ -11,11 +11,12 @@ import httpx2
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
+from pydantic import TypeAdapter, ValidationError
 
 from service.control.access import Principal
 from service.errors import Forbidden, Unauthorized, Unavailable
 from service.settings import Settings
-from service.wire.access import DEFAULT_PROJECT
+from service.wire.access import DEFAULT_PROJECT, NAME_PATTERN, Name
 
 ALGORITHMS = ("RS256", "ES256")
 #: Keys are fetched anew after this, and used no longer than ...
@@ -26,6 +27,7 @@ MAX_AGE_S = 3600.0
 MIN_AGE_S = 10.0
 _LEEWAY_S = 30
 _TIMEOUT_S = 5.0
+_PROJECT: TypeAdapter[str] = TypeAdapter(Name)
 
 
 class Issuer:
@@ -94,6 +96,11 @@ class Issuer:
         project = claims.get(settings.oidc_project_claim) if settings.oidc_project_claim else DEFAULT_PROJECT
         if not isinstance(project, str) or not project:
             raise Forbidden(f"this token names no project in `{settings.oidc_project_claim}`")
+        try:
+            _PROJECT.validate_python(project)
+        except ValidationError as error:
+            claim = settings.oidc_project_claim
+            raise Forbidden(f"`{claim}` of this token is {project!r}; a project must match {NAME_PATTERN}") from error
         return Principal(name=f"oidc:{claims['sub']}", role=max(roles, key=lambda role: role.rank), project=project)
 
 

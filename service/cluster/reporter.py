@@ -1,6 +1,5 @@
 """The cluster's side of the one door: posts records in order, exactly once, and hears what to do next."""
 
-import json
 import os
 import threading
 import time
@@ -32,6 +31,8 @@ RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 TIMEOUT_S = 10.0  # of a request
 #: How long a fresh process asks for its brief: the API may be restarting.
 BRIEF_S = 60.0
+#: The media type of the API's own refusals, and those of them that pass: a body came too slowly, or calls too often.
+_PROBLEM, _PASSING = "application/problem+json", (408, 429)
 #: A trial that is further ahead of the API than this waits: memory is bounded.
 MAX_WAITING = 20_000
 
@@ -85,17 +86,25 @@ class Door:
     def _answer(self, method: str, path: str, body: str | None, *, timeout_s: float = TIMEOUT_S) -> bytes:
         headers = {"Content-Type": "application/json"} if body else None
         response = self._http.request(method, path, content=body, headers=headers, timeout=timeout_s)
-        if response.is_client_error:  # asking again would not help; the token dies with its attempt
+        if _is_final(response):  # the attempt is over, or at fault: the API would say so again
             raise Stopped(Control.FENCED, f"the API refuses this attempt: {_detail(response)}")
         response.raise_for_status()
         return response.content
 
 
+def _is_final(response: httpx2.Response) -> bool:
+    """Return whether the API itself refuses, for good. What a proxy says passes, and so does a lack of time."""
+    is_own = response.headers.get("Content-Type", "").partition(";")[0].strip() == _PROBLEM
+    return is_own and response.is_client_error and response.status_code not in _PASSING
+
+
 def _detail(response: httpx2.Response) -> str:
     try:
-        return str(response.json().get("detail", response.status_code))
-    except json.JSONDecodeError:
-        return f"HTTP {response.status_code}"
+        document = response.json()
+    except ValueError:
+        document = None
+    said = document.get("detail") if isinstance(document, dict) else None
+    return str(said or f"HTTP {response.status_code}")
 
 
 class Reporter:

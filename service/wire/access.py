@@ -10,7 +10,8 @@ from service.wire.views import View
 
 DEFAULT_PROJECT = "default"
 #: Of keys, owners and projects.
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@:+-]{0,79}$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@:+-]{0,79}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
 class Role(StrEnum):

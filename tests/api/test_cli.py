@@ -297,6 +297,62 @@ def test_a_run_says_that_it_is_not_where_the_url_points(job_file: Path, monkeypa
     assert "`wiretune submit` has the job trained at http://elsewhere:8470" in result.stderr
 
 
+@pytest.mark.parametrize("typed", [["--url", "http://elsewhere:8470"], ["--key", "wt_any"]])
+def test_another_service_cannot_be_stopped_and_this_one_is_left_alone(
+    typed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "stop_server", lambda settings: pytest.fail("it was stopped"))
+
+    result = run_cli.invoke(main.app, ["stop", *typed])
+
+    assert result.exit_code == 2 and "leave them out, or name the job" in result.stderr
+
+
+def test_a_stop_says_that_it_is_not_where_the_url_points(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WIRETUNE_URL", "http://elsewhere:8470")
+    monkeypatch.setattr(main, "stop_server", lambda settings: "stopped it")
+
+    result = run_cli.invoke(main.app, ["stop"])
+
+    assert (result.exit_code, result.stdout) == (0, "stopped it\n")
+    assert "ends the service of this machine, whatever WIRETUNE_URL says" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["extend", f"job-{0:024x}", "--seconds", "inf"], "/seconds: must be a finite number, got inf"),
+        (
+            ["clone", f"job-{0:024x}", "--set", "budget.seconds=.inf"],
+            "/budget/seconds: must be a finite number, got inf",
+        ),
+        (["quota", "set", "owner", "anna", "--gpus", "inf"], "/gpus: must be a finite number, got inf"),
+        (["quota", "set", "owner", "anna", "--weight", "nan"], "'--weight'"),
+        (["keys", "create", "x", "--days", "nan"], "'--days'"),
+        (["clean", "--older-than", "nan"], "'--older-than'"),
+        (["demo", "--seconds", "inf"], "'--seconds'"),
+    ],
+)
+@pytest.mark.usefixtures("settings")
+def test_a_number_that_is_not_finite_is_refused_by_its_field(arguments: list[str], said: str) -> None:
+    nowhere = {"WIRETUNE_URL": "http://127.0.0.1:9", "WIRETUNE_API_KEY": "wt_any"}
+
+    result = run_cli.invoke(main.app, arguments, env=nowhere)
+
+    assert result.exit_code == 2 and said in result.stderr
+
+
+@pytest.mark.parametrize(("place", "said"), [("file", "is no folder"), ("file/below", "file is no folder")])
+def test_all_of_a_job_is_not_written_where_no_folder_can_be(
+    at: str, reporting: Reporting, tmp_path: Path, place: str, said: str
+) -> None:
+    (tmp_path / "file").touch()
+
+    result = run_cli.invoke(main.app, ["export", reporting.job_id, "--what", "all", "--out", str(tmp_path / place)])
+
+    assert result.exit_code == 2 and said in result.stderr
+
+
 @pytest.mark.parametrize("command", [["demo", "--json"], ["export", "job-1", "--out"]])
 @pytest.mark.parametrize(
     ("place", "said"), [("missing/out.json", "no folder"), (".", "is a folder"), ("file/out.json", "no folder")]

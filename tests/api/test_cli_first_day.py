@@ -197,6 +197,18 @@ def test_a_healthy_machine_has_nothing_that_fails(live_url: str, key: str, setti
     assert "takes and gives a file" in found[4].text and "answers, version" in found[6].text
 
 
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    live_url: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+    found = found_by(lambda: doctor.clock(Service(live_url, key)))
+
+    assert found.verdict != "fail", found.text
+
+
 def test_what_is_wrong_is_found_with_its_remedy(
     live_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

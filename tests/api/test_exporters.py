@@ -18,6 +18,8 @@ from api.cli import main
 from api.client import Client
 from api.exporters import runs
 from api.exporters.runs import Point, Points, Subject, export, read_points, totals
+from service.control.store import Store
+from service.job.spec import JobSpec
 from service.wire.records import Bill, MetricPoints, StageClosed
 from tests.api.conftest import Reporting
 
@@ -141,6 +143,27 @@ def test_a_followed_job_is_written_point_by_point_and_steps_that_it_took_back_ar
     assert begun[-1].totals == totals(client.report(reporting.job_id).trials[0])
     assert told == ("tuned-seed-0", f"{sum(map(len, held.values()))} points of arm tuned, seed 0")
     assert not any(each.is_open for each in begun)
+
+
+def test_a_samples_run_says_the_values_drawn_for_it_and_begins_once_it_is_drawn(
+    client: Client, store: Store, job: JobSpec
+) -> None:
+    params = {"workload.batch_size": {"choice": [16, 64]}}
+    swept = job.model_dump(mode="json") | {"params": params, "sweep": {"samples": 9, "sampler": "bo"}}
+    job_id = store.add_job(JobSpec.model_validate(swept))[0].id
+    begun: list[Subject] = []
+
+    def begin(subject: Subject) -> Recorder:
+        begun.append(subject)
+        return Recorder(iter([]), subject)
+
+    told = list(export(client, job_id, begin))
+
+    held = {trial.arm: trial.sample.values for trial in client.trials(job_id) if trial.sample and trial.sample.values}
+    assert 0 < len(held) < 9 and len(told) == 2 + len(held)
+    said = {each.arm: {"workload.batch_size": each.parameters["workload"]["batch_size"]} for each in begun}
+    own = {"workload.batch_size": 32}
+    assert said == {"tuned": own, "dense": own} | held
 
 
 def test_an_export_that_is_interrupted_closes_its_runs(client: Client, reporting: Reporting) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from api import client as client_module, display
 from api.client import ApiError, AsyncClient, Client
-from api.jobs import Job
+from api.jobs import AsyncJob, Job
 from search.schedule import Schedule
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -167,6 +167,24 @@ def test_help_shows_the_parameters_of_a_call(store: Store, job: JobSpec) -> None
 
     assert parameters == [["job_id"], ["name", "workload", "shapes", "workers"], []]
     assert inspect.getdoc(client.trials) == "Return the job's trials, in its order."
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), [(Client, AsyncClient), (Job, AsyncJob)])
+def test_both_clients_have_the_same_methods_with_the_same_parameters_and_words(blocking: type, awaited: type) -> None:
+    twins = [
+        {name: each for name, each in inspect.getmembers(kind, callable) if not name.startswith("_")}
+        for kind in (blocking, awaited)
+    ]
+
+    assert twins[0].keys() == twins[1].keys()
+    for name, method in twins[0].items():
+        twin = twins[1][name]
+        assert list(inspect.signature(twin).parameters.values()) == list(inspect.signature(method).parameters.values())
+        assert inspect.getdoc(twin) in (inspect.getdoc(method), f"As `{blocking.__name__}.{name}`."), name
+
+
+def test_a_job_tells_its_attempts(client: Client, reporting: Reporting) -> None:
+    assert client.job(reporting.job_id).attempts() == client.attempts(reporting.job_id) != ()
 
 
 def test_awaited_it_does_the_same(live_url: str, key: str, finished: Job, job: JobSpec, tmp_path: Path) -> None:

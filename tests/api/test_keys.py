@@ -2,13 +2,18 @@
 
 import json
 import re
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api.cli import main
+from api.cli import key_commands, main, terminal
+from api.cli.local import Server
 from api.client import ApiError, Client
 from api.http.app import create_app
 from api.http.limits import FAILURES_PER_MINUTE
@@ -16,6 +21,7 @@ from service.control.access import LOCAL
 from service.control.store import Store
 from service.wire.access import NewKey, Role
 from tests.api.browser import Tab
+from tests.api.conftest import Reporting
 
 JOB_ID = f"job-{0:024x}"
 OURS = {"Sec-Fetch-Site": "same-origin"}
@@ -210,6 +216,45 @@ def test_keys_from_a_terminal(at: str) -> None:
     assert f"{key_id} (ci) is revoked" in revoked
     assert f"revokeKey {key_id}: done, by test from 127.0.0.1" in logged.splitlines()[0]
     assert secret not in logged and rotated not in logged
+
+
+@pytest.fixture
+def in_vienna(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "CET-1")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_vienna")
+def test_moments_are_those_of_this_machines_clock_and_name_its_zone(at: str, reporting: Reporting) -> None:
+    run("keys", "create", "ci", "--days", "7")
+    last = json.loads(run("audit", "--limit", "1", "--json"))["entries"][0]
+    created_at = datetime.fromisoformat(last["at"])
+
+    assert f"{created_at + timedelta(hours=1):%Y-%m-%d %H:%M:%S} CET" in run("audit")
+    assert re.search(r"\d\d:\d\d CET .* until 2\d{3}-\d\d-\d\d CET", " ".join(run("keys", "list").split()))
+    assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d CET", run("show", reporting.job_id))
+
+
+def test_a_rotated_secret_is_shown_where_it_cannot_be_kept(
+    live_url: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(terminal, "running_server", lambda settings: Server(live_url, key))
+    monkeypatch.setattr(key_commands, "write_private", refuse)
+    with Client(live_url, key) as client:
+        key_id = client.me().key
+    assert key_id is not None
+
+    done = CliRunner().invoke(main.app, ["keys", "rotate", key_id])
+
+    assert done.exit_code == 1 and "api_key keeps the old one: No space left on device" in done.stderr
+    with Client(live_url, done.stdout.strip()) as client:
+        assert client.me().key == key_id
 
 
 def test_a_page_of_the_audit_log_says_where_the_next_begins(at: str) -> None:

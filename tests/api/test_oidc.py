@@ -18,6 +18,7 @@ from api.http.oidc import MAX_AGE_S, MIN_AGE_S, REFRESH_S, Issuer
 from service.control.store import Store
 from service.errors import Unauthorized, Unavailable
 from service.settings import Settings
+from service.wire.access import NAME_PATTERN
 
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
 EC = ECKey.generate_key("P-256", {"kid": "ec"})
@@ -156,6 +157,16 @@ def test_a_subject_without_a_role_or_a_project_may_do_nothing(
     answer = ask(token(server, **changes))
 
     assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden")
+
+
+@pytest.mark.parametrize("team", ["../../x", "a/b", "red team", "red\n", "r" * 81])
+def test_a_project_that_no_key_could_have_is_refused_by_claim_and_value(
+    server: Server, ask: Callable[[str], Any], team: str
+) -> None:
+    answer = ask(token(server, team=team))
+
+    assert answer.status_code == 403
+    assert answer.json()["detail"] == f"`team` of this token is {team!r}; a project must match {NAME_PATTERN}"
 
 
 def test_keys_of_the_service_are_good_beside_tokens(store: Store, ask: Callable[[str], Any], server: Server) -> None:

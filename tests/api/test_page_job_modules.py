@@ -41,6 +41,20 @@ def test_progress_is_the_budgets_most_used_cap_and_what_is_left_of_it_at_the_pac
     assert (found["unit"], found["share"], round(found["left"], 9)) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("", []),
+        (" team=red, env=prod ", ["team=red", "env=prod"]),
+        ("team=computer vision env=a, b", ["team=computer vision", "env=a, b"]),
+        ("team=red,env=x=y", ["team=red", "env=x=y"]),
+        ("vision team=red", ["vision", "team=red"]),
+    ],
+)
+def test_a_label_filter_keeps_spaces_and_commas_of_values(text, labels):
+    assert call("pages/jobs/filters.js", "it.labelsOf(text)", text=text) == labels
+
+
 def test_a_running_mean_begins_at_its_first_value_and_leaves_gaps():
     values = [4, None, 4, 0]
 

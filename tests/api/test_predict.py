@@ -57,6 +57,12 @@ def test_the_command_advises_in_a_few_lines(job_file):
     assert "to the loss that dense training has after 100 steps" in done.stdout
 
 
+def test_a_name_that_is_no_factory_is_a_jobs(live_url, key):
+    done = _run("predict", "12:30", "--url", live_url, "--key", key)
+
+    assert done.exit_code == 2 and "no job goes by `12:30`" in done.stderr
+
+
 def test_a_link_that_nobody_knows_has_to_be_stated(job_file):
     done = _run("advise", job_file, "--compute-ms", "10")
 

@@ -114,6 +114,9 @@ def test_the_command_line_pins_vetoes_shows_and_withdraws(at: str, reporting: Re
     ("options", "fault"),
     [
         (["--pin", "density"], "--pin takes NAME=VALUE"),
+        (["--pin", "learning_rate=[0.1"], "--pin learning_rate=[0.1: /: this is not YAML"),
+        (["--pin", "learning_rate=.nan"], "/pin/learning_rate: must be a finite number, got nan"),
+        (["--veto", "x>{"], "--veto x>{: /: this is not YAML"),
         (["--veto", "density"], "--veto takes NAME>NUMBER"),
         (["--veto", "density>much"], "--veto takes NAME>NUMBER"),
         (["--veto", "a>1", "--veto", "a=1"], "not both"),

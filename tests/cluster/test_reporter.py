@@ -14,6 +14,7 @@ from service.wire.records import Control, MetricPoints
 from tests.patience import PATIENCE_S, crowd
 
 STREAM = "job.tuned.0"
+PROBLEM = "application/problem+json"
 
 
 class Api:
@@ -24,8 +25,9 @@ class Api:
         self.leases = 0
         self.control = Control.RUN
         self.lose_answers = 0  # of this many requests: taken, but the caller hears nothing
-        self.refuse = 0  # answer this many requests with 503
-        self.status = 200
+        self.refuse = 0  # answer this many requests with `refusal`, its status and media type
+        self.refusal = (503, "text/html")
+        self.refusal_body = '{"detail": "no"}'
         self.goes_on = threading.Event()  # no answer before this is set
         self.goes_on.set()
         self.num_requests = 0
@@ -48,7 +50,7 @@ class Api:
         self.goes_on.wait(PATIENCE_S)
         if self.refuse:
             self.refuse -= 1
-            handler.send_error(503)
+            self.send(handler, *self.refusal, self.refusal_body)
             return
         if handler.path.endswith("/lease"):
             self.leases += 1
@@ -58,11 +60,18 @@ class Api:
             self.lose_answers -= 1
             handler.connection.close()
             return
-        payload = json.dumps({"sequence": body.get("sequence", 0), "control": self.control}).encode()
-        handler.send_response(self.status)
-        handler.send_header("Content-Length", str(len(payload)))
+        told = {"sequence": body.get("sequence", 0), "control": self.control}
+        self.send(handler, 200, "application/json", json.dumps(told))
+
+    def send(self, handler: BaseHTTPRequestHandler, status: int, media_type: str, body: str) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Type", media_type)
+        handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
-        handler.wfile.write(payload)
+        handler.wfile.write(body.encode())
+
+    def refuse_for_good(self) -> None:
+        self.refuse, self.refusal = 10**6, (409, PROBLEM)
 
     @property
     def steps(self) -> list[int]:
@@ -177,13 +186,24 @@ def test_a_pause_or_a_stop_is_heard_and_leaves_time_to_report(
     assert api.steps == [0, 1]
 
 
-def test_a_fenced_writer_stops(api: Api, start: Callable[..., Reporter]) -> None:
-    api.status = 409
+@pytest.mark.parametrize(("body", "said"), [('{"detail": "no"}', "no"), ("[]", "HTTP 409"), ("<p>", "HTTP 409")])
+def test_a_fenced_writer_stops(api: Api, start: Callable[..., Reporter], body: str, said: str) -> None:
+    api.refuse_for_good()
+    api.refusal_body = body
 
-    with pytest.raises(Stopped, match="refuses this attempt") as stopped:
+    with pytest.raises(Stopped, match=f"refuses this attempt: {said}$") as stopped:
         start().flush(_point(0))
 
     assert stopped.value.control is Control.FENCED
+
+
+@pytest.mark.parametrize("refusal", [(404, "text/html"), (401, "application/json"), (408, PROBLEM), (429, PROBLEM)])
+def test_a_refusal_that_passes_is_outlived(api: Api, start: Callable[..., Reporter], refusal: tuple[int, str]) -> None:
+    api.refuse, api.refusal = 1, refusal
+
+    start().flush(_point(0))
+
+    assert api.steps == [0]
 
 
 def test_an_api_that_stays_silent_ends_the_run(api: Api, start: Callable[..., Reporter]) -> None:
@@ -204,7 +224,7 @@ def test_the_lease_is_renewed_and_its_loss_is_told_once(api: Api, door: Door) ->
     keeper = LeaseKeeper(door, renew_s=0.01, max_silence_s=PATIENCE_S, on_loss=on_loss)
     while api.leases < 3:
         assert not is_lost.wait(0.01)
-    api.status = 409
+    api.refuse_for_good()
 
     assert is_lost.wait(PATIENCE_S)
     keeper.close()

@@ -25,6 +25,9 @@ export function addressOf(filter) {
 export const isNarrowed = ({ order_by, limit, archived, cursor, ...narrowing }) =>
   archived !== "false" || Object.values(narrowing).some((value) => value?.length);
 
+// Labels as somebody writes them, with spaces or commas between. A value may have both: what follows is a label if it has a name.
+export const labelsOf = (text) => text.replace(/^[\s,]+|[\s,]+$/g, "").split(/[\s,]+(?=[A-Za-z0-9][\w.-]*=)/).filter(Boolean);
+
 // `changed` is called with the filter as it is now, and whether somebody is still writing.
 export function filterFields(filter, changed) {
   const body = element("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() });
@@ -57,7 +60,7 @@ export function filterFields(filter, changed) {
 
   const label = element("div", { key: "label" }, element("label", { for: "filter-label" }, "Labels"),
     element("input", { id: "filter-label", value: (filter.label ?? []).join(" "), placeholder: "team=vision", autocomplete: "off",
-      onchange: ({ currentTarget }) => set("label", currentTarget.value.split(/[\s,]+/).filter(Boolean)) }));
+      onchange: ({ currentTarget }) => set("label", labelsOf(currentTarget.value)) }));
   body.append(
     text("text", "Search", { type: "search", placeholder: "name, notes, labels" }), states(), text("owner", "Owner"),
     text("project", "Project"), label,
