@@ -325,6 +325,7 @@ class MessageRow(Base):
 class IdempotencyRow(Base):
     __tablename__ = "idempotency_keys"
 
+    project: Mapped[str] = mapped_column(primary_key=True)
     owner: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
