@@ -98,21 +98,24 @@ class CodeShelf:
             following = _encode(shown[-1]) if len(rows) > limit else None
             return CodePage(packages=tuple(_view(session, row) for row in shown), next_cursor=following)
 
-    def get(self, digest: str, *, by: Principal) -> CodeView:
-        """Return the package of that digest, of one's own project if it has it; raises NotFound."""
-        with self._reading() as session:
-            return _view(session, _find(session, digest, by))
+    def get(self, digest: str, *, by: Principal, project: str | None = None) -> CodeView:
+        """Return the package of that digest; raises NotFound.
 
-    def owner_of(self, digest: str, *, by: Principal) -> Owned:
-        """Return whose package that is; raises NotFound."""
-        found = self.get(digest, by=by)
+        Several projects may have it. `project` names one; None: one's own, or else the oldest that one sees.
+        """
+        with self._reading() as session:
+            return _view(session, _find(session, digest, by, project=project))
+
+    def owner_of(self, digest: str, *, by: Principal, project: str | None = None) -> Owned:
+        """Return whose package `get` gives; raises NotFound."""
+        found = self.get(digest, by=by, project=project)
         return Owned(found.owner, found.project)
 
-    def remove(self, digest: str, *, by: Principal) -> None:
-        """Delete a package and its file; raises CodeInUse while a job needs it, and NotFound."""
+    def remove(self, digest: str, *, by: Principal, project: str | None = None) -> None:
+        """Delete the package that `get` gives, and its file; raises CodeInUse while a job needs it, and NotFound."""
 
         def remove(session: Session) -> None:
-            row = _find(session, digest, by, is_locked=True)
+            row = _find(session, digest, by, project=project, is_locked=True)
             if (job := _live_job(session, row)) is not None:
                 raise CodeInUse(f"job `{job}` needs `{digest}`: cancel the job, or wait until it is over")
             self._storage.remove_code(row.project, digest)
@@ -159,15 +162,16 @@ def _decode(cursor: str) -> tuple[float, str, str]:
         raise InvalidRequest([Problem(pointer="/cursor", message=message, value=cursor)]) from error
 
 
-def _find(session: Session, digest: str, by: Principal, *, is_locked: bool = False) -> CodeRow:
-    """Return the row that `by` means: of his own project, else of another one that he sees."""
+def _find(session: Session, digest: str, by: Principal, *, project: str | None, is_locked: bool = False) -> CodeRow:
+    """Return the row that `by` means: of `project` if he names one, else of his own, else of another that he sees."""
     query = select(CodeRow).where(CodeRow.digest == digest)
     if is_locked:
         query = query.with_for_update()
     found = {row.project: row for row in session.scalars(query.order_by(CodeRow.created_at))}
-    if by.project in found:
+    if project is None and by.project in found:
         return found[by.project]
-    seen = [row for row in found.values() if may(by, Action.READ, Owned(row.owner, row.project))]
+    named = [row for row in found.values() if project in (None, row.project)]
+    seen = [row for row in named if may(by, Action.READ, Owned(row.owner, row.project))]
     if not seen:
         raise NotFound(f"there is no code `{digest}`")
     return seen[0]
