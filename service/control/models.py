@@ -355,6 +355,16 @@ class CodeRow(Base):
     used_at: Mapped[float]
 
 
+class CodeRemovalRow(Base):
+    """A deleted package whose file is on storage still; the project cannot have it again before that is gone."""
+
+    __tablename__ = "code_removals"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[float]
+
+
 class ApiKeyRow(Base):
     """A user's key, as its SHA-256."""
 

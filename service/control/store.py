@@ -393,7 +393,7 @@ class Store:
     # What is out of date
 
     def sweep(self, now: float) -> None:
-        """Delete old events and idempotency keys, and the folders of deleted jobs. Raises Unavailable."""
+        """Delete old events and idempotency keys, and the files of deleted jobs and code. Raises Unavailable."""
         self.prune_events()
         expired = now - self.settings.idempotency_s
         with self._reading() as session:
@@ -404,6 +404,7 @@ class Store:
         for job_id in removals:
             Storage(self.settings.resolved_storage_url).remove_job(job_id)
             self._writer.write(partial(jobs.forget_removal, job_id=job_id))
+        self.code.sweep()
 
     # Messages that a job is over
 

@@ -20,12 +20,14 @@ from api.http.app import create_app
 from service.control.access import LOCAL, Principal
 from service.control.storage import Storage
 from service.control.store import Store
+from service.errors import Unavailable
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.code import MAX_ZIP_BYTES, Package, of_folder, of_zip
 from tests.api.conftest import serving
+from tests.read_only import read_only
 from trainers.spec.workloads import OwnWorkload
 
 ZIP = {"Content-Type": "application/zip"}
@@ -157,6 +159,70 @@ def test_another_projects_copy_of_the_same_code_stays(http: TestClient, store: S
 
     assert [each.project for each in store.code.list(by=LOCAL).packages] == ["carl"]
     assert store.add_job(JobSpec.model_validate(job_of(package().digest)), by=carl)[1]
+
+
+def test_code_that_cannot_be_deleted_keeps_its_file(store: Store, settings: Settings) -> None:
+    store.code.add(package(), by=LOCAL)
+
+    with read_only(store), pytest.raises(Unavailable):
+        store.code.remove(package().digest, by=LOCAL)
+
+    assert Storage(settings.resolved_storage_url).has_code("default", package().digest)
+
+
+def test_a_file_that_storage_does_not_remove_goes_later_and_before_the_code_is_uploaded_again(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, digest = Storage(settings.resolved_storage_url), store.code.add(package(), by=LOCAL).digest
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "remove_code", away)
+        store.code.remove(digest, by=LOCAL)
+        store.sweep(time.time())
+    assert store.code.list(by=LOCAL).packages == () and storage.has_code("default", digest)
+    with pytest.raises(Unavailable, match="about to go"):
+        store.code.add(package(), by=LOCAL)
+
+    store.sweep(time.time())
+
+    assert not storage.has_code("default", digest)
+    store.code.add(package(), by=LOCAL)
+    assert storage.has_code("default", digest)
+
+
+def away(*_: Any, **__: Any) -> None:
+    raise Unavailable("the storage is away")
+
+
+def test_no_write_waits_for_the_storage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+    for name in ("write", "has_code", "remove_code"):
+        act = getattr(Storage, name)
+        monkeypatch.setattr(
+            Storage, name, lambda *each, act=act: (threads.add(threading.current_thread().name), act(*each))[1]
+        )
+
+    store.code.add(package(), by=LOCAL)
+    store.code.remove(package().digest, by=LOCAL)
+
+    assert threads == {threading.current_thread().name}
+
+
+def test_code_that_is_deleted_while_it_is_uploaded_again_has_its_file(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, write = Storage(settings.resolved_storage_url), Storage.write
+    store.code.add(package(), by=LOCAL)
+
+    def write_then_lose(self: Storage, url: str, content: bytes) -> None:
+        write(self, url, content)
+        monkeypatch.setattr(Storage, "write", write)
+        store.code.remove(package().digest, by=LOCAL)
+
+    monkeypatch.setattr(Storage, "write", write_then_lose)
+
+    store.code.add(package(), by=LOCAL)
+
+    assert storage.has_code("default", package().digest)
 
 
 def test_a_request_names_the_project_whose_package_it_means(http: TestClient, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Idempotency keys are of one owner in one project.
+"""Idempotency keys are of one owner in one project, and deleted code outlives its row until its file is gone.
 
 Revision: 0019
 """
@@ -21,9 +21,17 @@ def upgrade() -> None:
         batch.drop_constraint("pk_idempotency_keys", type_="primary")
         batch.create_primary_key("pk_idempotency_keys", ["project", "owner", "key"])
     op.execute("update idempotency_keys set project = (select project from jobs where jobs.id = job_id)")
+    op.create_table(
+        "code_removals",
+        sa.Column("project", sa.String(), nullable=False),
+        sa.Column("digest", sa.String(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("project", "digest", name=op.f("pk_code_removals")),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("code_removals")
     # Owners of two projects may have used the same one; the older schema would answer one with the other's job.
     shared = "select owner, key from idempotency_keys group by owner, key having count(*) > 1"
     op.execute(f"delete from idempotency_keys where (owner, key) in ({shared})")
