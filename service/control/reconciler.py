@@ -327,9 +327,12 @@ class Reconciler:
             _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, reason)
 
     def _fail(self, job: Work | Waiting, reason: str) -> None:
-        self._store.fail_waiting(job.job_id, reason=reason)
-        with log_fields(job=job.job_id):
-            _log.warning("job %s: %s", job.job_id, reason)
+        state = job.state if isinstance(job, Work) else JobState.QUEUED
+        with suppress(NotFound):  # it was cancelled and deleted in the meantime
+            left = self._store.fail_waiting(job.job_id, state=state, deadline=job.deadline, reason=reason)
+            if left.state is JobState.FAILED:
+                with log_fields(job=job.job_id):
+                    _log.warning("job %s: %s", job.job_id, reason)
 
     def _admit(
         self, ray: RayApi, waiting: Sequence[Waiting], backlog: Backlog, nodes: Sequence[Node], *, now: float

@@ -704,11 +704,14 @@ class Store:
 
         return self._on_job(job_id, lose)
 
-    def fail_waiting(self, job_id: str, *, reason: str) -> JobView:
-        """Fail a job that has waited too long for an attempt or for its user; does nothing when it waits no more."""
+    def fail_waiting(self, job_id: str, *, state: JobState, deadline: float | None, reason: str) -> JobView:
+        """Fail a job that waits for an attempt or for its user, as it was seen: in `state`, with that deadline.
+
+        Does nothing when it has left the state since; the deadline tells whether it was there again.
+        """
 
         def fail(_: Session, job: JobRow) -> JobView:
-            if job.job_state in (JobState.QUEUED, JobState.PAUSED):
+            if (job.job_state, job.deadline) == (state, deadline):
                 jobs.transition(job, JobState.FAILED, now=self._clock(), reason=reason)
             return queries.job_view(job)
 
