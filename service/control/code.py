@@ -183,10 +183,13 @@ def _encode(row: CodeRow) -> str:
 
 def _decode(cursor: str) -> tuple[float, str, str]:
     try:
-        return _PLACE.validate_json(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        place = _PLACE.validate_json(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        if "\0" in "".join(map(str, place)):  # which PostgreSQL does not take
+            raise ValueError("a NUL")
     except ValueError as error:
         message = "`cursor` is not one that this service gave out; start again without it"
         raise InvalidRequest([Problem(pointer="/cursor", message=message, value=cursor)]) from error
+    return place
 
 
 def _find(session: Session, digest: str, by: Principal, *, project: str | None, is_locked: bool = False) -> CodeRow:

@@ -104,6 +104,7 @@ class Store:
         self._writer = Writer(sessions, clock=clock, note_group=self.telemetry.note_group)
         self.telemetry.writes_waiting.set_function(lambda: self._writer.num_waiting)
         self._unread_at = -math.inf
+        self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
         askers = sessionmaker(database.of_one_statement(engine))
         self.keyring = KeyRing(partial(self._reading, askers), self._writer, clock=clock)
         self.quotas = QuotaBook(self._reading, self._writer, clock=clock)
@@ -155,7 +156,8 @@ class Store:
             with (sessions or self._readers)() as session:
                 yield session
         except SQLAlchemyError as error:
-            self._unread_at = self._clock()
+            if database.is_outage(error):
+                self._unread_at = self._clock()
             raise Unavailable(f"the database does not answer: {database.said(error)}; try again") from error
 
     def answer(self) -> None:
@@ -402,9 +404,21 @@ class Store:
         if has_expired:
             self._writer.write(partial(jobs.forget_keys, before=expired))
         for job_id in removals:
-            Storage(self.settings.resolved_storage_url).remove_job(job_id)
-            self._writer.write(partial(jobs.forget_removal, job_id=job_id))
+            if self._has_removed(job_id):
+                self._writer.write(partial(jobs.forget_removal, job_id=job_id))
         self.code.sweep()
+
+    def _has_removed(self, job_id: str) -> bool:
+        """Remove the folder of a deleted job; tell once of one that cannot be removed, which is tried again."""
+        try:
+            Storage(self.settings.resolved_storage_url).remove_job(job_id)
+        except Unavailable as error:
+            if job_id not in self._left_over:
+                _log.warning("the folder of the deleted job %s stays for now: %s", job_id, error)
+            self._left_over.add(job_id)
+            return False
+        self._left_over.discard(job_id)
+        return True
 
     # Messages that a job is over
 
