@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from typing import IO, TypeVar
 
@@ -732,10 +732,11 @@ class Store:
         return self._on_job(job_id, fail)
 
     def explain(self, job_id: str, *, state: JobState, reason: str) -> None:
-        """Say why the job is still in `state`; nothing if it has left it."""
+        """Say why the job is still in `state`; nothing if it has left it, or is deleted."""
 
         def explain(_: Session, job: JobRow) -> None:
             if job.job_state is state:
                 jobs.explain(job, reason)
 
-        self._on_job(job_id, explain)
+        with suppress(NotFound):
+            self._on_job(job_id, explain)
