@@ -139,11 +139,13 @@ class Store:
         return cls(settings, engine, clock=clock, lock=lock, secret=keys.server_secret(settings.state_dir))
 
     def close(self) -> None:
-        """Store what waits and give the database back."""
-        self._writer.close()
-        self._engine.dispose()
-        if self._lock is not None:
-            self._lock.close()
+        """Store what waits and give the database back, also where the former raises Unavailable."""
+        try:
+            self._writer.close()
+        finally:
+            self._engine.dispose()
+            if self._lock is not None:
+                self._lock.close()
 
     @property
     def failed_at(self) -> float:
@@ -245,7 +247,10 @@ class Store:
         with_progress: bool = False,
         by: Principal = LOCAL,
     ) -> JobPage:
-        """Return a page of jobs that `by` sees, newest first; raises InvalidJob for a cursor or limit it cannot use."""
+        """Return a page of the jobs that `by` sees, in `order`.
+
+        Raises InvalidJob for a cursor or limit that it cannot use.
+        """
         project = visible_project(by)
         with self._reading() as session:
             return listing.page(

@@ -131,6 +131,22 @@ def test_a_request_that_the_database_refuses_is_no_outage(store, clock):
         assert clock.now - 1 < store.failed_at <= clock.now
 
 
+def test_a_store_whose_writer_does_not_stop_gives_the_database_back(settings, clock, monkeypatch):
+    store = Store.open(settings, clock=clock)
+    close = store._writer.close
+
+    def stop_late() -> None:
+        close()
+        raise Unavailable("the writer did not stop")
+
+    monkeypatch.setattr(store._writer, "close", stop_late)
+
+    with pytest.raises(Unavailable, match="did not stop"):
+        store.close()
+
+    Store.open(settings, clock=clock).close()
+
+
 @pytest.mark.parametrize("text", ['[0.0, "a\\u0000", "b"]', '[0.0, "a", "\\u0000"]'])
 def test_a_cursor_of_code_with_a_nul_is_refused_as_what_it_is(store, text):
     cursor = base64.urlsafe_b64encode(text.encode()).decode()
