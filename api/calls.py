@@ -459,9 +459,12 @@ def list_code(*, limit: int = 50, cursor: str | None = None) -> Call[CodePage]:
     return _get("/v1/code", CodePage.model_validate_json, limit=limit, cursor=cursor)
 
 
-def delete_code(digest: str) -> Call[None]:
-    """Delete a package of code; `ApiError` 409 while a job needs it."""
-    return Call("DELETE", f"/v1/code/{digest}", lambda _: None, is_repeatable=False)
+def delete_code(digest: str, *, project: str | None = None) -> Call[None]:
+    """Delete a package of code, that of `project` where several have it; `ApiError` 409 while a job needs it.
+
+    Without a project it is that of this client's own, or else the oldest that it sees.
+    """
+    return Call("DELETE", f"/v1/code/{digest}", lambda _: None, params=_given(project=project), is_repeatable=False)
 
 
 def sign_in_code() -> Call[SignInCode]:

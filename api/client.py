@@ -324,12 +324,14 @@ class Client(_Connection):
     def upload_code(self, folder: str | Path, *, exclude: Sequence[str] = ()) -> str:
         """Upload a folder of Python code and return its digest, for a job's `workload.code`.
 
-        Nothing is sent where the service has it. Histories, caches and virtual environments stay behind, and what
-        matches `exclude`, such as `data` or `*.csv`. Raises `CodeRefused` (a `ValueError`) for what is no package.
+        Nothing is sent where this client's project has it. Histories, caches and virtual environments stay behind,
+        and what matches `exclude`, such as `data` or `*.csv`. Raises `CodeRefused` (a `ValueError`) for what is no
+        package.
         """
         package = of_folder(Path(folder), exclude)
         try:
-            return self.send(calls.code(package.digest)).digest
+            if self.send(calls.code(package.digest)).project == self.send(calls.me()).project:
+                return package.digest
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -539,7 +541,8 @@ class AsyncClient(_Connection):
         """As `Client.upload_code`."""
         package = await asyncio.to_thread(of_folder, Path(folder), exclude)
         try:
-            return (await self.send(calls.code(package.digest))).digest
+            if (await self.send(calls.code(package.digest))).project == (await self.send(calls.me())).project:
+                return package.digest
         except ApiError as error:
             if error.status != 404:
                 raise

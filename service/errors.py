@@ -1,7 +1,7 @@
 """Errors that a caller can react to. Each carries its HTTP status and the slug of its problem type.
 
 WiretuneError
-  InvalidRequest      422  what is no job is not valid, such as a new key
+  InvalidRequest      422  a request that is not a job, such as a new key, is not valid
     InvalidJob        422  the job is refused; nothing is stored
   KeyReused           422  an Idempotency-Key came back with another body
   Unauthorized        401

@@ -313,7 +313,7 @@ def _remove(settings: Settings, found: list[cleaning.Leftover]) -> dict[str, str
         for each in found:
             try:
                 if each.code is not None and records is not None:
-                    records.delete_code(each.code)
+                    records.delete_code(each.code, project=each.project)
                 else:
                     cleaning.remove(settings, each)
             except (ApiError, CodeInUse, NotFound, Unavailable) as error:
@@ -333,7 +333,7 @@ class _Records(NamedTuple):
 
     jobs: cleaning.JobPages
     list_code: Callable[[], Iterable[CodeView]]
-    delete_code: Callable[[str], None]
+    delete_code: Callable[..., None]  # a digest, and the `project` that has it
 
 
 @contextmanager

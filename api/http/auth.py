@@ -141,7 +141,7 @@ def _require_permission(request: Request, store: Store, caller: Principal) -> No
     for kind, owner_of, reading in (
         ("job", store.owner_of, Action.READ),
         ("key", store.keyring.owner_of, Action.READ_KEY),
-        ("code", partial(store.code.owner_of, by=caller), Action.READ),
+        ("code", partial(store.code.owner_of, by=caller, project=request.query_params.get("project")), Action.READ),
     ):
         if kind in request.path_params:
             named = request.path_params[kind]

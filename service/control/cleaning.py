@@ -32,6 +32,7 @@ class Leftover(BaseModel):
     job_id: str | None = None  # whose folder on storage this is of
     paths: list[str] = Field(default=[], exclude=True)  # on storage
     code: str | None = None  # the digest of a package that no job needs
+    project: str | None = None  # which has the package; others may have the same one
 
 
 class JobPages(Protocol):
@@ -77,10 +78,11 @@ def unused_code(packages: Iterable[CodeView], *, before: datetime) -> list[Lefto
     return [
         Leftover(
             what=f"code of {each.project}",
-            place=each.digest,
+            place=f"{each.project}/{each.digest}",
             num_bytes=each.num_bytes,
             num_files=each.num_files,
             code=each.digest,
+            project=each.project,
         )
         for each in packages
         if each.used_at < latest and not each.in_use

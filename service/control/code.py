@@ -1,21 +1,22 @@
 """Packages of users' code: a row for each project that has one, and a zip on storage.
 
-The row goes with its file: who deletes a package holds its row until the file is gone.
+A row is deleted before its file, and leaves a `CodeRemovalRow` until the file is gone. A package with a row has a file.
 """
 
 import base64
 import json
+import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 
 from pydantic import TypeAdapter
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import delete as delete_from, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from service.control import audit
 from service.control.access import Action, Owned, Principal, may, visible_project
-from service.control.models import CodeRow, JobRow
+from service.control.models import CodeRemovalRow, CodeRow, JobRow
 from service.control.storage import Storage
 from service.control.writer import Writer
 from service.errors import CodeInUse, InvalidJob, InvalidRequest, NotFound, TooMuchCode, Unavailable
@@ -25,6 +26,7 @@ from service.job.states import TERMINAL
 from service.wire.code import CodePage, CodeView, Package
 from trainers.spec.workloads import OwnWorkload
 
+_log = logging.getLogger(__name__)
 MAX_PAGE = 500
 _PLACE = TypeAdapter(tuple[float, str, str])
 
@@ -59,23 +61,27 @@ class CodeShelf:
         """
         with self._reading() as session:  # before there is a file
             self._require_room(session, by.project, package.digest)
-        self._storage.write(self._storage.code_url(by.project, package.digest), package.content)
+        url = self._storage.code_url(by.project, package.digest)
+        self._storage.write(url, package.content)
 
         def add(session: Session) -> CodeView:
             now = self._clock()
             row = session.get(CodeRow, (by.project, package.digest), with_for_update=True)
             if row is None:
+                if session.get(CodeRemovalRow, (by.project, package.digest)) is not None:
+                    raise Unavailable("this code was deleted, and its file is about to go; try again")
                 self._require_room(session, by.project, package.digest)
                 row = CodeRow(project=by.project, digest=package.digest, owner=by.name, created_at=now)
                 row.num_bytes, row.num_files = package.num_bytes, package.num_files
                 session.add(row)
                 audit.add(session, by, "createCode", package.digest, now=now)
             row.used_at = now
-            if not self._storage.has_code(by.project, package.digest):
-                raise Unavailable("the code was deleted while it was uploaded; try again")
             return _view(session, row)
 
-        return self._writer.write(add)
+        view = self._writer.write(add)
+        if not self._storage.has_code(by.project, package.digest):  # somebody deleted it between the file and the row
+            self._storage.write(url, package.content)
+        return view
 
     def _require_room(self, session: Session, project: str, digest: str) -> None:
         others = select(func.count()).where(CodeRow.project == project, CodeRow.digest != digest)
@@ -98,28 +104,52 @@ class CodeShelf:
             following = _encode(shown[-1]) if len(rows) > limit else None
             return CodePage(packages=tuple(_view(session, row) for row in shown), next_cursor=following)
 
-    def get(self, digest: str, *, by: Principal) -> CodeView:
-        """Return the package of that digest, of one's own project if it has it; raises NotFound."""
-        with self._reading() as session:
-            return _view(session, _find(session, digest, by))
+    def get(self, digest: str, *, by: Principal, project: str | None = None) -> CodeView:
+        """Return the package of that digest; raises NotFound.
 
-    def owner_of(self, digest: str, *, by: Principal) -> Owned:
-        """Return whose package that is; raises NotFound."""
-        found = self.get(digest, by=by)
+        Several projects may have it. `project` names one; None: one's own, or else the oldest that one sees.
+        """
+        with self._reading() as session:
+            return _view(session, _find(session, digest, by, project=project))
+
+    def owner_of(self, digest: str, *, by: Principal, project: str | None = None) -> Owned:
+        """Return whose package `get` gives; raises NotFound."""
+        found = self.get(digest, by=by, project=project)
         return Owned(found.owner, found.project)
 
-    def remove(self, digest: str, *, by: Principal) -> None:
-        """Delete a package and its file; raises CodeInUse while a job needs it, and NotFound."""
+    def remove(self, digest: str, *, by: Principal, project: str | None = None) -> None:
+        """Delete the package that `get` gives, and its file; raises CodeInUse while a job needs it, and NotFound.
 
-        def remove(session: Session) -> None:
-            row = _find(session, digest, by, is_locked=True)
+        A file that storage does not remove now is left to `sweep`.
+        """
+
+        def remove(session: Session) -> str:
+            row = _find(session, digest, by, project=project, is_locked=True)
             if (job := _live_job(session, row)) is not None:
                 raise CodeInUse(f"job `{job}` needs `{digest}`: cancel the job, or wait until it is over")
-            self._storage.remove_code(row.project, digest)
             session.delete(row)
+            session.merge(CodeRemovalRow(project=row.project, digest=digest, created_at=self._clock()))
             audit.add(session, by, "deleteCode", digest, now=self._clock())
+            return row.project
 
-        self._writer.write(remove)
+        its_project = self._writer.write(remove)
+        try:
+            self._remove_file(its_project, digest)
+        except Unavailable as error:
+            _log.warning("the file of deleted code stays for now: %s", error)
+
+    def sweep(self) -> None:
+        """Remove the files of deleted packages. Raises Unavailable where the database does not answer."""
+        with self._reading() as session:
+            removals = session.execute(select(CodeRemovalRow.project, CodeRemovalRow.digest)).all()
+        for project, digest in removals:
+            with suppress(Unavailable):  # `remove` has told of it; the next time
+                self._remove_file(project, digest)
+
+    def _remove_file(self, project: str, digest: str) -> None:
+        self._storage.remove_code(project, digest)
+        done = delete_from(CodeRemovalRow).where(CodeRemovalRow.project == project, CodeRemovalRow.digest == digest)
+        self._writer.write(lambda session: session.execute(done))
 
 
 def use(session: Session, spec: JobSpec, *, project: str, now: float) -> None:
@@ -153,21 +183,25 @@ def _encode(row: CodeRow) -> str:
 
 def _decode(cursor: str) -> tuple[float, str, str]:
     try:
-        return _PLACE.validate_json(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        place = _PLACE.validate_json(base64.b64decode(cursor, altchars=b"-_", validate=True))
+        if "\0" in "".join(map(str, place)):  # which PostgreSQL does not take
+            raise ValueError("a NUL")
     except ValueError as error:
         message = "`cursor` is not one that this service gave out; start again without it"
         raise InvalidRequest([Problem(pointer="/cursor", message=message, value=cursor)]) from error
+    return place
 
 
-def _find(session: Session, digest: str, by: Principal, *, is_locked: bool = False) -> CodeRow:
-    """Return the row that `by` means: of his own project, else of another one that he sees."""
+def _find(session: Session, digest: str, by: Principal, *, project: str | None, is_locked: bool = False) -> CodeRow:
+    """Return the row that `by` means: of `project` if he names one, else of his own, else of another that he sees."""
     query = select(CodeRow).where(CodeRow.digest == digest)
     if is_locked:
         query = query.with_for_update()
     found = {row.project: row for row in session.scalars(query.order_by(CodeRow.created_at))}
-    if by.project in found:
+    if project is None and by.project in found:
         return found[by.project]
-    seen = [row for row in found.values() if may(by, Action.READ, Owned(row.owner, row.project))]
+    named = [row for row in found.values() if project in (None, row.project)]
+    seen = [row for row in named if may(by, Action.READ, Owned(row.owner, row.project))]
     if not seen:
         raise NotFound(f"there is no code `{digest}`")
     return seen[0]

@@ -22,6 +22,7 @@ from sqlalchemy.exc import (
     NoSuchModuleError,
     ProgrammingError,
     SQLAlchemyError,
+    TimeoutError as NoFreeConnection,
 )
 
 from service.errors import Unavailable
@@ -188,6 +189,8 @@ def is_collision(error: SQLAlchemyError) -> bool:
 
 def is_outage(error: BaseException | None) -> bool:
     """Return whether the database itself failed, not a statement: away, full, read-only, or locked for too long."""
+    if isinstance(error, NoFreeConnection):
+        return True
     is_statements_own = isinstance(error, IntegrityError | DataError | ProgrammingError)
     return isinstance(error, DBAPIError) and not is_statements_own and not is_collision(error)
 

@@ -48,7 +48,11 @@ def id_at(moment: float, tail: int = 0) -> str:
 #: What a key made, and when; locked where the database locks rows.
 _KNOWN = (
     select(IdempotencyRow.job_id, IdempotencyRow.created_at)
-    .where(IdempotencyRow.owner == bindparam("owner"), IdempotencyRow.key == bindparam("key"))
+    .where(
+        IdempotencyRow.project == bindparam("project"),
+        IdempotencyRow.owner == bindparam("owner"),
+        IdempotencyRow.key == bindparam("key"),
+    )
     .with_for_update()
 )
 
@@ -71,15 +75,17 @@ def add(
     `source` is the job that this is a clone of. A key is forgotten after `key_s` seconds. While another replica stores
     the same one this breaks the key's uniqueness; the writer then runs it again.
     """
+    # Names of keys are free in each project: one's owner alone could be somebody of another project.
+    scope = {"project": by.project, "owner": by.name, "key": key}
     if key is not None:
-        known = session.connection().execute(_KNOWN, {"owner": by.name, "key": key}).first()
+        known = session.connection().execute(_KNOWN, scope).first()
         if known is not None and known.created_at > now - key_s:
             first = require(session, known.job_id)
             if _submitted(first) != spec:
                 raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
             return first, False
         if known is not None:
-            session.execute(delete_from(IdempotencyRow).filter_by(owner=by.name, key=key))
+            session.execute(delete_from(IdempotencyRow).filter_by(**scope))
     code.use(session, spec, project=by.project, now=now)
     priors = transfer.priors(session, spec, project=visible_project(by))
     job = _add_row(session, spec, source=source, by=by, now=now)
@@ -88,7 +94,7 @@ def add(
     rows.add(session, _TEXTS, {"job_id": job.id, "text": _text(job)})
     rows.add(session, _TRIALS, *_trial_rows(job.id, spec, priors))
     if key is not None:
-        rows.add(session, _KEYS, {"owner": by.name, "key": key, "job_id": job.id, "created_at": now})
+        rows.add(session, _KEYS, {**scope, "job_id": job.id, "created_at": now})
     return job, True
 
 

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row, Select, bindparam, delete, select, update
@@ -13,6 +12,7 @@ from service.control import audit, keys
 from service.control.access import RULES, Action, Owned, Principal
 from service.control.audit import EVERY_ENTRY, AuditFilter
 from service.control.models import ApiKeyRow, SessionRow, SignInCodeRow
+from service.control.moments import moment, moment_or_none
 from service.control.writer import Writer
 from service.errors import Forbidden, KeyGone, NotFound, Unauthorized
 from service.wire.access import AuditPage, IssuedKey, KeyView, NewKey, Role, SignInCode
@@ -163,7 +163,7 @@ class KeyRing:
             session.add(row)
 
         self._writer.write(add)
-        return SignInCode(code=code, expires_at=_moment(now + CODE_S))
+        return SignInCode(code=code, expires_at=moment(now + CODE_S))
 
     def open_session(self, code: str, *, address: str) -> str:
         """Use up a code and return a session's secret; raises Unauthorized."""
@@ -225,14 +225,6 @@ def _principal_of(row: "Row[str, str, str, str, float | None, float | None]", *,
     return Principal(name=row.owner, role=Role(row.role), project=row.project, key_id=row.id, address=address)
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _moment_or_none(seconds: float | None) -> datetime | None:
-    return None if seconds is None else _moment(seconds)
-
-
 def _view(row: ApiKeyRow) -> KeyView:
     return KeyView(
         id=row.id,
@@ -241,8 +233,8 @@ def _view(row: ApiKeyRow) -> KeyView:
         role=Role(row.role),
         project=row.project,
         created_by=row.created_by,
-        created_at=_moment(row.created_at),
-        expires_at=_moment_or_none(row.expires_at),
-        revoked_at=_moment_or_none(row.revoked_at),
-        last_used_at=_moment_or_none(row.last_used_at),
+        created_at=moment(row.created_at),
+        expires_at=moment_or_none(row.expires_at),
+        revoked_at=moment_or_none(row.revoked_at),
+        last_used_at=moment_or_none(row.last_used_at),
     )

@@ -47,7 +47,7 @@ class JobFilter:
     ids: Sequence[str] = ()  # one of these; none: any
 
 
-#: That is not archived.
+#: All jobs that are not archived.
 EVERY_JOB = JobFilter()
 
 

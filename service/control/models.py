@@ -325,6 +325,7 @@ class MessageRow(Base):
 class IdempotencyRow(Base):
     __tablename__ = "idempotency_keys"
 
+    project: Mapped[str] = mapped_column(primary_key=True)
     owner: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
@@ -352,6 +353,16 @@ class CodeRow(Base):
     num_files: Mapped[int]
     created_at: Mapped[float]
     used_at: Mapped[float]
+
+
+class CodeRemovalRow(Base):
+    """A deleted package whose file is on storage still; the project cannot have it again before that is gone."""
+
+    __tablename__ = "code_removals"
+
+    project: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[float]
 
 
 class ApiKeyRow(Base):

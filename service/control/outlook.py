@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 
 from service.control.capacity import Node, Size, total
+from service.control.moments import moment, moment_or_none
 from service.control.queue import HALF_LIFE_S, Place, Plan, dominant, limits_of
 from service.control.waiting import EMPTY, Backlog
 from service.wire.queue import ProjectShare, QueueEntry, QueuePlace, QueueView, QuotaKind, WaitKind, sentence
@@ -45,7 +45,7 @@ class Outlook:
             quota=kind,
             quota_name=name,
             limit=place.limit or None,
-            until=_moment(job.not_before) if place.kind is WaitKind.BACK_OFF else None,
+            until=moment(job.not_before) if place.kind is WaitKind.BACK_OFF else None,
             is_preempted=job.is_preempted,
             detail=place.detail,
         )
@@ -57,7 +57,7 @@ class Outlook:
         capacity = total(self.nodes)
         free = capacity - sum((job.size for job in self.backlog.running), Size())
         return QueueView(
-            at=None if self.at is None else _moment(self.at),
+            at=moment_or_none(self.at),
             of=len(self.plan.places),
             cpus=capacity.cpus,
             gpus=capacity.gpus,
@@ -69,7 +69,7 @@ class Outlook:
                     owner=place.job.owner,
                     project=place.job.project,
                     priority=place.job.priority,
-                    queued_at=_moment(place.job.queued_at),
+                    queued_at=moment(place.job.queued_at),
                     place=self._view(place, project),
                 )
                 for place in seen[:limit]
@@ -97,7 +97,3 @@ class Outlook:
                 share=dominant(taken.get(project, Size()), capacity),
                 recent=dominant(recent.get(project, Size()), capacity),
             )
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

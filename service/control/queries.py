@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import select
@@ -13,6 +12,7 @@ from search.sweep.spec import SampleValues
 from service.control import overfitting, points, stage_views
 from service.control.columns import Sample
 from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
+from service.control.moments import moment, moment_or_none
 from service.errors import NotFound
 from service.job.advice import advice
 from service.job.priority import Priority
@@ -65,14 +65,6 @@ def worker_sizes(session: Session, job_ids: Collection[str]) -> dict[str, Worker
     }
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _moment_or_none(seconds: float | None) -> datetime | None:
-    return None if seconds is None else _moment(seconds)
-
-
 def require(session: Session, job_id: str, *, project: str | None = None) -> JobRow:
     """Return the job's row; raises NotFound, for a job outside of `project` too if one is given."""
     job = session.get(JobRow, job_id)
@@ -104,9 +96,9 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
         state=job.job_state,
         reason=job.reason,
         attempt=job.attempt,
-        created_at=_moment(job.created_at),
-        started_at=_moment_or_none(job.started_at),
-        finished_at=_moment_or_none(job.finished_at),
+        created_at=moment(job.created_at),
+        started_at=moment_or_none(job.started_at),
+        finished_at=moment_or_none(job.finished_at),
         version=job.version,
         verbs=verbs_in(job.job_state, searches=any(map(is_steerable, spec.trials()))),
         labels=spec.labels,
@@ -123,8 +115,8 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
 def attempt_view(attempt: AttemptRow) -> AttemptView:
     """Return the attempt as users see it."""
     return AttemptView(
-        began_at=_moment(attempt.began_at),
-        ended_at=_moment_or_none(attempt.ended_at),
+        began_at=moment(attempt.began_at),
+        ended_at=moment_or_none(attempt.ended_at),
         **_columns(attempt, ("number", "outcome", "reason", "workers")),
     )
 
@@ -138,8 +130,8 @@ def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgre
         project=job.project,
         state=job.job_state,
         reason=job.reason,
-        created_at=_moment(job.created_at),
-        finished_at=_moment_or_none(job.finished_at),
+        created_at=moment(job.created_at),
+        finished_at=moment_or_none(job.finished_at),
         arms=tuple(arm["name"] for arm in job.spec["arms"]),
         best_validation_loss=min((loss for loss in losses if loss is not None), default=None),
         labels=job.spec["labels"],
@@ -357,7 +349,7 @@ def provenance(job: JobRow, trial: TrialRow) -> Provenance:
 
 def event_view(row: EventRow) -> Event:
     """Return the event as users see it."""
-    kind, at = EventKind(row.kind), _moment(row.at)
+    kind, at = EventKind(row.kind), moment(row.at)
     return Event(id=row.id, job_id=row.job_id, project=row.project, kind=kind, at=at, data=row.data)
 
 

@@ -18,7 +18,7 @@ that owner or project wait behind it.
 begun, and has lost its machines, takes what is free, without a wait for the rest. Later, when there is room that nobody
 waits for, it is paused for a moment at a checkpoint, and goes on with more.
 
-**Preemption.** Is there no room for a job, and none kept for another, then running jobs of strictly lower priority are
+**Preemption.** If a job finds no room, and no room is kept for another, running jobs of strictly lower priority are
 paused: the lowest first, of these the youngest, none before it has run for `min_run_s`. Age never pauses anybody.
 
 **Why nobody starves.** Take a job that fits the cluster and its quotas. After (4 - rank) x `aging_s` it is overdue. In

@@ -2,10 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import httpx2
 
@@ -15,6 +15,7 @@ from service.errors import Unavailable
 _TIMEOUT_S = 10.0
 _LOG_S = 30.0
 _MAX_LOG_BYTES = 64_000_000
+T = TypeVar("T")
 
 
 class RayStatus(StrEnum):
@@ -72,7 +73,7 @@ class RayJobs:
 
     def version(self) -> str:
         """Return the version of Ray there."""
-        return str(self._body(self._send("GET", "/api/version"))["ray_version"])
+        return self._read(self._send("GET", "/api/version"), lambda body: str(body["ray_version"]))
 
     def has_package(self, name: str) -> bool:
         """Return whether the head has the package; if so, it keeps it for some minutes, until a driver uses it."""
@@ -110,12 +111,15 @@ class RayJobs:
         answer = self._send("GET", f"/api/jobs/{submission_id}")
         if answer.status_code == 404:
             return RayStatus.MISSING
-        return RayStatus(self._body(answer)["status"])
+        return self._read(answer, lambda body: RayStatus(body["status"]))
 
     def live(self) -> tuple[str, ...]:
         """Return the ids of all submissions that have not ended, whoever made them."""
-        found = self._body(self._send("GET", "/api/jobs/"))
-        return tuple(each["submission_id"] for each in found if each["submission_id"] and each["status"] in LIVE)
+
+        def live(found: Any) -> tuple[str, ...]:
+            return tuple(each["submission_id"] for each in found if each["submission_id"] and each["status"] in LIVE)
+
+        return self._read(self._send("GET", "/api/jobs/"), live)
 
     def stop(self, submission_id: str) -> None:
         """Have the driver end: SIGTERM, SIGKILL some seconds later. One that is gone counts as stopped."""
@@ -128,7 +132,7 @@ class RayJobs:
         with self._reaching(), self._client.stream("GET", f"/api/jobs/{submission_id}/logs", timeout=_LOG_S) as stream:
             body = b"".join(self._bounded(stream.iter_bytes()))
         answer = self._allowed(httpx2.Response(stream.status_code, content=body))
-        return "" if answer.status_code == 404 else str(self._body(answer)["logs"] or "")
+        return "" if answer.status_code == 404 else self._read(answer, lambda body: str(body["logs"] or ""))
 
     def _bounded(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         deadline, num_bytes = time.monotonic() + _LOG_S, 0
@@ -147,8 +151,9 @@ class RayJobs:
 
     def machines(self) -> tuple[Machine, ...]:
         """Return the living nodes; a new head may have none yet (Unavailable)."""
-        rows = self._listed("/api/v0/nodes?limit=10000")
-        found = tuple(_machine(row) for row in rows if row["state"] == "ALIVE")
+        found = self._listed(
+            "/api/v0/nodes?limit=10000", lambda rows: tuple(_machine(row) for row in rows if row["state"] == "ALIVE")
+        )
         if not found:
             raise Unavailable(f"Ray at {self.address} has no living node yet")
         return found
@@ -159,13 +164,14 @@ class RayJobs:
         filters = "".join(
             f"&filter_keys={key}&filter_predicates=%3D&filter_values={value}" for key, value in conditions.items()
         )
-        rows = self._listed(f"/api/v0/actors?limit=10000{filters}")
-        counted = Counter((row["ray_namespace"], row["node_id"]) for row in rows if row["node_id"])
+        counted = self._listed(
+            f"/api/v0/actors?limit=10000{filters}",
+            lambda rows: Counter((row["ray_namespace"], row["node_id"]) for row in rows if row["node_id"]),
+        )
         return tuple(Workers(job_id, node_id, num) for (job_id, node_id), num in sorted(counted.items()))
 
-    def _listed(self, path: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._body(self._send("GET", path))["data"]["result"]["result"]
-        return found
+    def _listed(self, path: str, read: Callable[[Any], T]) -> T:
+        return self._read(self._send("GET", path), lambda body: read(body["data"]["result"]["result"]))
 
     def _send(self, method: str, path: str, **content: Any) -> httpx2.Response:
         with self._reaching():
@@ -184,10 +190,15 @@ class RayJobs:
             raise Unavailable(f"Ray at {self.address} refuses our token; check WIRETUNE_RAY_TOKEN_PATH")
         return answer
 
-    def _body(self, answer: httpx2.Response) -> Any:
+    def _read(self, answer: httpx2.Response, read: Callable[[Any], T]) -> T:
+        """Return what `read` makes of the answer's JSON; it may not be Ray's but a proxy's, or of another release."""
         if answer.is_error:
             raise self._refusal(answer)
-        return answer.json()
+        try:
+            return read(answer.json())
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise Unavailable(f"Ray at {self.address} gave an answer that is not Ray's ({what[:300]})") from error
 
     def _refusal(self, answer: httpx2.Response) -> Unavailable:
         last = answer.text.strip().splitlines()[-1:] or [""]

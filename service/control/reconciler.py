@@ -224,6 +224,8 @@ class Reconciler:
                 self._act(ray, work, self._judge(ray, work, now=now), now=now)
             except Unavailable as error:
                 self._hinder(work, str(error))
+            except NotFound as error:  # it ended and was deleted in the meantime
+                _log.info("%s", error)
 
     def _side_by_side(self, act: Callable[[Each], None], all_of_them: Iterable[Each]) -> None:
         """Call `act` with each, some at once: what it waits for, Ray and the database's writes, many can share."""
@@ -322,14 +324,18 @@ class Reconciler:
             self._lose(work, verdict.reason)
 
     def _lose(self, work: Work, reason: str) -> None:
-        self._store.lose_attempt(work.job_id, work.attempt, reason=reason)
-        with log_fields(job=work.job_id, attempt=work.attempt):
-            _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, reason)
+        with suppress(NotFound):  # it ended and was deleted in the meantime
+            self._store.lose_attempt(work.job_id, work.attempt, reason=reason)
+            with log_fields(job=work.job_id, attempt=work.attempt):
+                _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, reason)
 
     def _fail(self, job: Work | Waiting, reason: str) -> None:
-        self._store.fail_waiting(job.job_id, reason=reason)
-        with log_fields(job=job.job_id):
-            _log.warning("job %s: %s", job.job_id, reason)
+        state = job.state if isinstance(job, Work) else JobState.QUEUED
+        with suppress(NotFound):  # it was cancelled and deleted in the meantime
+            left = self._store.fail_waiting(job.job_id, state=state, deadline=job.deadline, reason=reason)
+            if left.state is JobState.FAILED:
+                with log_fields(job=job.job_id):
+                    _log.warning("job %s: %s", job.job_id, reason)
 
     def _admit(
         self, ray: RayApi, waiting: Sequence[Waiting], backlog: Backlog, nodes: Sequence[Node], *, now: float

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from typing import IO, TypeVar
 
@@ -104,6 +104,7 @@ class Store:
         self._writer = Writer(sessions, clock=clock, note_group=self.telemetry.note_group)
         self.telemetry.writes_waiting.set_function(lambda: self._writer.num_waiting)
         self._unread_at = -math.inf
+        self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
         askers = sessionmaker(database.of_one_statement(engine))
         self.keyring = KeyRing(partial(self._reading, askers), self._writer, clock=clock)
         self.quotas = QuotaBook(self._reading, self._writer, clock=clock)
@@ -138,11 +139,13 @@ class Store:
         return cls(settings, engine, clock=clock, lock=lock, secret=keys.server_secret(settings.state_dir))
 
     def close(self) -> None:
-        """Store what waits and give the database back."""
-        self._writer.close()
-        self._engine.dispose()
-        if self._lock is not None:
-            self._lock.close()
+        """Store what waits and give the database back, also where the former raises Unavailable."""
+        try:
+            self._writer.close()
+        finally:
+            self._engine.dispose()
+            if self._lock is not None:
+                self._lock.close()
 
     @property
     def failed_at(self) -> float:
@@ -155,7 +158,8 @@ class Store:
             with (sessions or self._readers)() as session:
                 yield session
         except SQLAlchemyError as error:
-            self._unread_at = self._clock()
+            if database.is_outage(error):
+                self._unread_at = self._clock()
             raise Unavailable(f"the database does not answer: {database.said(error)}; try again") from error
 
     def answer(self) -> None:
@@ -243,7 +247,10 @@ class Store:
         with_progress: bool = False,
         by: Principal = LOCAL,
     ) -> JobPage:
-        """Return a page of jobs that `by` sees, newest first; raises InvalidJob for a cursor or limit it cannot use."""
+        """Return a page of the jobs that `by` sees, in `order`.
+
+        Raises InvalidJob for a cursor or limit that it cannot use.
+        """
         project = visible_project(by)
         with self._reading() as session:
             return listing.page(
@@ -393,7 +400,7 @@ class Store:
     # What is out of date
 
     def sweep(self, now: float) -> None:
-        """Delete old events and idempotency keys, and the folders of deleted jobs. Raises Unavailable."""
+        """Delete old events and idempotency keys, and the files of deleted jobs and code. Raises Unavailable."""
         self.prune_events()
         expired = now - self.settings.idempotency_s
         with self._reading() as session:
@@ -402,8 +409,21 @@ class Store:
         if has_expired:
             self._writer.write(partial(jobs.forget_keys, before=expired))
         for job_id in removals:
+            if self._has_removed(job_id):
+                self._writer.write(partial(jobs.forget_removal, job_id=job_id))
+        self.code.sweep()
+
+    def _has_removed(self, job_id: str) -> bool:
+        """Remove the folder of a deleted job; tell once of one that cannot be removed, which is tried again."""
+        try:
             Storage(self.settings.resolved_storage_url).remove_job(job_id)
-            self._writer.write(partial(jobs.forget_removal, job_id=job_id))
+        except Unavailable as error:
+            if job_id not in self._left_over:
+                _log.warning("the folder of the deleted job %s stays for now: %s", job_id, error)
+            self._left_over.add(job_id)
+            return False
+        self._left_over.discard(job_id)
+        return True
 
     # Messages that a job is over
 
@@ -703,21 +723,25 @@ class Store:
 
         return self._on_job(job_id, lose)
 
-    def fail_waiting(self, job_id: str, *, reason: str) -> JobView:
-        """Fail a job that has waited too long for an attempt or for its user; does nothing when it waits no more."""
+    def fail_waiting(self, job_id: str, *, state: JobState, deadline: float | None, reason: str) -> JobView:
+        """Fail a job that waits for an attempt or for its user, as it was seen: in `state`, with that deadline.
+
+        Does nothing when it has left the state since; the deadline tells whether it was there again.
+        """
 
         def fail(_: Session, job: JobRow) -> JobView:
-            if job.job_state in (JobState.QUEUED, JobState.PAUSED):
+            if (job.job_state, job.deadline) == (state, deadline):
                 jobs.transition(job, JobState.FAILED, now=self._clock(), reason=reason)
             return queries.job_view(job)
 
         return self._on_job(job_id, fail)
 
     def explain(self, job_id: str, *, state: JobState, reason: str) -> None:
-        """Say why the job is still in `state`; nothing if it has left it."""
+        """Say why the job is still in `state`; nothing if it has left it, or is deleted."""
 
         def explain(_: Session, job: JobRow) -> None:
             if job.job_state is state:
                 jobs.explain(job, reason)
 
-        self._on_job(job_id, explain)
+        with suppress(NotFound):
+            self._on_job(job_id, explain)

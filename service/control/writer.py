@@ -115,8 +115,10 @@ class Writer:
     def close(self) -> None:
         """Store what waits, then stop. Raises Unavailable if that takes longer than the timeout."""
         self._closed = True
-        self._waiting.put(None, timeout=self._timeout_s)
-        self._thread.join(self._timeout_s)
+        deadline = time.monotonic() + self._timeout_s
+        with suppress(queue.Full):  # then the thread does not end either
+            self._waiting.put(None, timeout=self._timeout_s)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             raise Unavailable(f"the database writer did not stop within {self._timeout_s:g} s")
 

@@ -20,12 +20,14 @@ from api.http.app import create_app
 from service.control.access import LOCAL, Principal
 from service.control.storage import Storage
 from service.control.store import Store
+from service.errors import Unavailable
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.code import MAX_ZIP_BYTES, Package, of_folder, of_zip
 from tests.api.conftest import serving
+from tests.read_only import read_only
 from trainers.spec.workloads import OwnWorkload
 
 ZIP = {"Content-Type": "application/zip"}
@@ -159,6 +161,84 @@ def test_another_projects_copy_of_the_same_code_stays(http: TestClient, store: S
     assert store.add_job(JobSpec.model_validate(job_of(package().digest)), by=carl)[1]
 
 
+def test_code_that_cannot_be_deleted_keeps_its_file(store: Store, settings: Settings) -> None:
+    store.code.add(package(), by=LOCAL)
+
+    with read_only(store), pytest.raises(Unavailable):
+        store.code.remove(package().digest, by=LOCAL)
+
+    assert Storage(settings.resolved_storage_url).has_code("default", package().digest)
+
+
+def test_a_file_that_storage_does_not_remove_goes_later_and_before_the_code_is_uploaded_again(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, digest = Storage(settings.resolved_storage_url), store.code.add(package(), by=LOCAL).digest
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "remove_code", away)
+        store.code.remove(digest, by=LOCAL)
+        store.sweep(time.time())
+    assert store.code.list(by=LOCAL).packages == () and storage.has_code("default", digest)
+    with pytest.raises(Unavailable, match="about to go"):
+        store.code.add(package(), by=LOCAL)
+
+    store.sweep(time.time())
+
+    assert not storage.has_code("default", digest)
+    store.code.add(package(), by=LOCAL)
+    assert storage.has_code("default", digest)
+
+
+def away(*_: Any, **__: Any) -> None:
+    raise Unavailable("the storage is away")
+
+
+def test_no_write_waits_for_the_storage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+    for name in ("write", "has_code", "remove_code"):
+        act = getattr(Storage, name)
+        monkeypatch.setattr(
+            Storage, name, lambda *each, act=act: (threads.add(threading.current_thread().name), act(*each))[1]
+        )
+
+    store.code.add(package(), by=LOCAL)
+    store.code.remove(package().digest, by=LOCAL)
+
+    assert threads == {threading.current_thread().name}
+
+
+def test_code_that_is_deleted_while_it_is_uploaded_again_has_its_file(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, write = Storage(settings.resolved_storage_url), Storage.write
+    store.code.add(package(), by=LOCAL)
+
+    def write_then_lose(self: Storage, url: str, content: bytes) -> None:
+        write(self, url, content)
+        monkeypatch.setattr(Storage, "write", write)
+        store.code.remove(package().digest, by=LOCAL)
+
+    monkeypatch.setattr(Storage, "write", write_then_lose)
+
+    store.code.add(package(), by=LOCAL)
+
+    assert storage.has_code("default", package().digest)
+
+
+def test_a_request_names_the_project_whose_package_it_means(http: TestClient, store: Store) -> None:
+    for name in ("red", "blue", "default"):
+        store.code.add(package(), by=Principal(name="ci", role=Role.SUBMITTER, project=name))
+    address, ci = f"/v1/code/{package().digest}", key_of(store, "ci")
+
+    hidden = [http.request(verb, f"{address}?project=blue", headers=ci).status_code for verb in ("GET", "DELETE")]
+    seen = http.get(f"{address}?project=red").json()["project"]
+    missing = http.delete(f"{address}?project=green").status_code
+    deleted = http.delete(f"{address}?project=red").status_code
+
+    assert (hidden, seen, missing, deleted) == ([404, 404], "red", 404, 204)
+    assert {each.project for each in store.code.list(by=LOCAL).packages} == {"blue", "default"}
+
+
 def test_a_project_keeps_so_many_packages_until_one_is_deleted(store: Store, http: TestClient) -> None:
     store.code._max_packages = 2
     anna, carl = key_of(store, "anna"), key_of(store, "carl", "blue")
@@ -242,6 +322,28 @@ def test_clean_removes_code_that_no_job_has_needed_for_days(
     assert [storage.has_code("default", each) for each in (old, needed, young)] == [False, True, True]
 
 
+@pytest.mark.parametrize("is_served", [True, False], ids=["by the service", "in the database"])
+def test_clean_leaves_the_same_code_to_a_project_that_still_needs_it(
+    store: Store, settings: Settings, key: str, monkeypatch: pytest.MonkeyPatch, is_served: bool
+) -> None:
+    monkeypatch.setattr(store.code, "_clock", lambda: time.time() - 3 * 86_400)
+    store.code.add(package(), by=Principal(name="ci", role=Role.SUBMITTER, project="red"))
+    monkeypatch.setattr(store.code, "_clock", time.time)
+    store.code.add(package(), by=LOCAL)
+
+    with serving(create_app(store)) as url:
+        if is_served:
+            monkeypatch.setattr(main, "running_server", lambda settings: Server(url, key))
+        else:
+            store.close()
+        said = CliRunner().invoke(main.app, ["clean", "--yes", "--older-than", "2", "--json"])
+
+    assert said.exit_code == 0, said.stderr
+    assert [each["project"] for each in json.loads(said.stdout)["leftovers"]] == ["red"]
+    storage = Storage(settings.resolved_storage_url)
+    assert [storage.has_code(project, package().digest) for project in ("red", "default")] == [False, True]
+
+
 def test_the_command_line_uploads_a_folder_and_submits_its_job(store: Store, key: str, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -279,3 +381,13 @@ def test_a_folder_is_uploaded_where_the_service_lacks_it(store: Store, key: str,
 
     assert digest == again == of_folder(folder, ["*.csv"]).digest
     assert (first.num_files, left) == (1, ())
+
+
+def test_code_that_another_project_has_is_uploaded_for_ones_own(store: Store, key: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def build(): ...")
+    store.code.add(package(), by=Principal(name="ci", role=Role.SUBMITTER, project="red"))
+    with serving(create_app(store, user_code=True)) as url, Client(url, key) as client:  # an admin sees all projects
+        digest = client.upload_code(tmp_path, exclude=["state"])
+        job = client.submit(job_of(digest))
+
+    assert store.job(job.id).project == "default"

@@ -162,9 +162,11 @@ def test_two_reconcilers_lose_an_attempt_once(replicas, driver):
 
 def test_a_reconciler_fails_no_job_that_another_has_begun(replicas, spec):
     job_id = replicas[0].add_job(spec)[0].id
+    (seen,) = replicas[1].backlog().waiting
     replicas[0].begin_attempt(job_id)
 
-    assert replicas[1].fail_waiting(job_id, reason="waited for a week").state is JobState.STARTING
+    left = replicas[1].fail_waiting(job_id, state=JobState.QUEUED, deadline=seen.deadline, reason="waited for a week")
+    assert left.state is JobState.STARTING
 
 
 def test_a_batch_sent_to_two_replicas_counts_once(replicas, driver):

@@ -7,7 +7,7 @@ from service.control.access import Principal
 from service.control.listing import JobFilter
 from service.control.models import Base, EventRow, RemovalRow
 from service.control.storage import Storage
-from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound, PreconditionFailed
+from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound, PreconditionFailed, Unavailable
 from service.job.states import TERMINAL, JobState
 from service.wire.access import Role
 from service.wire.records import AttemptFinished
@@ -159,6 +159,32 @@ def test_nothing_is_left_of_a_deleted_job_but_its_event_and_an_order_to_remove_i
     assert Storage(store.settings.resolved_storage_url).sizes(over) == {}
     with pytest.raises(NotFound):
         store.delete(over)
+
+
+def test_a_folder_that_cannot_be_removed_is_told_of_once_and_keeps_no_other(store, job_in, monkeypatch, caplog):
+    stuck, other = job_in(JobState.CANCELLED), job_in(JobState.CANCELLED)
+    asked, remove = [], Storage.remove_job
+
+    def refuse(storage, job_id):
+        asked.append(job_id)
+        if job_id == stuck:
+            raise Unavailable("not yours")
+        remove(storage, job_id)
+
+    monkeypatch.setattr(Storage, "remove_job", refuse)
+    for job_id in (stuck, other):
+        store.delete(job_id)
+
+    for _ in range(2):
+        store.sweep(store._clock())
+
+    assert sorted(asked) == [stuck, stuck, other]
+    assert [record.getMessage() for record in caplog.records if "not yours" in record.getMessage()] == [
+        f"the folder of the deleted job {stuck} stays for now: not yours"
+    ]
+    monkeypatch.undo()
+    store.sweep(store._clock())
+    assert rows_of(store, stuck) == {"events"}
 
 
 def test_readers_are_told_that_a_job_was_deleted_and_others_projects_are_not(store, over):

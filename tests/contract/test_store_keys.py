@@ -199,6 +199,16 @@ def test_an_idempotency_key_is_its_owners(store, make_spec):
     assert store.add_job(make_spec(name="one"), idempotency_key="k", by=ANNA) == (first, False)
 
 
+def test_an_idempotency_key_is_of_one_project_whatever_its_owners_are_called(store, make_spec):
+    red, blue = (Principal(name="ci", role=Role.SUBMITTER, project=project) for project in ("red", "blue"))
+    first, _ = store.add_job(make_spec(), idempotency_key="nightly-1", by=red)
+
+    other, is_new = store.add_job(make_spec(), idempotency_key="nightly-1", by=blue)
+
+    assert is_new and (first.project, other.project) == ("red", "blue")
+    assert store.add_job(make_spec(), idempotency_key="nightly-1", by=red) == (first, False)
+
+
 def test_a_job_of_another_project_cannot_be_learned_from_and_is_as_if_it_were_not(store, make_spec):
     past = store.add_job(make_spec(), by=ANNA)[0].id
     said = {}

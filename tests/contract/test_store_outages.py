@@ -1,5 +1,6 @@
 """A database that is full, read-only or restarted: refused with 503 and a time to come back, and then as before."""
 
+import base64
 import math
 import time
 from collections.abc import Iterator
@@ -8,11 +9,13 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DataError, OperationalError, ProgrammingError, TimeoutError as NoFreeConnection
 from starlette.testclient import TestClient
 
 from api.http.app import create_app
+from service.control.access import LOCAL
 from service.control.store import Store
-from service.errors import Unavailable
+from service.errors import InvalidRequest, Unavailable
 from service.settings import Settings
 from tests.contract.conftest import only
 from tests.read_only import read_only
@@ -112,6 +115,44 @@ def test_the_store_knows_when_the_database_failed_last_and_no_users_mistake_coun
         store.add_job(spec)
 
     assert clock.now - 1 < store.failed_at <= clock.now
+
+
+def test_a_request_that_the_database_refuses_is_no_outage(store, clock):
+    for kind in (DataError, ProgrammingError):
+        with pytest.raises(Unavailable), store._reading():
+            raise kind("select", {}, Exception("refused"))
+    assert store.failed_at == -math.inf
+
+    for outage in (OperationalError("select", {}, Exception("away")), NoFreeConnection("all are taken")):
+        store._unread_at = -math.inf
+        with pytest.raises(Unavailable), store._reading():
+            raise outage
+
+        assert clock.now - 1 < store.failed_at <= clock.now
+
+
+def test_a_store_whose_writer_does_not_stop_gives_the_database_back(settings, clock, monkeypatch):
+    store = Store.open(settings, clock=clock)
+    close = store._writer.close
+
+    def stop_late() -> None:
+        close()
+        raise Unavailable("the writer did not stop")
+
+    monkeypatch.setattr(store._writer, "close", stop_late)
+
+    with pytest.raises(Unavailable, match="did not stop"):
+        store.close()
+
+    Store.open(settings, clock=clock).close()
+
+
+@pytest.mark.parametrize("text", ['[0.0, "a\\u0000", "b"]', '[0.0, "a", "\\u0000"]'])
+def test_a_cursor_of_code_with_a_nul_is_refused_as_what_it_is(store, text):
+    cursor = base64.urlsafe_b64encode(text.encode()).decode()
+
+    with pytest.raises(InvalidRequest, match="cursor"):
+        store.code.list(by=LOCAL, cursor=cursor)
 
 
 def test_a_storage_out_of_reach_is_503_for_what_is_on_it_alone(tmp_path, clock, spec, put_sqlite):

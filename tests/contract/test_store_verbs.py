@@ -73,8 +73,38 @@ def test_a_paused_job_that_nobody_resumes_is_the_reconcilers_after_its_deadline(
     job_id = job_in(JobState.PAUSED)
     clock.now += 30 * 24 * 3600 + 1
 
-    assert [work.job_id for work in store.work()] == [job_id]
-    assert store.fail_waiting(job_id, reason="nobody resumed it").state is JobState.FAILED
+    (work,) = store.work()
+    assert work.job_id == job_id
+    assert fail(store, work).state is JobState.FAILED
+
+
+@only("sqlite")
+@pytest.mark.parametrize("is_paused_again", [False, True])
+def test_a_job_that_its_user_has_just_resumed_is_not_failed_for_its_pause(store, job_in, clock, is_paused_again):
+    job_id = job_in(JobState.PAUSED)
+    clock.now += 30 * 24 * 3600 + 1
+    (work,) = store.work()
+
+    store.resume(job_id)
+    if is_paused_again:
+        store.pause(job_id)
+
+    assert fail(store, work).state is (JobState.PAUSED if is_paused_again else JobState.QUEUED)
+
+
+@only("sqlite")
+def test_a_job_that_its_user_has_just_paused_is_not_failed_for_its_wait(store, job_in):
+    job_id = job_in(JobState.QUEUED)
+    (seen,) = store.backlog().waiting
+
+    store.pause(job_id)
+
+    failed = store.fail_waiting(job_id, state=JobState.QUEUED, deadline=seen.deadline, reason="it waited for a week")
+    assert failed.state is JobState.PAUSED
+
+
+def fail(store, work):
+    return store.fail_waiting(work.job_id, state=work.state, deadline=work.deadline, reason="nobody resumed it")
 
 
 @only("sqlite")

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, inspect, select
 
 from service.control import keys
 from service.control.database import connect, migrate
-from service.control.models import Base, JobTextRow, PointRow, TrialRow
+from service.control.models import Base, IdempotencyRow, JobTextRow, PointRow, TrialRow
 from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings
@@ -171,6 +171,28 @@ def test_old_keys_become_admins_old_jobs_the_first_keys_and_their_idempotency_ke
 
     with engine.connect() as connection:
         assert connection.exec_driver_sql("select name, created_at from api_keys").all() == [("first", 7.0)]
+
+
+def test_idempotency_keys_of_an_older_schema_are_of_their_jobs_project(engine):
+    migrate(engine, revision="0018")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "insert into jobs (id, name, project, state, reason, spec, attempt, version, created_at, not_before) "
+            "values ('job-1', 'old', 'red', 'succeeded', '', '{}', 1, 1, 0, 0)"
+        )
+        connection.exec_driver_sql(
+            "insert into idempotency_keys (owner, key, job_id, created_at) values ('ci', 'k', 'job-1', 0)"
+        )
+
+    migrate(engine)
+
+    with engine.begin() as connection:
+        row = "('blue', 'ci', 'k', 'job-1', 0)"  # another project's
+        connection.exec_driver_sql(
+            f"insert into idempotency_keys (project, owner, key, job_id, created_at) values {row}"
+        )
+        known = connection.execute(select(IdempotencyRow.project, IdempotencyRow.owner, IdempotencyRow.key)).all()
+    assert sorted(map(tuple, known)) == [("blue", "ci", "k"), ("red", "ci", "k")]
 
 
 def test_words_are_found_in_jobs_of_an_older_schema(engine):

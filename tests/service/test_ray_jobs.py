@@ -132,6 +132,25 @@ def test_living_workers_are_counted_by_job_and_node(ray):
     assert asked.get_list("filter_values") == ["ALIVE", "RankActor"]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx2.Response(200, html="<html>please sign in</html>"),
+        httpx2.Response(200, json={"status": "NAPPING", "data": {"result": {"result": [{}]}}, "detail": "x"}),
+        httpx2.Response(200, json=[{"resources_total": 1}]),
+        httpx2.Response(200, json="no"),
+    ],
+    ids=["html", "other fields", "a list", "a word"],
+)
+def test_an_answer_that_is_not_rays_is_unavailable(ray, answer):
+    client, _ = ray(answer)
+    asked = (client.version, client.live, client.machines, client.workers, lambda: client.status("x"))
+
+    for ask in (*asked, lambda: client.logs("x")):
+        with pytest.raises(Unavailable, match="http://ray:8265 gave an answer that is not Ray's"):
+            ask()
+
+
 @pytest.mark.parametrize("status_code", [401, 403])
 def test_a_refused_token_names_the_variable_to_check(ray, status_code):
     client, _ = ray(httpx2.Response(status_code))

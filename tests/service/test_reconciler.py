@@ -9,7 +9,7 @@ from service.control.capacity import Node
 from service.control.ray_jobs import RayStatus
 from service.control.reconciler import Reconciler
 from service.control.store import Store
-from service.errors import Unavailable
+from service.errors import NotFound, Unavailable
 from service.job.spec import JobSpec
 from service.job.states import RULES, JobState
 from service.settings import Settings
@@ -157,6 +157,29 @@ def test_a_crash_between_begin_and_submit_is_made_good(store, cluster, tick, add
     tick()
 
     assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a1"]
+
+
+@pytest.mark.parametrize("act", ["explain", "fail_waiting", "attempt", "lose_attempt"])
+def test_a_job_that_is_deleted_during_a_round_holds_up_no_other(store, cluster, tick, add, clock, monkeypatch, act):
+    deleted = add(count=1 if "attempt" in act else 9)
+    if act == "fail_waiting":
+        clock.now += RULES[JobState.QUEUED].deadline_s + 1
+    if "attempt" in act:
+        tick()
+        cluster.ray.jobs[f"wiretune-{deleted}-a1"] = RayStatus.FAILED
+    other, call = add(), getattr(store, act)
+
+    def delete_first(job_id, *given, **named):
+        if job_id == deleted:
+            store._on_job(job_id, lambda session, job: session.delete(job))
+        return call(job_id, *given, **named)
+
+    monkeypatch.setattr(store, act, delete_first)
+    tick()
+
+    with pytest.raises(NotFound):
+        store.job(deleted)
+    assert store.job(other).state is JobState.STARTING
 
 
 def test_a_failed_driver_gets_further_attempts_and_then_fails_with_its_last_words(store, cluster, tick, add, settings):

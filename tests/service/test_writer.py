@@ -178,6 +178,21 @@ def test_a_full_queue_is_refused(engine):
         release.set()
 
 
+def test_a_writer_whose_queue_stays_full_cannot_be_closed_in_time(engine):
+    writer = Writer(sessionmaker(engine), timeout_s=0.1, max_waiting=1)
+    with ThreadPoolExecutor(2) as pool:
+        release = occupy(writer, pool)
+        writer.post(add("last"))
+
+        with pytest.raises(Unavailable, match="did not stop within"):
+            writer.close()
+        release.set()
+    writer._timeout_s = PATIENCE_S
+    writer.close()
+
+    assert stored(engine) == {"last"}
+
+
 def test_what_waits_is_stored_before_the_writer_closes(engine):
     writer = Writer(sessionmaker(engine), timeout_s=PATIENCE_S)
     with ThreadPoolExecutor(2) as pool:

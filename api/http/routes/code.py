@@ -13,6 +13,7 @@ from service.wire.code import DIGEST, CodePage, CodeView, Package
 router = APIRouter(prefix="/v1/code", tags=["code"], dependencies=[Depends(require_key)])
 
 Digest = Annotated[str, Path(pattern=DIGEST)]
+Project = Annotated[str | None, Query(description="whose package; by default your own project's, or else the oldest")]
 
 
 @router.post(
@@ -43,12 +44,12 @@ def list_code(
 
 
 @router.get("/{code}", operation_id="getCode", responses=refusals(*HOLDING))
-def get_code(code: Digest, store: StoreOf, caller: Caller) -> CodeView:
+def get_code(code: Digest, store: StoreOf, caller: Caller, project: Project = None) -> CodeView:
     """Return what is known of a package: whether it needs to be uploaded."""
-    return store.code.get(code, by=caller)
+    return store.code.get(code, by=caller, project=project)
 
 
 @router.delete("/{code}", status_code=204, operation_id="deleteCode", responses=refusals(*DELETING_CODE))
-def delete_code(code: Digest, store: StoreOf, caller: Caller) -> None:
+def delete_code(code: Digest, store: StoreOf, caller: Caller, project: Project = None) -> None:
     """Delete a package that no job needs any more."""
-    store.code.remove(code, by=caller)
+    store.code.remove(code, by=caller, project=project)
