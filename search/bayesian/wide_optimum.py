@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from search.bayesian.rewards import diverged_values, scores, stage_level
 from search.bayesian.stage import Probe, Score, SearchSetup, Stage, is_barred
-from search.curves.faults import SURE_ERRORS
-from search.curves.forecast import standard_error
 from search.past_jobs.transfer import worth_of_divergence
 from search.space import AnyAxis, Axis, Box
 from search.surrogate.model import AnySurrogate
@@ -36,6 +35,8 @@ PICK_STEPS = 300
 TWIN_SHARE = 0.15
 #: A loss jumps that lies above that of a lower rate on the same batch by this share of the loss at the start.
 JUMP = 0.08
+#: Where probes saw other batches, a difference counts that noise alone shows with less than this probability.
+DOUBT = 0.05
 #: A rise of the log loss that does no harm.
 HARM = 0.005
 #: The fall of the log loss from other batches that is no noise.
@@ -166,7 +167,7 @@ def _is_below(probe: Probe, other: Probe, *, is_paired: bool) -> bool:
     gaps = np.array([(other_loss - loss) / (abs(other_loss) or 1.0) for loss, other_loss in pairs])
     half = gaps[len(gaps) // 2 :]
     if not is_paired:
-        return bool(len(half) and half.mean() > LEAST_PROGRESS + SURE_ERRORS * standard_error(half))
+        return _is_surely_above(half, LEAST_PROGRESS)
     return bool(len(half) and half.mean() > LEAST_PROGRESS and half[-1] > LEAST_PROGRESS)
 
 
@@ -220,8 +221,16 @@ def _jumps(probe: Probe, below: Probe, *, level: float, is_paired: bool) -> bool
     last = slice(2 * num_points // 3, num_points)
     gaps = losses[last] - others[last]
     if not is_paired:
-        return bool(gaps.mean() > JUMP * abs(level) + SURE_ERRORS * standard_error(gaps))
+        return _is_surely_above(gaps, JUMP * abs(level))
     return bool(np.any(gaps > JUMP * abs(level)))
+
+
+def _is_surely_above(gaps: NDArray[np.float64], least: float) -> bool:
+    # by Student's t, as there are few of them; of a single one nothing is sure
+    if len(gaps) < 2:
+        return False
+    error = gaps.std(ddof=1) / math.sqrt(len(gaps))
+    return bool(gaps.mean() - least > stdtrit(len(gaps) - 1, 1 - DOUBT) * error)
 
 
 def interpolated_peak(
