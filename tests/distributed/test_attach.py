@@ -1,5 +1,6 @@
 """Laws of `attach` in a script of the user's own, on two ranks."""
 
+import math
 import re
 
 import pytest
@@ -142,6 +143,15 @@ def test_one_process_needs_no_group():
 
     assert script.handle is not None
     assert script.handle.take_bytes() == {"state": 0, "parameters": 0, "control": 0}
+    assert torch.isfinite(script.vector).all()
+
+
+def test_what_one_process_has_lost_begins_anew_where_ranks_meet():
+    script = Script(0, bare=True, momentum=0.9, sync={"kind": "diloco", "period": 4, "max_z": 3.0})
+    script.inputs[8] = math.nan
+    script.train(range(16))
+
+    assert script.losses[11] != script.losses[11]
     assert torch.isfinite(script.vector).all()
 
 

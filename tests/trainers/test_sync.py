@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import AdamWConfig, ScheduleFreeSgdConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
@@ -160,6 +160,37 @@ def test_apart_batch_norm_is_evaluated_with_statistics_of_the_mean_and_keeps_its
     assert not torch.equal(evaluated["2.running_mean"], trained["2.running_mean"])
     assert all(torch.equal(buffer, trained[name]) for name, buffer in watched.model.named_buffers())
     assert watched.run(SEGMENT).losses == unwatched.run(SEGMENT).losses
+
+
+#: What turns all gradients into NaN, with the loss or without it.
+LOST = {
+    "loss": lambda model, loss: math.nan * loss,
+    "gradients": lambda model, loss: loss + sum((0 * each).sqrt().sum() for each in model.parameters()),
+}
+SCREENED = {"max_z": 3.0, "warmup_averages": 3}
+
+
+@pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
+@pytest.mark.parametrize(
+    "config",
+    [
+        LocalSgdConfig(period=4, **SCREENED),
+        StreamingDiLoCoConfig(period=4, fragments=2, overlap_steps=0, **SCREENED),
+        StreamingDiLoCoConfig(period=4, fragments=2, overlap_steps=1, **SCREENED),
+    ],
+    ids=["local_sgd", "streaming_diloco", "overlapped"],
+)
+def test_a_rank_that_was_lost_trains_on_from_the_average_that_left_it_out(make_config, config, lost):
+    replica = _replica(make_config, sync=config, optimizer=AdamWConfig())
+    segment, loss = Segment(num_steps=4, learning_rate=0.003), replica.workload.loss
+    replica.run(segment)
+    replica.workload.loss = lambda model, batch: lost(model, loss(model, batch))
+    replica.run(segment.model_copy(update={"num_steps": 1}))
+    replica.workload.loss = loss
+    replica.run(segment.model_copy(update={"num_steps": 3}))
+
+    assert all(map(math.isfinite, replica.run(segment.model_copy(update={"num_steps": 8})).losses[-4:]))
+    assert all(tensor.isfinite().all() for tensor in replica._optimizer.tensors().values())
 
 
 def _result(losses: list[float], *, diverged: bool = False) -> SegmentResult:

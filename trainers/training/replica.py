@@ -429,7 +429,7 @@ class Replica:
         wire_s = self._wire_s()
         met = self._sync.advance(outcome, update)
         self._met_s += self._wire_s() - wire_s
-        if math.isfinite(met.loss) and not math.isfinite(outcome.loss):  # an average of the others, without this rank
+        if met.is_left_out:
             self._optimizer.forget_lost()
             model.forget_lost(self.model)
         return met
@@ -511,7 +511,7 @@ class Replica:
         sums = torch.zeros(len(names), dtype=torch.float64)
         evaluated = self._evaluated()
         with model.evaluating(self.model), model.lent(self.model, evaluated), random_state.seeded(0):
-            share = torch.arange(self._present.index(self.rank), num_samples, len(self._present))
+            share = torch.arange(num_samples)[self._present.index(self.rank) :: len(self._present)]
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share
                     sums += len(indices) * self._evaluate_batch(indices, names)
