@@ -99,7 +99,7 @@ def attach(
         )
     if ddp is not None and ddp.process_group.size() != num_workers:
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
-    steps_alone = trains_apart or (isinstance(config.exchange, UpdateConfig) and config.exchange.drifts)
+    steps_alone = trains_apart or config.exchange.drifts
     if steps_alone and scale is not None:
         kind = config.sync.kind if trains_apart else config.exchange.kind
         raise ValueError(f"`scale` must be left out with `{kind}`: one rank alone would skip a step")
@@ -109,7 +109,7 @@ def attach(
             "iterate would stay apart: take another, or train Schedule-Free as a job"
         )
     parameters = [each for each in model.parameters() if each.requires_grad]
-    check_types(parameters, (torch.float32,) if trains_apart else TYPES)
+    check_types(parameters, (torch.float32,) if steps_alone else TYPES)
     node_links = _connected(per_node, config, parameters[0].device)
     return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
 

@@ -8,7 +8,7 @@ import torch
 from attach_scenario import DIRECTIONS, KINDS, REFUSED, TUNED, Script
 from scenarios import Reports
 
-from trainers.attach import Chosen
+from trainers.attach import Chosen, attach
 from trainers.traffic.collectives import all_reduce
 
 ON_TWO_RANKS = ["attached"]
@@ -153,6 +153,16 @@ def test_what_one_process_has_lost_begins_anew_where_ranks_meet():
 
     assert script.losses[11] != script.losses[11]
     assert torch.isfinite(script.vector).all()
+
+
+@pytest.mark.parametrize("kind", ["cser", "liec_sgd"])
+def test_parameters_that_stay_a_ranks_own_are_in_float32_and_their_steps_are_never_skipped(kind: str):
+    model = torch.nn.Linear(4, 4)
+    with pytest.raises(ValueError, match="`scale` must be left out"):
+        attach(model, torch.optim.SGD(model.parameters()), exchange={"kind": kind}, scale=lambda: 1024.0)
+    model.bfloat16()
+    with pytest.raises(ValueError, match="float32"):
+        attach(model, torch.optim.SGD(model.parameters()), exchange={"kind": kind})
 
 
 def test_one_process_without_ddp_has_nothing_that_makes_a_direction():
