@@ -122,7 +122,7 @@ class StreamingDiLoCo(Local):
         self._arrived: Arrived | None = None  # and not taken yet
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
-        for fragment in self._fragments:
+        for fragment in self._fragments if update.is_trained else ():
             fragment.path += update.learning_rate
         outcome = super().advance(outcome, update)
         if self._since == self._period - self._overlap_steps:
