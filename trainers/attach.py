@@ -41,6 +41,7 @@ from trainers.spec.exchange import ExchangeBase, UpdateConfig
 from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
 from trainers.spec.workloads import OwnWorkload
+from trainers.training.model import forget_lost
 
 #: A part of a job, as its configuration or as its fields.
 Exchanging = ExchangeBase | Mapping[str, Any]
@@ -98,7 +99,7 @@ def attach(
         )
     if ddp is not None and ddp.process_group.size() != num_workers:
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
-    steps_alone = trains_apart or (isinstance(config.exchange, UpdateConfig) and config.exchange.drifts)
+    steps_alone = trains_apart or config.exchange.drifts
     if steps_alone and scale is not None:
         kind = config.sync.kind if trains_apart else config.exchange.kind
         raise ValueError(f"`scale` must be left out with `{kind}`: one rank alone would skip a step")
@@ -108,7 +109,7 @@ def attach(
             "iterate would stay apart: take another, or train Schedule-Free as a job"
         )
     parameters = [each for each in model.parameters() if each.requires_grad]
-    check_types(parameters, (torch.float32,) if trains_apart else TYPES)
+    check_types(parameters, (torch.float32,) if steps_alone else TYPES)
     node_links = _connected(per_node, config, parameters[0].device)
     return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
 
@@ -174,7 +175,8 @@ class Attached:
     """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its.
 
     What is not finite on one rank is so on all: a step leaves infinite gradients, which a GradScaler skips, and a
-    meeting leaves parameters that are not a number. No memory changes then.
+    meeting leaves parameters that are not a number. No memory changes then. With `max_z` that rank goes on
+    from the average of the others instead.
     """
 
     def __init__(
@@ -198,6 +200,7 @@ class Attached:
                 node_links.tell(tensor, "state")
         names = {parameter: name for name, parameter in parameters.items()}
         wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
+        self._model, self._wrapped = model, wrapped
         buffer = GradientBuffer([tuple(each.shape) for each in names], config.exchange, self._parameters[0].device)
         self._sync = build.build(PolicyParts(config, wrapped, buffer, node_links, blocks.build(config, model, buffer)))
         self._check_policy()
@@ -269,6 +272,9 @@ class Attached:
         self.last = self._sync.advance(stepped, Update(self._steps.taken, self._rate(), *self.chosen))
         if self.last.diverged and not stepped.diverged:  # else some ranks would train on beside one that is lost
             torch._foreach_mul_(self._parameters, math.nan)
+        if self.last.is_left_out:
+            self._wrapped.forget_lost()
+            forget_lost(self._model)
 
     def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
         """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""

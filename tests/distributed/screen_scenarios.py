@@ -8,6 +8,7 @@ from exchange_bench import Place, digest
 from exchange_kinds import UNEVEN
 from sync_bench import Problem, SyncBench
 from sync_scenarios import COMPRESSED, RATES, joined_replica, kept_of
+from torch import Tensor
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import AdamWConfig
@@ -87,6 +88,13 @@ def _is_last(place: Place) -> bool:
     return place.rank == place.num_workers - 1
 
 
+class Coupled(Problem):
+    """A worker's part of which no entry of the gradient is finite where one of x is not, as in a net."""
+
+    def gradient(self, x: Tensor) -> Tensor:
+        return super().gradient(x) + 0 * x.sum()
+
+
 def _turn_wrong(bench: SyncBench, factor: float) -> Problem:
     """Have the gradients of a bench be wrong by a factor; returns the problem that was right."""
     right = bench.problem
@@ -158,6 +166,7 @@ def _restored(place: Place) -> bool:
 def _streamed(place: Place) -> dict[str, Any]:
     """Fragments that are not finite on the last rank for a period, and what is left of that two periods later."""
     bench, told, anchors = SyncBench(AVERAGED["streaming_diloco"].model_copy(update=SCREENED), place), [], []
+    bench.problem = Coupled(bench.problem.curvature, bench.problem.optimum)
     for step in range(28):
         if step == 16 and _is_last(place):
             right = _turn_wrong(bench, float("nan"))

@@ -1,5 +1,6 @@
 """Laws of `attach` in a script of the user's own, on two ranks."""
 
+import math
 import re
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from attach_scenario import DIRECTIONS, KINDS, REFUSED, TUNED, Script
 from scenarios import Reports
 
-from trainers.attach import Chosen
+from trainers.attach import Chosen, attach
 from trainers.traffic.collectives import all_reduce
 
 ON_TWO_RANKS = ["attached"]
@@ -143,6 +144,25 @@ def test_one_process_needs_no_group():
     assert script.handle is not None
     assert script.handle.take_bytes() == {"state": 0, "parameters": 0, "control": 0}
     assert torch.isfinite(script.vector).all()
+
+
+def test_what_one_process_has_lost_begins_anew_where_ranks_meet():
+    script = Script(0, bare=True, momentum=0.9, sync={"kind": "diloco", "period": 4, "max_z": 3.0})
+    script.inputs[8] = math.nan
+    script.train(range(16))
+
+    assert script.losses[11] != script.losses[11]
+    assert torch.isfinite(script.vector).all()
+
+
+@pytest.mark.parametrize("kind", ["cser", "liec_sgd"])
+def test_parameters_that_stay_a_ranks_own_are_in_float32_and_their_steps_are_never_skipped(kind: str):
+    model = torch.nn.Linear(4, 4)
+    with pytest.raises(ValueError, match="`scale` must be left out"):
+        attach(model, torch.optim.SGD(model.parameters()), exchange={"kind": kind}, scale=lambda: 1024.0)
+    model.bfloat16()
+    with pytest.raises(ValueError, match="float32"):
+        attach(model, torch.optim.SGD(model.parameters()), exchange={"kind": kind})
 
 
 def test_one_process_without_ddp_has_nothing_that_makes_a_direction():

@@ -6,14 +6,31 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
+from torch.nn import Parameter
 
 from trainers.exchange import memory
+from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.by_count import take_largest
+from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.scatter import scatter_add
+from trainers.exchange.ledger import Ledger
 from trainers.exchange.memory import MOST_RISE, FollowedRate, Memory, Residual
+from trainers.exchange.pacing import Unpaced
+from trainers.methods import build
+from trainers.methods.exchange.cser.spec import CserConfig
+from trainers.methods.exchange.dist_ef_sgd.exchange import MomentumResidual
+from trainers.methods.exchange.dist_ef_sgd.spec import DistEfSgdConfig
+from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
+from trainers.methods.exchange.onebit.spec import OneBitConfig
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
+from trainers.methods.exchange.signsgd.spec import SignSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
+from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.spec.exchange import ExchangeBase
 
 D = 500
+#: How the names end of what ranks have yet to send or to take back.
+NOT_SENT = ("residual", "kept", "server.0")
 ALL = slice(0, D)
 
 
@@ -84,6 +101,63 @@ def test_a_rate_of_0_that_was_saved_corrects_nothing():
 
     assert followed.last is None
     assert followed.correction(0.1) == 1.0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TopKConfig(density=0.1, lr_corrected=True, aggregate="gather"),
+        TopKConfig(density=0.1, lr_corrected=True, aggregate="sharded"),
+        SignSgdConfig(lr_corrected=True),
+        OneBitConfig(lr_corrected=True),
+        PowerSgdConfig(lr_corrected=True, rank=1),
+        DistEfSgdConfig(momentum=0.9),
+        CserConfig(period=3),
+        LiecSgdConfig(period=3),
+    ],
+    ids=lambda config: config.kind,
+)
+def test_a_step_at_a_rate_of_0_leaves_what_was_not_sent_as_it_was(config: ExchangeBase):
+    buffer = GradientBuffer(((20, D // 20),), config, torch.device("cpu"))
+    exchange = build.exchange(config, buffer, Connection(1, Unpaced(), Ledger()))
+    kept = []
+    for step, rate in enumerate([0.1, 0.1, 0.0, 0.1, 0.0]):
+        buffer.gradient.copy_(gradient(step))
+        buffer.finish()
+        exchange.step(torch.ones(()), config.level, rate)
+        tensors = {name: each.clone() for name, each in exchange.tensors().items() if name.endswith(NOT_SENT)}
+        kept.append(torch.cat([each.flatten() for each in tensors.values()]))
+
+    assert kept[1].any()
+    assert torch.equal(kept[2], kept[1])
+    assert torch.equal(kept[4], kept[3])
+    assert not torch.equal(kept[3], kept[2])
+
+
+def test_the_momentum_of_dist_ef_sgd_goes_on_at_a_rate_of_0():
+    kept = MomentumResidual(torch.zeros(D), 0.9)
+    kept.corrected(gradient(0), ALL)
+
+    kept.skip()
+
+    assert torch.equal(kept.tensors()["momentum"], gradient(0)) and not kept.tensors()["residual"].any()
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_before_compression_is_that_of_sgd_where_all_is_sent(nesterov: bool):
+    kept = memory.build(ThresholdConfig(density=1.0, momentum_correction=0.9, nesterov=nesterov), torch.zeros(D))
+    parameter = Parameter(torch.zeros(D))
+    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=0.9, nesterov=nesterov)
+    updates = torch.zeros(D)
+
+    for step in range(5):
+        updates += kept.corrected(gradient(step), ALL)
+        kept.take_all(ALL)
+        kept.commit()
+        parameter.grad = gradient(step)
+        optimizer.step()
+
+    torch.testing.assert_close(updates, -parameter.detach())
 
 
 @pytest.mark.parametrize("config", [{}, {"momentum_correction": 0.9}, {"memory": "ef21"}])

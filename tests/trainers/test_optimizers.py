@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 
 import pytest
@@ -90,6 +91,24 @@ def test_state_made_up_front_changes_no_bit(
         theirs.step()
 
     assert torch.equal(parameter, plain)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_forgets_a_lost_gradient_steps_as_if_it_had_taken_none(optimizer_config: OptimizerConfig, wrong: float):
+    optimizer, parameter = fresh(optimizer_config)
+    steps(optimizer, parameter, range(100))
+    parameter.grad = torch.full_like(parameter, wrong)
+    optimizer.step(1.0)
+
+    moved = []
+    for each, its in ((optimizer, parameter), fresh(optimizer_config)):
+        iterates = each.iterate()
+        torch._foreach_copy_([iterate.detach() for iterate in iterates], [START] * len(iterates))  # as averages do
+        each.forget_lost()
+        steps(each, its, range(100, 101))
+        moved.append(each.iterate()[-1].detach().clone())
+
+    assert torch.equal(*moved)
 
 
 def test_our_warmup_is_the_packages_warmup():

@@ -22,7 +22,7 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.traffic import collectives
 from trainers.training import model as models
-from trainers.training.checkpoint import commit_manifest
+from trainers.training.checkpoint import CheckpointError, commit_manifest
 from trainers.training.replica import Replica
 from trainers.training.sampler import Sampler
 from trainers.workload import Workload, WorkloadError
@@ -128,6 +128,25 @@ def test_a_users_optimizer_goes_on_from_a_checkpoint_in_a_new_process(replica: T
     later.load(str(tmp_path))
 
     assert later.run(SEGMENT).losses == ours.run(SEGMENT).losses
+
+
+@pytest.mark.parametrize("damage", ["missing", "other"])
+def test_a_checkpoint_that_is_refused_leaves_a_users_optimizer_as_it_was(replica: Train, tmp_path: Path, damage: str):
+    ours, untouched = (replica("OwnOptimizer", optimizer=OwnOptimizerConfig(), kind="Adam") for _ in range(2))
+    shards = ours.save(str(tmp_path))  # before Adam has made any state
+    if damage == "missing":
+        (tmp_path / "rank-0.safetensors").unlink()
+    else:
+        other = replica("OwnOptimizer", optimizer=OwnOptimizerConfig(), exchange=ThresholdConfig(density=0.1))
+        shards = [each for each in other.save(str(tmp_path)) if each.name == "rank-0.safetensors"] + shards[1:]
+    commit_manifest(str(tmp_path), shards)
+    for each in (ours, untouched):
+        each.run(SEGMENT)
+
+    with pytest.raises(CheckpointError):
+        ours.load(str(tmp_path))
+
+    assert ours.run(SEGMENT).losses == untouched.run(SEGMENT).losses
 
 
 def test_frozen_parameters_stay_and_are_not_exchanged(replica: Train, tmp_path: Path):

@@ -7,7 +7,9 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from safetensors.torch import load_file
+from torch.utils.data import Subset
 
+from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.topology import Topology
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
@@ -74,6 +76,20 @@ def test_a_reset_replica_trains_like_a_fresh_one_and_keeps_its_slots(
     assert replica.run(SEGMENT).losses == first.losses
     replica.restore("stage")
     assert replica.run(SEGMENT).losses == second.losses
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, 4])
+def test_ranks_share_out_the_validation_set_however_few_samples_it_has(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, num_samples: int
+):
+    monkeypatch.setattr(NodeLinks, "all_reduce_sum", lambda *_: None)
+    losses = []
+    for rank, num_workers in [(0, 1), (0, 3), (1, 3), (2, 3)]:
+        replica = Replica(make_config(), rank, num_workers, device="cpu")
+        replica.workload.validation = Subset(replica.workload.validation, range(num_samples))
+        losses.append(replica.evaluate().loss)
+
+    assert sum(losses[1:]) == pytest.approx(losses[0])
 
 
 def test_evaluating_changes_no_bit_of_training(make_config: MakeConfig, optimizer_config: OptimizerConfig):

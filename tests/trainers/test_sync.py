@@ -10,11 +10,12 @@ from hypothesis import given, strategies as st
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import AdamWConfig, ScheduleFreeSgdConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.screen import Outliers
 from trainers.methods.sync.stl_sgd.policy import Stage, period_at, stage_at
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.fragments import divide
@@ -26,11 +27,12 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
 from trainers.training.group import merge
-from trainers.training.replica import Replica
+from trainers.training.replica import Replica, is_trained
 from trainers.workload import WorkloadError
 
 SEGMENT = Segment(num_steps=6, learning_rate=0.1)
 SHAPES = ((100, 10), (24,))
+SCREENED = {"max_z": 3.0, "warmup_averages": 3}
 
 
 def _stages(config: StlSgdConfig, count: int) -> list[Stage]:
@@ -160,6 +162,71 @@ def test_apart_batch_norm_is_evaluated_with_statistics_of_the_mean_and_keeps_its
     assert not torch.equal(evaluated["2.running_mean"], trained["2.running_mean"])
     assert all(torch.equal(buffer, trained[name]) for name, buffer in watched.model.named_buffers())
     assert watched.run(SEGMENT).losses == unwatched.run(SEGMENT).losses
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        StlSgdConfig(period=4, first_stage=4, **SCREENED),
+        StreamingDiLoCoConfig(period=8, fragments=2, overlap_steps=0, **SCREENED),
+    ],
+    ids=lambda config: config.kind,
+)
+@pytest.mark.parametrize("pace", [0.25, 0.5, 0.75, 1.0])
+def test_steps_that_a_rank_leaves_out_are_no_part_of_its_way(make_config, monkeypatch, config, pace):
+    replica, paths, rates = _replica(make_config, sync=config), [], []
+    monkeypatch.setattr(Outliers, "weight", lambda screen, moved, loss, path: paths.append(path) or 1.0)
+    step = replica._optimizer.step
+    monkeypatch.setattr(replica._optimizer, "step", lambda loss: rates.append(_rate(replica)) or step(loss))
+
+    replica.run(Segment(num_steps=12, learning_rate=0.1), pace=pace)
+
+    # of the first fragment, after step 4 and 12, and of the second, after step 8
+    again = rates[: 2 * len(rates) // 3] if config.kind == "streaming_diloco" else []
+    assert sum(paths) == pytest.approx(sum(rates) + sum(again))
+    assert len(rates) == 12 * pace
+
+
+def _rate(replica: Replica) -> float:
+    return replica._optimizer.rates()[0][0]
+
+
+@pytest.mark.parametrize("pace", [0.25, 0.4, 0.5, 0.9, 1.0])
+def test_a_rank_trains_its_share_of_the_steps_and_the_first_one(pace: float):
+    trained = [is_trained(index, pace) for index in range(100)]
+
+    assert trained[0]
+    assert abs(sum(trained) - 100 * pace) <= 1
+
+
+#: What turns all gradients into NaN, with the loss or without it.
+LOST = {
+    "loss": lambda model, loss: math.nan * loss,
+    "gradients": lambda model, loss: loss + sum((0 * each).sqrt().sum() for each in model.parameters()),
+}
+
+
+@pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
+@pytest.mark.parametrize(
+    "config",
+    [
+        LocalSgdConfig(period=4, **SCREENED),
+        StreamingDiLoCoConfig(period=4, fragments=2, overlap_steps=0, **SCREENED),
+        StreamingDiLoCoConfig(period=4, fragments=2, overlap_steps=1, **SCREENED),
+    ],
+    ids=["local_sgd", "streaming_diloco", "overlapped"],
+)
+def test_a_rank_that_was_lost_trains_on_from_the_average_that_left_it_out(make_config, config, lost):
+    replica = _replica(make_config, sync=config, optimizer=AdamWConfig())
+    segment, loss = Segment(num_steps=4, learning_rate=0.003), replica.workload.loss
+    replica.run(segment)
+    replica.workload.loss = lambda model, batch: lost(model, loss(model, batch))
+    replica.run(segment.model_copy(update={"num_steps": 1}))
+    replica.workload.loss = loss
+    replica.run(segment.model_copy(update={"num_steps": 3}))
+
+    assert all(map(math.isfinite, replica.run(segment.model_copy(update={"num_steps": 8})).losses[-4:]))
+    assert all(tensor.isfinite().all() for tensor in replica._optimizer.tensors().values())
 
 
 def _result(losses: list[float], *, diverged: bool = False) -> SegmentResult:

@@ -54,9 +54,16 @@ class BucketwiseExchange(ABC):
         return (self._taken + 1) % period == 0
 
     def _commit(self, learning_rate: float) -> None:
-        self._memory.commit()
-        self._rate.commit(learning_rate)
+        if self._follows_rate and not self._rate.counts(learning_rate):
+            self._memory.skip()
+        else:
+            self._keep()
+            self._rate.commit(learning_rate)
         self._taken += 1
+
+    def _keep(self) -> None:
+        """Take over what the step left."""
+        self._memory.commit()
 
     def release(self, values: Tensor) -> None:
         """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more; of plain residuals."""

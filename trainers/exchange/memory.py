@@ -73,6 +73,9 @@ class Memory(Protocol):
     def commit(self) -> None:
         """Take over what the step left."""
 
+    def skip(self) -> None:
+        """Leave what was kept as if it had not been sent: the step applied nothing, at a rate of 0."""
+
     def inherit(self, kept: Kept) -> None:
         """Take over this rank's share of an old rank's memory, as `Exchange.inherit` says."""
 
@@ -104,6 +107,9 @@ class MemoryBase:
 
     def rescale(self, factor: float) -> None:
         raise AssertionError("the configuration refuses this")
+
+    def skip(self) -> None:
+        return
 
 
 class Residual(MemoryBase):
@@ -193,9 +199,7 @@ class Accumulation(MemoryBase):
         return taken
 
     def take_all(self, span: slice) -> None:
-        self._sum.next[span].zero_()
-        if self._correction.masks:
-            self._momentum.next[span].zero_()
+        self._sum.next[span].zero_()  # but momentum stays, as in the authors' code: it is masked where others wait
 
     def keep(self, span: slice, errors: Entries) -> None:
         scatter_add(self._sum.next[span], errors)
@@ -311,8 +315,8 @@ class FollowedRate:
     """The learning rate that a memory counts at: that of the last step whose rate was not 0.
 
     Karimireddy et al. (2019), Algorithm 1, keep rate x memory, which a change of the rate leaves as it was. At a rate
-    of 0 nothing of a memory would be applied, however long it became: it stays, and the next rate corrects it. A rate
-    is as good as 0 that would multiply the memory by more than `MOST_RISE`.
+    of 0 nothing of a memory is applied, however long it became: it stays (`Memory.skip`), and the next rate corrects
+    it. A rate is as good as 0 that would multiply the memory by more than `MOST_RISE`.
     """
 
     def __init__(self) -> None:
@@ -320,18 +324,19 @@ class FollowedRate:
 
     def correction(self, rate: float) -> float:
         """Return the factor that keeps rate x memory as it was, for a step at `rate`; 1 where nothing does."""
-        return self.last / rate if self.last is not None and self._counts(rate) else 1.0
+        return self.last / rate if self.last is not None and self.counts(rate) else 1.0
 
     def commit(self, rate: float) -> None:
         """Count at `rate` from now on, if a memory can."""
-        if self._counts(rate):
+        if self.counts(rate):
             self.last = rate
 
     def load(self, last: float | None) -> None:
         """Go on from a saved `last`; None, and 0, which was saved once: the next step corrects nothing."""
         self.last = last or None
 
-    def _counts(self, rate: float) -> bool:
+    def counts(self, rate: float) -> bool:
+        """Return whether a step at `rate` applies what it sends."""
         return rate > 0 and (self.last is None or self.last <= MOST_RISE * rate)
 
 

@@ -13,6 +13,8 @@ from trainers.exchange.step_result import all_finite
 #: The largest sum of the step before is scaled to this. Float16 ends at 65,504: there is room for growth, and for ranks
 #: whose own values are far larger than their sum. At the other end it holds 2^-21 of this with full precision.
 TARGET = 2.0**7
+#: The exponent of the largest scale: float32 has it, and one over it at full precision.
+MOST = 126
 
 
 class Rounded:
@@ -86,5 +88,10 @@ def _parts(words: Tensor, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _scale_for(largest: float) -> float:
-    """Return the power of two that brings a sum of this magnitude near `TARGET`."""
-    return 2.0 ** math.floor(math.log2(TARGET / largest)) if 0 < largest < math.inf else 1.0
+    """Return the power of two that brings a sum of this magnitude near `TARGET`.
+
+    It is the largest one for a sum of 0: whatever comes next either fits, or overflows and is sent again exactly.
+    """
+    if not math.isfinite(largest):
+        return 1.0
+    return 2.0 ** min(MOST, math.floor(math.log2(TARGET / largest))) if largest else 2.0**MOST

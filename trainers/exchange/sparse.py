@@ -69,15 +69,22 @@ class SparseExchange:
         reports = read([self._exchange(bucket, loss.float()) for bucket in self._buffer.buckets])
         if not all(report.is_finite for report in reports):
             return DIVERGED
-        self._memory.commit()
-        self._rate.commit(learning_rate)
-        for aggregator in self._aggregators:
-            aggregator.commit()
+        if self._config.lr_corrected and not self._rate.counts(learning_rate):
+            self._memory.skip()
+        else:
+            self._commit(learning_rate)
         self._selector.observe(reports)
         return Exchanged(
             loss=reports[-1].loss,
             density=sum(report.sent for report in reports) / self._buffer.num_elements,
         )
+
+    def _commit(self, learning_rate: float) -> None:
+        """Take over what the step left."""
+        self._memory.commit()
+        self._rate.commit(learning_rate)
+        for aggregator in self._aggregators:
+            aggregator.commit()
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Unread:
         gradient, aggregator = self._buffer.wait(bucket), self._aggregators[bucket.index]

@@ -49,8 +49,8 @@ class TwoWayExchange(BucketwiseExchange):
         self._memory.receive(gradient, bucket.span)
         return loss_if(finite, losses)
 
-    def _commit(self, learning_rate: float) -> None:
-        super()._commit(learning_rate)
+    def _keep(self) -> None:
+        super()._keep()
         for each in self._servers:
             each.commit()
 

@@ -91,8 +91,12 @@ def load(url: str, state: State, manifest: Manifest, *, rank: int) -> None:
     Raises CheckpointError, before any value has changed, if a file is missing, damaged or does not fit.
     """
     files = [(state.shared, SHARED), (state.own, own_name(rank))]
-    read = [(parts, *_read_for(parts, url, manifest.shard(name))) for parts, name in files]
-    for parts, tensors, scalars in read:
+    read = [(parts, f"{url}/{name}", *_read(url, manifest.shard(name))) for parts, name in files]
+    for parts, file, tensors, _ in read:
+        _check_fixed(parts, tensors, file)
+    for parts, file, tensors, _ in read:
+        _fit(parts, tensors, file)
+    for parts, _, tensors, scalars in read:
         _take(parts, tensors, scalars)
 
 
@@ -167,11 +171,27 @@ def _read(url: str, shard: Shard) -> Read:
 def _read_for(parts: Mapping[str, Stateful], url: str, shard: Shard) -> Read:
     """Return what `parts` can take as it is; their set of tensors is fitted to it."""
     tensors, scalars = _read(url, shard)
+    _check_fixed(parts, tensors, f"{url}/{shard.name}")
+    _fit(parts, tensors, f"{url}/{shard.name}")
+    return tensors, scalars
+
+
+def _check_fixed(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], file: str) -> None:
+    """Raise CheckpointError if the parts whose set of tensors cannot change do not fit: before others change theirs."""
+    fixed = {name: part for name, part in parts.items() if not hasattr(part, "fit")}
+    others = parts.keys() - fixed.keys()
+    _check(fixed, {name: each for name, each in tensors.items() if name.partition(".")[0] not in others}, file)
+
+
+def _fit(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], file: str) -> None:
     fit(parts, tensors)
+    _check(parts, tensors, file)
+
+
+def _check(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], file: str) -> None:
     live = {name: tensor.shape for name, tensor in tensors_of(parts).items()}
     if live != {name: tensor.shape for name, tensor in tensors.items()}:
-        raise CheckpointError(f"{url}/{shard.name} holds the state of another model, optimizer or exchange")
-    return tensors, scalars
+        raise CheckpointError(f"{file} holds the state of another model, optimizer or exchange")
 
 
 def _take(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:

@@ -51,6 +51,11 @@ BEFORE_MEETING = "before the meeting"
 log = logging.getLogger("wiretune.replica")
 
 
+def is_trained(index: int, pace: float) -> bool:
+    """Return whether a rank that trains the share `pace` of its steps trains number `index`; the first one it does."""
+    return index == 0 or math.floor(index * pace) > math.floor((index - 1) * pace)
+
+
 class Replica:
     """Rank `rank` of `num_workers`. All ranks must be told the same things in the same order.
 
@@ -278,11 +283,11 @@ class Replica:
         with self._random.scope():
             for index in range(begin, segment.num_steps):
                 started = time.monotonic()
-                if math.floor((index - begin) * pace) != math.floor((index - begin - 1) * pace):
+                if is_trained(index - begin, pace):
                     outcome, scale, alignment = self._train_step(segment, index, may_meet=not until_meeting)
                 else:
-                    rate = self._optimizer.set_learning_rate(segment.learning_rate_at(index), self.step)
-                    outcome = self._count(outcome, segment, rate, may_meet=not until_meeting)
+                    rate = self._optimizer.set_learning_rate(self._asked_rate(segment, index), self.step)
+                    outcome = self._count(outcome, segment, rate, may_meet=not until_meeting, is_trained=False)
                 diverged = outcome.diverged
                 if diverged:
                     break
@@ -401,8 +406,8 @@ class Replica:
 
         Without `may_meet` a meeting that is due after it is held back.
         """
-        asked = self._sync.learning_rate(segment.learning_rate_at(index), self.step)
-        learning_rate = self._optimizer.set_learning_rate(asked, self.step, self._blocks.draw(self.step))
+        asked, factors = self._asked_rate(segment, index), self._blocks.draw(self.step)
+        learning_rate = self._optimizer.set_learning_rate(asked, self.step, factors)
         outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
         scale = self._blocks.gradient_scale()
         if self._sync.is_apart:  # the last update was one rank's own
@@ -414,11 +419,17 @@ class Replica:
             outcome = self._count(outcome, segment, learning_rate, may_meet=may_meet)
         return outcome, scale, alignment
 
-    def _count(self, outcome: Exchanged, segment: Segment, learning_rate: float, *, may_meet: bool) -> Exchanged:
+    def _asked_rate(self, segment: Segment, index: int) -> float:
+        """Return the rate of the segment's step number `index`, before the optimizer's warm-up."""
+        return self._sync.learning_rate(segment.learning_rate_at(index), self.step)
+
+    def _count(
+        self, outcome: Exchanged, segment: Segment, learning_rate: float, *, may_meet: bool, is_trained: bool = True
+    ) -> Exchanged:
         """Count the step with this outcome, and meet the other ranks if that is due; returns what is known then."""
         self._steps.taken += 1
         outer = segment.outer_learning_rate, segment.outer_momentum
-        update = Update(self.step, learning_rate, segment.level, segment.period, *outer)
+        update = Update(self.step, learning_rate, segment.level, segment.period, *outer, is_trained=is_trained)
         if may_meet or not self._sync.will_meet(update):
             return self._advanced(outcome, update)
         self._held = (outcome, update)
@@ -429,7 +440,7 @@ class Replica:
         wire_s = self._wire_s()
         met = self._sync.advance(outcome, update)
         self._met_s += self._wire_s() - wire_s
-        if math.isfinite(met.loss) and not math.isfinite(outcome.loss):  # an average of the others, without this rank
+        if met.is_left_out:
             self._optimizer.forget_lost()
             model.forget_lost(self.model)
         return met
@@ -511,7 +522,7 @@ class Replica:
         sums = torch.zeros(len(names), dtype=torch.float64)
         evaluated = self._evaluated()
         with model.evaluating(self.model), model.lent(self.model, evaluated), random_state.seeded(0):
-            share = torch.arange(self._present.index(self.rank), num_samples, len(self._present))
+            share = torch.arange(num_samples)[self._present.index(self.rank) :: len(self._present)]
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share
                     sums += len(indices) * self._evaluate_batch(indices, names)

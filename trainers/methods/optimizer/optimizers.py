@@ -1,5 +1,6 @@
 """The optimizers behind one face: rates with warm-up, complete state, and the iterate to evaluate."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ from trainers.spec.ranges import first
 from trainers.workload import Workload, WorkloadError
 
 Group = dict[str, Any]  # a torch parameter group
+#: Averages of a parameter's gradients, and the number of steps that corrects them.
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 #: Of parameters whose rates are the optimizer's.
 NO_FACTORS: Mapping[Parameter, float] = {}
 
@@ -109,10 +112,21 @@ class Optimizer:
             self._optimizer.step()
 
     def forget_lost(self) -> None:
-        """Begin anew what is not finite of the state: it would stay so for ever."""
-        for tensor in self.tensors().values():
-            if tensor.is_floating_point() and not is_finite(tensor):
-                tensor.zero_()
+        """Begin anew what is not finite of the state: it would stay so for ever.
+
+        With it begins what makes no sense without it: moments by the step that corrects them, and in Schedule-Free,
+        where one number of steps corrects those of a whole group, all of these.
+        """
+        for group in self._groups:
+            states = [self._optimizer.state.get(parameter, {}) for parameter in group["params"]]
+            lost = [state for state in states if any(map(_is_lost, state.values()))]
+            if isinstance(self._optimizer, AdamWScheduleFree | ScheduleFreePlus):
+                numbers = [name for name, value in group.items() if _is_number(value) and not math.isfinite(value)]
+                if lost or numbers:
+                    group |= dict.fromkeys(numbers, 0.0) | {"k": 0}
+                    lost = states
+            for state in lost:
+                _begin_anew(state)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live state tensors by name; a step updates them in place.
@@ -359,6 +373,19 @@ def _interpolation(config: OptimizerConfig, group: Group) -> float | None:
             return float(group["interpolation"])
         case _:
             return None
+
+
+def _is_lost(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and not is_finite(value)
+
+
+def _begin_anew(state: dict[str, Any]) -> None:
+    """Put what is not finite of a parameter's state, and all `MOMENTS`, back to 0."""
+    for name, value in state.items():
+        if isinstance(value, Tensor) and (name in MOMENTS or _is_lost(value)):
+            value.zero_()
+        elif name in MOMENTS and _is_number(value):
+            state[name] = 0
 
 
 def _is_number(value: object) -> bool:

@@ -4,6 +4,7 @@ The difference is what is sent, so that it can be compressed with error feedback
 """
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -36,12 +37,12 @@ class Anchored(Local):
         weight = self._screen.weight(moved, outcome.loss, self._path)
         if weight is None:
             self._iterate.write(self._anchor)
-            return outcome
+            return replace(outcome, is_left_out=True)
         mean, met = self._meeting.average(*weighted(moved, outcome, weight), update)
         if not met.diverged:
             self._anchor -= self._outer_step(mean.to(self._anchor.device), update)
             self._iterate.write(self._anchor)
-        return met
+        return replace(met, is_left_out=not weight)
 
     @abstractmethod
     def _outer_step(self, mean: Tensor, update: Update) -> Tensor:

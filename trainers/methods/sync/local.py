@@ -43,7 +43,7 @@ class Local(PolicyBase, ABC):
         self.gradients, self.exchange = gradients, exchange
         self._since = 0  # steps since the ranks last met
         self._left = 0  # until they meet again, as of the last step
-        self._path = 0.0  # sum of the learning rates of these steps
+        self._path = 0.0  # sum of the learning rates of those that this rank has trained
         self._has_met = False
 
     @property
@@ -58,7 +58,8 @@ class Local(PolicyBase, ABC):
         is_due = self.will_meet(update)
         self._left = 0 if is_due else self._steps_left(update) - 1
         self._since += 1
-        self._path += update.learning_rate
+        if update.is_trained:
+            self._path += update.learning_rate
         if not is_due:
             return outcome
         met = self._meet(outcome, update)

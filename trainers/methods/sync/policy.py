@@ -14,7 +14,7 @@ Parts = dict[str, Stateful]
 
 @dataclass(frozen=True)
 class Update:
-    """An optimizer step that was taken, as the segment asked for it."""
+    """An optimizer step that was taken, or left out, as the segment asked for it."""
 
     number: int  # optimizer steps taken, this one included
     learning_rate: float  # with the ramp of a warm-up
@@ -23,6 +23,7 @@ class Update:
     period: int | None
     outer_learning_rate: float | None = None
     outer_momentum: float | None = None
+    is_trained: bool = True  # False: a rank with a pace of its own left the step out, and is where it was
 
 
 class PolicyBase:

@@ -20,7 +20,8 @@ def upgrade() -> None:
         batch.add_column(sa.Column("project", sa.String(), nullable=False, server_default="default"))
         batch.drop_constraint("pk_idempotency_keys", type_="primary")
         batch.create_primary_key("pk_idempotency_keys", ["project", "owner", "key"])
-    op.execute("update idempotency_keys set project = (select project from jobs where jobs.id = job_id)")
+    job = "from jobs where jobs.id = job_id"
+    op.execute(f"update idempotency_keys set project = (select project {job}) where exists (select 1 {job})")
     op.create_table(
         "code_removals",
         sa.Column("project", sa.String(), nullable=False),

@@ -33,6 +33,9 @@ class MomentumResidual(Residual):
         super().commit()
         self._velocity.commit()
 
+    def skip(self) -> None:
+        self._velocity.commit()  # which follows no rate
+
     def inherit(self, kept: Kept) -> None:
         super().inherit(kept)
         self._velocity.inherit(kept.tensors["momentum"], kept)

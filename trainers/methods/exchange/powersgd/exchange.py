@@ -93,8 +93,10 @@ class PowerSgdExchange:
             rebuild(each.p, each.q, self._buffer.gradient[each.span].view(each.shape))
         outcome = agreed([loss_if(each, loss_sum) for each in finite], self._connection.num_workers)
         if not outcome.diverged:
-            self._commit(everything)
+            if not self._config.lr_corrected or self._rate.counts(learning_rate):
+                self._keep(everything)
             self._rate.commit(learning_rate)
+            self._commit(everything)
         return outcome
 
     def _project(self, bucket: Bucket, level: Level) -> list[_Matrix]:
@@ -134,13 +136,16 @@ class PowerSgdExchange:
         # P is orthonormal, so no entry of a product is longer than Q.
         return loss_if(has_length(means), words[:1])
 
-    def _commit(self, matrices: list[_Matrix]) -> None:
+    def _keep(self, matrices: list[_Matrix]) -> None:
+        """Take over what the step left of the gradient."""
         self._residual, self._next = self._next, self._residual
         factorised = {each.layer.start for each in matrices}
         for bucket in self._buffer.buckets:
             for layer in bucket.layers:
                 if layer.start not in factorised:
                     self._residual[layer.start : layer.stop].zero_()
+
+    def _commit(self, matrices: list[_Matrix]) -> None:
         for each in matrices:
             self._factors[each.layer.start][: len(each.q)] = each.q
         self._rounded.commit()

@@ -4,6 +4,7 @@ Douillard et al. (2025), "Streaming DiLoCo with overlapping communication: towar
 Algorithm 2: quantised averages are the exchange's part here. `merge: add` is CoCoD-SGD's (Shen et al., 2019).
 """
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
-from trainers.exchange.step_result import DIVERGED, Exchanged
+from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
 from trainers.methods.sync import screen
 from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.background_thread import BackgroundThread
@@ -38,6 +39,7 @@ class Arrived(NamedTuple):
     density: float | None
     between: dict[Purpose, int]  # sent, as in `NodeLinks`
     within: dict[Purpose, int]
+    loss: float = math.nan  # mean over those that took part, when it was sent; it was not always saved
 
 
 class Fragment:
@@ -71,8 +73,8 @@ class Fragment:
         if weight is not None:
             average, met = self._meeting.average(*weighted(moved, outcome, weight), update)
             mean.copy_(average)
-        sent = (wire.ledger.take() for wire in (self._wires.between, self._wires.within))
-        return Arrived(weight, met.diverged, met.density, *sent)
+        between, within = self._wires.between.ledger.take(), self._wires.within.ledger.take()
+        return Arrived(weight, met.diverged, met.density, between, within, met.loss)
 
     def follow(self, mean: Tensor, update: Update) -> None:
         """Move the anchor by what the ranks moved on average `(n,)`."""
@@ -120,7 +122,7 @@ class StreamingDiLoCo(Local):
         self._arrived: Arrived | None = None  # and not taken yet
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
-        for fragment in self._fragments:
+        for fragment in self._fragments if update.is_trained else ():
             fragment.path += update.learning_rate
         outcome = super().advance(outcome, update)
         if self._since == self._period - self._overlap_steps:
@@ -151,8 +153,20 @@ class StreamingDiLoCo(Local):
         if arrived.diverged:
             return DIVERGED
         self._turn = (self._turn + 1) % len(self._fragments)
+        is_lost = not arrived.weight and not (math.isfinite(outcome.loss) and is_finite(self._iterate.read()))
         self._take(fragment, arrived, update)
-        return replace(outcome, density=arrived.density)
+        if arrived.weight:
+            return replace(outcome, density=arrived.density)
+        if is_lost:
+            self._go_back()
+        loss = outcome.loss if arrived.weight is None else arrived.loss
+        return replace(outcome, loss=loss, density=arrived.density, is_left_out=True)
+
+    def _go_back(self) -> None:
+        """Put this rank at the anchors: a fragment that stays as it is would make the others not finite again."""
+        for fragment in self._fragments:
+            fragment.iterate.write(fragment.anchor)
+            fragment.path = 0.0
 
     def _take(self, fragment: Fragment, arrived: Arrived, update: Update) -> None:
         """Move the anchor, if there is an average, and have the rank go on from it with what its own steps add."""
