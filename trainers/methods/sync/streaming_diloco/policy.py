@@ -73,8 +73,8 @@ class Fragment:
         if weight is not None:
             average, met = self._meeting.average(*weighted(moved, outcome, weight), update)
             mean.copy_(average)
-        sent = (wire.ledger.take() for wire in (self._wires.between, self._wires.within))
-        return Arrived(weight, met.diverged, met.density, *sent, met.loss)
+        between, within = (wire.ledger.take() for wire in (self._wires.between, self._wires.within))
+        return Arrived(weight, met.diverged, met.density, between, within, met.loss)
 
     def follow(self, mean: Tensor, update: Update) -> None:
         """Move the anchor by what the ranks moved on average `(n,)`."""
