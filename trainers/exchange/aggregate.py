@@ -26,7 +26,7 @@ class Report:
 
     loss: float  # mean over the ranks
     is_finite: bool
-    most_wanted: float  # by the rank that wanted most
+    most_wanted: float  # by the rank that wanted most; where the bucket went densely, the mean over the ranks
     sent: float  # mean over the ranks
     note: float = 0.0  # of the ranks' selectors, the mean
 

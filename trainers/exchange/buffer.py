@@ -82,10 +82,10 @@ class GradientBuffer:
 
     @classmethod
     def behind(cls, parameters: Sequence[Parameter], config: ExchangeBase) -> Self:
-        """Return a buffer for the gradients of `parameters`, of which each `.grad` is a view when backward has ended.
+        """Return a buffer whose views are the `.grad` of `parameters` once backward has ended.
 
-        Backward leaves its own tensors, and each is copied as soon as it is complete: to add to the buffer instead
-        would take it to be cleared, and read once more.
+        Backward fills tensors of its own, and each is copied when complete. To accumulate in the buffer, it would have
+        to be cleared first and read again.
         """
         buffer = cls([tuple(each.shape) for each in parameters], config, parameters[0].device)
         buffer.parameters = list(parameters)

@@ -9,10 +9,10 @@ from trainers.snapshot import Kept
 
 
 class Exchange(Protocol):
-    """Replaces the local gradient in the buffer by the mean over the ranks.
+    """Replace the local gradient in the buffer by the mean over the ranks.
 
-    Of kinds whose ranks drift apart (`ExchangeBase.drifts`), by what this rank is to step by. Of those
-    that make the update (`trainers.spec.exchange.UpdateConfig`), by the direction that all step by.
+    Kinds whose ranks drift apart (`ExchangeBase.drifts`) leave what this rank is to step by. Kinds that make the update
+    (`trainers.spec.exchange.UpdateConfig`) leave the direction that all ranks step by.
     """
 
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
@@ -34,10 +34,10 @@ class Exchange(Protocol):
     def load_scalars(self, scalars: dict[str, Any]) -> None: ...
 
     def inherit(self, kept: Kept) -> None:
-        """Take over this rank's share of what one of the nodes of a checkpoint kept.
+        """Take over this rank's share of what one node of a checkpoint kept.
 
-        Called for every old node in order, on an exchange that has taken no step. What is not sent yet stays: as the
-        gradient is the mean over the nodes, it is the mean of their memories that does, and every rank holds it.
+        Called for every old node in order, before the first step. The gradient is a mean over nodes, so every rank goes
+        on with the mean of the old residuals.
         """
 
 

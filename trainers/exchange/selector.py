@@ -28,7 +28,7 @@ class Count(NamedTuple):
 
 
 def next_capacities(reports: Sequence[Report], sizes: Sequence[int]) -> list[int]:
-    """Return for how many entries of each bucket the next step has room: what the rank that wanted most wanted now."""
+    """Return for how many entries of each bucket the next step has room: what was `most_wanted` now."""
     return [collectives.capacity_for(each.most_wanted, d) for each, d in zip(reports, sizes, strict=True)]
 
 

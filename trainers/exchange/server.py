@@ -1,4 +1,4 @@
-"""A server of compressed gradients that no machine is: each rank sums up its shard of every bucket for all.
+"""A server of compressed gradients that is spread over the ranks: each sums its shard of every bucket for all.
 
 Two collectives a bucket: codes to the owners of their entries, and the codes of the owners' sums to all. What all ranks
 get is what one server of the whole bucket would send them.

@@ -116,8 +116,11 @@ class SparseExchange:
         """Return the report of a bucket of `d` entries that was averaged densely."""
         numbers: list[float] = words.view(torch.float32).tolist()
         means = [each / self._connection.num_workers for each in numbers[1:]]
-        loss, wanted, note = (*means, *(math.nan, d, 0.0)[len(means) :])
         is_finite = bool(numbers[0]) and all(map(math.isfinite, means))
+        if len(means) == 3:
+            loss, wanted, note = means
+        else:  # at a level that asks for everything, where the first bucket alone has the loss
+            loss, wanted, note = means[0] if means else math.nan, d, 0.0
         return Report(loss, is_finite, most_wanted=wanted, sent=d, note=note)
 
     def release(self, values: Tensor) -> None:

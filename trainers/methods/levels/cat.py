@@ -25,7 +25,10 @@ def gain_of_signs(m: Numbers) -> Numbers:
 
 
 def gain_of_drawn(m: Numbers) -> Numbers:
-    """Return omega(T) = ||v||^2 / sum_j(m_j^2 / p_j): T entries on average, drawn with `probabilities`."""
+    """Return omega(T) = ||v||^2 / sum_j(m_j^2 / p_j): T entries on average.
+
+    They are drawn with the chances p_j = min(1, c m_j) of `scale_of_draws`.
+    """
     counts = np.arange(1.0, len(m) + 1)
     certain, rest = _certain(m, counts)
     drawn = np.maximum(counts - certain, np.finfo(np.float64).tiny)

@@ -36,7 +36,7 @@ class CalibratedConfig(Config):
 
 
 class RegimeConfig(Config):
-    """When training is in a critical regime: gradients, added up over an epoch, have changed much (Agarwal et al.)."""
+    """Detect critical regimes: times in which the gradient, summed over an epoch, changes much (Agarwal et al.)."""
 
     eta: float = Field(
         0.5, gt=0, allow_inf_nan=False, description="a regime is critical if the norm changed by so much, relative"

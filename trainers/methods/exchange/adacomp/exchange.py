@@ -1,4 +1,4 @@
-"""AdaComp: from each bin of neighbours, what one more such step would make the largest (Chen et al., AAAI 2018)."""
+"""AdaComp: from each bin, what one more step by the same gradient would make its largest (Chen et al., AAAI 2018)."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""AdaComp: from each bin of neighbours, the entries that the next step would make the largest. Pydantic only."""
+"""AdaComp: from each bin, what one more step by the same gradient would make its largest. Pydantic only."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ ENTRIES_PER_BIN = 2
 
 
 class AdaCompConfig(SparseConfig):
-    """Send, from each bin of neighbours, what the last step would make the largest (Chen et al., 2018)."""
+    """Send of each bin what one more step by the same gradient would make its largest (Chen et al., 2018)."""
 
     kind: Literal["adacomp"] = "adacomp"
     conv_bin: int = Field(
