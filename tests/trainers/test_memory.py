@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
-from torch.nn import Parameter
 
 from trainers.exchange import memory
 from trainers.exchange.buffer import GradientBuffer
@@ -141,23 +140,6 @@ def test_the_momentum_of_dist_ef_sgd_goes_on_at_a_rate_of_0():
     kept.skip()
 
     assert torch.equal(kept.tensors()["momentum"], gradient(0)) and not kept.tensors()["residual"].any()
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum_before_compression_is_that_of_sgd_where_all_is_sent(nesterov: bool):
-    kept = memory.build(ThresholdConfig(density=1.0, momentum_correction=0.9, nesterov=nesterov), torch.zeros(D))
-    parameter = Parameter(torch.zeros(D))
-    optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=0.9, nesterov=nesterov)
-    updates = torch.zeros(D)
-
-    for step in range(5):
-        updates += kept.corrected(gradient(step), ALL)
-        kept.take_all(ALL)
-        kept.commit()
-        parameter.grad = gradient(step)
-        optimizer.step()
-
-    torch.testing.assert_close(updates, -parameter.detach())
 
 
 @pytest.mark.parametrize("config", [{}, {"momentum_correction": 0.9}, {"memory": "ef21"}])

@@ -199,7 +199,9 @@ class Accumulation(MemoryBase):
         return taken
 
     def take_all(self, span: slice) -> None:
-        self._sum.next[span].zero_()  # but momentum stays, as in the authors' code: it is masked where others wait
+        self._sum.next[span].zero_()
+        if self._correction.masks:
+            self._momentum.next[span].zero_()
 
     def keep(self, span: slice, errors: Entries) -> None:
         scatter_add(self._sum.next[span], errors)
