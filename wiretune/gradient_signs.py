@@ -22,8 +22,13 @@ class GradientSigns:
         self._scales: list[Tensor] = []
         self._alignments: list[Tensor] = []
         self._following: AbstractContextManager[None] | None = None
-        optimizer.register_step_pre_hook(self._before)
-        optimizer.register_step_post_hook(self._after)
+        before = optimizer.register_step_pre_hook(self._before)
+        self._hooks = (before, optimizer.register_step_post_hook(self._after))
+
+    def end(self) -> None:
+        """Leave the optimizer to itself: nobody takes what is read any more."""
+        for hook in self._hooks:
+            hook.remove()
 
     def begin(self) -> None:
         """Forget the last update, as the model may have been put back since."""

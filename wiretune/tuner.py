@@ -99,6 +99,7 @@ class Tuner:
                 times.append(self._clock())
             self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
         self.is_over = True
+        self._signs.end()
 
     def _set(self, values: Values) -> None:
         for group, ratio in zip(self._groups, self._ratios, strict=True):

@@ -170,6 +170,16 @@ def test_a_run_that_ends_with_a_setback_keeps_what_it_has_gained():
     assert any(not torch.equal(one, other) for one, other in zip(kept, Script().state, strict=True))
 
 
+def test_after_the_budget_nothing_reads_the_gradients_any_more():
+    script = Script(controller={"kind": "fixed"}, steps=5)
+    assert script.optimizer._optimizer_step_pre_hooks
+
+    for _ in range(6):
+        script.step()
+
+    assert not script.optimizer._optimizer_step_pre_hooks
+
+
 def test_a_rate_that_is_too_low_rises_without_a_probe_as_in_a_job():
     script = Script(controller={"kind": "bo", "max_search_fraction": 0.01}, steps=400)  # too little for a search
     tuner = script.tuner
