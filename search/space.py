@@ -269,6 +269,11 @@ class SearchSpace(Value):
         return next((axis for axis in self.ranges if axis.name == name), None)
 
     @property
+    def decides_costs(self) -> bool:
+        """True where a value that is searched, or may be later, decides what a step costs."""
+        return bool(self.exchanges) or any(SEARCHED[axis.name].costs for axis in self.axes)
+
+    @property
     def further(self) -> tuple[Axis, ...]:
         """The axes with a scale, beyond learning rate and level."""
         return tuple(axis for axis in self.ranges if axis.name != "level")

@@ -156,7 +156,7 @@ def events_of(setup: SearchSetup, observation: Observation, signs: Signs) -> tup
     """Return what happened in a commit."""
     if observation.diverged:
         return ("divergence",)
-    return events.found(signs, setup.config, is_timed=setup.budget.seconds is not None)
+    return events.found(signs, setup.config, is_timed=setup.is_timed)
 
 
 def part_done(setup: SearchSetup, stage: Stage, spent: Spent) -> float:

@@ -62,8 +62,7 @@ def unsearched(setup: SearchSetup, stage: Stage) -> str:
         return "there is no room for probes"
     if stage.before is None:
         return "nothing has happened yet"
-    is_timed = setup.budget.seconds is not None
-    return f"nothing happened ({signs_in_words(stage.before.signs, is_timed=is_timed)})"
+    return f"nothing happened ({signs_in_words(stage.before.signs, is_timed=setup.is_timed)})"
 
 
 def switch(setup: SearchSetup, stage: Stage, winner: int, probability: float) -> str:

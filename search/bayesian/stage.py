@@ -142,6 +142,11 @@ class SearchSetup:
         return first + LEVEL_PROBES * bool(self.space.axis("level")) + of_axes
 
     @property
+    def is_timed(self) -> bool:
+        """True where seconds are short, and something searched decides how many a step takes: the rate does not."""
+        return self.budget.seconds is not None and self.space.decides_costs
+
+    @property
     def is_of_rate_alone(self) -> bool:
         """True where the learning rate is the only value that is searched."""
         return not (self.space.ranges or self.space.options or self.space.optimizers)

@@ -95,7 +95,7 @@ def read(
 
 
 def found(signs: Signs, config: SearchConfig, *, is_timed: bool) -> tuple[Event, ...]:
-    """Return what happened, judged by the thresholds of `config`; `is_timed`: the budget caps seconds."""
+    """Return what happened, judged by the thresholds of `config`; `is_timed`: step times count."""
     events = list[Event]()
     slower = _ratio(signs.step_seconds, signs.reference_seconds) if is_timed else None
     if _is_beyond(slower, config.event_step_time):

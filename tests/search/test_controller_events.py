@@ -220,6 +220,26 @@ def test_the_level_follows_a_link_that_changes(simulated_run):
     assert "a dense exchange takes 800 ms" in changed.reason and changed.switched
 
 
+@pytest.mark.parametrize(
+    ("space", "num_searches"),
+    [
+        ({}, 1),
+        ({"axes": (Axis(name="momentum", low=0.8, high=0.98),)}, 1),
+        ({"axes": (Axis(name="batch_size", low=8, high=64),)}, 2),
+        (LEVELS, 2),
+    ],
+)
+def test_another_step_time_matters_only_to_values_that_decide_what_a_step_costs(simulated_run, space, num_searches):
+    budget = Budget(seconds=120.0)
+    run = simulated_run(budget)
+    run.seconds_per_step = lambda values: 0.01 if run.spent.seconds < 20 else 0.02
+    run.train(_controller(budget=budget, space=space))
+
+    assert sum(number > 0 for number in _searches(run)) == num_searches
+    has_looked = any("step " in decision.reason for decision in run.decisions[1:])
+    assert has_looked == (num_searches == 2)
+
+
 def test_the_level_follows_a_link_too_slow_to_probe_the_incumbent_on(simulated_run):
     budget, compute_s = Budget(seconds=120.0), 0.01
     run = simulated_run(budget, bytes_per_step=lambda values: int(1e6 * values.level))
