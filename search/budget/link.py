@@ -89,7 +89,7 @@ def short_list(costs: Sequence[OptionCost], compute: float) -> tuple[tuple[str, 
     """Return the exchanges that are worth a probe, from dense to sparse, and the one to open with.
 
     `compute` is what a step costs that sends nothing. Opened with is the densest that sends within a quarter of that,
-    else the cheapest; listed with it are those next to it, at most 4 together.
+    else the cheapest. Listed with it are the nearest of each other family, then those next to it, at most 4 together.
     """
     listed = list[OptionCost]()
     for each in sorted(costs, key=lambda each: -each.bytes):
@@ -101,5 +101,7 @@ def short_list(costs: Sequence[OptionCost], compute: float) -> tuple[tuple[str, 
     listed = [each for each in listed if each.cost <= MOST_TIMES * cheapest]
     fast = (place for place, each in enumerate(listed) if each.cost <= (1 + TRANSFER_SHARE) * compute)
     opening = next(fast, [each.cost for each in listed].index(cheapest))
-    start = max(0, min(opening - MOST_OPTIONS // 2, len(listed) - MOST_OPTIONS))
-    return tuple(each.option for each in listed[start : start + MOST_OPTIONS]), listed[opening].option
+    nearest = sorted(range(len(listed)), key=lambda place: abs(place - opening))  # of two as near, the denser first
+    of_family = {listed[place].family: place for place in reversed(nearest)}
+    chosen = sorted(nearest, key=lambda place: place != of_family[listed[place].family])[:MOST_OPTIONS]
+    return tuple(listed[place].option for place in sorted(chosen)), listed[opening].option

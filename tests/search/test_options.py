@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.stage import is_barred
+from search.budget import link
 from search.budget.link import DENSE, OptionCost, short_list
 from search.config import BoConfig, Budget, ScheduleConfig, SobolConfig
 from search.schedule import Schedule
@@ -30,11 +31,11 @@ TEACHES = {"none": 1.0, "threshold 0.01": 0.75, "powersgd 1": 0.5}
 
 def _costs(mbps: float, compute_s: float, latency_ms: float = 0.0) -> list[OptionCost]:
     """What the default options cost on such a link, for four workers and a model of 0.3 million parameters."""
-    link, costs = EmulateLink(mbps=mbps, latency_ms=latency_ms), []
+    slow, costs = EmulateLink(mbps=mbps, latency_ms=latency_ms), []
     for option in DEFAULT:
         sent = mean_traffic(option, SHAPES, num_workers=4, like=NoneConfig())
         family = DENSE if option.level is None else option.kind
-        cost = compute_s + sent.seconds(link)
+        cost = compute_s + sent.seconds(slow)
         costs.append(OptionCost(option=option.name, bytes=sent.bytes, cost=cost, family=family))
     return costs
 
@@ -102,6 +103,19 @@ def test_a_short_list_is_short_from_dense_to_sparse_and_holds_its_opening(mbps: 
 
     assert opening in options and 1 <= len(options) <= 4
     assert [sent[each] for each in options] == sorted((sent[each] for each in options), reverse=True)
+
+
+@given(st.floats(0.1, 1e5), st.floats(0, 50), st.floats(1e-4, 1))
+def test_each_family_that_is_worth_a_probe_is_on_the_short_list(mbps: float, latency_ms: float, compute_s: float):
+    costs = _costs(mbps, compute_s, latency_ms)
+    family = {each.option: each.family for each in costs}
+    short, _ = short_list(costs, compute_s)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(link, "MOST_OPTIONS", len(costs))
+        whole, _ = short_list(costs, compute_s)
+
+    assert {*short} <= {*whole} and len(short) == min(4, len(whole))
+    assert {family[each] for each in short} == {family[each] for each in whole}
 
 
 def test_a_budget_that_counts_nothing_of_what_is_sent_is_for_the_densest():
