@@ -3,9 +3,9 @@
     python benchmarks/week.py [--jobs 300] [--minutes 60] [--seed 0] [--json benchmarks/week.jsonl] [--keep FOLDER]
 
 Four people in three projects share a real service. Each of their jobs is drawn from `KINDS`, and what becomes of it
-from `DEEDS`. Meanwhile the API, drivers and workers are killed. After a third of the time the service is upgraded: until
-then it is that of the commit before the newest migration, which needs a git checkout. `--minutes` is when the last job
-is submitted. Then all come to their ends, and everything is counted.
+from `DEEDS`. Meanwhile the API, drivers and workers are killed. After a third of the time the service is upgraded:
+until then it is that of the commit before the newest migration, which needs a git checkout. `--minutes` is when the
+last job is submitted. Then all come to their ends, and everything is counted.
 
 Goals: no submission lost or doubled, no point of a metric lost or doubled, no file damaged, nothing stuck or left
 behind, and every job ends as its person expects. With `--keep` the state stays, and
@@ -50,32 +50,30 @@ PEOPLE = {"ada": "vision", "ben": "vision", "chen": "language", "dora": "tables"
 _DIGITS: Json = {"workload": {"kind": "digits-mlp"}, "workers": {"count": 2, "cpus": 1}}
 _LINK: Json = {"link": {"mode": "emulate", "mbps": 100, "latency_ms": 5}}
 _FIXED: Json = {"controller": {"kind": "fixed"}}
+_ADAMW: Json = {"optimizer": {"kind": "adamw"}}
+_THRESHOLD: Json = {"exchange": {"kind": "threshold", "density": [0.003, 0.1]}}
+_LOCAL: Json = {"sync": {"kind": "local_sgd", "period": 8}, "exchange": {"kind": "blockwise"}}
+_SWEEP: Json = {
+    "controller": {"kind": "off"},
+    "params": {"optimizer.learning_rate": {"log_uniform": [0.01, 1.0]}},
+    "sweep": {"samples": 4},
+    "objective": {"every": 20},
+}
 #: Kinds of jobs, how many of 100 are of each, and the job.
 KINDS: dict[str, tuple[int, Json]] = {
     "searched rate": (20, _DIGITS | {"budget": {"steps": 300}}),
-    "rate and density": (
-        14, _DIGITS | _LINK | {"exchange": {"kind": "threshold", "density": [0.003, 0.1]}, "budget": {"steps": 400}},
-    ),
+    "rate and density": (14, _DIGITS | _LINK | _THRESHOLD | {"budget": {"steps": 400}}),
     "dense": (8, _DIGITS | _FIXED | {"budget": {"steps": 200}}),
     "one worker": (8, _DIGITS | {"workers": {"count": 1}, "budget": {"steps": 300}}),
     "seconds": (8, _DIGITS | _LINK | {"exchange": {"kind": "topk", "density": 0.02}, "budget": {"seconds": 8}}),
-    "powersgd": (
-        8, _DIGITS | _FIXED | {"exchange": {"kind": "powersgd"}, "optimizer": {"kind": "adamw"}, "budget": {"steps": 200}},
-    ),
-    "local steps": (
-        8, _DIGITS | _FIXED | {"sync": {"kind": "local_sgd", "period": 8}, "exchange": {"kind": "blockwise"},
-                               "budget": {"steps": 320}},
-    ),
+    "low rank": (8, _DIGITS | _FIXED | _ADAMW | {"exchange": {"kind": "powersgd"}, "budget": {"steps": 200}}),
+    "local steps": (8, _DIGITS | _FIXED | _LOCAL | {"budget": {"steps": 320}}),
     "auto": (6, _DIGITS | _LINK | {"exchange": {"kind": "auto"}, "budget": {"seconds": 12}}),
-    "text": (5, {"workload": {"kind": "stdlib-lm"}, "workers": {"count": 2}, "optimizer": {"kind": "adamw"},
-                 "budget": {"steps": 60}}),
+    "text": (5, _ADAMW | {"workload": {"kind": "stdlib-lm"}, "workers": {"count": 2}, "budget": {"steps": 60}}),
     "two arms": (5, _DIGITS | {"arms": [{"name": "tuned"}, {"name": "dense"} | _FIXED], "budget": {"steps": 200}}),
-    "sweep": (
-        4, _DIGITS | {"controller": {"kind": "off"}, "params": {"optimizer.learning_rate": {"log_uniform": [0.01, 1.0]}},
-                      "sweep": {"samples": 4}, "objective": {"every": 20}, "budget": {"steps": 120}},
-    ),
+    "sweep": (4, _DIGITS | _SWEEP | {"budget": {"steps": 120}}),
     "blows up": (6, _DIGITS | _FIXED | {"optimizer": {"kind": "sgd", "learning_rate": 1e3}, "budget": {"steps": 200}}),
-}  # fmt: skip
+}
 #: What a person does with a job, and how many of 100.
 DEEDS = {
     "waits": 58, "cancels": 7, "pauses": 8, "stops": 6, "extends": 6, "clones": 5, "edits": 5, "refused": 5,
@@ -192,7 +190,10 @@ class Person(threading.Thread):
     def _submit(self, plan: Plan) -> None:
         key = f"{self.name}-{self.book.sent}"
         self.book.sent += 1
-        spec = KINDS[plan.kind][1] | {"name": f"{plan.kind}, {key}", "labels": {KEY_LABEL: key, "kind": _label(plan.kind)}}
+        spec = KINDS[plan.kind][1] | {
+            "name": f"{plan.kind}, {key}",
+            "labels": {KEY_LABEL: key, "kind": plan.kind.replace(" ", "-")},
+        }
         if plan.deed == "refused":
             self._is_refused(spec)
             self.book.sent -= 1
@@ -289,10 +290,6 @@ def plans(draw: random.Random, count: int, seconds: float) -> Iterator[Plan]:
         (kind,) = draw.choices(kinds, [KINDS[each][0] for each in kinds])
         (deed,) = draw.choices(deeds, list(DEEDS.values()))
         yield Plan(draw.uniform(0, seconds), kind, deed)
-
-
-def _label(kind: str) -> str:
-    return kind.replace(" ", "-")
 
 
 # -- what befalls the service -----------------------------------------------------------------------------

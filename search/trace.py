@@ -4,17 +4,17 @@ import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 #: A trace has at most this many points, and at least half of them once it had that many.
 MAX_POINTS = 200
 #: Steps in full agreement with those before them; beyond so many, more of them say nothing new.
 MOST_ALIGNED = 22.0
-Point = tuple[float, float, float]
+Point = tuple[float, float, float, float]
 
 
 class Trace(BaseModel):
-    """Means of blocks of `steps_per_point` steps each: losses, seconds per step, gradient scales.
+    """Means of blocks of `steps_per_point` steps each: losses, seconds per step, gradient scales, waits.
 
     A series that nobody measured is all NaN. The steps of an unfinished block are in `rest`, as they are.
     `aligned` sums the cosines between each step's descent direction and the update before, within [0, `MOST_ALIGNED`].
@@ -23,9 +23,16 @@ class Trace(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
     steps_per_point: int = 1
-    points: tuple[Point, ...] = Field((), description="(loss, step seconds, gradient scale) by block")
+    points: tuple[Point, ...] = Field(
+        (), description="by block: loss, step seconds, gradient scale, seconds of a step that waited for the exchange"
+    )
     rest: tuple[Point, ...] = ()
     aligned: float = 0.0
+
+    @field_validator("points", "rest", mode="before")
+    @classmethod
+    def _have_waits(cls, points: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
+        return [(*point, math.nan) if len(point) == 3 else tuple(point) for point in points]  # of an earlier release
 
     @property
     def num_steps(self) -> int:
@@ -43,16 +50,21 @@ class Trace(BaseModel):
     def gradient_scales(self) -> tuple[float, ...]:
         return tuple(point[2] for point in self.points)
 
+    @property
+    def waits(self) -> tuple[float, ...]:
+        return tuple(point[3] for point in self.points)
+
     def extended(
         self,
         losses: Sequence[float],
         step_seconds: Sequence[float],
         gradient_scales: Sequence[float],
         alignments: Sequence[float] = (),
+        waits: Sequence[float] = (),
     ) -> "Trace":
         """Return the trace with further steps, one entry per step in each series; how they are split is no matter."""
         size, points, rest = self.steps_per_point, list(self.points), list(self.rest)
-        for step in zip_longest(losses, step_seconds, gradient_scales, fillvalue=math.nan):
+        for step in zip_longest(losses, step_seconds, gradient_scales, waits, fillvalue=math.nan):
             rest.append(step)
             if len(rest) == size:
                 points.append(_mean(rest))
@@ -67,5 +79,5 @@ class Trace(BaseModel):
 
 
 def _mean(points: Sequence[Point]) -> Point:
-    first, second, third = (sum(series) / len(points) for series in zip(*points, strict=True))
-    return first, second, third
+    loss, seconds, scale, wait = (sum(series) / len(points) for series in zip(*points, strict=True))
+    return loss, seconds, scale, wait

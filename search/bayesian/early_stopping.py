@@ -133,7 +133,7 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
     signs = events.read(
         trace_of(observation),
         part=part_done(setup, stage, observation.spent),
-        reference_seconds=stage.reference_seconds if is_as_before else None,
+        reference=stage.reference if is_as_before else None,
         forecast=decision.forecast,
         known=known,
     )

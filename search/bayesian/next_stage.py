@@ -100,7 +100,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         before=ending,
         before_level=start,
         events=events,
-        reference_seconds=ending.signs.reference_seconds if ending.is_kept and not ending.events else None,
+        reference=ending.signs.reference if ending.is_kept and not ending.events else None,
         link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
         raised=1.0 if ending.has_failed else (1.0 if stage.probes else stage.raised) * stage.rise,
         note=begin.note,

@@ -293,7 +293,7 @@ def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal |
     """
     assert stage.before is not None  # it is its signs that showed an event
     start, signs = stage.incumbent, stage.before.signs
-    is_slower = (signs.step_seconds or 0.0) > (signs.reference_seconds or 0.0)
+    is_slower = (signs.slower or 1.0) > 1
     for axis, _ in region.spans():
         if axis.name == "level":
             ends = [axis.low, axis.high] if is_slower else [axis.high, axis.low]

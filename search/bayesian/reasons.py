@@ -172,7 +172,7 @@ def _left_out(setup: SearchSetup) -> str:
 
 def signs_in_words(signs: Signs, *, is_timed: bool) -> str:
     """Return what was looked at, with numbers."""
-    parts = [_step_words(signs)] if is_timed and signs.step_seconds is not None else []
+    parts = [_step_words(signs)] if is_timed and signs.step is not None else []
     if signs.gradient_drift is not None:
         parts.append(f"gradient scale {signs.gradient_drift:.2g}x")
     if signs.loss is not None:
@@ -201,9 +201,14 @@ def _event(event: Event, signs: Signs) -> str:
 
 
 def _step_words(signs: Signs) -> str:
-    assert signs.step_seconds is not None
-    reference = "" if signs.reference_seconds is None else f" against {1e3 * signs.reference_seconds:.3g}"
-    return f"step {1e3 * signs.step_seconds:.3g} ms{reference}"
+    step, reference = signs.step, signs.reference
+    assert step is not None
+    if reference is None:
+        return f"step {1e3 * step.seconds:.3g} ms"
+    words = f"step {1e3 * step.seconds:.3g} ms against {1e3 * reference.seconds:.3g}"
+    if step.waited is None or reference.waited is None:
+        return words
+    return f"{words}, of which {1e3 * step.waited:.3g} against {1e3 * reference.waited:.3g} waiting"
 
 
 def _forecast_words(forecast: Forecast) -> str:

@@ -75,8 +75,8 @@ def _of_line(setup: SearchSetup, stage: Stage, commit: Amounts) -> Reach | None:
     before = stage.before
     if before is None or not before.is_kept or not before.losses or stage.is_displaced:
         return None
-    seconds = before.signs.step_seconds
-    cost = {"steps": 1.0, "bytes": before.bytes_sent / before.num_steps, "seconds": seconds or 0.0}
+    seconds = 0.0 if before.signs.step is None else before.signs.step.seconds
+    cost = {"steps": 1.0, "bytes": before.bytes_sent / before.num_steps, "seconds": seconds}
     known = {unit: cost[unit] for unit in commit}
     steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
     points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)

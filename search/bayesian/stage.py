@@ -22,7 +22,7 @@ from search.config import (
 )
 from search.curves.calibration import Outcome
 from search.curves.curve_summary import Ending, Reading
-from search.curves.events import Event
+from search.curves.events import Event, StepTime
 from search.curves.faults import Level, Probed
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import Box, SearchSpace, are_within
@@ -259,7 +259,7 @@ class Stage:
     before: Ending | None = None  # how the stage before ended
     before_level: float | None = None  # the loss at which that stage started
     events: tuple[Event, ...] = ()  # what happened in it
-    reference_seconds: float | None = None  # of a step after the last search; None: this commit will show it
+    reference: StepTime | None = None  # a step after the last search; None: this commit will show it
     link: Link | None = None  # as the stages before have shown it
     candidates: list[Candidate] = field(default_factory=list)
     readings: dict[str, Reading] = field(default_factory=dict)

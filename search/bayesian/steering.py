@@ -107,7 +107,7 @@ def steered_stage(stage: Stage, space: SearchSpace, steering: Steering) -> Stage
         search_asked=any(each.search_now for each in steering.steers),
         history=history if steering.steers else stage.history,
         # The new values' steps may take another time, and no commit has shown what rises suit their rate.
-        reference_seconds=None if is_displaced else stage.reference_seconds,
+        reference=None if is_displaced else stage.reference,
         raised=1.0 if is_displaced else stage.raised,
     )
 

@@ -1,11 +1,12 @@
 """Detect events on a committed line: its steps, its gradients or its loss left their course."""
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from search.config import SearchConfig
 from search.curves import faults
@@ -27,12 +28,28 @@ PLATEAU_SHARE = 0.2
 DIVERGENCE_ERRORS, DIVERGENCE_SHARE = 3.0, 0.05
 
 
+class StepTime(Value):
+    """The seconds of a step, and those of them in which training waited for the exchange; None: not measured."""
+
+    seconds: float
+    waited: float | None = None
+
+    def longer_than(self, before: "StepTime") -> float:
+        """Return by how many seconds: by those of the waits, where both are known.
+
+        What computing takes is the machine's, and other work on it changes that.
+        """
+        if self.waited is None or before.waited is None:
+            return self.seconds - before.seconds
+        return self.waited - before.waited
+
+
 class Signs(Value):
     """Signs of change in a commit, against measurements after the last search. None: unknown."""
 
     num_steps: int = 0
-    step_seconds: float | None = None  # of its latest steps
-    reference_seconds: float | None = None
+    step: StepTime | None = None  # of its latest steps
+    reference: StepTime | None = None
     gradient_jump: float | None = None  # the largest factor between two neighbouring windows
     gradient_drift: float | None = None  # its end over its beginning: scales fall as a run converges
     loss: float | None = None  # of its last fifth
@@ -50,19 +67,37 @@ class Signs(Value):
     gradient_end: float | None = None  # and now
     gradient_peak: float | None = None  # the largest of its windows
 
+    @model_validator(mode="before")
+    @classmethod
+    def _have_steps(cls, given: Any) -> Any:
+        """Read those of an earlier release, which knew of no waits."""
+        if not isinstance(given, Mapping) or "step_seconds" not in given:
+            return given
+        old = dict(given)
+        seconds = {"step": old.pop("step_seconds"), "reference": old.pop("reference_seconds")}
+        return old | {name: None if each is None else {"seconds": each} for name, each in seconds.items()}
+
+    @property
+    def slower(self) -> float | None:
+        """By what factor steps have come to take longer, or less where it is below 1; None: unknown."""
+        step, reference = self.step, self.reference
+        if step is None or reference is None or not reference.seconds:
+            return None
+        return 1 + step.longer_than(reference) / reference.seconds
+
 
 def read(
     trace: Trace,
     *,
     part: float,
-    reference_seconds: float | None,
+    reference: StepTime | None,
     forecast: Forecast | None,
     known: Known,
 ) -> Signs:
     """Read the signs of a commit of which `part` (0 to 1) is done.
 
-    `reference_seconds`: of a step after the last search, None for this commit's own beginning. `forecast`: of the
-    commit's end. `known`: what else it is held against.
+    `reference`: a step after the last search, None for this commit's own beginning. `forecast`: of the commit's end.
+    `known`: what else it is held against.
     """
     start, scales, values = known.start, trace.gradient_scales, np.asarray(trace.losses, dtype=np.float64)
     losses = values if is_usable(values) else None
@@ -71,17 +106,16 @@ def read(
     if len(trace.points) < MIN_POINTS and not wrong.is_dead:
         return Signs(
             num_steps=trace.num_steps,
-            reference_seconds=reference_seconds,
+            reference=reference,
             start=start,
             forecast=forecast,
             is_ignorant=wrong.is_ignorant,
             **gradients,
         )
-    seconds = trace.step_seconds
     return Signs(
         num_steps=trace.num_steps,
-        step_seconds=_end(seconds),
-        reference_seconds=reference_seconds or _beginning(seconds),
+        step=_step(trace, _end),
+        reference=reference or _step(trace, _beginning),
         gradient_jump=jump(scales),
         gradient_drift=_ratio(_end(scales), _beginning(scales)),
         loss=None if losses is None else _level(losses[-len(losses) // 5 :]),
@@ -97,7 +131,7 @@ def read(
 def found(signs: Signs, config: SearchConfig, *, is_timed: bool) -> tuple[Event, ...]:
     """Return what happened, judged by the thresholds of `config`; `is_timed`: step times count."""
     events = list[Event]()
-    slower = _ratio(signs.step_seconds, signs.reference_seconds) if is_timed else None
+    slower = signs.slower if is_timed else None
     if _is_beyond(slower, config.event_step_time):
         events.append("step_time")
     if _is_beyond(signs.gradient_jump, config.event_gradient_scale):
@@ -165,6 +199,12 @@ def _beginning(series: Sequence[float]) -> float | None:
 
 def _end(series: Sequence[float]) -> float | None:
     return _finite_median(series[-max(MIN_WINDOW, len(series) // 10) :])
+
+
+def _step(trace: Trace, window: Callable[[Sequence[float]], float | None]) -> StepTime | None:
+    """Return the median step of a window of the trace; None where nothing was timed."""
+    seconds, waited = window(trace.step_seconds), window(trace.waits)
+    return None if seconds is None else StepTime(seconds=seconds, waited=waited)
 
 
 def _gradients(scales: Sequence[float]) -> dict[str, float | None]:

@@ -1,5 +1,7 @@
 """The bill adds up, and the schedule says what was trained."""
 
+import math
+
 import pytest
 
 from service.cluster.trial_ledger import Measured, Progress
@@ -55,6 +57,17 @@ def test_segments_with_the_same_values_are_one_schedule_entry() -> None:
 
     assert [(e.step, e.num_steps, e.learning_rate) for e in progress.schedule] == [(0, 40, 0.1), (40, 5, 0.2)]
     assert progress.schedule[0].density == (10 * 0.01 + 30 * 0.03) / 40
+
+
+def test_a_commits_course_has_the_mean_wait_of_each_segment() -> None:
+    times = StepTimes(compute=0.06, exposed=0.04, compress=0.01, wire=0.03)
+    measured = Measured()
+    for result in (_result(0, 10).model_copy(update={"times": times}), _result(10, 2), _result(12, 0)):
+        measured.add(result)
+    measured.add(_result(12, 0).model_copy(update={"times": times, "diverged": True}))
+
+    assert measured.trace.waits[:10] == pytest.approx([0.004] * 10)
+    assert all(math.isnan(wait) for wait in measured.trace.waits[10:]) and measured.trace.num_steps == 12
 
 
 def test_ramps_stay_apart() -> None:

@@ -8,6 +8,7 @@ import pytest
 from search.bayesian import reasons
 from search.config import BoConfig
 from search.curves import events
+from search.curves.events import StepTime
 from search.curves.faults import Known
 from search.trace import MAX_POINTS, Trace
 from search.types import Forecast
@@ -25,12 +26,12 @@ def _falling(start=1.0, end=0.3):
     return end + (start - end) * np.exp(-np.arange(STEPS) / 80) + _noise()
 
 
-def _read(losses=None, *, seconds=None, scales=None, part=1.0, **known):
+def _read(losses=None, *, seconds=None, scales=None, waits=(), part=1.0, **known):
     losses = _falling() if losses is None else losses
     seconds = np.full(len(losses), 0.008) if seconds is None else seconds
     scales = np.geomspace(1.0, 0.1, len(losses)) * np.exp(_noise(len(losses), 0.3)) if scales is None else scales
-    trace = Trace().extended(losses, seconds, scales)
-    context = {"reference_seconds": None, "forecast": FORECAST} | known
+    trace = Trace().extended(losses, seconds, scales, waits=waits)
+    context = {"reference": None, "forecast": FORECAST} | known
     start = context.pop("start", 1.0)
     return events.read(trace, part=part, **context, known=Known(start=start, initial=2.0))
 
@@ -40,7 +41,7 @@ def _found(signs, *, is_timed=True):
 
 
 def test_a_commit_on_its_course_shows_no_event_and_says_what_was_looked_at():
-    signs = _read(reference_seconds=0.0079)
+    signs = _read(reference=StepTime(seconds=0.0079))
 
     assert _found(signs) == ()
     words = reasons.signs_in_words(signs, is_timed=True)
@@ -48,13 +49,36 @@ def test_a_commit_on_its_course_shows_no_event_and_says_what_was_looked_at():
 
 
 @pytest.mark.parametrize(("factor", "is_event"), [(1.6, True), (0.6, True), (1.4, False), (0.75, False)])
-@pytest.mark.parametrize("reference", [None, 0.008])
+@pytest.mark.parametrize("reference", [None, StepTime(seconds=0.008)])
 def test_steps_that_take_longer_or_shorter_are_an_event(factor, is_event, reference):
     seconds = np.full(STEPS, 0.008)
     seconds[STEPS * 3 // 4 :] *= factor
-    signs = _read(seconds=seconds, reference_seconds=reference)
+    signs = _read(seconds=seconds, reference=reference)
 
     assert _found(signs) == (("step_time",) if is_event else ())
+
+
+@pytest.mark.parametrize(("computing", "waiting", "is_event"), [(2.0, 1.0, False), (0.5, 1.0, False), (1.0, 4.0, True)])
+def test_where_waits_are_known_steps_that_compute_longer_are_no_event(computing, waiting, is_event):
+    late = np.where(np.arange(STEPS) < STEPS * 3 // 4, 0.0, 1.0)
+    computed, waits = 0.006 * (1 + (computing - 1) * late), 0.002 * (1 + (waiting - 1) * late)
+    signs = _read(seconds=computed + waits, waits=waits)
+
+    assert _found(signs) == (("step_time",) if is_event else ())
+    assert f"of which {2 * waiting:.3g} against 2 waiting" in reasons.signs_in_words(signs, is_timed=True)
+
+
+def test_a_trace_of_an_earlier_release_is_read_as_one_without_waits():
+    old = {"points": [[1.0, 0.008, 0.1]] * 60, "rest": [[1.0, 0.008, 0.1]]}
+    trace = Trace.model_validate(old)
+
+    assert trace.num_steps == 61 and all(math.isnan(wait) for wait in trace.waits)
+    assert Trace.model_validate_json(trace.model_dump_json()).step_seconds == trace.step_seconds
+    signs = events.read(trace, part=1.0, reference=None, forecast=None, known=Known(start=1.0, initial=2.0))
+    assert signs.step == StepTime(seconds=0.008)
+    told = events.Signs().model_dump(exclude={"step", "reference"})
+    read = events.Signs.model_validate(told | {"step_seconds": 0.012, "reference_seconds": 0.008})
+    assert read.slower == pytest.approx(1.5) and events.Signs.model_validate(read.model_dump()) == read
 
 
 def test_a_budget_without_seconds_never_sees_the_step_time():
@@ -122,11 +146,11 @@ def test_losses_that_are_not_usable_show_no_event(loss):
 
 def test_a_trace_does_not_depend_on_how_the_steps_were_split_and_stays_short():
     losses = _noise(5000)
-    whole = Trace().extended(losses, losses, losses)
+    whole = Trace().extended(losses, losses, losses, waits=losses)
     pieces = Trace()
     for first in range(0, 5000, 37):
         piece = losses[first : first + 37]
-        pieces = pieces.extended(piece, piece, piece)
+        pieces = pieces.extended(piece, piece, piece, waits=piece)
 
     assert pieces == whole == Trace.model_validate_json(whole.model_dump_json())
     assert MAX_POINTS / 2 <= len(whole.points) < MAX_POINTS and whole.num_steps == 5000
