@@ -373,7 +373,7 @@ def checked(client: Client, people: Sequence[Person], late: int) -> Json:
         "jobs": len(jobs),
         "states": Counter(str(job.state) for job in jobs),
         "deeds": sum((person.deeds for person in people), Counter[str]()),
-        "attempts": sum(job.attempt for job in jobs),
+        "attempts": sum(len(client.attempts(job.id)) for job in jobs),
         "lost": len(set(book.acknowledged.values()) - {job.id for job in jobs}),
         "duplicates": len(book.contradicted) + keys.total() - len(keys),
         "wedged": late,
@@ -388,7 +388,7 @@ def results(client: Client, jobs: Sequence[str]) -> Json:
     found = Counter[str](dict.fromkeys(("runs", "steps", "points_lost", "points_doubled", "files_damaged"), 0))
     for job in jobs:
         for trial in client.trials(job):
-            (losses,) = client.metrics(job, "loss", trial=trial.id, max_points=MAX_POINTS)
+            (losses,) = client.metrics(job, "loss", trial=trial.trial_id, max_points=MAX_POINTS)
             found["runs"] += 1
             found["steps"] += trial.bill.steps
             found["points_lost"] += len(set(range(trial.bill.steps)) - set(losses.steps))

@@ -168,8 +168,8 @@ class StagedConfig(RateRange):
     event_step_time: float = Field(
         1.5,
         gt=1,
-        description="an event: by its waits for the exchange a step takes so many times as long, or as short (budgets in "
-        "seconds, where a searched value decides what a step costs)",
+        description="an event: by its waits for the exchange a step takes so many times as long, or as short "
+        "(budgets in seconds, where a searched value decides what a step costs)",
     )
     event_gradient_scale: float = Field(
         4.0, gt=1, description="an event: within a commit the gradient's scale jumps by this factor, up or down"
