@@ -244,7 +244,7 @@ class Person(threading.Thread):
                 self.book.acknowledged[f"{job}-clone"] = made.id
                 self.expected[made.id] = frozenset({ends})
             case "edits":
-                self._verb(deed, lambda client: client.edit(job, notes="look at its density", priority="high"))
+                self._verb(deed, lambda client: client.edit(job, notes="look at its density", labels={"seen": "yes"}))
 
     def _verb(self, deed: str, act: Callable[[Client], object]) -> bool:
         """Ask for it and return whether it was done; where it came too late for the job's state, the answer is 409."""
