@@ -35,7 +35,7 @@ from faults import audit
 from faults.clients import KEY_LABEL, Book
 from faults.live import LiveService, NobodyToKill, Victim, adopt_orphans, insist, kill
 
-from api.client import ApiError, Client
+from api.client import ApiError, Client, DamagedDownload, Unreachable
 from service.control import processes
 from service.job.states import TERMINAL, JobState
 from service.wire.views import JobView
@@ -397,7 +397,7 @@ def results(client: Client, jobs: Sequence[str]) -> Json:
                 continue
             try:
                 client.save_weights(job, io.BytesIO(), arm=trial.arm, seed=trial.seed)
-            except Exception as error:
+            except (ApiError, Unreachable, DamagedDownload) as error:
                 print(f"{job}, {trial.arm}: {error}", file=sys.stderr)
                 found["files_damaged"] += 1
     return dict(found)
