@@ -69,13 +69,15 @@ REFUSED: dict[str, dict[str, Any]] = {
 class Script:
     """A user's training script. It accumulates gradients of two batches; each rank has data of its own."""
 
-    def __init__(self, rank: int, *, bare: bool = False, momentum: float = 0.0, **how: Any) -> None:
+    def __init__(
+        self, rank: int, *, bare: bool = False, momentum: float = 0.0, device: str = "cpu", **how: Any
+    ) -> None:
         torch.manual_seed(rank if bare else 0)  # rank 0's parameters are to be everybody's
-        layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+        layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
         self.model: nn.Module = layers if bare else DistributedDataParallel(layers, bucket_cap_mb=0.01)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=momentum)
         self.handle: Attached | None = attach(self.model, self.optimizer, **how) if how else None
-        self.inputs = torch.randn(40, 2, 8, 20, generator=torch.Generator().manual_seed(rank))
+        self.inputs = torch.randn(40, 2, 8, 20, generator=torch.Generator().manual_seed(rank)).to(device)
         self.losses: list[float] = []
 
     def train(self, steps: range) -> "Script":

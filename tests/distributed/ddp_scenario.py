@@ -38,9 +38,9 @@ REFUSED: dict[str, tuple[dict[str, Any], torch.dtype]] = {
 class Script:
     """A user's training script; DDP makes several buckets, and rebuilds them after the first step."""
 
-    def __init__(self, rank: int, kind: str | None) -> None:
+    def __init__(self, rank: int, kind: str | None, *, device: str = "cpu") -> None:
         dtype = torch.bfloat16 if kind in IN_BFLOAT16 else torch.float32
-        self.model = _model(dtype)
+        self.model = _model(dtype, device)
         self.scale = 1.0
         self.handle: CompressedGradients | None = None
         if kind is not None:
@@ -48,7 +48,7 @@ class Script:
             per_node = init_device_mesh("cpu", (2, 2)) if kind == "on nodes" else 1
             self.handle = compress_gradients(self.model, config, per_node=per_node, scale=lambda: self.scale, seed=5)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.inputs = torch.randn(40, 8, 20, generator=torch.Generator().manual_seed(rank)).to(dtype)
+        self.inputs = torch.randn(40, 8, 20, generator=torch.Generator().manual_seed(rank)).to(device, dtype)
 
     def train(self, steps: range) -> None:
         for step in steps:
@@ -70,10 +70,10 @@ class Script:
         return hashlib.sha256(b"".join(tensors)).hexdigest()
 
 
-def _model(dtype: torch.dtype) -> DistributedDataParallel:
+def _model(dtype: torch.dtype, device: str = "cpu") -> DistributedDataParallel:
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
-    return DistributedDataParallel(layers.to(dtype), bucket_cap_mb=0.01)
+    return DistributedDataParallel(layers.to(device, dtype), bucket_cap_mb=0.01)
 
 
 def ddp(rank: int, num_workers: int) -> dict[str, Any]:

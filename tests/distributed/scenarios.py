@@ -31,6 +31,7 @@ from exchange_kinds import (
     pairs,
 )
 from fsdp_scenario import fsdp
+from gpu_scenarios import on_gpus, scripts_on_gpus
 from level_scenarios import batches, batches_in_pairs, batches_on_nodes, levels, levels_in_pairs
 from local_steps_scenarios import local_steps, local_steps_in_pairs
 from lost_ranks import dead_rank, silent_rank
@@ -251,6 +252,8 @@ SCENARIOS = {
         ddp,
         attached,
         fsdp,
+        on_gpus,
+        scripts_on_gpus,
         silent_rank,
         dead_rank,
     )

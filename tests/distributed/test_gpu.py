@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+from scenarios import Reports
 from torch.profiler import ProfilerActivity, profile
 
 from trainers.methods.exchange.adacomp.spec import AdaCompConfig
@@ -23,10 +24,12 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.group import ProcessGroup
 from trainers.training.replica import Replica
+from trainers.workload import WorkloadError
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the CUDA path was neither tested nor traced"
 )
+ON_TWO_RANKS = ["on_gpus", "scripts_on_gpus"]
 EXCHANGES: dict[str, tuple[ExchangeConfig, float | None]] = {
     "none": (NoneConfig(), None),
     "threshold": (ThresholdConfig(density=0.02), 0.02),
@@ -64,10 +67,41 @@ def test_two_ranks_on_gpus_train_as_two_on_the_cpu(exchange: str) -> None:
     assert again.losses == pytest.approx(first.losses, rel=1e-5)
 
 
+def test_every_method_trains_on_gpus_as_on_the_cpu(two_ranks: Reports) -> None:
+    for rank in two_ranks["on_gpus"]:
+        differing = {}
+        for method, seen in rank.items():
+            expected, first, again = seen["losses"]
+            is_alike = first == pytest.approx(expected, rel=1e-2) and again == pytest.approx(first, rel=1e-5)
+            if not is_alike or seen["sent"] != pytest.approx([seen["sent"][0]] * 3, rel=0.02):
+                differing[method] = seen
+        assert differing == {}
+
+
+def test_scripts_of_ones_own_train_on_gpus_as_on_the_cpu(two_ranks: Reports) -> None:
+    for rank in two_ranks["scripts_on_gpus"]:
+        assert {kind for kind, (cpu, gpu) in rank.items() if gpu != pytest.approx(cpu, rel=1e-2, abs=1e-3)} == set()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("kind", ["stdlib-lm", "mnist5k-cnn", "fashion-conv", "flights-embedding", "minilm-lora"])
+def test_workloads_train_on_a_gpu_as_on_the_cpu(kind: str, precision: str) -> None:
+    parts = {"workload": {"kind": kind}, "optimizer": {"kind": "adamw"}, "exchange": {"kind": "none"}}
+    config = ReplicaConfig.model_validate(parts | {"precision": precision})
+    try:
+        replicas = [Replica(config, 0, 1, device=device) for device in ("cpu", "cuda:0")]
+    except WorkloadError as error:
+        pytest.skip(str(error))
+
+    on_cpu, on_gpu = (replica.run(Segment(num_steps=5, learning_rate=1e-3)) for replica in replicas)
+
+    assert on_gpu.losses == pytest.approx(on_cpu.losses, rel=0.01 if precision == "float32" else 0.03)
+
+
 @pytest.mark.parametrize("kind", TRACED)
 def test_the_host_waits_for_the_gpu_once_a_step(kind: str) -> None:
     exchange, level = TRACED[kind]
-    config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=exchange)
+    config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(momentum=0.0), exchange=exchange)
     replica = Replica(config, 0, 1, device="cuda:0")
     replica.run(Segment(num_steps=3, learning_rate=0.05, level=level))  # what is compiled, allocated or counted once
 

@@ -65,7 +65,7 @@ def test_the_low_rank_passes_do_the_same_on_a_gpu(shape: tuple[int, int]):
 
     for device in (torch.device("cpu"), GPU):
         left, mean = torch.empty(shape, device=device), torch.empty(shape, device=device)
-        p, own_q = torch.empty(4, 500, device=device), q.to(device)
+        p, own_q = torch.empty(4, 500, device=device), q.clone().to(device)
         project(gradient.to(device), residual.to(device), left, own_q, p)
         orthogonalize_(p)
         torch.testing.assert_close(p @ p.T, torch.eye(4, device=device), rtol=0, atol=1e-5)

@@ -2,8 +2,11 @@
 
 import itertools
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +15,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
+from tests.patience import crowd
 from trainers.exchange.kernels import operators, scatter
 from trainers.exchange.kernels.entries import Entries, Selected, Velocity
 from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
@@ -387,6 +391,13 @@ def test_the_kernels_of_a_gpu_do_as_told(monkeypatch, seed: int):
             gpu.scatter_add(mean, sent, 1 / 3)
             scatter_add(expected_mean, used(sent, corrected), 1 / 3)
         assert bits(mean) == bits(expected_mean)
+
+
+@NO_TRITON
+def test_the_kernels_of_a_gpu_compile_for_one():
+    program = Path(__file__).with_name("compile_for_gpu.py")
+
+    subprocess.run([sys.executable, program], check=True, timeout=120 * crowd())
 
 
 @NO_GPU

@@ -7,6 +7,8 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from trainers.exchange.kernels.codes import (
+    add_levels,
+    added_by_torch,
     nearest_by_torch,
     pack,
     round_at_random,
@@ -97,6 +99,18 @@ def test_a_gpu_would_round_to_the_nearest_as_the_cpu_does(levels: int):
     assert torch.equal(codes, nearest_by_torch(values, steps.repeat_interleave(128)[:1000], levels))
     assert codes[3:6].tolist() == [levels + 2, levels + 2, levels - 2]
     assert codes.max() <= 2 * levels
+
+
+@pytest.mark.parametrize("zero", [1, 2.5, 127])
+def test_a_gpu_would_add_levels_as_the_cpu_does(zero: float):
+    codes = torch.arange(256, dtype=torch.uint8).repeat(4)[:1000]
+    steps, sums = normal(8), normal(1000)
+    by_torch = sums.clone()
+
+    add_levels(codes, steps, sums, group=128, zero=zero)
+    added_by_torch(codes, steps.repeat_interleave(128)[:1000], by_torch, zero)
+
+    assert torch.equal(by_torch, sums)
 
 
 @KINDS

@@ -62,9 +62,14 @@ def nearest_by_torch(values: Tensor, steps: Tensor, levels: int) -> Tensor:
 def add_levels(codes: Tensor, steps: Tensor, out: Tensor, *, group: int, zero: float) -> None:
     """Add (code - `zero`) * step to `out` `(d,)` in place; each run of `group` entries has one of `steps`."""
     if out.is_cuda:
-        out.add_((codes - zero) * steps.repeat_interleave(group)[: len(out)])
+        added_by_torch(codes, steps.repeat_interleave(group)[: len(out)], out, zero)
     else:
         _add_levels(codes.numpy(), steps.numpy(), group, np.float32(zero), out.numpy())
+
+
+def added_by_torch(codes: Tensor, steps: Tensor, out: Tensor, zero: float) -> None:
+    """Do what `add_levels` does, bit for bit, for one of `steps` `(d,)` per entry."""
+    out.add_((codes.float() - zero) * steps)  # of codes less a whole number there would be bytes, from 0 on
 
 
 def rounded_by_torch(values: Tensor, scales: Tensor, levels: int, seed: int) -> Tensor:

@@ -54,16 +54,16 @@ def _gather(
     block = tl.program_id(0)
     num_hits = tl.load(counts + block)
     first = tl.load(ends + block) - num_hits
-    if num_hits <= ASIDE:
+    if num_hits <= ASIDE:  # names of their own in each branch: in Triton a name has one shape
         order = tl.arange(0, ASIDE)
-        hits = order < num_hits
-        places = tl.load(aside_indices + block * ASIDE + order, mask=hits, other=0)
-        found = tl.load(aside_values + block * ASIDE + order, mask=hits, other=0.0)
-        sent = hits & (first + order < capacity)
-        tl.store(indices + first + order, places, mask=sent)
-        tl.store(values + first + order, found, mask=sent)
+        is_set_aside = order < num_hits
+        places_aside = tl.load(aside_indices + block * ASIDE + order, mask=is_set_aside, other=0)
+        set_aside = tl.load(aside_values + block * ASIDE + order, mask=is_set_aside, other=0.0)
+        fits = is_set_aside & (first + order < capacity)
+        tl.store(indices + first + order, places_aside, mask=fits)
+        tl.store(values + first + order, set_aside, mask=fits)
         if KEEPS:
-            tl.store(vector + places, found, mask=hits & (first + order >= capacity))
+            tl.store(vector + places_aside, set_aside, mask=is_set_aside & (first + order >= capacity))
     else:
         places = block * BLOCK + tl.arange(0, BLOCK)
         inside = places < d
