@@ -124,10 +124,8 @@ def num_placeable(shape: Shape, nodes: Sequence[Node]) -> int:
 
 def _on_node(shape: Shape, node: Node) -> int:
     size = shape.placed_together
-    most = math.floor(node.cpus / (size * shape.cpus) + _TOLERANCE)
-    if shape.gpus:
-        most = min(most, math.floor(node.gpus / (size * shape.gpus) + _TOLERANCE))
-    return size * most
+    by_gpus = node.gpus / (size * shape.gpus) if shape.gpus else math.inf
+    return size * math.floor(min(node.cpus / (size * shape.cpus), by_gpus) + _TOLERANCE)
 
 
 def conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:

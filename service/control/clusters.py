@@ -1,10 +1,10 @@
 """Find Ray: a cluster that somebody runs, or an embedded head that starts with the first job."""
 
 import logging
-import math
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Protocol
 
 from service.control import embedded
@@ -160,9 +160,9 @@ class EmbeddedCluster:
             self._head, self._ray = head, RayJobs(head.address, head.token_path.read_text().strip())
 
     def declared(self) -> tuple[Node, ...] | None:
-        """Return this machine as the settings describe it, with room for any GPUs while Ray has not counted them."""
+        """Return this machine as the settings describe it, and the GPUs it seems to have until Ray counts them."""
         num_gpus = self._settings.num_gpus
-        return (Node(cpus=self._settings.num_cpus, gpus=math.inf if num_gpus is None else num_gpus),)
+        return (Node(cpus=self._settings.num_cpus, gpus=found_gpus(Path("/dev")) if num_gpus is None else num_gpus),)
 
     def is_spent(self, idle_s: float) -> bool:
         """Return whether there is a head, idle for `embedded_idle_s`."""
@@ -189,3 +189,10 @@ class EmbeddedCluster:
 def cluster_of(settings: Settings) -> Cluster:
     """Return the cluster that `settings` name; raises Unavailable where they name a token that is not there."""
     return RemoteCluster(settings) if settings.ray_address else EmbeddedCluster(settings)
+
+
+def found_gpus(devices: Path) -> int:
+    """Return how many GPUs of NVIDIA or AMD have a device in the folder, Linux's `/dev`; Ray looks closer at them."""
+    if (devices / "kfd").exists():  # AMD's driver
+        return len(list(devices.glob("dri/renderD*")))
+    return len(list(devices.glob("nvidia[0-9]*"))) or int((devices / "dxg").exists())  # the last: under Windows

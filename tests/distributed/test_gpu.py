@@ -72,7 +72,8 @@ def test_every_method_trains_on_gpus_as_on_the_cpu(two_ranks: Reports) -> None:
         differing = {}
         for method, seen in rank.items():
             expected, first, again = seen["losses"]
-            is_alike = first == pytest.approx(expected, rel=1e-2) and again == pytest.approx(first, rel=1e-5)
+            rel = 0.1 if method == "exchange/dion" else 0.01  # which gives length 1 to directions of rounding errors
+            is_alike = first == pytest.approx(expected, rel=rel) and again == pytest.approx(first, rel=1e-5)
             if not is_alike or seen["sent"] != pytest.approx([seen["sent"][0]] * 3, rel=0.02):
                 differing[method] = seen
         assert differing == {}

@@ -1,13 +1,12 @@
 """The embedded Ray starts when it is needed, beside the reconciler's rounds, and is let go of when it is not."""
 
-import math
 from pathlib import Path
 
 import pytest
 
 from service.control import clusters, embedded
 from service.control.capacity import Node
-from service.control.clusters import EmbeddedCluster, RemoteCluster, cluster_of
+from service.control.clusters import EmbeddedCluster, RemoteCluster, cluster_of, found_gpus
 from service.control.database import lock
 from service.errors import Unavailable
 from service.settings import Settings
@@ -115,8 +114,27 @@ def test_a_close_stops_the_head_once(cluster, heads):
     assert heads.num_stopped == 1
 
 
-def test_cores_are_known_before_the_start_and_gpus_are_not(cluster):
-    assert cluster.declared() == (Node(cpus=3, gpus=math.inf),)
+def test_what_the_machine_has_is_known_before_the_start(cluster):
+    (node,) = cluster.declared()
+
+    assert node == Node(cpus=3, gpus=found_gpus(Path("/dev")))
+
+
+@pytest.mark.parametrize(
+    ("devices", "num_gpus"),
+    [
+        (["null", "nvidiactl", "nvidia-uvm", "dri/renderD128"], 0),  # a screen is no GPU to train on
+        (["nvidia0", "nvidia1", "nvidiactl"], 2),
+        (["kfd", "dri/renderD128", "dri/renderD129", "dri/card0"], 2),
+        (["dxg"], 1),
+    ],
+)
+def test_gpus_are_counted_by_their_devices(tmp_path, devices, num_gpus):
+    for device in devices:
+        (tmp_path / device).parent.mkdir(exist_ok=True)
+        (tmp_path / device).touch()
+
+    assert found_gpus(tmp_path) == num_gpus
 
 
 def test_a_remote_cluster_is_used_with_its_token_and_never_stopped(tmp_path, heads):

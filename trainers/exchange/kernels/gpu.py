@@ -30,10 +30,11 @@ def _split(
         vector += tl.load(residual + places, mask=inside, other=0.0)
     magnitudes = tl.abs(vector)
     hits = inside & (magnitudes >= tl.load(threshold))
-    num_hits = tl.sum(hits.to(tl.int32))
-    tl.store(counts + block, num_hits)
     is_odd = (magnitudes != magnitudes) | (magnitudes == float("inf"))
-    tl.store(counts + num_blocks + block, tl.sum(is_odd.to(tl.int32)))
+    both = tl.sum(hits.to(tl.int32) + (is_odd.to(tl.int32) << 16))  # a program's threads wait for each other in a sum
+    num_hits = both & 0xFFFF
+    tl.store(counts + block, num_hits)
+    tl.store(counts + num_blocks + block, both >> 16)
     taken = tl.where(num_hits <= ASIDE, hits, False)
     slots = block * ASIDE + tl.cumsum(hits.to(tl.int32), 0) - 1
     tl.store(aside_indices + slots, places, mask=taken)
@@ -106,9 +107,10 @@ def select(
         gradient, gradient if residual is None else residual, into, threshold, counts, *aside, d, num_blocks,
         HAS_RESIDUAL=residual is not None, **sizes,
     )  # fmt: skip
-    ends = counts.cumsum(1, dtype=torch.int32)
+    num_hits, num_odd = counts
+    ends = num_hits.cumsum(0, dtype=torch.int32)  # of one row: along many, each is added up by a few threads
     _gather[(num_blocks,)](into, threshold, counts, ends, *aside, *room, d, len(room.indices), **sizes)
-    return Selected(ends[0, -1], ends[1, -1] == 0)
+    return Selected(ends[-1], num_odd.max() == 0)
 
 
 def scatter_add(out: Tensor, entries: Entries, scale: float) -> None:
