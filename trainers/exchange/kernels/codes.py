@@ -69,7 +69,7 @@ def add_levels(codes: Tensor, steps: Tensor, out: Tensor, *, group: int, zero: f
 
 def added_by_torch(codes: Tensor, steps: Tensor, out: Tensor, zero: float) -> None:
     """Do what `add_levels` does, bit for bit, for one of `steps` `(d,)` per entry."""
-    out.add_((codes.float() - zero) * steps)  # of codes less a whole number there would be bytes, from 0 on
+    out.add_((codes.float() - zero) * steps)  # bytes less a whole number stay bytes, and wrap around
 
 
 def rounded_by_torch(values: Tensor, scales: Tensor, levels: int, seed: int) -> Tensor:
