@@ -29,13 +29,13 @@ ATTACHED: dict[str, dict[str, Any]] = {
 
 
 def on_gpus(rank: int, num_workers: int) -> dict[str, Any]:
-    """Every method of the catalogue, by part and kind; other optimizers than these are none by themselves."""
+    """Every method of the catalogue, by part and kind, but for optimizers that are none by themselves."""
     methods = [method for method in registry.METHODS if method.kind not in ("own", "auto")]
     return {f"{method.part}/{method.kind}": _trained(method, rank, num_workers) for method in methods}
 
 
 def scripts_on_gpus(rank: int, num_workers: int) -> dict[str, Any]:
-    """The last layer's weights after a script of the user's own, by what it uses."""
+    """Weights after a script of the user's own, on the CPU and on the GPU, by what it uses."""
     found = {}
     for kind in [kind for kind in ddp_scenario.KINDS if kind != "on nodes"]:
         scripts = [ddp_scenario.Script(rank, kind, device=device) for device in ("cpu", GPU)]
