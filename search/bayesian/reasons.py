@@ -208,7 +208,7 @@ def _step_words(signs: Signs) -> str:
     words = f"step {1e3 * step.seconds:.3g} ms against {1e3 * reference.seconds:.3g}"
     if step.waited is None or reference.waited is None:
         return words
-    return f"{words}, mean wait {1e3 * step.waited:.3g} against {1e3 * reference.waited:.3g}"
+    return f"{words}, wait {1e3 * step.waited:.3g} against {1e3 * reference.waited:.3g}"
 
 
 def _forecast_words(forecast: Forecast) -> str:

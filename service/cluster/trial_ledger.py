@@ -35,7 +35,7 @@ class Measured(BaseModel):
         self.losses = [*self.losses, *result.losses][-(self.limit or 0) :]
         self.step_seconds = [*self.step_seconds, *result.step_seconds][-(self.limit or 0) :]
         self.trace = self.trace.extended(
-            result.losses, result.step_seconds, result.gradient_scales, result.alignments, _waits(result)
+            result.losses, result.step_seconds, result.gradient_scales, result.alignments, result.waits
         )
         self.bytes_sent += bytes_per_worker(result.bytes_sent)
         self.threshold = result.threshold
@@ -304,9 +304,3 @@ def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
 def bytes_per_worker(bytes_sent: Sequence[Mapping[Purpose, int]]) -> int:
     """Return what the busiest rank sent, all purposes together."""
     return max((sum(rank.values()) for rank in bytes_sent), default=0)
-
-
-def _waits(result: SegmentResult) -> list[float]:
-    """Return the mean wait for the exchange, once for each step of the segment; nothing where nobody timed it."""
-    num_steps = len(result.losses)
-    return [] if result.times is None else [result.times.exposed / max(1, num_steps)] * num_steps

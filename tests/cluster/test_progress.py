@@ -59,15 +59,13 @@ def test_segments_with_the_same_values_are_one_schedule_entry() -> None:
     assert progress.schedule[0].density == (10 * 0.01 + 30 * 0.03) / 40
 
 
-def test_a_commits_course_has_the_mean_wait_of_each_segment() -> None:
-    times = StepTimes(compute=0.06, exposed=0.04, compress=0.01, wire=0.03)
+def test_a_commits_course_has_each_steps_wait_as_far_as_it_was_measured() -> None:
     measured = Measured()
-    for result in (_result(0, 10).model_copy(update={"times": times}), _result(10, 2), _result(12, 0)):
+    for result in (_result(0, 3).model_copy(update={"waits": (0.004, 0.5, 0.004)}), _result(3, 2)):
         measured.add(result)
-    measured.add(_result(12, 0).model_copy(update={"times": times, "diverged": True}))
 
-    assert measured.trace.waits[:10] == pytest.approx([0.004] * 10)
-    assert all(math.isnan(wait) for wait in measured.trace.waits[10:]) and measured.trace.num_steps == 12
+    assert measured.trace.waits[:3] == (0.004, 0.5, 0.004)
+    assert all(math.isnan(wait) for wait in measured.trace.waits[3:]) and measured.trace.num_steps == 5
 
 
 def test_ramps_stay_apart() -> None:

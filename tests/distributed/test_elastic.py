@@ -46,7 +46,7 @@ SEGMENTS = [
     Segment(num_steps=21, learning_rate=0.001, level=1 / 64),
 ]
 #: Of a result, what a clock does not decide.
-EXACT = SegmentResult.model_fields.keys() - {"step_seconds", "times"}
+EXACT = SegmentResult.model_fields.keys() - {"step_seconds", "waits", "times"}
 
 
 class Run:
@@ -94,6 +94,9 @@ def _anchors(group: Group, folder: Path) -> list[torch.Tensor]:
 
 def _results(group: Group) -> list[Any]:
     results = [group.run(segment) for segment in SEGMENTS]
+    for each in results:
+        assert each.times is not None and len(each.waits) == len(each.losses)
+        assert sum(each.waits) == pytest.approx(each.times.exposed)
     return [[getattr(each, name) for name in sorted(EXACT)] for each in results] + [group.evaluate()]
 
 

@@ -15,6 +15,7 @@ from tests.patience import PATIENCE_S
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
@@ -266,12 +267,17 @@ def test_a_steps_time_is_split_into_what_it_computed_and_what_it_waited_for(exch
     assert times.compute + times.exposed <= steps_s + 1e-6  # which is the slowest rank's, these are means
     assert traffic_s <= times.wire <= steps_s  # the pacer holds collectives back for as long as that
     assert times.exposed <= 1.05 * (times.wire + times.compress) + 0.05  # one waits for nothing else, but wakes up late
+    assert len(result.waits) == 4 and min(result.waits) > 0
+    assert sum(result.waits) == pytest.approx(times.exposed)
 
 
-def test_the_time_of_averages_is_waited_for():
-    sync = LocalSgdConfig(period=2)
+@pytest.mark.parametrize("sync", [LocalSgdConfig(period=2), CocodSgdConfig(period=2)])
+def test_the_time_of_averages_is_waited_for_by_all_steps_of_a_round_alike(sync):
     with ProcessGroup(config(SGD, DENSE, sync=sync, link=EmulateLink(mbps=20)), 2, device="cpu") as group:
-        result = group.run(Segment(num_steps=4, learning_rate=0.1))
+        result = group.run(Segment(num_steps=6, learning_rate=0.1))
 
+    average_s = 8 * result.bytes_sent[0]["parameters"] / 3 / 20e6
     assert result.times is not None
-    assert result.times.exposed >= result.times.wire > 0
+    assert sum(result.waits) == pytest.approx(result.times.exposed)
+    assert result.waits[2] == result.waits[3] > average_s / 4  # a step beside it hides less than a half
+    assert result.waits[4] == result.waits[5] > average_s / 4

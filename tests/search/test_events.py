@@ -65,7 +65,15 @@ def test_where_waits_are_known_steps_that_compute_longer_are_no_event(computing,
     signs = _read(seconds=computed + waits, waits=waits)
 
     assert _found(signs) == (("step_time",) if is_event else ())
-    assert f"mean wait {2 * waiting:.3g} against 2" in reasons.signs_in_words(signs, is_timed=True)
+    assert f"wait {2 * waiting:.3g} against 2" in reasons.signs_in_words(signs, is_timed=True)
+
+
+def test_one_stall_is_no_slow_link():
+    waits = np.full(STEPS, 0.002)
+    waits[-7] = 0.5
+    signs = _read(seconds=0.006 + waits, waits=waits)
+
+    assert _found(signs) == ()
 
 
 def test_a_trace_of_an_earlier_release_is_read_as_one_without_waits():

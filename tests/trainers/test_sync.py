@@ -21,7 +21,7 @@ from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.fragments import divide
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import Segment, SegmentResult, by_round
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
@@ -324,3 +324,13 @@ def test_the_trivial_policy_is_the_default_and_leaves_checkpoints_as_they_were(m
     assert isinstance(ReplicaConfig.model_fields["sync"].default, EveryStepConfig)
     assert state.shared.keys() == {"parameters", "optimizer", "steps"}
     assert state.own.keys() == {"buffers", "exchange", "random"}
+
+
+@given(steps=st.lists(st.tuples(st.floats(0, 1), st.booleans())))
+def test_rounds_share_their_waits_out_and_lose_none(steps):
+    waits, closes = [wait for wait, _ in steps], [is_last for _, is_last in steps]
+    parts = by_round(waits, closes)
+
+    assert len(parts) == len(waits) and sum(parts) == pytest.approx(sum(waits))
+    assert all(now == after or is_last for now, after, is_last in zip(parts, parts[1:], closes, strict=False))
+    assert by_round(waits, [True] * len(waits)) == pytest.approx(waits)

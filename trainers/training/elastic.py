@@ -35,6 +35,8 @@ GRACE_MADS = 10
 AS_FAST, LEAST_PACE = 0.8, 0.05
 #: Weight of a round in a rank's speed.
 SPEED_WEIGHT = 0.5
+#: Of a segment's result: one entry for each step.
+SERIES = ("losses", "step_seconds", "waits", "gradient_scales", "alignments")
 #: Calls that need all ranks: whoever is away is waited for.
 OF_ALL = ("save", "load", "reset")
 
@@ -264,13 +266,13 @@ class ElasticGroup(Group):
 def _met(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
     """Return the steps `taken` with the meeting after the last one, which that step's result is part of."""
     last = len(taken.losses) - 1
-    series = ("losses", "step_seconds", "gradient_scales", "alignments")
     kept = (
-        {name: getattr(taken, name)[:last] for name in series}
+        {name: getattr(taken, name)[:last] for name in SERIES}
         if met.diverged
         else {
             "losses": (*taken.losses[:last], met.losses[0]),
             "step_seconds": (*taken.step_seconds[:last], taken.step_seconds[last] + met.step_seconds[0]),
+            "waits": tuple(wait + sum(met.waits) / len(taken.waits) for wait in taken.waits),  # `by_round`
         }
     )
     said = {name: getattr(met, name) for name in ("density", "threshold", "diverged")}
@@ -279,8 +281,7 @@ def _met(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
 
 def _in_a_row(rounds: Sequence[SegmentResult]) -> SegmentResult:
     """Return the results of rounds that followed each other as that of one segment."""
-    series = ("losses", "step_seconds", "gradient_scales", "alignments")
-    joined = {name: tuple(value for each in rounds for value in getattr(each, name)) for name in series}
+    joined = {name: tuple(value for each in rounds for value in getattr(each, name)) for name in SERIES}
     densities = [each.density for each in rounds if each.density is not None]
     return rounds[-1].model_copy(
         update=joined

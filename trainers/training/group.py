@@ -173,6 +173,7 @@ def merge(results: list[SegmentResult], *, leaves_out: bool = False) -> SegmentR
         update={
             "losses": losses[:num_finite],
             "step_seconds": seconds[:num_finite],
+            "waits": _means([result.waits for result in results])[:num_finite],
             "gradient_scales": _means([result.gradient_scales for result in results])[:num_finite],
             "alignments": _means([result.alignments for result in results])[:num_finite],
             "diverged": num_finite < len(losses) or any(result.diverged for result in results),

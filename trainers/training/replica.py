@@ -32,7 +32,7 @@ from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
-from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes
+from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes, by_round
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import group_conflict
@@ -92,7 +92,8 @@ class Replica:
         self._single = EveryStep(DenseExchange(self._buffer, Connection(1, pacing.Unpaced(), Ledger())))
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._upload: Future[list[Shard]] | None = None  # the last that was begun
-        self._met_s = 0.0  # of the wire's seconds, those inside averages
+        self._met_s = 0.0  # inside averages since the beginning, waits for those beside training among them
+        self._met_wire_s = 0.0  # of the wire's seconds, those inside averages
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
         self._random = RandomState(config.seed * 65_536 + rank, self.device)
@@ -276,13 +277,15 @@ class Replica:
         scales: list[Tensor] = []
         alignments: list[Tensor] = []
         seconds: list[float] = []
+        waits: list[float] = []
+        closes: list[bool] = []
         diverged = False
         self._use(segment)
         if not begin:
             self._alignment.begin()
         with self._random.scope():
             for index in range(begin, segment.num_steps):
-                started = time.monotonic()
+                started, waited_s = time.monotonic(), self._waited_s()
                 if is_trained(index - begin, pace):
                     outcome, scale, alignment = self._train_step(segment, index, may_meet=not until_meeting)
                 else:
@@ -297,6 +300,8 @@ class Replica:
                 scales.append(scale)
                 alignments.append(alignment)
                 seconds.append(time.monotonic() - started)
+                waits.append(self._waited_s() - waited_s)
+                closes.append(not self._sync.steps_since_meeting)
                 if self._held is not None:
                     self._state.snapshot(BEFORE_MEETING)
                     break
@@ -305,6 +310,7 @@ class Replica:
             first_step=first_step,
             losses=tuple(outcome.loss for outcome in sent),
             step_seconds=tuple(seconds),
+            waits=by_round(waits, closes) if self._is_timed else (),
             gradient_scales=tuple(torch.stack(scales).tolist()) if scales else (),
             alignments=tuple(torch.stack(alignments).tolist()) if alignments else (),
             bytes_sent=(self._node_links.between.ledger.take(),),
@@ -345,11 +351,13 @@ class Replica:
         started, before = time.monotonic(), self._stopwatch()
         outcome = self._advanced(*self._held)
         took = time.monotonic() - started
+        times = None if outcome.diverged else self._times(before, took)
         return SegmentResult(
             first_step=self.step - 1,
             losses=() if outcome.diverged else (outcome.loss,),
             step_seconds=() if outcome.diverged else (took,),
-            times=None if outcome.diverged else self._times(before, took),
+            waits=() if times is None else (times.exposed,),
+            times=times,
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
             bytes_dense=0,
@@ -437,9 +445,10 @@ class Replica:
 
     def _advanced(self, outcome: Exchanged, update: Update) -> Exchanged:
         """Have the policy do what is due after the step; returns what is known then."""
-        wire_s = self._wire_s()
+        started, wire_s = time.monotonic(), self._wire_s()
         met = self._sync.advance(outcome, update)
-        self._met_s += self._wire_s() - wire_s
+        self._met_s += time.monotonic() - started
+        self._met_wire_s += self._wire_s() - wire_s
         if met.is_left_out:
             self._optimizer.forget_lost()
             model.forget_lost(self.model)
@@ -449,15 +458,23 @@ class Replica:
         """Return what this rank's collectives have taken since the beginning."""
         return self._node_links.between.ledger.wire_s + self._node_links.within.ledger.wire_s
 
+    def _waited_s(self) -> float:
+        """Return how long training has waited for the exchange, or been inside an average, since the beginning."""
+        return self._communication.exposed_s + self._met_s
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.device.type == "cpu"  # no clock of the host sees a GPU's work
+
     def _stopwatch(self) -> StepTimes:
         """Return the times since the beginning; `compute` is not among them."""
-        exchange, wire_s = self._communication, self._wire_s()
-        compress_s = exchange.busy_s - (wire_s - self._met_s)
-        return StepTimes(compute=0.0, exposed=exchange.exposed_s + self._met_s, compress=compress_s, wire=wire_s)
+        wire_s = self._wire_s()
+        compress_s = self._communication.busy_s - (wire_s - self._met_wire_s)
+        return StepTimes(compute=0.0, exposed=self._waited_s(), compress=compress_s, wire=wire_s)
 
     def _times(self, before: StepTimes, steps_s: float) -> StepTimes | None:
         """Return the times of steps that took `steps_s` together, since `before`; None where no host's clock can."""
-        if self.device.type != "cpu":
+        if not self._is_timed:
             return None
         took = {name: max(0.0, value - getattr(before, name)) for name, value in self._stopwatch()}
         return StepTimes(**took | {"compute": max(0.0, steps_s - took["exposed"])})

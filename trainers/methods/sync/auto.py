@@ -117,6 +117,10 @@ class AutoSync(PolicyBase):
     def steps_to_meeting(self) -> int:
         return self._local.steps_to_meeting if self._option.kind == LOCAL and self._local is not None else 0
 
+    @property
+    def steps_since_meeting(self) -> int:
+        return self._local.steps_since_meeting if self._option.kind == LOCAL and self._local is not None else 0
+
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         if self._local is None or self._option.level is None or self._option.kind != LOCAL:
             return outcome

@@ -54,6 +54,10 @@ class Local(PolicyBase, ABC):
     def steps_to_meeting(self) -> int:
         return self._left if self.agrees else 0
 
+    @property
+    def steps_since_meeting(self) -> int:
+        return self._since
+
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         is_due = self.will_meet(update)
         self._left = 0 if is_due else self._steps_left(update) - 1

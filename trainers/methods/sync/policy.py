@@ -45,6 +45,10 @@ class PolicyBase:
     def steps_to_meeting(self) -> int:
         return 0
 
+    @property
+    def steps_since_meeting(self) -> int:
+        return 0
+
     def settle(self) -> None:
         return
 
@@ -67,6 +71,10 @@ class SyncPolicy(Protocol):
     @property
     def steps_to_meeting(self) -> int:
         """Steps until the ranks' parameters are equal again; 0: they are, or nothing is known to make them so."""
+
+    @property
+    def steps_since_meeting(self) -> int:
+        """Steps since the ranks last met; 0: they just have, as after every step where they meet in each."""
 
     def use(self, option: str | None) -> None:
         """Train by this option of `exchange: {kind: auto}` from the next step on; None: the job has no options."""
