@@ -199,6 +199,7 @@ class SearchSpace(Value):
     periods: tuple[tuple[str, int], ...] = ()  # the same of each exchange that competes and has one
     dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link has no say
     menu: tuple[str, ...] = ()  # every exchange of several that may be used, whether or not it competes; dense first
+    teaching: tuple[tuple[str, float], ...] = ()  # by exchange: what a step is expected to teach, of a dense one's
     exchanges: tuple[OptionCost, ...] = ()  # all that may compete, where those that do follow the link
     link: Link | None = None  # as it was found before the first step; None: it is not measured
     step: StepCost | None = None  # what a step was found to cost before the first one; None: nobody measured it

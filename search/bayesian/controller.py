@@ -69,6 +69,7 @@ class Controller:
             incumbent=self._setup.opening,
             has_incumbent=not isinstance(config, WideConfig),
             is_paired=space.rewinds_data,
+            teaching=dict(space.teaching),
             prior=prior,
             link=space.link,
         )

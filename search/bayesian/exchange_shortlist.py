@@ -50,4 +50,4 @@ def _short_list(setup: SearchSetup, stage: Stage) -> tuple[tuple[str, ...], str]
     if link is None or not exchanges or "step_time" not in stage.events:
         return None
     costs = [each.model_copy(update={"cost": link.step_s(each.bytes) - each.spared}) for each in exchanges]
-    return short_list(costs, link.compute_s)
+    return short_list(costs)

@@ -82,6 +82,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         index=stage.index + 1,
         incumbent=begin.incumbent,
         is_paired=stage.is_paired,
+        teaching=stage.teaching,
         opened=ending.spent,
         search_before=search,
         level=ending.level if ending.level is not None else start,

@@ -1,10 +1,12 @@
 """Say why a stage uses its values: the sentences that the page, the CLI and the schedule file show."""
 
+import math
 from collections.abc import Iterator
 
 from search.bayesian.contest import LEAST_LEAD, best_rewards
 from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.rewards import fastest_option, scores
+from search.bayesian.stage import Score, SearchSetup, Stage
 from search.curves.events import Event, Signs
 from search.surrogate.posterior import Fit
 from search.types import Band, Forecast, Setting, Values
@@ -118,6 +120,7 @@ def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -
         yield _contest(setup, stage, chosen.optimizer or "")
         yield _left_out(setup)
     yield _without_average(setup, stage)
+    yield _lasting(stage.decisive, chosen)
     yield from steers(setup, stage)
     yield stage.note
     if setup.config.revisit != "stages" and stage.before and not stage.before.diverged:  # the note says what diverged
@@ -141,6 +144,19 @@ def _without_average(setup: SearchSetup, stage: Stage) -> str:
         return ""
     few = f"{len(short)} of {len(periods)} probes" if len(short) < len(periods) else "the probes"
     return f"{few} saw no average: the cap on the search has no room for {max(short) + 1} steps each"
+
+
+def _lasting(stage: Stage, chosen: Values) -> str:
+    """Return which exchange's probe got lower than that of the chosen one, where this is expected to pass it."""
+    best = max((score for score in scores(stage) if score.reward is not None), key=_reward, default=None)
+    fastest = fastest_option(stage)
+    if best is None or best.values.option != chosen.option or fastest in (None, chosen.option):
+        return ""
+    return f"{fastest} got lower in its probe, and is expected to teach less for its cost in the long run"
+
+
+def _reward(score: Score) -> float:
+    return -math.inf if score.reward is None else score.reward
 
 
 def _tail(stage: Stage, index: int) -> str:

@@ -34,6 +34,8 @@ STDS_PER_DECADE = 0.5
 SAME_SHARE = 1.25
 #: A step that costs at least this share of another's, or at most the inverse, is compared with the same step of it.
 SAME_COST = 0.9
+#: What an exchange's probe counts beside what the exchange is expected to teach.
+PROBED_PART = 0.5
 #: Fewer steps than this have no last half to speak of.
 FEWEST_STEPS = 4
 #: A probe of fewer steps is short.
@@ -65,6 +67,13 @@ def scores(stage: Stage) -> tuple[Score, ...]:
     return tuple(next(rungs[probe.candidate.rung]) for probe in stage.probes)
 
 
+def fastest_option(stage: Stage) -> str | None:
+    """Return the exchange whose probe got lowest at equal cost; None: none went well, or none compete."""
+    level = stage_level(stage)
+    sound = [each for each in stage.probes if not is_diverged(each.reading, level=level, initial=stage.initial)]
+    return _lowest(at_equal_cost(sound)).candidate.values.option if sound else None
+
+
 def any_sound(stage: Stage) -> bool:
     """Return whether a finished probe of `stage` did not diverge."""
     return any(score.reward is not None for score in scores(stage))
@@ -94,8 +103,63 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
     losses = [tail.loss for tail in tails.values()]
     is_positive = level > 0 and min(losses) > 0
     unit = None if is_positive else max(abs(level), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
-    return tuple(
+    found = [
         _score(probe.candidate.values, tails.get(probe.candidate.id), level=level, unit=unit) for probe in stage.probes
+    ]
+    return _tempered(stage, found, list(usable.values()), unit=unit)
+
+
+def _tempered(
+    stage: Stage, found: Sequence[Score], usable: Sequence[Probe], *, unit: float | None
+) -> tuple[Score, ...]:
+    """Return the scores, those of each exchange moved towards what it was expected to teach for what it costs.
+
+    A short probe tells who starts fast, not who is ahead in the end. So the two count by `PROBED_PART` and the rest.
+    Per step an exchange teaches a share of what a dense one does, and its probes show what a step costs: the quotient
+    says by what factor it is ahead in dense steps. The best probe shows by how much the reward rises with their
+    logarithm. The first probe's exchange keeps its rewards.
+    """
+    seen = dict[str, float]()
+    for score in found:
+        option = score.values.option or ""
+        if score.reward is not None and option in stage.teaching:
+            seen[option] = max(score.reward, seen.get(option, -math.inf))
+    costs = {option: _step_cost(usable, option) for option in seen}
+    if len(seen) < 2 or min(costs.values()) <= 0:
+        return tuple(found)
+    climb = _climb(_lowest(usable).reading, unit=unit)
+    ahead = {option: math.log(stage.teaching[option] / cost) for option, cost in costs.items()}
+    first = next(iter(seen))
+    shifts = {
+        option: (1 - PROBED_PART) * (climb * (ahead[option] - ahead[first]) - (seen[option] - seen[first]))
+        for option in seen
+    }
+    return tuple(
+        score
+        if score.reward is None
+        else score._replace(reward=score.reward + shifts.get(score.values.option or "", 0))
+        for score in found
+    )
+
+
+def _lowest(probes: Sequence[Probe]) -> Probe:
+    """Return the probe that got lowest, of those that were not cut if there is one."""
+    return min(probes, key=lambda probe: (probe.reading.is_cut, float(_tail_losses(probe.reading).mean())))
+
+
+def _climb(reading: Reading, *, unit: float | None) -> float:
+    """Return by how much the reward of a probe has risen with the logarithm of its steps, from a half to all."""
+    half, whole = (float(_tail_losses(each).mean()) for each in (reading.begun(reading.num_steps / 2), reading))
+    if half <= whole:
+        return 0.0
+    return (math.log(half / whole) if unit is None else (half - whole) / unit) / math.log(2)
+
+
+def _step_cost(probes: Sequence[Probe], option: str) -> float:
+    """Return what a step by this exchange cost, as a share of a probe's allowance."""
+    own = [probe for probe in probes if probe.candidate.values.option == option]
+    return statistics.median(
+        spending.num_allowances(probe.candidate.allowance, probe.reading) / probe.reading.num_steps for probe in own
     )
 
 

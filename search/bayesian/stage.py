@@ -1,7 +1,7 @@
 """The open stage: what was asked in it and what came back. The one mutable value that a controller holds."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -239,6 +239,7 @@ class Stage:
     incumbent: Values
     has_incumbent: bool = True  # False: the wide search, which compares with nothing
     is_paired: bool = True  # its probes of one batch size see the same batches, step by step
+    teaching: Mapping[str, float] = field(default_factory=dict)  # as `SearchSpace.teaching` says
     opened: Spent = field(default_factory=Spent)
     search_before: Spent = field(default_factory=Spent)
     search_coarse: Spent = field(default_factory=Spent)  # by the probes that tell decades apart

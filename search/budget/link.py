@@ -13,10 +13,8 @@ MIN_CONTRAST = 1.5
 SCATTER, STEADY = 0.2, 1.5
 #: The rule is coarse, and loss hardly depends on the level: nearer than this factor the current one stays.
 DEAD_BAND = 2.0
-#: Of several exchanges, one that costs more than this share of a denser one of its family gains nothing by that ...
+#: Of several exchanges, one that costs more than this share of a denser one of its family gains nothing by that.
 WORTH_IT = 0.95
-#: ... and one that costs so many times as much as the cheapest would have to teach as many times as much.
-MOST_TIMES = 10.0
 #: More of them than this are not probed.
 MOST_OPTIONS = 4
 #: The family of those that send every entry: none teaches more than they do, nor they more than each other.
@@ -38,6 +36,12 @@ class OptionCost(Value):
     cost: float  # in the budget's unit: seconds, bytes, or steps
     family: str = DENSE  # in which the denser teaches no less in a step
     spared: float = 0.0  # seconds a step computes less than one that exchanges gradients
+    teaches: float = 1.0  # what a step is expected to teach, as a share of what a dense one does
+
+    @property
+    def cost_of_dense(self) -> float:
+        """What it costs to learn as much as in a dense step, as expected."""
+        return self.cost / self.teaches
 
 
 class Link(Value):
@@ -85,11 +89,12 @@ def rule(compute_s: float, dense_transfer_s: float, bounds: tuple[float, float])
     return min(high, max(low, TRANSFER_SHARE * compute_s / dense_transfer_s))
 
 
-def short_list(costs: Sequence[OptionCost], compute: float) -> tuple[tuple[str, ...], str]:
+def short_list(costs: Sequence[OptionCost]) -> tuple[tuple[str, ...], str]:
     """Return the exchanges that are worth a probe, from dense to sparse, and the one to open with.
 
-    `compute` is what a step costs that sends nothing. Opened with is the densest that sends within a quarter of that,
-    else the cheapest. Listed with it are the nearest of each other family, then those next to it, at most 4 together.
+    Opened with is the one that costs least for what it is expected to teach. Listed with it are the best of each other
+    family, then the next best, at most 4 together. On a logarithmic scale tasks scatter about the expectation by less
+    than it lies below 1. So the opening teaches its square at least, and what costs more than that would is left out.
     """
     listed = list[OptionCost]()
     for each in sorted(costs, key=lambda each: -each.bytes):
@@ -97,11 +102,9 @@ def short_list(costs: Sequence[OptionCost], compute: float) -> tuple[tuple[str, 
             if each.family == DENSE:  # a probe is too short to tell what is rounded: the cheapest stands for all
                 listed = [other for other in listed if other.family != DENSE]
             listed.append(each)
-    cheapest = min(each.cost for each in listed)
-    listed = [each for each in listed if each.cost <= MOST_TIMES * cheapest]
-    fast = (place for place, each in enumerate(listed) if each.cost <= (1 + TRANSFER_SHARE) * compute)
-    opening = next(fast, [each.cost for each in listed].index(cheapest))
-    nearest = sorted(range(len(listed)), key=lambda place: abs(place - opening))  # of two as near, the denser first
-    of_family = {listed[place].family: place for place in reversed(nearest)}
-    chosen = sorted(nearest, key=lambda place: place != of_family[listed[place].family])[:MOST_OPTIONS]
-    return tuple(listed[place].option for place in sorted(chosen)), listed[opening].option
+    best_first = sorted(listed, key=lambda each: each.cost_of_dense)
+    opening = best_first[0]
+    of_family = {each.family: each for each in reversed(best_first)}
+    families_first = sorted(best_first, key=lambda each: each is not of_family[each.family])
+    chosen = [each for each in families_first if each.cost <= opening.cost / opening.teaches**2]
+    return tuple(each.option for each in listed if each in chosen[:MOST_OPTIONS]), opening.option

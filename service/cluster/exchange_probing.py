@@ -30,20 +30,20 @@ def opened(
     """Return `space` with the exchanges that compete in a fresh run, and the warm-ups of all of them on all lanes."""
     traffic = predicted(spec, groups[0])
     measuring = _Measuring(traffic, lambda option: warm_up(groups[0], _at(space.opening, option.name)))
-    priced = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
-    if priced is None:  # without a clock options cost their bytes, or where steps alone count, all the same
+    costs = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
+    if costs is None:  # without a clock options cost their bytes, or where steps alone count, all the same
         counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
         costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
-        priced = costs, 0.0
-    costs, compute = priced
-    options, opening = link_rule.short_list(costs, compute)
+    options, opening = link_rule.short_list(costs)
     if measuring.link is not None:
         space = space.model_copy(update={"exchanges": tuple(costs), "link": measuring.link})
     cold = [(name, group) for name in options for group in groups if group != groups[0] or name not in measuring.warmed]
     warm_ups = [warm_up(group, _at(space.opening, option)) for option, group in cold]
     axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
     menu = tuple(option.name for option in sorted(traffic, key=lambda option: -traffic[option].bytes))
-    space = space.model_copy(update={"axes": axes, "guess": _at(space.guess, opening), "menu": menu})
+    teaching = tuple((each.option, each.teaches) for each in costs)
+    told = {"axes": axes, "guess": _at(space.guess, opening), "menu": menu, "teaching": teaching}
+    space = space.model_copy(update=told)
     return space, [*measuring.warm_ups, *warm_ups]
 
 
@@ -68,7 +68,9 @@ def _at(values: Values, option: str) -> Values:
 
 def _cost(option: Option, traffic: MeanTraffic, cost: float, spared: float = 0.0) -> OptionCost:
     family = link_rule.DENSE if option.level is None else option.kind  # without a level nothing is left out
-    return OptionCost(option=option.name, bytes=traffic.bytes, cost=cost, family=family, spared=spared)
+    return OptionCost(
+        option=option.name, bytes=traffic.bytes, cost=cost, family=family, spared=spared, teaches=option.teaches
+    )
 
 
 class _Measuring:
@@ -90,8 +92,8 @@ class _Measuring:
     def warmed(self) -> set[str]:
         return {option.name for option in self._steps}
 
-    def in_seconds(self, link: LinkConfig) -> tuple[list[OptionCost], float] | None:
-        """Return what a step costs under each option, and without sending; None: the link does not show."""
+    def in_seconds(self, link: LinkConfig) -> list[OptionCost] | None:
+        """Return what a step costs under each option; None: the link does not show."""
         if isinstance(link, EmulateLink):
             seconds = {option: each.seconds(link) for option, each in self._traffic.items()}
             option = next(iter(self._sparse_first or self._traffic))  # whose steps send little, or nothing
@@ -114,7 +116,7 @@ class _Measuring:
             # local updates compute it once a period
             spared = exchanging * (1 - 1 / (option.level or 1)) if option.kind == LOCAL else 0.0
             costs.append(_cost(option, each, compute + seconds[option] - spared, spared))
-        return costs, compute
+        return costs
 
     def _measured(self) -> link_rule.Link | None:
         """Return the link, told by steps that send more and more until that is felt."""

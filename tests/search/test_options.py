@@ -17,7 +17,7 @@ from search.schedule import Schedule
 from search.schedule_file import Entry, ScheduleFile
 from search.space import Axis, Box, OptionAxis, SearchSpace, are_within, distance
 from search.types import Spent, Values
-from trainers.methods.exchange.auto.spec import DEFAULT, mean_traffic
+from trainers.methods.exchange.auto.spec import DEFAULT, Option, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.spec.link import EmulateLink
 
@@ -36,16 +36,17 @@ def _costs(mbps: float, compute_s: float, latency_ms: float = 0.0) -> list[Optio
         sent = mean_traffic(option, SHAPES, num_workers=4, like=NoneConfig())
         family = DENSE if option.level is None else option.kind
         cost = compute_s + sent.seconds(slow)
-        costs.append(OptionCost(option=option.name, bytes=sent.bytes, cost=cost, family=family))
+        told = {"option": option.name, "bytes": sent.bytes, "cost": cost, "family": family, "teaches": option.teaches}
+        costs.append(OptionCost(**told))
     return costs
 
 
 # -- the short list --------------------------------------------------------------------------------
 
 
-def test_the_slower_the_link_the_less_is_sent_by_what_a_run_opens_with():
-    sent = {each.option: each.bytes for each in _costs(100, 0.01)}
-    openings = [short_list(_costs(mbps, 0.01), 0.01)[1] for mbps in np.geomspace(0.1, 1e6, 40)]
+def test_the_slower_the_link_the_less_is_sent_for_what_is_learned_by_what_a_run_opens_with():
+    sent = {each.option: each.bytes / each.teaches for each in _costs(100, 0.01)}
+    openings = [short_list(_costs(mbps, 0.01))[1] for mbps in np.geomspace(0.1, 1e6, 40)]
     opened = [sent[each] for each in openings]
 
     assert opened == sorted(opened)
@@ -54,12 +55,19 @@ def test_the_slower_the_link_the_less_is_sent_by_what_a_run_opens_with():
 
 
 @given(st.floats(0.1, 1e5), st.floats(0, 50), st.floats(1e-4, 1))
-def test_a_run_opens_with_what_sends_fast_or_else_costs_least(mbps: float, latency_ms: float, compute_s: float):
-    costs = _costs(mbps, compute_s, latency_ms)
-    opening = short_list(costs, compute_s)[1]
+def test_a_run_opens_with_what_costs_least_for_what_it_teaches(mbps: float, latency_ms: float, compute_s: float):
+    costs = {each.option: each.cost_of_dense for each in _costs(mbps, compute_s, latency_ms)}
 
-    cost = next(each.cost for each in costs if each.option == opening)
-    assert cost <= 1.25 * compute_s or cost <= min(each.cost for each in costs) / 0.95
+    assert costs[short_list(_costs(mbps, compute_s, latency_ms))[1]] <= min(costs.values()) / 0.95
+
+
+@pytest.mark.parametrize("kinds", [("threshold", "topk"), ("powersgd",), ("local_sgd",)])
+def test_what_sends_more_is_expected_to_teach_no_less_and_nothing_more_than_a_dense_step(kinds: tuple[str, ...]):
+    levels = {"powersgd": range(1, 65), "local_sgd": [1 / period for period in range(2, 1000)]}
+    for kind in kinds:
+        denser = levels.get(kind, np.geomspace(1e-5, 1, 50))
+        teaches = [Option(kind, 1 / level if kind == "local_sgd" else level).teaches for level in denser]
+        assert sorted(teaches) in (teaches, teaches[::-1]) and 0 < min(teaches) <= max(teaches) <= 1
 
 
 @given(st.floats(0.1, 1e5), st.floats(0, 50))
@@ -67,7 +75,7 @@ def test_of_dense_exchanges_one_is_probed_and_the_16_bits_only_where_they_save_a
     mbps: float, latency_ms: float
 ):
     costs = {each.option: each.cost for each in _costs(mbps, 0.01, latency_ms)}
-    options, _ = short_list(_costs(mbps, 0.01, latency_ms), 0.01)
+    options, _ = short_list(_costs(mbps, 0.01, latency_ms))
 
     assert not {"none", "fp16"} <= {*options}
     if "fp16" in options:
@@ -75,13 +83,13 @@ def test_of_dense_exchanges_one_is_probed_and_the_16_bits_only_where_they_save_a
 
 
 def test_what_gains_nothing_by_sending_less_is_not_probed():
-    assert short_list(_costs(1e6, 0.01), 0.01) == (("none",), "none")
+    assert short_list(_costs(1e6, 0.01)) == (("none",), "none")
 
 
 @pytest.mark.parametrize("mbps", np.geomspace(0.1, 1e5, 13).tolist())
 def test_a_compressed_average_is_probed_only_where_it_saves_a_twentieth_of_a_dense_one(mbps: float):
     costs = {each.option: each.cost for each in _costs(mbps, 0.01)}
-    options, _ = short_list(_costs(mbps, 0.01), 0.01)
+    options, _ = short_list(_costs(mbps, 0.01))
 
     if "local_sgd 16" in options:
         compressed = {"local_sgd 16 blockwise", "local_sgd 16 sparse_loco"} & {*options}
@@ -89,17 +97,18 @@ def test_a_compressed_average_is_probed_only_where_it_saves_a_twentieth_of_a_den
 
 
 def test_what_cannot_pay_for_itself_is_not_probed():
-    options, _ = short_list(_costs(1, 0.01), 0.01)
-    costs = {each.option: each.cost for each in _costs(1, 0.01)}
+    costs = {each.option: each for each in _costs(1, 0.01)}
+    options, opening = short_list([*costs.values()])
 
     assert "none" not in options
-    assert max(costs[each] for each in options) <= 10 * min(costs.values())
+    assert all(costs[each].cost <= costs[opening].cost / costs[opening].teaches ** 2 for each in options)
+    assert costs["fp16"].cost > costs[opening].cost / costs[opening].teaches ** 2 and "fp16" not in options
 
 
 @pytest.mark.parametrize("mbps", [0.1, 10, 100, 1000, 1e5])
 def test_a_short_list_is_short_from_dense_to_sparse_and_holds_its_opening(mbps: float):
     sent = {each.option: each.bytes for each in _costs(mbps, 0.01)}
-    options, opening = short_list(_costs(mbps, 0.01), 0.01)
+    options, opening = short_list(_costs(mbps, 0.01))
 
     assert opening in options and 1 <= len(options) <= 4
     assert [sent[each] for each in options] == sorted((sent[each] for each in options), reverse=True)
@@ -109,10 +118,10 @@ def test_a_short_list_is_short_from_dense_to_sparse_and_holds_its_opening(mbps: 
 def test_each_family_that_is_worth_a_probe_is_on_the_short_list(mbps: float, latency_ms: float, compute_s: float):
     costs = _costs(mbps, compute_s, latency_ms)
     family = {each.option: each.family for each in costs}
-    short, _ = short_list(costs, compute_s)
+    short, _ = short_list(costs)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(link, "MOST_OPTIONS", len(costs))
-        whole, _ = short_list(costs, compute_s)
+        whole, _ = short_list(costs)
 
     assert {*short} <= {*whole} and len(short) == min(4, len(whole))
     assert {family[each] for each in short} == {family[each] for each in whole}
@@ -121,7 +130,7 @@ def test_each_family_that_is_worth_a_probe_is_on_the_short_list(mbps: float, lat
 def test_a_budget_that_counts_nothing_of_what_is_sent_is_for_the_densest():
     costs = [each.model_copy(update={"cost": 1.0}) for each in _costs(100, 0.01)]
 
-    assert short_list(costs, 0.0) == (("none",), "none")
+    assert short_list(costs) == (("none",), "none")
 
 
 # -- the axis --------------------------------------------------------------------------------------

@@ -25,10 +25,20 @@ class Paper(NamedTuple):
 
 
 class Competing(NamedTuple):
-    """The options that a kind of exchange has in `exchange: {kind: auto}`."""
+    """The options that a kind of exchange has in `exchange: {kind: auto}`.
+
+    A step at the level `as_dense` is expected to teach as much as a dense one, and below it a share that falls with
+    this `power` of the level. `benchmarks/suite/option_probes.py` fits both.
+    """
 
     level: str | None = None  # the knob that tells options apart: density, rank; None: there is one option
     defaults: tuple[float | None, ...] = ()  # levels that compete unless a job says otherwise
+    as_dense: float = 1.0
+    power: float = 0.0
+
+    def teaches(self, level: float | None) -> float:
+        """Return what a step at `level` is expected to teach, as a share of what a dense one does."""
+        return 1.0 if level is None else float(min(1.0, (level / self.as_dense) ** self.power))
 
 
 @dataclass(frozen=True)

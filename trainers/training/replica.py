@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -54,6 +54,17 @@ log = logging.getLogger("wiretune.replica")
 def is_trained(index: int, pace: float) -> bool:
     """Return whether a rank that trains the share `pace` of its steps trains number `index`; the first one it does."""
     return index == 0 or math.floor(index * pace) > math.floor((index - 1) * pace)
+
+
+class Taken(NamedTuple):
+    """A step that a rank has taken, or left out at its own pace."""
+
+    outcome: Exchanged
+    scale: Tensor  # of the gradient
+    alignment: Tensor
+    seconds: float
+    waited: float  # of them, for the exchange
+    ends_round: bool  # the ranks have met after it
 
 
 class Replica:
@@ -273,12 +284,7 @@ class Replica:
         leaves out the others, whose results are those of the one before.
         """
         first_step, self._held, before = self.step, None, self._stopwatch()
-        sent: list[Exchanged] = []
-        scales: list[Tensor] = []
-        alignments: list[Tensor] = []
-        seconds: list[float] = []
-        waits: list[float] = []
-        closes: list[bool] = []
+        taken: list[Taken] = []
         diverged = False
         self._use(segment)
         if not begin:
@@ -294,29 +300,33 @@ class Replica:
                 diverged = outcome.diverged
                 if diverged:
                     break
-                if not sent:
+                if not taken:
                     self._check_buffers()
-                sent.append(outcome)
-                scales.append(scale)
-                alignments.append(alignment)
-                seconds.append(time.monotonic() - started)
-                waits.append(self._waited_s() - waited_s)
-                closes.append(not self._sync.steps_since_meeting)
+                seconds, waited = time.monotonic() - started, self._waited_s() - waited_s
+                taken.append(Taken(outcome, scale, alignment, seconds, waited, not self._sync.steps_since_meeting))
                 if self._held is not None:
                     self._state.snapshot(BEFORE_MEETING)
                     break
+        return self._result(segment, taken, before, first_step=first_step, diverged=diverged)
+
+    def _result(
+        self, segment: Segment, taken: Sequence[Taken], before: StepTimes, *, first_step: int, diverged: bool
+    ) -> SegmentResult:
+        """Return this rank's view of the steps `taken` since the times `before`."""
         dense_step = collectives.dense_step(self._buffer.num_elements, len(self.nodes))
+        seconds = tuple(step.seconds for step in taken)
+        waits = by_round([step.waited for step in taken], [step.ends_round for step in taken])
         return SegmentResult(
             first_step=first_step,
-            losses=tuple(outcome.loss for outcome in sent),
-            step_seconds=tuple(seconds),
-            waits=by_round(waits, closes) if self._is_timed else (),
-            gradient_scales=tuple(torch.stack(scales).tolist()) if scales else (),
-            alignments=tuple(torch.stack(alignments).tolist()) if alignments else (),
+            losses=tuple(step.outcome.loss for step in taken),
+            step_seconds=seconds,
+            waits=waits if self._is_timed else (),
+            gradient_scales=_numbers([step.scale for step in taken]),
+            alignments=_numbers([step.alignment for step in taken]),
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
-            bytes_dense=(len(sent) + diverged) * dense_step.bytes,
-            density=mean_density(sent),
+            bytes_dense=(len(taken) + diverged) * dense_step.bytes,
+            density=mean_density([step.outcome for step in taken]),
             threshold=self._exchange.threshold,
             times=self._times(before, sum(seconds)),
             saved_bytes=self._saved.num_bytes,
@@ -609,3 +619,8 @@ class Replica:
                 buffer.div_(len(self._present))  # before the sum, which could overflow
                 self._node_links.all_reduce_sum(buffer, {"state": buffer.nbytes})
         return buffers
+
+
+def _numbers(scalars: Sequence[Tensor]) -> tuple[float, ...]:
+    """Return the scalars on the host, which waits for a device once."""
+    return tuple(torch.stack([*scalars]).tolist()) if scalars else ()

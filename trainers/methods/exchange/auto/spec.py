@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator
 from trainers.methods import registry
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.spec.exchange import ExchangeBase
-from trainers.spec.method import Method
+from trainers.spec.method import Competing, Method
 from trainers.traffic.buckets import split
 from trainers.traffic.collectives import MeanTraffic
 
@@ -22,6 +22,12 @@ SHORTEST, LONGEST = 2, 100_000
 DENSELY, MEETINGS = "none", ("blockwise", "sparse_loco")
 #: Optimizers whose ranks may take for their state the mean of all ranks'. `lars` and `schedulefree_plus` keep norms.
 AVERAGED = ("sgd", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw")
+#: What local updates are expected to teach, by how they average.
+_TAUGHT = {
+    DENSELY: Competing(as_dense=0.6, power=-0.15),
+    "blockwise": Competing(as_dense=0.6, power=-0.15),
+    "sparse_loco": Competing(as_dense=0.007, power=-0.15),
+}
 _COMPETING = {each.kind: each.competing for each in registry.of("exchange") if each.competing is not None}
 #: The level of each kind by name; None: it has none. All keep what they do not send, and no momentum of it.
 LEVELS: dict[str, str | None] = {kind: competing.level for kind, competing in _COMPETING.items()} | {LOCAL: "period"}
@@ -39,6 +45,12 @@ class Option(NamedTuple):
     def name(self) -> str:
         level = "" if self.level is None else f" {self.level:g}"
         return f"{self.kind}{level}" + (f" {self.meeting}" if self.meeting != DENSELY else "")
+
+    @property
+    def teaches(self) -> float:
+        """What a step is expected to teach, as a share of what a dense one does."""
+        expected = _TAUGHT[self.meeting] if self.kind == LOCAL else _COMPETING[self.kind]
+        return expected.teaches(self.level)
 
     @classmethod
     def parse(cls, name: str) -> "Option":
