@@ -197,8 +197,7 @@ def figures(name: str) -> list[str]:
 def _auto_verdicts() -> list[list[str]]:
     """Return what became of the claim on each link where an option got there by itself, slow links first."""
     rows = read(HERE / "auto.jsonl")
-    races = [auto_table.each_race(rows, key) for key in dict.fromkeys(map(auto_table.race_of, rows))]
-    raced = [race for race in races if auto_table.best_option(race) is not None]
+    raced = [race for race in auto_table.all_races(rows) if auto_table.best_option(race) is not None]
     return [auto_table.verdict(race) for race in sorted(raced, key=lambda race: race[0]["mbps"] or math.inf)]
 
 

@@ -1,6 +1,5 @@
 """The order that a group of workers gets to train some steps, and its report."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -73,27 +72,13 @@ class StepTimes(Value):
         return StepTimes(**{name: value + getattr(other, name) for name, value in self})
 
 
-def by_round(waits: Sequence[float], closes: Sequence[bool]) -> tuple[float, ...]:
-    """Return for each step its part of what its round has waited; a round ends with the step that `closes` it.
-
-    Where ranks meet after some steps, the last of them has all the wait. Parts show what a step takes in the long run.
-    """
-    parts, begin = list[float](), 0
-    for end, is_last in enumerate(closes, start=1):
-        if is_last or end == len(closes):
-            num_steps = end - begin
-            parts += [sum(waits[begin:end]) / num_steps] * num_steps
-            begin = end
-    return tuple(parts)
-
-
 class SegmentResult(Value):
     """One entry per finished step in each series; it ends early, on all ranks at once, when it diverges."""
 
     first_step: int
     losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the step's update; of a rank alone its own
     step_seconds: tuple[float, ...]  # slowest rank
-    waits: tuple[float, ...] = ()  # seconds of `exposed`, as `by_round` shares them out; (): not measured
+    waits: tuple[float, ...] = ()  # seconds, as `RoundWait` tells them; nan: not known yet; (): not measured
     bytes_sent: tuple[dict[Purpose, int], ...]  # per rank, over the whole segment
     bytes_within: tuple[dict[Purpose, int], ...] = ()  # the same, sent to ranks of the same node: not in `bytes_sent`
     gradient_scales: tuple[

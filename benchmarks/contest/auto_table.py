@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from contest.race import Validation, crossing
 from contest.table import told as interval
 
 Json = dict[str, Any]
@@ -15,7 +16,7 @@ CLAIM = 1.05
 
 def print_all(rows: Sequence[Json]) -> None:
     """Print a table per link and loss, and then what became of the claim."""
-    races = [each_race(rows, key) for key in dict.fromkeys(map(race_of, rows))]
+    races = all_races(rows)
     for own in races:
         print_race(own)
     print("\n| link | best option | auto used | auto / best | as its option alone |\n| --- | --- | --- | --- | --- |")
@@ -23,13 +24,28 @@ def print_all(rows: Sequence[Json]) -> None:
         print(f"| {' | '.join(verdict(own))} |")
 
 
+def judged(race: Sequence[Json]) -> list[Json]:
+    """Return a race's runs at its loss, or at the lowest hundredth above it that `auto` has reached with every seed."""
+    lowest = [min(loss for *_, loss in row["validations"]) for row in race if row["arm"] == AUTO]
+    target = max([race[0]["target"], *(math.ceil(100 * each) / 100 for each in lowest)])
+    return [row if target == row["target"] else row | told_at(row, target) for row in race]
+
+
+def told_at(row: Json, target: float) -> Json:
+    """Return what the row says of its run at a loss above the one to which it went."""
+    looks = [Validation(step, seconds, own=loss, mean=loss) for step, seconds, loss in row["validations"]]
+    steps, seconds = crossing(looks, target) or (None, None)
+    return {"target": target, "steps": steps, "seconds": seconds}
+
+
 def race_of(row: Json) -> tuple[float | None, float, float]:
     """Return what the rows have in common that are compared: link, budget and loss."""
     return row["mbps"], row["budget_s"], row["target"]
 
 
-def each_race(rows: Sequence[Json], key: tuple[float | None, float, float]) -> list[Json]:
-    return [row for row in rows if race_of(row) == key]
+def all_races(rows: Sequence[Json]) -> list[list[Json]]:
+    """Return the runs of each race, as it is judged."""
+    return [judged([row for row in rows if race_of(row) == key]) for key in dict.fromkeys(map(race_of, rows))]
 
 
 def print_race(rows: Sequence[Json]) -> None:
@@ -94,7 +110,7 @@ def verdict(rows: Sequence[Json]) -> list[str]:
     holds = "holds" if worst <= CLAIM else "holds for the median" if median(quotients) <= CLAIM else "does not hold"
     choice = [each for option in set(used) for each in quotients_with(option, rows)]
     return [
-        link_name(race_of(rows[0])[0]),
+        f"{link_name(rows[0]['mbps'])}, to {rows[0]['target']:g}",
         f"{best} ({interval([elapsed(row) for row in rows if row['arm'] == best])} s)" if best else "none got there",
         ", ".join(used),
         f"{interval(quotients, digits=2)}: {holds}",

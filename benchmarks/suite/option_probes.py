@@ -1,45 +1,56 @@
-"""Do short probes choose the exchange that the whole run wants?
+"""Do short probes choose the exchange that the whole run wants, and what may be expected of it before any probe?
 
     make bench-suite      installs the data; PYTHONPATH=benchmarks for each by itself:
-    python benchmarks/suite/option_probes.py run    [--tasks ...] [--seeds 0] [--steps 800]
+    python benchmarks/suite/option_probes.py run    [--tasks ...] [--seeds 0] [--part 1.0] [--steps 800]
     python benchmarks/suite/option_probes.py table
 
-Two real processes exchange over gloo. They train every option from the same state, with the same batches and at the
-task's right guess of the rate. That gives losses by step. No clock is read: a step computes for 1, and sends its bytes
-on links where a dense exchange takes `TRANSFERS` as long. With all options' losses known, each way to choose is told by
-how far above the best option its run ends. A probe's loss is the mean of its last half, at equal cost, as `auto` judges
-finalists. A run's is that of its last tenth. A run that is chosen has as many steps as it can pay, where the cheapest
-option has them all. A line of `option_probes.jsonl` is an option of a task, with its date; what is in it is not run
-again.
+Two real processes exchange over gloo. They train every option from the same state, with the same batches, at a `part`
+of the task's right guess of the rate. That gives losses by step. `table` first says what a step of each option
+*teaches*: its run has the loss that dense training had after that share of the steps, mean over the second half of the
+run. It is what `auto` expects (`Competing` in `trainers/spec/method.py`).
+
+Then each way to choose is judged on links where a dense exchange takes `TRANSFERS` times as long as a step computes. No
+clock is read: a step computes for `WORK` and sends `SENT`, as shares of what a dense one does. A choice is *behind* by
+how much sooner the best option is where the chosen one ends, and by how far the loss ends above the best one's. What is
+expected of a task is the mean over tasks with other data. A line of `option_probes.jsonl` is an option of a task, with
+its date; what is in it is not run again.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.job.spec import JobSpec
 from suite.tasks import TASKS
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import Segment
 from trainers.training.group import ProcessGroup
 
 HERE = Path(__file__).parent
 ROWS = HERE / "option_probes.jsonl"
-OPTIONS = (
-    "none",
-    "local_sgd 16",
-    "powersgd 4",
-    "powersgd 1",
-    "threshold 0.01",
-    "local_sgd 16 blockwise",
-    "threshold 0.001",
-)
+#: What a step sends, as a share of dense gradients, and how long it computes beside a dense step.
+SENT = {
+    "none": 1.0,
+    "local_sgd 4": 0.25,
+    "local_sgd 16": 0.0625,
+    "powersgd 4": 0.06,
+    "powersgd 1": 0.02,
+    "threshold 0.01": 0.0125,
+    "local_sgd 16 blockwise": 0.008,
+    "local_sgd 16 sparse_loco": 0.0018,
+    "threshold 0.001": 0.0013,
+}
+WORK = {"powersgd 4": 1.25, "powersgd 1": 1.2, "threshold 0.01": 1.15, "threshold 0.001": 1.15}
 TASKS_HERE = (
     "digits-conv-norm",
     "mnist-conv",
@@ -64,151 +75,177 @@ TASKS_HERE = (
 )
 #: How many times as long as a step computes a dense exchange takes.
 TRANSFERS = (0.2, 1.0, 4.0, 12.0, 40.0)
-#: A probe's share of the budget.
-SHARES = (0.025, 0.05, 0.1, 0.2)
-#: Steps of which a row holds the mean loss, and the fewest of a probe.
-BLOCK, FEWEST = 4, 16
+#: A probe's share of the budget, and the fewest steps of one.
+SHARES, FEWEST = (0.025, 0.05, 0.1), 16
+#: What the probe counts beside what is expected.
+PARTS = {"probes alone": 1.0, "both alike": 0.5, "what is expected alone": 0.0}
+#: Steps of which a row holds the mean loss.
+BLOCK = 4
 Row = dict[str, Any]
+Losses = NDArray[np.float64]
 
 
-class Curve(NamedTuple):
-    """What an option was seen to do: mean losses of blocks of steps, and the bytes of a step as a share of `none`'s."""
+@dataclass(frozen=True)
+class Cell:
+    """A task, a seed and a rate: the losses of each option, means of blocks of steps."""
 
-    losses: np.ndarray
-    sent: float
+    task: str
+    losses: Mapping[str, Losses]
 
-    def cost(self, transfer: float) -> float:
-        """Return what a step costs where a dense exchange takes `transfer`; a step computes for 1."""
-        return 1 + transfer * self.sent
+    @cached_property
+    def teaches(self) -> dict[str, float]:
+        """The logarithm of what a step of each option teaches, as a share of what a dense one does."""
+        dense = self.losses["none"]
+        levels = np.array([_tail(dense, end, 0.2) for end in range(1, len(dense) + 1)])
+        ends = np.linspace(len(dense) // 2, len(dense), 5)
 
-    def tail(self, steps: float, share: float) -> float:
-        """Return the mean loss of the last `share` of so many steps."""
-        end = max(1, int(steps / BLOCK))
-        return float(self.losses[end - max(1, round(share * end)) : end].mean())
+        def share(option: str, end: float) -> float:
+            as_low = np.flatnonzero(levels <= _tail(self.losses[option], end, 0.2))
+            return math.log((as_low[0] + 1 if len(as_low) else len(dense)) / end)
+
+        shares = {option: float(np.mean([share(option, end) for end in ends])) for option in self.losses}
+        return shares | {"none": 0.0}
 
 
-Curves = Mapping[str, Curve]
-Choose = Callable[[Curves, float], str]
+def _tail(losses: Losses, end: float, share: float) -> float:
+    """Return the mean of the last `share` of the blocks before `end`."""
+    last = min(len(losses), max(1, int(end)))
+    return float(losses[last - max(1, round(share * last)) : last].mean())
 
 
-def measure(task: str, seed: int, steps: int) -> list[Row]:
-    """Train every option from the same state, and return a row of each."""
+# -- measuring ---------------------------------------------------------------------------------------------
+
+
+def measure(task: str, seed: int, part: float, steps: int) -> list[Row]:
+    """Train every option from the same state, and return a row of each that did not diverge."""
     known = TASKS[task]
+    rate = part * known.guess
     job = {
         "workload": {"factory": "suite.tasks:workload", "path": str(HERE.parent), "params": {"task": task}},
-        "optimizer": {
-            "kind": known.optimizer,
-            "learning_rate": known.guess,
-            "weight_decay": known.weight_decay,
-        },
-        "arms": [{"name": "run", "exchange": {"kind": "auto", "options": list(OPTIONS)}}],
+        "optimizer": {"kind": known.optimizer, "learning_rate": rate, "weight_decay": known.weight_decay},
+        "arms": [{"name": "run", "exchange": {"kind": "auto", "options": [*SENT]}}],
         "seeds": [seed],
         "budget": {"bytes": 10**12},
     }
-    config = next(JobSpec.model_validate(job).trials()).replica
-    with ProcessGroup(config, 2, device="cpu") as group:
+    found = []
+    with ProcessGroup(next(JobSpec.model_validate(job).trials()).replica, 2, device="cpu") as group:
         group.snapshot("start")
-        return [_row(task, option, seed, _trained(group, option, known.guess, steps)) for option in OPTIONS]
+        for option in SENT:
+            _, *level = option.split()
+            group.restore("start")
+            asked = Segment(
+                num_steps=steps, learning_rate=rate, level=float(level[0]) if level else None, option=option
+            )
+            result = group.run(asked)
+            if not result.diverged:
+                found.append(row(task, seed, part, option, result.losses))
+    return found
 
 
-def _trained(group: ProcessGroup, option: str, rate: float, steps: int) -> SegmentResult:
-    _, *level = option.split()
-    group.restore("start")
-    return group.run(
-        Segment(num_steps=steps, learning_rate=rate, level=float(level[0]) if level else None, option=option)
-    )
-
-
-def _row(task: str, option: str, seed: int, result: SegmentResult) -> Row:
-    num_blocks = len(result.losses) // BLOCK
-    blocks = np.array(result.losses[: num_blocks * BLOCK]).reshape(num_blocks, BLOCK).mean(axis=1)
-    return {
-        "task": task,
-        "option": option,
-        "seed": seed,
-        "steps": len(result.losses),
-        "bytes": max(sum(rank.values()) for rank in result.bytes_sent) / max(1, len(result.losses)),
-        "losses": [float(f"{loss:.4g}") for loss in blocks],
-        "date": datetime.now(UTC).date().isoformat(),
-    }
+def row(task: str, seed: int, part: float, option: str, losses: Sequence[float]) -> Row:
+    blocks = np.reshape(losses[: len(losses) // BLOCK * BLOCK], (-1, BLOCK)).mean(axis=1)
+    means = [float(f"{loss:.4g}") for loss in blocks]
+    date = datetime.now(UTC).date().isoformat()
+    return {"task": task, "seed": seed, "part": part, "option": option, "losses": means, "date": date}
 
 
 def rows() -> list[Row]:
     return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
 
 
-def run_all(tasks: Sequence[str], seeds: Sequence[int], steps: int) -> None:
+def run_all(tasks: Sequence[str], seeds: Sequence[int], part: float, steps: int) -> None:
     """Run what the file does not hold yet, and append each task's rows at once."""
-    done = {(row["task"], row["seed"]) for row in rows()}
+    done = {(each["task"], each["seed"], each["part"]) for each in rows()}
     for seed in seeds:
         for task in tasks:
-            if (task, seed) not in done:
-                found = measure(task, seed, steps)
+            if (task, seed, part) not in done:
+                found = measure(task, seed, part, steps)
                 with ROWS.open("a") as file:
-                    file.writelines(json.dumps(row) + "\n" for row in found)
-                print(f"{task}, seed {seed}: {[row['losses'][-1:] for row in found]}", flush=True)
+                    file.writelines(json.dumps(each) + "\n" for each in found)
+                print(f"{task}, seed {seed}: {[each['losses'][-1] for each in found]}", flush=True)
 
 
-# -- the table ---------------------------------------------------------------------------------------------
+# -- the tables --------------------------------------------------------------------------------------------
 
 
-def curves() -> list[Curves]:
-    """Return what is recorded, by task and seed; where an option diverged, it ends at the first loss of `none`."""
-    by_cell: dict[tuple[str, int], dict[str, Row]] = defaultdict(dict)
-    for row in rows():
-        by_cell[row["task"], row["seed"]][row["option"]] = row
-    return [_curves(cell) for cell in by_cell.values()]
+@cache
+def cells() -> tuple[Cell, ...]:
+    by_cell: dict[tuple[str, int, float], dict[str, Losses]] = defaultdict(dict)
+    for each in rows():
+        by_cell[each["task"], each["seed"], each["part"]][each["option"]] = np.array(each["losses"])
+    return tuple(Cell(task, losses) for (task, _, _), losses in by_cell.items() if "none" in losses)
 
 
-def _curves(cell: Mapping[str, Row]) -> Curves:
-    dense = cell["none"]
-    num_blocks = max(len(row["losses"]) for row in cell.values())
-    return {
-        option: Curve(
-            np.array(row["losses"] + dense["losses"][:1] * (num_blocks - len(row["losses"]))),
-            row["bytes"] / dense["bytes"],
-        )
-        for option, row in cell.items()
-    }
+@cache
+def taught(option: str, *, besides: str = "") -> float:
+    """Return the mean logarithm of what a step teaches, over tasks with other data than the task `besides`."""
+    family = TASKS[besides].family if besides else ""
+    return float(np.mean([each.teaches[option] for each in _with(option) if TASKS[each.task].family != family]))
 
 
-def by_probes(share: float) -> Choose:
-    """Choose by probes that may spend `share` of the budget each, compared at equal cost."""
+def _with(option: str) -> list[Cell]:
+    return [each for each in cells() if option in each.losses]
 
-    def choose(cell: Curves, transfer: float) -> str:
-        spent = min(max(FEWEST * each.cost(transfer), share * _budget(cell, transfer)) for each in cell.values())
-        return min(cell, key=lambda option: cell[option].tail(spent / cell[option].cost(transfer), 0.5))
+
+def cost(option: str, transfer: float) -> float:
+    """Return what a step costs; a dense one computes for 1 and sends for `transfer`."""
+    return WORK.get(option, 1.0) + transfer * SENT[option]
+
+
+Choose = Callable[[Cell, float], str]
+
+
+def by_probes(share: float, part: float) -> Choose:
+    """Choose by probes that may spend `share` of the budget each; they count `part`, what is expected the rest."""
+
+    def choose(cell: Cell, transfer: float) -> str:
+        costs = {option: cost(option, transfer) for option in cell.losses}
+        whole = BLOCK * len(cell.losses["none"]) * min(costs.values())
+        spent = min(max(FEWEST * each, share * whole) for each in costs.values())
+        ends = {option: max(1.0, spent / each / BLOCK) for option, each in costs.items()}
+        seen = {option: -math.log(_tail(cell.losses[option], end, 0.5)) for option, end in ends.items()}
+        best = max(seen, key=lambda option: seen[option])
+        climb = max(0.0, seen[best] + math.log(_tail(cell.losses[best], ends[best] / 2, 0.5))) / math.log(2)
+        expected = {option: taught(option, besides=cell.task) - math.log(each) for option, each in costs.items()}
+        if not part:
+            return max(expected, key=lambda option: expected[option])
+        return max(seen, key=lambda option: part * seen[option] + (1 - part) * climb * expected[option])
 
     return choose
 
 
-def _budget(cell: Curves, transfer: float) -> float:
-    num_steps = BLOCK * max(len(each.losses) for each in cell.values())
-    return num_steps * min(each.cost(transfer) for each in cell.values())
-
-
-def behind(cell: Curves, transfer: float, choose: Choose) -> float:
-    """Return how far the log loss of the run that is chosen ends above that of the best one."""
-    budget = _budget(cell, transfer)
-    ends = {option: np.log(each.tail(budget / each.cost(transfer), 0.1)) for option, each in cell.items()}
-    return float(ends[choose(cell, transfer)] - min(ends.values()))
+def behind(cell: Cell, transfer: float, choose: Choose) -> tuple[float, float]:
+    """Return by what the choice is behind the best one: the logarithms of the time, and of the loss in the end."""
+    costs = {option: cost(option, transfer) for option in cell.losses}
+    budget = len(cell.losses["none"]) * min(costs.values())
+    ahead = {option: cell.teaches[option] - math.log(each) for option, each in costs.items()}
+    ends = {option: math.log(_tail(cell.losses[option], budget / each, 0.1)) for option, each in costs.items()}
+    chosen = choose(cell, transfer)
+    return max(ahead.values()) - ahead[chosen], ends[chosen] - min(ends.values())
 
 
 def table() -> None:
-    """Print how far above the best each way to choose ends, by link."""
-    cells = curves()
-    ways: dict[str, Choose] = {f"probes of {100 * share:.3g} % each": by_probes(share) for share in SHARES}
-    ways["the cheapest"] = lambda cell, transfer: min(cell, key=lambda option: cell[option].cost(transfer))
-    ways |= {f"always `{option}`": lambda cell, transfer, option=option: option for option in OPTIONS}
-    print(f"| {len(cells)} tasks | mean | " + " | ".join(f"dense exchange {each:g}x" for each in TRANSFERS) + " |")
-    print("| --- | --- |" + " --- |" * len(TRANSFERS))
-    for name, choose in ways.items():
-        means = [np.mean([behind(cell, transfer, choose) for cell in cells]) for transfer in TRANSFERS]
-        print(f"| {name} | {_share(np.mean(means))} | " + " | ".join(map(_share, means)) + " |")
+    """Print what each option teaches, and how far behind each way to choose is."""
+    print("| option | runs | a step teaches, of a dense one | scatter of its logarithm |\n| --- | --- | --- | --- |")
+    for option in SENT:
+        found = [each.teaches[option] for each in _with(option)]
+        print(f"| `{option}` | {len(found)} | {math.exp(taught(option)):.2f} | {np.std(found):.2f} |")
+    print(f"\n| {len(cells())} runs | time | loss |\n| --- | --- | --- |")
+    for share in SHARES:
+        for name, part in PARTS.items():
+            _print_behind(f"{name}, of {100 * share:.3g} % of the budget each", by_probes(share, part))
+    for option in SENT:
+        _print_behind(f"always `{option}`", lambda cell, _, option=option: option)
 
 
-def _share(behind: float) -> str:
-    return f"+{100 * np.expm1(behind):.0f} %"
+def _print_behind(name: str, choose: Choose) -> None:
+    found = []
+    for cell in cells():
+        for transfer in TRANSFERS:
+            if choose(cell, transfer) in cell.losses:
+                found.append(behind(cell, transfer, choose))
+    time, loss = np.expm1(np.mean(found, axis=0))
+    print(f"| {name} | +{100 * time:.0f} % | +{100 * loss:.0f} % |")
 
 
 def main() -> None:
@@ -216,6 +253,7 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=TASKS_HERE)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0,))
+    parser.add_argument("--part", type=float, default=1.0, help="of the right guess of the rate")
     parser.add_argument("--steps", type=int, default=800)
     given = parser.parse_args()
     if given.what == "table":
@@ -225,7 +263,7 @@ def main() -> None:
         multiprocessing.get_context("forkserver").set_forkserver_preload(
             ["trainers.training.rank", "numba", "suite.tasks"]
         )
-        run_all(given.tasks, given.seeds, given.steps)
+        run_all(given.tasks, given.seeds, given.part, given.steps)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,22 @@ def test_where_nothing_got_there_no_option_is_best() -> None:
     assert auto_table.best_option([_row("none", 0, None), _row("auto", 0, 3.0)]) is None
 
 
+def test_a_race_is_judged_at_the_loss_that_auto_has_reached_with_every_seed() -> None:
+    fast = [[0, 0.0, 2.0], [50, 10.0, 0.4]]
+    slow = [[0, 0.0, 2.0], [50, 10.0, 1.0], [100, 30.0, 0.534]]
+    rows = [
+        _row("auto", 0, 9.0) | {"validations": fast},
+        _row("auto", 1, None) | {"validations": slow},
+        _row("none", 0, 9.0) | {"validations": fast},
+        _row("none", 1, None) | {"validations": [[0, 0.0, 1.54], [50, 10.0, 0.54]]},
+    ]
+    told = auto_table.judged(rows)
+
+    assert {row["target"] for row in told} == {0.54}
+    assert [row["seconds"] for row in told] == pytest.approx([9.125, 29.742489, 9.125, 10.0])
+    assert auto_table.judged([rows[0], rows[2]]) == [rows[0], rows[2]]
+
+
 def test_auto_is_said_to_use_what_most_steps_that_stayed_were_by() -> None:
     by_option = {"none": {"steps": 90, "steps_search": 90}, "fp16": {"steps": 50, "steps_search": 20}}
 

@@ -96,7 +96,7 @@ def _results(group: Group) -> list[Any]:
     results = [group.run(segment) for segment in SEGMENTS]
     for each in results:
         assert each.times is not None and len(each.waits) == len(each.losses)
-        assert sum(each.waits) == pytest.approx(each.times.exposed)
+    assert results[-1].waits[-1] > 0
     return [[getattr(each, name) for name in sorted(EXACT)] for each in results] + [group.evaluate()]
 
 

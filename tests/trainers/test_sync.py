@@ -21,13 +21,13 @@ from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.fragments import divide
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
-from trainers.segment import Segment, SegmentResult, by_round
+from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
 from trainers.training.group import merge
-from trainers.training.replica import Replica, is_trained
+from trainers.training.replica import Replica, RoundWait, is_trained
 from trainers.workload import WorkloadError
 
 SEGMENT = Segment(num_steps=6, learning_rate=0.1)
@@ -326,11 +326,24 @@ def test_the_trivial_policy_is_the_default_and_leaves_checkpoints_as_they_were(m
     assert state.own.keys() == {"buffers", "exchange", "random"}
 
 
-@given(steps=st.lists(st.tuples(st.floats(0, 1), st.booleans())))
-def test_rounds_share_their_waits_out_and_lose_none(steps):
-    waits, closes = [wait for wait, _ in steps], [is_last for _, is_last in steps]
-    parts = by_round(waits, closes)
+@given(rounds=st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=5), min_size=1))
+def test_a_step_waits_as_long_as_one_of_the_last_round_did(rounds):
+    wait, told = RoundWait(), []
+    for seconds in rounds:
+        for number, each in enumerate(seconds, start=1):
+            told.append(wait.count(each, ends_round=number == len(seconds)))
+    ends = [math.nan, *(sum(seconds) / len(seconds) for seconds in rounds)]
+    expected = [
+        ends[index + (number == len(seconds))]
+        for index, seconds in enumerate(rounds)
+        for number in range(1, len(seconds) + 1)
+    ]
 
-    assert len(parts) == len(waits) and sum(parts) == pytest.approx(sum(waits))
-    assert all(now == after or is_last for now, after, is_last in zip(parts, parts[1:], closes, strict=False))
-    assert by_round(waits, [True] * len(waits)) == pytest.approx(waits)
+    assert told == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_meeting_apart_from_its_last_step_belongs_to_the_round():
+    wait = RoundWait()
+    steps = [wait.count(each, ends_round=False) for each in (0.0, 0.2)]
+
+    assert all(map(math.isnan, steps)) and wait.count(0.4, num_steps=0, ends_round=True) == pytest.approx(0.3)

