@@ -1,12 +1,11 @@
 """Say why a stage uses its values: the sentences that the page, the CLI and the schedule file show."""
 
-import math
 from collections.abc import Iterator
 
 from search.bayesian.contest import LEAST_LEAD, best_rewards
 from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
 from search.bayesian.rewards import fastest_option, scores
-from search.bayesian.stage import Score, SearchSetup, Stage
+from search.bayesian.stage import SearchSetup, Stage
 from search.curves.events import Event, Signs
 from search.surrogate.posterior import Fit
 from search.types import Band, Forecast, Setting, Values
@@ -148,15 +147,11 @@ def _without_average(setup: SearchSetup, stage: Stage) -> str:
 
 def _lasting(stage: Stage, chosen: Values) -> str:
     """Return which exchange's probe got lower than that of the chosen one, where this is expected to pass it."""
-    best = max((score for score in scores(stage) if score.reward is not None), key=_reward, default=None)
+    rewards = [(score.reward, score.values.option or "") for score in scores(stage) if score.reward is not None]
     fastest = fastest_option(stage)
-    if best is None or best.values.option != chosen.option or fastest in (None, chosen.option):
+    if not rewards or max(rewards)[1] != chosen.option or fastest in (None, chosen.option):
         return ""
     return f"{fastest} got lower in its probe, and is expected to teach less for its cost in the long run"
-
-
-def _reward(score: Score) -> float:
-    return -math.inf if score.reward is None else score.reward
 
 
 def _tail(stage: Stage, index: int) -> str:

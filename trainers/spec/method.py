@@ -27,8 +27,8 @@ class Paper(NamedTuple):
 class Competing(NamedTuple):
     """The options that a kind of exchange has in `exchange: {kind: auto}`.
 
-    A step at the level `as_dense` is expected to teach as much as a dense one, and below it a share that falls with
-    this `power` of the level. `benchmarks/suite/option_probes.py` fits both.
+    A step at the level `as_dense` is expected to teach as much as a dense one, and a step that sends less a share of
+    that: the quotient of the levels to this `power`. `benchmarks/suite/option_probes.py` has what both are fitted to.
     """
 
     level: str | None = None  # the knob that tells options apart: density, rank; None: there is one option
