@@ -40,7 +40,7 @@ class OptionCost(Value):
 
     @property
     def cost_of_dense(self) -> float:
-        """What it costs to learn as much as in a dense step, as expected."""
+        """The cost of learning as much as in a dense step, as expected."""
         return self.cost / self.teaches
 
 

@@ -67,7 +67,7 @@ class Taken(NamedTuple):
 
 
 class RoundWait:
-    """How long a step waits for the exchange: as long as one of the last round did, on average.
+    """The wait of a step for the exchange: that of one of the last round, on average.
 
     A round ends where ranks meet, which may be after every step. The last of its steps has all of its wait.
     """

@@ -48,7 +48,7 @@ class Option(NamedTuple):
 
     @property
     def teaches(self) -> float:
-        """What a step is expected to teach, as a share of what a dense one does."""
+        """The share of what a dense step teaches that a step is expected to teach."""
         expected = _TAUGHT[self.meeting] if self.kind == LOCAL else _COMPETING[self.kind]
         return expected.teaches(self.level)
 
