@@ -20,6 +20,7 @@ from search.types import Spent, Values
 from trainers.methods.exchange.auto.spec import DEFAULT, Option, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.spec.link import EmulateLink
+from trainers.spec.method import Competing
 
 OPTIONS = ("none", "threshold 0.01", "powersgd 1")
 AXIS = OptionAxis(options=OPTIONS)
@@ -68,6 +69,10 @@ def test_what_sends_more_is_expected_to_teach_no_less_and_nothing_more_than_a_de
         denser = levels.get(kind, np.geomspace(1e-5, 1, 50))
         teaches = [Option(kind, 1 / level if kind == "local_sgd" else level).teaches for level in denser]
         assert sorted(teaches) in (teaches, teaches[::-1]) and 0 < min(teaches) <= max(teaches) <= 1
+
+
+def test_of_a_kind_that_says_nothing_a_step_is_expected_to_teach_a_half_unless_it_sends_all():
+    assert (Competing("density").teaches(0.01), Competing().teaches(None)) == (0.5, 1.0)
 
 
 @given(st.floats(0.1, 1e5), st.floats(0, 50))

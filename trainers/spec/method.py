@@ -34,11 +34,13 @@ class Competing(NamedTuple):
     level: str | None = None  # the knob that tells options apart: density, rank; None: there is one option
     defaults: tuple[float | None, ...] = ()  # levels that compete unless a job says otherwise
     as_dense: float = 1.0
-    power: float = 0.0
+    power: float | None = None  # nothing is known: what leaves something out is expected to teach a half
 
     def teaches(self, level: float | None) -> float:
         """Return what a step at `level` is expected to teach, as a share of what a dense one does."""
-        return 1.0 if level is None else float(min(1.0, (level / self.as_dense) ** self.power))
+        if level is None:
+            return 1.0
+        return 0.5 if self.power is None else float(min(1.0, (level / self.as_dense) ** self.power))
 
 
 @dataclass(frozen=True)
