@@ -76,7 +76,7 @@ def cells(own: Sequence[Json]) -> list[str]:
 
 
 def reached(own: Sequence[Json]) -> bool:
-    """Whether the loss was reached in most runs."""
+    """Return whether the loss was reached in most runs."""
     return middle(own) < math.inf
 
 

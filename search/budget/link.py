@@ -93,8 +93,9 @@ def short_list(costs: Sequence[OptionCost]) -> tuple[tuple[str, ...], str]:
     """Return the exchanges that are worth a probe, from dense to sparse, and the one to open with.
 
     Opened with is the one that costs least for what it is expected to teach. Listed with it are the best of each other
-    family, then the next best, at most 4 together. On a logarithmic scale tasks scatter about the expectation by less
-    than it lies below 1. So the opening teaches its square at least, and what costs more than that would is left out.
+    family, then the next best, at most 4 together. On a logarithmic scale tasks scatter about the expectation by
+    about as much as it lies below 1. So its square is a low guess, and what costs more than the opening would then is
+    left out.
     """
     listed = list[OptionCost]()
     for each in sorted(costs, key=lambda each: -each.bytes):
