@@ -31,8 +31,9 @@ class Trace(BaseModel):
 
     @field_validator("points", "rest", mode="before")
     @classmethod
-    def _have_waits(cls, points: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
-        return [(*point, math.nan) if len(point) == 3 else tuple(point) for point in points]  # of an earlier release
+    def _have_waits(cls, points: Sequence[Sequence[float | None]]) -> list[tuple[float | None, ...]]:
+        # an earlier release had none, or wrote null for those that nobody measured
+        return [(*point[:3], math.nan if point[3:] in ((), [], (None,), [None]) else point[3]) for point in points]
 
     @property
     def num_steps(self) -> int:

@@ -7,6 +7,7 @@ forecast always comes out; every step of a probe has the probe's rate, and all p
 that ends inside a search leaves the committed line.
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -285,7 +286,7 @@ class AutoLrs:
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
         parts = {"space": self._space, "budget": self._budget, "config": self._config, "round": self._round}
-        dumped = {name: part.model_dump(mode="json") for name, part in parts.items()}
+        dumped = {name: json.loads(part.model_dump_json()) for name, part in parts.items()}  # NaN is a string there
         return {"kind": self.kind, "seed": self._seed, **dumped}
 
     @classmethod

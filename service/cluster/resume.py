@@ -1,5 +1,6 @@
 """Everything a later attempt needs to resume a training run. JSON both ways, as each checkpoint's record has it."""
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,6 +56,11 @@ class Resume(BaseModel):
     open_commit: OpenCommit | None  # None: the stage is closed
     search: OpenSearch | None = None  # of the stage that opens; None: it has no probe yet
     insurance: dict[str, Any] | None = None  # the same of the line beside this one
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON that any reader takes: NaN and infinity, which JSON lacks, are strings."""
+        told: dict[str, Any] = json.loads(self.model_dump_json())
+        return told
 
     def among(self, spec: TrialSpec, group: Group) -> "Resume":
         """Return the same run for the workers of `group`, among which a step may cost something else."""

@@ -144,7 +144,7 @@ def _join_lanes(state: TrialState) -> None:
 
 def _insure(state: TrialState, resume: Resume) -> None:
     """Train the second line from `resume` on, on the next lane, beside this one."""
-    sink = InsuranceSink(state.recorder.sink, resume.model_dump(mode="json"))
+    sink = InsuranceSink(state.recorder.sink, resume.as_json())
     second = TrialState(
         insured(state.spec),
         [state.lanes.pop(1).group],
@@ -161,7 +161,7 @@ def _train_alone(state: TrialState, begun: Begun) -> Course:
     if begun.commit is None:
         state.evaluate_start()
     course = commit_stage(state, begun.commit or search_stage(state, begun.search))
-    state.progress.stop_clock(state.seconds())
+    state.progress.stop_clock(state.seconds(), num_held=state.recorder.num_held)
     return course
 
 
@@ -198,7 +198,8 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
     """Stop the clock, evaluate what is kept, export it: of two lines the better one."""
     ended = state.seconds()
     beside = [state.second.state] if state.second and state.second.wait() == "end" else []
-    state.progress.stop_clock(max([ended, *(line.progress.seconds for line in beside)]))
+    ended = max([ended, *(line.progress.seconds for line in beside)])
+    state.progress.stop_clock(ended, num_held=state.recorder.num_held)
     kept = min(map(_ending, (state, *beside)), key=lambda ending: state.judge.rank(ending.evaluation))
     line, evaluation, exported = kept.line, kept.evaluation, kept.exported
     weights = line.keeper.export()

@@ -13,6 +13,7 @@ from service.cluster.resume import Resume
 from service.job.parts import TrialSpec
 from service.wire.records import (
     AnyRecord,
+    Batch,
     Checkpointed,
     MetricPoints,
     ProbeDone,
@@ -101,6 +102,14 @@ def _end(sink: Memory) -> tuple[Any, ...]:
     return finished.outcome, finished.validation_loss, finished.schedule, spent
 
 
+def _reported(record: Checkpointed | StageClosed) -> dict[str, Any]:
+    """Return what the API gets to resume from: the record by way of its text."""
+    text = Batch(stream="driver", sequence=1, records=(record,)).model_dump_json()
+    [received] = Batch.model_validate_json(text).records
+    assert isinstance(received, Checkpointed | StageClosed)
+    return received.resume
+
+
 CUT_OFF = [
     *itertools.product(ARMS, BUDGETS),
     ("bo beside the own schedule", "bytes"),
@@ -116,7 +125,7 @@ def test_a_run_cut_off_at_any_checkpoint_ends_like_the_undisturbed_one(
     whole = train(spec)
     points = whole.of(Checkpointed, StageClosed)
 
-    ends = [_end(train(spec, resume=point.resume)) for point in points[:: max(1, len(points) // 6)]]
+    ends = [_end(train(spec, resume=_reported(point))) for point in points[:: max(1, len(points) // 6)]]
 
     assert len(ends) >= 2
     assert ends == [_end(whole)] * len(ends)
@@ -218,6 +227,19 @@ def test_a_checkpoint_stays_until_the_api_knows_a_later_one(train: Callable[...,
 
 def _folder(url: str) -> Path:
     return Path(url.removeprefix("file://"))
+
+
+def test_a_commit_whose_waits_nobody_measured_is_gone_on_with_also_where_null_was_written_for_them(
+    train: Callable[..., Memory],
+) -> None:
+    spec = _spec("bo with a cool-down", "steps", keep=100)
+    whole = train(spec)
+    within = [each.resume for each in whole.of(Checkpointed) if each.resume["open_commit"] is not None]
+    points = [json.dumps(each) for each in within if '"NaN"' in json.dumps(each)]
+
+    written = json.loads(points[len(points) // 2].replace('"NaN"', "null"))
+
+    assert _end(train(spec, resume=written)) == _end(whole)
 
 
 def test_a_record_of_an_earlier_release_is_gone_on_with(train: Callable[..., Memory], tmp_path: Path) -> None:
