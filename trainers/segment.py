@@ -92,6 +92,7 @@ class SegmentResult(Value):
         None  # of the steps; None: not measured, as on a GPU, whose work no clock of the host sees
     )
     saved_bytes: int = 0  # kept for backward in the first step, by the rank that kept most; parameters apart
+    steps_by_workers: dict[int, int] = Field(default_factory=dict)  # where ranks may be away; {}: all took all steps
     batch_samples: int | None = None  # of a rank's step, with all its micro-batches; None: a stream does not say
     steps_to_meeting: int = 0  # until ranks that have trained apart have equal parameters; 0: they have, or never will
     meets: bool = False  # ranks that have trained apart are to meet next: the last step's loss is each one's own

@@ -145,7 +145,7 @@ class _Search:
         """Report what a later attempt needs to go on with the search, of which `running` have not ended."""
         state = self._state
         with self._turn:  # the journal is read too
-            state.progress.stop_clock(state.seconds())
+            state.progress.stop_clock(state.seconds(), num_held=state.recorder.num_held)
             state.recorder.complete(state.progress, state.second)
             held = state.lanes[0].ends.held
             search = OpenSearch(seconds=self.seconds, probes=tuple(self.probes), running=tuple(running), held=held)

@@ -26,6 +26,7 @@ class Measured(BaseModel):
     trace: Trace = Field(default_factory=Trace, description="of all steps, whatever the limit")
     bytes_sent: int = 0
     density_sum: float | None = None
+    density_steps: int = Field(0, description="of which the density is known: those between two averages send nothing")
     threshold: float | None = None
     diverged: bool = False
 
@@ -42,11 +43,12 @@ class Measured(BaseModel):
         self.diverged = self.diverged or result.diverged
         if result.density is not None:
             self.density_sum = (self.density_sum or 0.0) + result.density * len(result.losses)
+            self.density_steps += len(result.losses)
 
     @property
     def density(self) -> float | None:
-        """Mean share of entries sent; None for a dense exchange."""
-        return None if self.density_sum is None else self.density_sum / max(1, self.num_steps)
+        """Mean share of entries in what was sent; None for a dense exchange."""
+        return None if self.density_sum is None else self.density_sum / max(1, self.density_steps or self.num_steps)
 
     def observation(self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False) -> Observation:
         """Return it as the strategy is told; None: the committed line. `spent` are the run's totals."""
@@ -151,7 +153,7 @@ class Progress(BaseModel):
         if result.times is not None:
             self._bill(steps_timed=self.bill.steps_timed + num_steps)
             self.charge_seconds(**{f"seconds_{name}": value for name, value in result.times})
-        self._bill_workers(num_workers or len(result.bytes_sent), num_steps)
+        self._bill_workers(result.steps_by_workers or {num_workers or len(result.bytes_sent): num_steps})
         took = sum(result.step_seconds)
         self._bill_option(option, steps=num_steps, steps_search=num_steps * is_probe, bytes_sent=sent, seconds=took)
 
@@ -166,13 +168,16 @@ class Progress(BaseModel):
             self._bill_option(option, steps_search=-len(result.losses))
 
     def charge_bytes(self, result: SegmentResult | Evaluation) -> None:
-        """Add what the busiest rank sent."""
+        """Add what the busiest rank sent, and what all of them did."""
+        before = self.bill.bytes_of_all
+        known = self.bytes * len(result.bytes_sent) if before is None else before
+        of_all = known + sum(sum(rank.values()) for rank in result.bytes_sent)
         self.bytes += bytes_per_worker(result.bytes_sent)
         purposes = dict(self.bill.bytes_by_purpose)
         for purpose, count in max(result.bytes_sent, key=lambda rank: sum(rank.values())).items():
             purposes[purpose] = purposes.get(purpose, 0) + count
         within = self.bill.bytes_within_nodes + bytes_per_worker(result.bytes_within)
-        self._bill(bytes_sent=self.bytes, bytes_by_purpose=purposes, bytes_within_nodes=within)
+        self._bill(bytes_sent=self.bytes, bytes_of_all=of_all, bytes_by_purpose=purposes, bytes_within_nodes=within)
 
     def charge_seconds(self, **seconds: float) -> None:
         """Add elapsed seconds to lines of the bill, e.g. `charge_seconds(seconds_search=0.4)`."""
@@ -182,7 +187,8 @@ class Progress(BaseModel):
         """Charge the bytes of the discarded steps before the clock; they are neither steps nor seconds."""
         self.charge(result.model_copy(update={"times": None}), is_probe=False)
         self.steps -= len(result.losses)
-        self._bill_workers(len(result.bytes_sent), -len(result.losses))
+        by_workers = result.steps_by_workers or {len(result.bytes_sent): len(result.losses)}
+        self._bill_workers({count: -steps for count, steps in by_workers.items()})
 
     def charge_recovery(self, before: Recovery, now: Recovery) -> None:
         """Add what the group has spent on lost workers between `before` and `now`; no budget counts it."""
@@ -244,17 +250,26 @@ class Progress(BaseModel):
         self.steps_to_meeting, self.evaluation_due = earlier.steps_to_meeting, earlier.evaluation_due
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 
-    def stop_clock(self, seconds: float) -> None:
-        """Write the training clock down."""
+    def stop_clock(self, seconds: float, *, num_held: int) -> None:
+        """Write the training clock down; the run has held so many workers since this was last done."""
+        self.bill = self.billed_at(seconds, num_held=num_held)
         self.seconds = seconds
-        self._bill(seconds_training=seconds, steps=self.step)
+
+    def billed_at(self, seconds: float, *, num_held: int) -> Bill:
+        """Return the bill as it is when the training clock shows `seconds`."""
+        before = self.bill.seconds_of_workers
+        known = self.seconds * num_held if before is None else before
+        held = known + (seconds - self.seconds) * num_held
+        return self.bill.model_copy(
+            update={"seconds_training": seconds, "seconds_of_workers": held, "steps": self.step}
+        )
 
     def _bill(self, **lines: Any) -> None:
         self.bill = self.bill.model_copy(update=lines)
 
-    def _bill_workers(self, num_workers: int, num_steps: int) -> None:
+    def _bill_workers(self, added: Mapping[int, int]) -> None:
         steps = Counter(self.bill.steps_by_workers)
-        steps[num_workers] += num_steps
+        steps.update(added)
         self._bill(steps_by_workers={count: total for count, total in steps.items() if total})
 
     def _bill_option(self, option: str | None, **added: float) -> None:
@@ -295,9 +310,9 @@ def _continues(last: ScheduleEntry, entry: ScheduleEntry) -> bool:
 
 def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
     num_steps = last.num_steps + entry.num_steps
-    density = None
-    if last.density is not None and entry.density is not None and num_steps:
-        density = (last.density * last.num_steps + entry.density * entry.num_steps) / num_steps
+    known = [each for each in (last, entry) if each.density is not None and each.num_steps]
+    weight = sum(each.num_steps for each in known)  # a part without an average has sent nothing
+    density = sum((each.density or 0.0) * each.num_steps for each in known) / weight if known else None
     return last.model_copy(update={"num_steps": num_steps, "density": density, "threshold": entry.threshold})
 
 

@@ -90,6 +90,7 @@ class Recorder:
     def __init__(self, trial_id: str, sink: Sink, groups: Sequence[Group], clock: TrainingClock) -> None:
         self.trial_id, self.sink = trial_id, sink
         self._groups, self._clock = groups, clock
+        self.num_held = sum(group.num_workers for group in groups)  # for the whole attempt, whoever trains
         self._billed = Recovery()  # what of the groups' recovery is on the bill
 
     def report(self, *records: AnyRecord) -> None:
@@ -112,8 +113,7 @@ class Recorder:
     def bill(self, progress: Progress, second: "SecondLine | None") -> Billed:
         """Return the record of the bill so far."""
         self.complete(progress, second)
-        now = {"seconds_training": self._clock.seconds(), "steps": progress.step}
-        return Billed(trial_id=self.trial_id, bill=progress.bill.model_copy(update=now))
+        return Billed(trial_id=self.trial_id, bill=progress.billed_at(self._clock.seconds(), num_held=self.num_held))
 
 
 class TrialState:
@@ -236,7 +236,7 @@ class TrialState:
         self.saved_s = self.seconds()
         self.save_took_s = self.saved_s - started
         self.progress.charge_seconds(seconds_checkpoint=self.saved_s - started)
-        self.progress.stop_clock(self.saved_s)
+        self.progress.stop_clock(self.saved_s, num_held=self.recorder.num_held)
         self.recorder.complete(self.progress, self.second)
         if commit is None:
             self.stage = StageStart(checkpoint=url, progress=self.progress)
@@ -299,7 +299,7 @@ class TrialState:
             open_commit=commit,
             search=search,
             insurance=self.second.resume() if self.second else None,
-        ).model_dump(mode="json")
+        ).as_json()
 
 
 class SecondLine:

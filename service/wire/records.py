@@ -150,6 +150,9 @@ class Bill(Record):
     """The bill of a trial. Bytes are those of one worker unless said otherwise."""
 
     bytes_sent: Count = Field(0, description="search included; between nodes where workers share one: their leader's")
+    bytes_of_all: Count | None = Field(
+        None, description="sent by all workers of all lanes, search included; null: an earlier release has not said"
+    )
     bytes_search: Count = 0
     bytes_by_purpose: dict[str, Count] = Field(default_factory=dict)
     bytes_within_nodes: Count = Field(0, description="to workers of the same node; not in `bytes_sent` or the budget")
@@ -157,6 +160,9 @@ class Bill(Record):
     saved_bytes: Count = Field(0, description="most that a worker kept for backward in a step, parameters apart")
     seconds_search: float = 0.0
     seconds_training: float = Field(0.0, description="the whole training clock, search included")
+    seconds_of_workers: float | None = Field(
+        None, description="of the training clock, by all workers held, of all lanes; null: as `bytes_of_all`"
+    )
     seconds_evaluation: float = 0.0
     seconds_checkpoint: float = 0.0
     steps_timed: Count = Field(0, description="whose time is split below, probes' included; 0: it was not measured")

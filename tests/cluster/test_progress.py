@@ -5,6 +5,7 @@ import math
 import pytest
 
 from service.cluster.trial_ledger import Measured, Progress
+from service.wire.records import Bill
 from trainers.segment import Segment, SegmentResult, StepTimes
 from trainers.training.group import Recovery
 
@@ -35,6 +36,47 @@ def test_the_bill_is_that_of_the_busiest_worker_and_knows_the_searchs_share() ->
     assert progress.bill.bytes_search == 100
     assert sum(progress.bill.bytes_by_purpose.values()) == 400
     assert (progress.steps, progress.bill.steps_search, progress.bill.bytes_dense) == (15, 5, 15_000)
+
+
+def test_what_all_workers_sent_and_how_long_they_were_held_is_billed_whoever_is_the_busiest() -> None:
+    progress = Progress()
+
+    progress.charge(_result(0, 5, sent=100), is_probe=True)  # one sends 100, one 90
+    progress.charge(_result(0, 10, sent=300), is_probe=False)
+    progress.stop_clock(3.0, num_held=2)
+    progress.stop_clock(5.0, num_held=4)
+
+    assert progress.bill.bytes_of_all == 100 + 90 + 300 + 290
+    assert progress.bill.seconds_of_workers == 3.0 * 2 + 2.0 * 4
+
+
+def test_a_bill_of_an_earlier_release_goes_on_as_if_all_workers_had_sent_alike() -> None:
+    progress = Progress(bytes=500, seconds=10.0, bill=Bill(bytes_sent=500, seconds_training=10.0))
+
+    progress.charge(_result(0, 5, sent=100), is_probe=False)
+    progress.stop_clock(11.0, num_held=2)
+
+    assert (progress.bill.bytes_of_all, progress.bill.seconds_of_workers) == (2 * 500 + 190, 22.0)
+
+
+def test_steps_are_billed_by_the_workers_that_took_them() -> None:
+    progress, some_away = Progress(), _result(0, 10).model_copy(update={"steps_by_workers": {1: 4, 2: 6}})
+
+    progress.charge_warm_up(some_away)
+    progress.charge(some_away, is_probe=False)
+    progress.charge(_result(10, 3), is_probe=False)
+
+    assert progress.bill.steps_by_workers == {1: 4, 2: 9}
+
+
+def test_a_density_is_that_of_what_was_sent() -> None:
+    progress, measured = Progress(), Measured()
+    for first, density in ((0, None), (10, 0.01), (20, None)):  # one average of the parameters in thirty steps
+        measured.add(_result(first, 10, density=density))
+        progress.schedule_segment(_segment(10, 0.1), _result(first, 10, density=density), "guess")
+
+    assert measured.density == 0.01
+    assert [entry.density for entry in progress.schedule] == [0.01]
 
 
 def test_bytes_within_nodes_are_billed_apart_and_count_in_no_budget() -> None:

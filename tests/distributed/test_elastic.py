@@ -120,7 +120,7 @@ def test_workers_go_on_without_a_killed_one_and_no_survivor_restarts_or_repeats_
     result = run.train(4)
 
     assert run.group.absent == [1] and run.group.recovery.absences == {1: 1}
-    assert (result.first_step, len(result.losses)) == (0, 4)
+    assert (result.first_step, len(result.losses), result.steps_by_workers) == (0, 4, {2: 4})
     assert result.bytes_sent[1] == {} and result.bytes_sent[0]["parameters"] > 0
     assert [run.workers.pids[rank] for rank in (0, 2)] == [before[0], before[2]]
 

@@ -223,5 +223,9 @@ def test_a_cost_counts_all_workers_in_every_way_that_they_were_used() -> None:
     both = report.cost(bill, Prices(worker_hour=0.5, gb=0.1, currency="EUR"), num_workers=4)
     hours = report.cost(bill, Prices(worker_hour=0.5, gb=None, currency=""), num_workers=4)
 
+    of_lanes = bill.model_copy(update={"bytes_of_all": 5 * 10**9, "seconds_of_workers": 6800.0})
+    known = report.cost(of_lanes, Prices(worker_hour=0.5, gb=0.1, currency="EUR"), num_workers=2, num_lanes=2)
+
     assert (both.worker_hours, both.gigabytes, both.money) == (2.0, 16.0, pytest.approx(2.6))
+    assert (known.worker_hours, known.gigabytes) == (2.0, 5.0 + 2 * 2.0)
     assert hours.money == 1.0

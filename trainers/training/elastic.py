@@ -202,7 +202,10 @@ class ElasticGroup(Group):
             )
             for field in ("bytes_sent", "bytes_within")
         }
-        return merge(list(results.values()), leaves_out=self._leaves_out).model_copy(update=fields)
+        merged = merge(list(results.values()), leaves_out=self._leaves_out)
+        some_are_away = len(results) < self.num_workers
+        fields["steps_by_workers"] = {len(results): len(merged.losses)} if some_are_away else {}
+        return merged.model_copy(update=fields)
 
     def _undo_meeting(self) -> None:
         """Bring all who are left to where they were before they met, which some of them may have done."""
@@ -291,8 +294,18 @@ def _in_a_row(rounds: Sequence[SegmentResult]) -> SegmentResult:
             "bytes_dense": sum(each.bytes_dense for each in rounds),
             "density": math.fsum(densities) / len(densities) if densities else None,  # as `mean_density` has it
             "saved_bytes": rounds[0].saved_bytes,
+            "steps_by_workers": _steps_by_workers(rounds),
         }
     )
+
+
+def _steps_by_workers(rounds: Sequence[SegmentResult]) -> dict[int, int]:
+    if not any(each.steps_by_workers for each in rounds):
+        return {}
+    steps = Counter[int]()
+    for each in rounds:
+        steps.update(each.steps_by_workers or {len(each.bytes_sent): len(each.losses)})
+    return dict(steps)
 
 
 def _sums(results: Sequence[SegmentResult]) -> dict[str, Any]:
