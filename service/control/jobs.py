@@ -152,7 +152,7 @@ def _made(before: float) -> ColumnElement[bool]:
 
 def _submitted(job: JobRow) -> JobSpec:
     """Return the job as it was first posted."""
-    spec = JobSpec.model_validate(job.spec)  # an earlier release may have written it with fewer fields
+    spec = JobSpec.stored(job.spec)  # an earlier release may have written it with fewer fields
     if job.first_budget is not None:
         spec = spec.model_copy(update={"budget": Budget.model_validate(job.first_budget)})
     if job.first_workers is not None:

@@ -87,7 +87,7 @@ def _no_job(job_id: str) -> NotFound:
 
 def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
     """Return the job as users see it; `spec` is what its row holds, where the caller has it."""
-    spec = spec or JobSpec.model_validate(job.spec)
+    spec = spec or JobSpec.stored(job.spec)
     return JobView.model_construct(  # of checked parts: to check them again takes longer than all the rest
         id=job.id,
         name=job.name,

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from service import log_lines, tracing
 from service.control import permissions
 from service.control.capacity import Node, Shape, conflicts
@@ -226,6 +228,8 @@ class Reconciler:
                 self._hinder(work, str(error))
             except NotFound as error:  # it ended and was deleted in the meantime
                 _log.info("%s", error)
+            except ValidationError as error:  # of another release; the other jobs go on
+                self._hinder(work, f"this release cannot read the job: {error}")
 
     def _side_by_side(self, act: Callable[[Each], None], all_of_them: Iterable[Each]) -> None:
         """Call `act` with each, some at once: what it waits for, Ray and the database's writes, many can share."""

@@ -102,7 +102,7 @@ def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
 
 def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tuple[ScheduleView, ...]:
     """Return the learned schedules of `trials`; of an unfinished one, what is decided."""
-    spec = JobSpec.model_validate(queries.require(session, job_id).spec)
+    spec = JobSpec.stored(queries.require(session, job_id).spec)
     drawn = queries.samples(queries.trials(session, job_id))
     optimizers = {(trial.arm, trial.seed): trial.replica.optimizer.kind for trial in spec.trials(drawn)}
     return tuple(queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed]) for trial in trials)

@@ -150,7 +150,7 @@ def _is_same(row: SteerRow, said: dict[str, object]) -> bool:
 
 def _all_specs(session: Session, job: JobRow) -> dict[tuple[str, int], TrialSpec]:
     drawn = queries.samples(queries.trials(session, job.id))
-    return {(each.arm, each.seed): each for each in JobSpec.model_validate(job.spec).trials(drawn)}
+    return {(each.arm, each.seed): each for each in JobSpec.stored(job.spec).trials(drawn)}
 
 
 def _specs(session: Session, job: JobRow, asked: SteerRequest) -> dict[str, TrialSpec]:

@@ -579,7 +579,7 @@ class Store:
             return AttemptBrief(
                 job_id=job_id,
                 number=number,
-                spec=JobSpec.model_validate(job.spec),
+                spec=JobSpec.stored(job.spec),
                 storage_url=Storage(settings.resolved_storage_url).attempt_url(job_id, number),
                 lease_s=settings.lease_s,
                 renew_s=settings.renew_s,

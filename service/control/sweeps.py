@@ -61,7 +61,7 @@ def pruned_trials(session: Session, job: JobRow) -> dict[str, Pruned]:
     """Return, by trial, where each sample ends that was behind at a rung."""
     if not job.spec.get("params"):
         return {}
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.stored(job.spec)
     trials = session.scalars(select(TrialRow).where(TrialRow.job_id == job.id)).all()
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     samples = {trial.id for trial in trials if trial.sample is not None}
@@ -84,7 +84,7 @@ def rungs(session: Session, job_id: str) -> Sequence[RungRow]:
 
 def seen(session: Session, job: JobRow, trials: Sequence[TrialView]) -> tuple[MarkPoint, ...]:
     """Return what the samples measured, for those that learn from it; nothing where none does."""
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.stored(job.spec)
     if not spec.params or spec.sweep_config.sampler != "bo":
         return ()
     values = {trial.trial_id: trial.sample.values for trial in trials if trial.sample is not None}

@@ -109,7 +109,7 @@ def _named(session: Session, job_id: str, kind: _Kind, project: str | None) -> P
 
 def _search(session: Session, job: JobRow, kind: _Kind) -> PastSearch:
     """Return the wide search of the job's first run of that kind that has one; raises `_Refusal`."""
-    searching = [trial for trial in JobSpec.model_validate(job.spec).trials() if isinstance(trial.controller, BoConfig)]
+    searching = [trial for trial in JobSpec.stored(job.spec).trials() if isinstance(trial.controller, BoConfig)]
     if not searching:
         raise _Refusal(f"job `{job.id}` has no arm that searched")
     alike = [(trial.arm, trial.seed) for trial in searching if _Kind.of(trial) == kind]

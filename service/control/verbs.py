@@ -94,7 +94,7 @@ def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> 
     if divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)]):
         message = "every trial diverged, and is over: clone the job with what its reason advises"
         raise InvalidJob([Problem(pointer="", message=message)])
-    code.use(session, JobSpec.model_validate(job.spec), project=job.project, now=now)
+    code.use(session, JobSpec.stored(job.spec), project=job.project, now=now)
     job.stops, job.waited_s = False, 0.0
     _queue(job, workers=workers, now=now, reason="tried again by the user")
 
@@ -106,7 +106,7 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     Every trial that ended well goes on from where its schedule began to depend on the budget's end, else from its end.
     """
     require(job, Verb.EXTEND)
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.stored(job.spec)
     larger = _larger(spec, caps, was_stopped=job.stops)
     code.use(session, spec, project=job.project, now=now)
     job.first_budget = job.first_budget or job.spec["budget"]

@@ -1,6 +1,9 @@
 """Jobs and attempts as whoever runs them sees them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 from service.control import attempts
 from service.control.capacity import Shape
@@ -17,13 +20,18 @@ class Work:
     project: str
     state: JobState
     reason: str
-    spec: JobSpec
+    stored: Mapping[str, Any]
     attempt: int
     submission_id: str | None  # None: no attempt yet
     not_before: float
     deadline: float | None
     lease_expires: float | None
     shape: Shape | None = None  # with the workers that the attempt was given; None: no attempt yet
+
+    @cached_property
+    def spec(self) -> JobSpec:
+        """The job itself; raises ValidationError if this release cannot read it."""
+        return JobSpec.stored(self.stored)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +51,7 @@ def work_of(job: JobRow, attempt: AttemptRow | None) -> Work:
         project=job.project,
         state=job.job_state,
         reason=job.reason,
-        spec=JobSpec.model_validate(job.spec),
+        stored=job.spec,
         attempt=job.attempt,
         submission_id=None if attempt is None else attempt.submission_id,
         not_before=job.not_before,

@@ -34,6 +34,8 @@ from trainers.spec.workloads import WorkloadConfig
 
 #: The validation context of what a user gives. Jobs of earlier releases are read as they are.
 GIVEN = {"given": True}
+#: ... and of one that comes from the database.
+STORED = {"stored": True}
 MAX_LABELS = 64
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 

@@ -5,7 +5,6 @@ import pytest
 from service.control.judgement import Action, judge, judge_alone
 from service.control.ray_jobs import RayStatus
 from service.control.work import Work
-from service.job.spec import JobSpec
 from service.job.states import ACTIVE, RULES, JobState
 
 NOW = 1000.0
@@ -21,7 +20,7 @@ def work(state, *, job_id="job-1", count=1, not_before=0.0, deadline=None, lease
         job_id=job_id,
         state=state,
         reason="",
-        spec=JobSpec.model_validate(body),
+        stored=body,
         attempt=1,
         submission_id="wiretune-job-1-a1",
         not_before=not_before,

@@ -3,7 +3,9 @@
 import sys
 
 import pytest
+from pydantic import ValidationError
 
+from service.control import jobs
 from service.control.capacity import Node
 from service.control.ray_jobs import RayStatus
 from service.control.reconciler import Reconciler
@@ -99,6 +101,37 @@ def running(store, tick):
 def start(store, job_id):
     started = TrialStarted(trial_id=store.trials(job_id)[0].trial_id, arm="tuned", seed=0, backend="gloo", device="cpu")
     store.ingest(job_id, 1, Batch(stream="driver", sequence=1, records=(started,)))
+
+
+def rewrite(store, job_id, **parts):
+    """Let the stored job have these parts, as a release with other rules may have left it."""
+
+    def write(session):
+        job = jobs.require(session, job_id)
+        job.spec = job.spec | parts
+
+    store._writer.write(write)
+
+
+def test_a_job_that_this_release_would_refuse_goes_on_and_can_be_cancelled(store, tick, running):
+    rewrite(store, running, sync={"kind": "local_sgd", "period": 8}, exchange={"kind": "auto"})
+    with pytest.raises(ValidationError, match="auto"):
+        JobSpec.model_validate(store.job(running).spec.model_dump(mode="json"))
+
+    tick(1)
+    assert store.job(running).state is JobState.RUNNING
+    assert store.cancel(running).state is JobState.CANCELLING
+
+
+def test_a_job_that_this_release_cannot_read_holds_up_no_other(store, node, tick, running):
+    rewrite(store, running, colour="red")
+    other = store.add_job(SPEC)[0].id
+
+    tick(1)
+    tick(1)
+
+    assert store.job(other).state is JobState.STARTING
+    assert any(other in driver for driver in node.drivers)
 
 
 @pytest.mark.parametrize("refusal", ["", "the node does not answer"])
