@@ -25,6 +25,8 @@ REFRESH_S = 600.0
 MAX_AGE_S = 3600.0
 #: A token with an unknown key has them fetched at most this often.
 MIN_AGE_S = 10.0
+#: A caller waits so long while another asks the issuer; then the keys that there are have to do.
+PATIENCE_S = 0.5
 _LEEWAY_S = 30
 _TIMEOUT_S = 5.0
 _PROJECT: TypeAdapter[str] = TypeAdapter(Name)
@@ -71,8 +73,11 @@ class Issuer:
         return jwt.decode(token, self._current(MIN_AGE_S), algorithms=ALGORITHMS).claims
 
     def _current(self, max_age_s: float) -> KeySet:
-        """Return the issuer's keys, fetched at most `max_age_s` ago if it answers."""
-        with self._lock:
+        """Return the issuer's keys, fetched at most `max_age_s` ago if it answers soon."""
+        has_keys = self._clock() - self._fetched_at < MAX_AGE_S
+        if not self._lock.acquire(timeout=PATIENCE_S if has_keys else -1):
+            return self._keys  # another caller still asks, and these keys will do
+        try:
             now = self._clock()
             if now - self._fetched_at < max_age_s:
                 return self._keys
@@ -85,6 +90,8 @@ class Issuer:
             if now - self._fetched_at < MAX_AGE_S:
                 return self._keys
             raise Unavailable(f"the keys of {self._settings.oidc_issuer} are not to be had: {self._failure}")
+        finally:
+            self._lock.release()
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
         settings = self._settings

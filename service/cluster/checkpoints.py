@@ -1,5 +1,6 @@
 """A run's checkpoints on storage: where they are, and which may go."""
 
+import logging
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,6 +12,7 @@ from service import tracing
 from trainers.filesystem import reaching
 from trainers.training.group import Group
 
+_log = logging.getLogger(__name__)
 #: Besides the last `keep` a run may hold the one being written, its stage's start, two that a larger budget needs, the
 #: best one, and the best one at its stage's start, for a stage that is rolled back.
 _NUM_BESIDES = 6
@@ -44,13 +46,12 @@ class Keeper:
     def save(self, step: int, *, needed: Iterable[str] = (), beside: bool = False) -> str:
         """Write a checkpoint and return its URL; with `beside` it is begun, and `is_saved` says when it is there.
 
-        First removes earlier ones beyond the last `keep`, but none that is still `needed`. Raises NoRoom when the
-        first shows that the storage cannot hold as many as there will be.
+        First removes earlier ones beyond the last `keep`, but none that is still `needed`. One that cannot be removed
+        is tried again at the next. Raises NoRoom when the first shows that the storage cannot hold as many as there
+        will be.
         """
-        still = {*self.saved[-self.keep :], *needed}
-        for url in self.saved:
-            if url not in still:
-                _remove(url)
+        last = {*self.saved[-self.keep :], *needed}
+        still = [each for each in self.saved if each in last or not _is_removed(each)]
         # Counted, since a rewound run comes to the same step again, with another state.
         url = f"{self.root}/{self._num_saves:06d}-step-{step}"
         try:
@@ -63,7 +64,7 @@ class Keeper:
             _discard(url)
             raise
         self._num_saves += 1
-        self.saved = [*(each for each in self.saved if each in still), url]
+        self.saved = [*still, url]
         if self._num_saves == 1:
             require_room(url, num_more=self.keep + _NUM_BESIDES - len(self.saved))
         return url
@@ -104,6 +105,15 @@ def _discard(url: str) -> None:
     """Remove half a checkpoint: it is of no use, and may be what fills the disk."""
     with suppress(OSError):  # the storage may be gone altogether
         _remove(url)
+
+
+def _is_removed(url: str) -> bool:
+    try:
+        _remove(url)
+    except OSError as error:
+        _log.warning("%s is not needed, and could not be removed: %s", url, error)
+        return False
+    return True
 
 
 def _remove(url: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import httpx2
+from pydantic import BaseModel, ValidationError
 
 from search.types import Steer
 from service.wire.records import (
@@ -38,6 +39,7 @@ MAX_WAITING = 20_000
 
 
 Answer = TypeVar("Answer")
+Told = TypeVar("Told", bound=BaseModel)
 
 
 class Stopped(Exception):
@@ -70,26 +72,29 @@ class Door:
 
     def brief(self) -> AttemptBrief:
         """Ask what to do. Raises `Stopped` if this attempt no longer owns the job, or the API stays silent."""
-        answer = _insist(lambda: self._answer("GET", "", None), for_s=BRIEF_S)
-        return AttemptBrief.model_validate_json(answer)
+        return _insist(lambda: self._answer(AttemptBrief, "GET", "", None), for_s=BRIEF_S)
 
     def post(self, batch: Batch) -> Acknowledgement:
-        return Acknowledgement.model_validate_json(self._answer("POST", "/records", batch.model_dump_json()))
+        return self._answer(Acknowledgement, "POST", "/records", batch.model_dump_json())
 
     def renew(self, *, timeout_s: float) -> Acknowledgement:
-        answer = self._answer("POST", "/lease", Lease().model_dump_json(), timeout_s=timeout_s)
-        return Acknowledgement.model_validate_json(answer)
+        return self._answer(Acknowledgement, "POST", "/lease", Lease().model_dump_json(), timeout_s=timeout_s)
 
     def close(self) -> None:
         self._http.close()
 
-    def _answer(self, method: str, path: str, body: str | None, *, timeout_s: float = TIMEOUT_S) -> bytes:
+    def _answer(
+        self, kind: type[Told], method: str, path: str, body: str | None, *, timeout_s: float = TIMEOUT_S
+    ) -> Told:
         headers = {"Content-Type": "application/json"} if body else None
         response = self._http.request(method, path, content=body, headers=headers, timeout=timeout_s)
         if _is_final(response):  # the attempt is over, or at fault: the API would say so again
             raise Stopped(Control.FENCED, f"the API refuses this attempt: {_detail(response)}")
         response.raise_for_status()
-        return response.content
+        try:
+            return kind.model_validate_json(response.content)
+        except ValidationError as error:  # a proxy's page, or another release: as good as no answer
+            raise httpx2.DecodingError(f"this is no answer of the API: {error}", request=response.request) from error
 
 
 def _is_final(response: httpx2.Response) -> bool:

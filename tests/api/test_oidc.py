@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,10 +16,12 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from api.http.app import create_app
 from api.http.oidc import MAX_AGE_S, MIN_AGE_S, REFRESH_S, Issuer
+from service.control.processes import wait_until
 from service.control.store import Store
 from service.errors import Unauthorized, Unavailable
 from service.settings import Settings
 from service.wire.access import NAME_PATTERN
+from tests.patience import PATIENCE_S
 
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
 EC = ECKey.generate_key("P-256", {"kid": "ec"})
@@ -35,6 +38,8 @@ class Server(ThreadingHTTPServer):
         self.keys: list[Any] = [RSA, EC]
         self.says = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
         self.asked = 0
+        self.goes_on = threading.Event()  # no answer before this is set
+        self.goes_on.set()
 
 
 class _Documents(BaseHTTPRequestHandler):
@@ -43,6 +48,7 @@ class _Documents(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         is_keys = self.path == "/keys"
         self.server.asked += is_keys
+        self.server.goes_on.wait(PATIENCE_S)
         content = {"keys": [key.as_dict(private=False) for key in self.server.keys]} if is_keys else self.server.says
         self.send_response(200)
         self.end_headers()
@@ -219,6 +225,23 @@ def test_a_new_key_of_the_issuer_is_fetched_and_a_flood_of_unknown_ones_is_not(
             issuer.principal(token(server, unknown))
 
     assert server.asked == 2
+
+
+def test_an_issuer_that_hangs_keeps_one_caller_waiting_and_no_other(
+    server: Server, issuer: Issuer, clock: Clock
+) -> None:
+    issuer.principal(token(server))
+    server.goes_on.clear()
+    clock.now += REFRESH_S
+    with ThreadPoolExecutor(2) as pool:
+        asking = pool.submit(issuer.principal, token(server))
+        try:
+            assert wait_until(lambda: issuer._asked_at == clock.now, timeout_s=PATIENCE_S)
+            assert pool.submit(issuer.principal, token(server)).result(PATIENCE_S).name == "oidc:anna"
+            assert not asking.done()
+        finally:
+            server.goes_on.set()
+        assert asking.result(PATIENCE_S).name == "oidc:anna"
 
 
 def test_the_keys_outlive_an_outage_of_the_issuer_for_an_hour(server: Server, issuer: Issuer, clock: Clock) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from service.cluster.checkpoints import Keeper, NoRoom
 
@@ -42,3 +43,23 @@ def test_a_storage_that_does_not_say_what_is_free_is_trusted(
     disk(0)
 
     assert Keeper(arithmetic_group(), "memory://run", keep=2).save(0) == "memory://run/000000-step-0"
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_ends_nothing_and_is_tried_again(
+    arithmetic_group: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper(arithmetic_group(), f"file://{tmp_path}", keep=1)
+    first, second = keeper.save(0), keeper.save(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFileSystem, "rm", _refuse)
+        third = keeper.save(2)
+    assert keeper.saved == [first, second, third]
+
+    fourth = keeper.save(3)
+
+    assert keeper.saved == [third, fourth]
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise PermissionError("the storage lets nothing go")

@@ -197,7 +197,11 @@ def test_a_fenced_writer_stops(api: Api, start: Callable[..., Reporter], body: s
     assert stopped.value.control is Control.FENCED
 
 
-@pytest.mark.parametrize("refusal", [(404, "text/html"), (401, "application/json"), (408, PROBLEM), (429, PROBLEM)])
+@pytest.mark.parametrize(
+    "refusal",
+    [(404, "text/html"), (401, "application/json"), (408, PROBLEM), (429, PROBLEM), (200, "text/html")],
+    ids=["not_found", "of_a_proxy", "too_slow", "too_many", "a_page_of_a_proxy"],
+)
 def test_a_refusal_that_passes_is_outlived(api: Api, start: Callable[..., Reporter], refusal: tuple[int, str]) -> None:
     api.refuse, api.refusal = 1, refusal
 
@@ -248,6 +252,13 @@ def test_the_lease_is_renewed_as_often_while_the_api_is_away_so_that_it_is_back_
     api.refuse = 20
 
     assert processes.wait_until(lambda: api.leases > 0, timeout_s=5 * crowd())  # records are sent every 5 s by then
+
+
+@pytest.mark.usefixtures("keeper")
+def test_the_lease_is_renewed_after_an_answer_that_is_not_the_api_s(api: Api) -> None:
+    api.refuse, api.refusal = 1, (200, "text/html")
+
+    assert processes.wait_until(lambda: api.leases > 0, timeout_s=PATIENCE_S)
 
 
 @pytest.mark.usefixtures("keeper")
