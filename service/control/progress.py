@@ -70,7 +70,7 @@ def _progress(
     shares = [spent(job.spec["budget"], trial) for trial in trials]
     return JobProgress.model_construct(
         share=sum(shares) / len(trials),
-        seconds_left=None if job.job_state in TERMINAL else _seconds_left(job.spec["budget"], trials, sum(shares)),
+        seconds_left=None if job.job_state in TERMINAL else _seconds_left(job.spec["budget"], trials, shares),
         num_trials=len(trials),
         num_finished=sum(trial.outcome is not None for trial in trials),
         arm=shown.arm,
@@ -84,8 +84,8 @@ def _progress(
 
 
 def spent(budget: Mapping[str, Any], trial: _Trial) -> float:
-    """Return the share of its budget that a trial has spent; a trial that is over needs no more of it."""
-    if trial.outcome is not None:
+    """Return the share of its budget that a trial has spent; one that completed needs no more of it."""
+    if trial.outcome == "completed":
         return 1.0
     if trial.backend is None:
         return 0.0
@@ -95,12 +95,13 @@ def spent(budget: Mapping[str, Any], trial: _Trial) -> float:
     return min(1.0, largest)
 
 
-def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial], share: float) -> float | None:
+def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial], shares: Sequence[float]) -> float | None:
     """Return the elapsed time that the trials need at their pace so far, as many side by side as train now."""
-    seconds = sum(trial.seconds for trial in trials)
+    seconds, share = sum(trial.seconds for trial in trials), sum(shares)
     whole = seconds / share if share else budget["seconds"]  # of one trial
+    left = sum(1 - each for trial, each in zip(trials, shares, strict=True) if trial.outcome is None)
     num_training = sum(map(_trains, trials))
-    return None if whole is None else whole * (len(trials) - share) / max(1, num_training)
+    return None if whole is None else whole * left / max(1, num_training)
 
 
 def _level_name(spec: Mapping[str, Any], arm: str) -> str:

@@ -114,7 +114,9 @@ class JobView(View):
 class JobProgress(View):
     """A job's progress, and the values that are in force."""
 
-    share: float = Field(description="of its trials' budgets that is spent, 0 to 1; a trial that is over has spent its")
+    share: float = Field(
+        description="of its trials' budgets that is spent, 0 to 1; a trial that completed has spent its"
+    )
     seconds_left: float | None = Field(
         description="until the budgets are spent, at the pace so far; null: not known, or the job is over"
     )

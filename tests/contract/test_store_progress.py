@@ -54,13 +54,24 @@ def test_the_cap_that_is_reached_first_tells_how_far_a_trial_is(store, make_spec
     assert told.seconds_left == pytest.approx(0.99 / 0.3 * (told.num_trials - 0.3))
 
 
-def test_a_trial_that_is_over_needs_no_more_of_its_budget(store, driver):
+def test_a_trial_that_completed_needs_no_more_of_its_budget(store, driver):
     driver.send(started(driver), finished(driver.trial_id))
 
     told = listed(store, driver.job_id)
 
     assert told.num_finished == 1
     assert told.share == pytest.approx(1 / told.num_trials)
+
+
+def test_a_trial_that_diverged_has_spent_what_it_spent_and_needs_no_more(store, make_spec, begin):
+    driver = begin(store.add_job(make_spec(budget={"steps": 1000}))[0].id)
+    driver.send(started(driver), finished(driver.trial_id, outcome="diverged"))  # after 30 steps
+
+    told = listed(store, driver.job_id)
+
+    assert (told.num_finished, told.num_trials) == (1, 1)
+    assert told.share == pytest.approx(0.03)
+    assert told.seconds_left == 0
 
 
 @pytest.mark.parametrize(("num", "chunk"), [(30, 1024), (700, 1024), (20 * 128 + 5, 128)])
