@@ -221,7 +221,7 @@ class WideConfig(StagedConfig):
         ge=0,
         le=16,
         description="longer probes of the first search about the rate that the coarse ones found; null: 3 where a "
-        "further value is searched, or where they have 40 steps each, 1 where exchanges compete, else none",
+        "further value is searched or all have 40 steps each, else 1 where exchanges compete, and none elsewhere",
     )
     wide_probes_per_axis: int = Field(3, ge=0, le=8, description="more of them for each further axis")
     wide_decades: PositiveFloat = Field(

@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 LEAST_EXTENSION = 1.5
 #: An end of the finalists' range that turns out best is extended once: they share what there is with one more.
 MAX_FINALIST_EXTENSIONS = 1
-#: Neighbouring finalists differ by this factor of the learning rate: where that alone is searched, and elsewhere.
+#: Neighbouring finalists differ by this factor of the learning rate: where no other value has a range, and elsewhere.
 RATE_STEP, JOINT_STEP = math.sqrt(10), 2.0
 #: From this share of the budget on, a learning rate no longer rises: a probe does not see slow divergence.
 LAST_RISE = 0.5
@@ -185,7 +185,7 @@ def finalist_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
 
 
 def _finalist_step(setup: SearchSetup) -> float:
-    return RATE_STEP if setup.is_of_rate_alone else JOINT_STEP
+    return JOINT_STEP if setup.space.ranges else RATE_STEP
 
 
 def _around_finalists(setup: SearchSetup, tried: list[Values]) -> Box:

@@ -136,7 +136,7 @@ class SearchSetup:
         """Those of them with the exchange and the optimizer that do best; each that competes with it has one more."""
         first = self.config.wide_probes
         if first is None:
-            is_wanted = self._finalists_pay if self.is_of_rate_alone else bool(self.space.ranges)
+            is_wanted = self._finalists_pay or bool(self.space.ranges)
             first = FINALISTS if is_wanted else min(1, len(self.space.options) + len(self.space.optimizers))
         of_axes = self.config.wide_probes_per_axis * len(self.space.further)
         return first + LEVEL_PROBES * bool(self.space.axis("level")) + of_axes
@@ -153,11 +153,15 @@ class SearchSetup:
 
     @property
     def _finalists_pay(self) -> bool:
-        """True where the cap leaves each finalist enough steps to tell the rate better than coarse probes do."""
-        if self.num_steps is None:
+        """True where the cap leaves each finalist enough steps to tell the rate better than coarse probes do.
+
+        Exchanges that compete have one more each, and may have one that extends the range of rates. Optimizers that
+        compete need the steps for themselves.
+        """
+        if self.num_steps is None or self.space.optimizers:
             return False
         left = self._wide_steps - self._coarse_rounds * self.config.coarse_probe_steps
-        return left >= FINALISTS * PAYING_STEPS
+        return left >= (FINALISTS + len(self.space.options)) * PAYING_STEPS
 
     @property
     def coarse_steps(self) -> int:

@@ -9,10 +9,11 @@ from hypothesis import given, strategies as st
 
 from search import strategies
 from search.bayesian.controller import Controller
+from search.bayesian.proposals import MAX_FINALIST_EXTENSIONS
 from search.bayesian.stage import is_barred
 from search.budget import link
 from search.budget.link import DENSE, OptionCost, short_list
-from search.config import BoConfig, Budget, ScheduleConfig, SobolConfig
+from search.config import PAYING_STEPS, BoConfig, Budget, ScheduleConfig, SobolConfig
 from search.schedule import Schedule
 from search.schedule_file import Entry, ScheduleFile
 from search.space import Axis, Box, OptionAxis, SearchSpace, are_within, distance
@@ -175,7 +176,15 @@ def test_options_are_several_and_distinct():
 # -- the search ------------------------------------------------------------------------------------
 
 
-def _run(simulated_run, mbps: float, *, config: object = None, seconds: float = 30.0, opening: str = "threshold 0.01"):
+def _run(
+    simulated_run,
+    mbps: float,
+    *,
+    config: object = None,
+    seconds: float = 30.0,
+    budget: Budget | None = None,
+    opening: str = "threshold 0.01",
+):
     """A simulated run whose exchanges teach and cost differently on a link; returns it with its controller."""
     num_bytes = {"none": 400_000, "threshold 0.01": 8_000, "powersgd 1": 4_000}
 
@@ -186,7 +195,7 @@ def _run(simulated_run, mbps: float, *, config: object = None, seconds: float = 
             self.excess = before + (self.excess - before) * TEACHES[values.option]
             return loss
 
-    budget = Budget(seconds=seconds)
+    budget = budget or Budget(seconds=seconds)
     space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1, option=opening), axes=(AXIS,))
     controller = Controller(space, config or BoConfig(max_search_fraction=0.2), 0, budget=budget)
     run = Run(
@@ -238,6 +247,21 @@ def test_every_option_has_one_probe_at_the_best_rate_and_the_rest_look_for_it(se
     assert {each.origin for each in others} == {"option"} and probes[-2:] == others
     assert len({each.values.learning_rate for each in others}) == 1
     assert 0.1 < others[0].values.learning_rate / 0.2 < 3  # steepest descent is at 0.2
+
+
+@pytest.mark.parametrize(("steps", "num_at_opening"), [(7_000, 1), (7_200, 3)])
+def test_the_opening_exchange_has_three_finalists_where_each_of_all_has_forty_steps(
+    simulated_run, steps: int, num_at_opening: int
+):
+    run, controller = _run(simulated_run, 50_000, budget=Budget(steps=steps), config=BoConfig())
+    run.search(controller)
+    finalists = [candidate for candidate, _ in run.history if candidate.rung]
+    tried = [each.values.option for each in finalists if each.origin != "option"]
+
+    assert num_at_opening <= len(tried) <= num_at_opening + MAX_FINALIST_EXTENSIONS * (num_at_opening > 1)
+    assert {*tried} == {"threshold 0.01"} and finalists[-1].origin == "option"
+    assert all(each.allowance.steps >= PAYING_STEPS for each in finalists)
+    assert controller.decide().values.option == "none"
 
 
 def test_a_search_without_a_surrogate_chooses_an_option_too(simulated_run):
