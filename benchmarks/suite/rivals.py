@@ -13,6 +13,8 @@ itself first.
 - **PBT** (Jaderberg et al., 2017): four members of N / 4 steps each, in turn. Nine times, the worst member takes the
   weights, the optimizer's state and the rate of the best (truncation), and multiplies the rate by 0.8 or 1.2. Its rates
   have no other schedule: perturbing is the schedule.
+- **PB2** (Parker-Holder et al., 2020): the same, but the copy's rate is chosen by Ray Tune's own bandit: a Gaussian
+  process of what the loss fell by in each interval, over time and the logarithm of the rate.
 - **GreedyLR** (Subramanian et al., 2025): one run of N steps. The rate is divided by 0.95 after 11 steps in a row at
   which the mean of the last 50 training losses reached a new low, and multiplied by it after 11 without. Factor,
   patience, window and threshold are the defaults of Hugging Face's `GreedyLR`. The mean is optional there, and meant
@@ -24,22 +26,24 @@ A diverged trial counts as an infinite loss.
 
 import itertools
 import math
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
+from ray.tune.schedulers.pb2 import _select_config as select
 
 #: Rates are searched from the guess divided by this, to the guess times this.
 RANGE = 100.0
-#: Trials of full length that the budget of a study pays for, and members of PBT.
+#: Trials of full length that the budget of a study pays for, and members of PBT and PB2.
 NUM_WHOLE, POPULATION = 3, 4
-#: Parts of a member's run in PBT; it exploits between them.
+#: Parts of a member's run in PBT and PB2; it exploits between them.
 NUM_INTERVALS = 10
 PERTURBATIONS = (0.8, 1.2)
 
@@ -160,17 +164,56 @@ class Member:
     loss: float = math.inf
 
 
+class Interval(NamedTuple):
+    """What a member did from one exploit to the next: the step of its run that it ended at, and losses around it."""
+
+    end: int
+    num_steps: int
+    rate: float
+    before: float
+    after: float
+
+
+#: Gives the rate of a copy of the best member, by what all did before and by the rates of other copies of this round.
+Explore = Callable[[Member, Sequence[Interval], Sequence[float]], float]
+
+
 def pbt(study: Study, guess: float, seed: int) -> None:
     random = np.random.default_rng(seed)
-    drawn = guess * RANGE ** random.uniform(-1, 1, POPULATION - 1)
-    start = study.model.snapshot()
-    members = [Member(start, float(rate)) for rate in (guess, *drawn)]
+
+    def perturbed(best: Member, history: Sequence[Interval], taken: Sequence[float]) -> float:
+        return best.rate * float(random.choice(PERTURBATIONS))
+
+    _evolve(study, _drawn(guess, random), perturbed)
+
+
+def pb2(study: Study, guess: float, seed: int) -> None:
+    np.random.seed(seed)  # Ray searches from points that it draws from there
+
+    def selected(best: Member, history: Sequence[Interval], taken: Sequence[float]) -> float:
+        return bandit_rate(best, history, taken, low=guess / RANGE, high=guess * RANGE)
+
+    _evolve(study, _drawn(guess, np.random.default_rng(seed)), selected)
+
+
+def _drawn(guess: float, random: np.random.Generator) -> list[float]:
+    return [guess, *map(float, guess * RANGE ** random.uniform(-1, 1, POPULATION - 1))]
+
+
+def _evolve(study: Study, rates: Sequence[float], explore: Explore) -> None:
+    """Train a member at each of `rates`; between intervals the worst go on from the best, at rates to explore."""
+    start, loss = study.model.snapshot(), study.evaluate()
+    members, history = [Member(start, rate, loss) for rate in rates], list[Interval]()
     length = study.num_steps // POPULATION
     ends = sorted({round(length * part / NUM_INTERVALS) for part in range(NUM_INTERVALS + 1)})
     for begin, end in itertools.pairwise(ends):
         if begin:
-            members = exploited(members, random)
-        members = [_advanced(study, member, end - begin) for member in members]
+            members = exploited(members, history, explore)
+        after = [_advanced(study, member, end - begin) for member in members]
+        history += [
+            Interval(end, end - begin, old.rate, old.loss, new.loss) for old, new in zip(members, after, strict=True)
+        ]
+        members = after
     for member in members:
         study.model.restore(member.state)
         study.end_trial(member.loss, member.rate)
@@ -182,15 +225,39 @@ def _advanced(study: Study, member: Member, num_steps: int) -> Member:
     return replace(member, loss=study.evaluate(), state=study.model.snapshot())
 
 
-def exploited(members: Sequence[Member], random: np.random.Generator) -> list[Member]:
-    """Return the population with the worst quarter, and all that diverged, replaced by perturbed copies of the best."""
+def exploited(members: Sequence[Member], history: Sequence[Interval], explore: Explore) -> list[Member]:
+    """Return the population with the worst quarter, and all that diverged, replaced by copies of the best."""
     ranked = sorted(range(len(members)), key=lambda index: members[index].loss)
     best = members[ranked[0]]
     worst = set(ranked[-len(members) // 4 :]) | {index for index in ranked if members[index].loss == math.inf}
-    return [
-        replace(best, rate=best.rate * float(random.choice(PERTURBATIONS))) if index in worst else member
-        for index, member in enumerate(members)
-    ]
+    after, taken = list(members), list[float]()
+    for index in sorted(worst):
+        taken.append(explore(best, history, taken))
+        after[index] = replace(best, rate=taken[-1])
+    return after
+
+
+def bandit_rate(best: Member, history: Sequence[Interval], taken: Sequence[float], *, low: float, high: float) -> float:
+    """Return the rate of which PB2's bandit has the highest upper bound: what the best member's next interval gains.
+
+    The bound is Ray Tune's own, over the logarithm of the rate. Intervals that diverged tell it nothing. Where it
+    cannot be fitted the rate stays.
+    """
+    sound = [each for each in history if math.isfinite(each.after) and math.isfinite(each.before)]
+    own = [each for each in sound if (each.rate, each.after) == (best.rate, best.loss)]
+    if not own:
+        return best.rate
+    known = np.array([(each.end, -each.before, math.log10(each.rate)) for each in sound])
+    gained = np.array([(each.before - each.after) / each.num_steps for each in sound])
+    now = np.array([own[-1].end, -own[-1].before])
+    others = np.log10(np.array(taken))[:, None] if taken else None
+    bounds = {"rate": (math.log10(low), math.log10(high))}
+    with warnings.catch_warnings(action="ignore"):  # a length scale may lie at an end of its range
+        try:
+            (power,) = select(known, gained, others, now, bounds, num_f=len(now))
+        except (np.linalg.LinAlgError, ValueError):
+            return best.rate
+    return float(10**power)
 
 
 # -- a rate that follows the loss --------------------------------------------------------------------------
@@ -237,7 +304,7 @@ def greedy(study: Study, guess: float, seed: int) -> None:
 
 #: Runs a study whose guess and seed are given.
 Tuner = Callable[[Study, float, int], None]
-TUNERS: dict[str, Tuner] = {"Optuna": hyperband, "ASHA": asha, "PBT": pbt, "GreedyLR": greedy}
+TUNERS: dict[str, Tuner] = {"Optuna": hyperband, "ASHA": asha, "PBT": pbt, "PB2": pb2, "GreedyLR": greedy}
 
 
 def tune(name: str, model: Model, num_steps: int, guess: float, seed: int) -> Study:

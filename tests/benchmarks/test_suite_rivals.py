@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from suite.rivals import TUNERS, GreedyRate, Member, exploited, tune
+from suite.rivals import TUNERS, GreedyRate, Interval, Member, bandit_rate, exploited, tune
 
 BEST_RATE = 0.3
 
@@ -61,7 +61,7 @@ def test_a_study_ends_with_the_model_of_its_best_trial(name: str) -> None:
     assert model.evaluate() == study.loss < Descent().evaluate()
 
 
-@pytest.mark.parametrize("name", ["Optuna", "ASHA", "PBT"])
+@pytest.mark.parametrize("name", ["Optuna", "ASHA", "PBT", "PB2"])
 def test_a_guess_that_diverges_is_left_for_rates_that_train(name: str) -> None:
     study = tune(name, Descent(), 400, guess=200 * BEST_RATE, seed=1)
 
@@ -81,14 +81,34 @@ def test_a_budget_without_a_step_for_each_trial_is_refused() -> None:
         tune("PBT", Descent(), 3, guess=BEST_RATE, seed=1)
 
 
-def test_the_worst_member_goes_on_from_the_best_at_a_perturbed_rate() -> None:
+def test_the_worst_member_goes_on_from_the_best_at_a_rate_to_explore() -> None:
     members = [Member(f"state {index}", 1.0, loss) for index, loss in enumerate((0.3, 0.1, 0.4, 0.2))]
 
-    after = exploited(members, np.random.default_rng(0))
+    after = exploited(members, [], lambda best, history, taken: 2.0 * best.rate)
 
     assert [member.state for member in after] == ["state 0", "state 1", "state 1", "state 3"]
-    assert after[2].rate in (0.8, 1.2)
-    assert [after[index] for index in (0, 1, 3)] == [members[index] for index in (0, 1, 3)]
+    assert [member.rate for member in after] == [1.0, 1.0, 2.0, 1.0]
+
+
+def test_the_bandit_goes_on_at_a_rate_near_those_that_gained_most() -> None:
+    np.random.seed(0)  # Ray's code draws from there
+    history = [
+        Interval(end, 10, 10.0**power, before=1.0 / end, after=1.0 / end - gain)
+        for end in (10, 20, 30)
+        for power, gain in ((-3.0, 0.001), (-2.0, 0.005), (-1.0, 0.02), (0.0, 0.001))
+    ]
+    best = Member("state", 0.1, history[-2].after)
+
+    rate = bandit_rate(best, history, [], low=1e-4, high=1.0)
+    other = bandit_rate(best, history, [rate], low=1e-4, high=1.0)
+
+    assert 0.005 < rate < 0.5 and 1e-4 <= other <= 1.0  # of four decades
+
+
+def test_a_bandit_that_has_seen_nothing_of_the_best_member_keeps_its_rate() -> None:
+    diverged = Interval(10, 10, 3.0, before=1.0, after=math.inf)
+
+    assert bandit_rate(Member("state", 0.1, 0.5), [diverged], [], low=1e-4, high=10.0) == 0.1
 
 
 def test_a_greedy_rate_rises_while_the_mean_loss_falls_and_falls_while_it_does_not() -> None:
