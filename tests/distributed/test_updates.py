@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import Parameter
 from update_scenarios import FREEZE_STEPS, IDLE, KINDS, NUM_STEPS, TRAINED, given
 
+from trainers.exchange.factors import starting_factor
 from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dion.spec import DionConfig, rank_at
 from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig
-from trainers.methods.exchange.powersgd.exchange import starting_factor
-from trainers.methods.exchange.powersgd.spec import as_matrix
 from trainers.traffic import collectives
+from trainers.traffic.sizes import as_matrix
 
 ON_THREE_RANKS = ["updates"]
 NUM_RANKS = 3

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from trainers.exchange.factors import starting_factor
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
-from trainers.methods.exchange.powersgd.exchange import starting_factor
-from trainers.methods.exchange.powersgd.spec import is_worth_factors
+from trainers.traffic.sizes import is_worth_factors
 
 
 def normal(*shape: int) -> Tensor:

@@ -22,7 +22,6 @@ from trainers.methods.sync.streaming_diloco.fragments import divide
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.segment import Segment, SegmentResult
-from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
@@ -290,27 +289,6 @@ def test_compressed_averages_cost_what_the_exchange_makes_of_them():
     for sync, (num_iterates, shapes) in product((LocalSgdConfig(), DiLoCoConfig()), ((1, SHAPES), (2, SHAPES * 2))):
         foreseen = sync.meeting_traffic(SHAPES, num_workers=2, exchange=exchange, level=0.01, num_iterates=num_iterates)
         assert foreseen == cost.step_traffic(shapes, num_workers=2, exchange=exchange, level=0.01)
-
-
-def test_a_step_takes_its_share_of_an_average_unless_that_is_hidden_behind_training():
-    link, meeting = EmulateLink(mbps=8, latency_ms=5), collectives.Traffic(bytes=100_000, rounds=2)  # 0.11 s
-    steps = {
-        sync.kind: cost.mean_step(meeting, sync=sync, period=10, link=link, compute_s=0.02)
-        for sync in (LocalSgdConfig(), CocodSgdConfig())
-    }
-
-    assert [step.bytes for step in steps.values()] == [10_000] * 2
-    assert steps["local_sgd"].seconds == pytest.approx(0.02 + 0.011)
-    assert steps["cocod_sgd"].seconds == 0.02
-
-
-@pytest.mark.parametrize(("overlap_steps", "seconds"), [(0, 0.031), (1, 0.027), (4, 0.02)])
-def test_of_an_average_that_travels_for_some_steps_these_are_hidden(overlap_steps: int, seconds: float):
-    link, meeting = EmulateLink(mbps=8, latency_ms=5), collectives.Traffic(bytes=100_000, rounds=2)  # 0.11 s
-    sync = StreamingDiLoCoConfig(period=10, fragments=2, overlap_steps=overlap_steps)
-
-    step = cost.mean_step(meeting, sync=sync, period=10, link=link, compute_s=0.02)
-    assert step.seconds == pytest.approx(seconds)
 
 
 def test_a_replica_refuses_a_method_that_its_exchange_or_optimizer_does_not_go_with(make_config):

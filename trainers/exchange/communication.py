@@ -70,7 +70,3 @@ class Communication:
         if self._device.type == "cuda":
             self._sent = torch.cuda.current_stream(self._device).record_event()
         return outcome
-
-    def close(self) -> None:
-        """End the thread, when it is done."""
-        self._thread.shutdown()

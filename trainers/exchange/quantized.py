@@ -10,20 +10,18 @@ from trainers.exchange.bucketwise import BucketwiseExchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.memory import Nothing, Residual
+from trainers.exchange.message import Message
 from trainers.exchange.quantizer import Quantizer, Segments
 from trainers.exchange.step_result import all_finite, loss_if
 from trainers.spec.exchange import CorrectedConfig
 from trainers.spec.quantized import QuantizedBase
-from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
-
-HEADER_BYTES = collectives.WORD_BYTES
 
 
 class QuantizedExchange(BucketwiseExchange):
-    """A payload is one word, the loss, and what the quantizer makes of the gradient plus what was wrong before.
+    """A payload is what the quantizer makes of the gradient plus what was wrong before.
 
-    A rank whose gradient is not finite says NaN instead of the loss. `quantizer` makes the one of a bucket's layers.
+    `quantizer` makes the one of a bucket's layers.
     """
 
     def __init__(
@@ -44,31 +42,28 @@ class QuantizedExchange(BucketwiseExchange):
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
         """Replace the bucket's gradient by what the ranks' payloads make; returns their losses `(N,)`."""
         gradient, quantizer = self._buffer.wait(bucket), self._quantizers[bucket.index]
-        words = self._encoded(bucket, gradient, loss)
-        rows = self._connection.all_gather(words, {"control": HEADER_BYTES, "gradient": quantizer.num_bytes})
+        payloads, losses = self._encoded(bucket, gradient, loss).gathered(self._connection)
         gradient.zero_()
         # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
-        for row in rows:
-            quantizer.add_decoded(row[HEADER_BYTES:], gradient)
+        for payload in payloads:
+            quantizer.add_decoded(payload, gradient)
         quantizer.combine(gradient, self._connection.num_workers)
-        losses = rows[:, :HEADER_BYTES].contiguous().view(torch.float32).flatten()
         # The decoded sum may overflow although no entry did; its bits are the same on all ranks.
         return loss_if(all_finite(gradient), losses)
 
-    def _encoded(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Tensor:
-        """Return this rank's payload behind its header, and keep what the payload gets wrong."""
+    def _encoded(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Message:
+        """Return this rank's message, and keep what its payload gets wrong."""
         quantizer = self._quantizers[bucket.index]
-        words = torch.zeros(HEADER_BYTES + quantizer.num_bytes, dtype=torch.uint8, device=gradient.device)
-        header, payload = words[:HEADER_BYTES].view(torch.float32), words[HEADER_BYTES:]
+        message = Message(quantizer.num_bytes, gradient.device)
         corrected = self._memory.corrected(gradient, bucket.span)
-        header.copy_(loss_if(all_finite(corrected), loss))
+        message.loss.copy_(loss_if(all_finite(corrected), loss))
         # what this rank rounds at random in this step
         place = np.random.SeedSequence((self._seed, self._taken, self._connection.rank, bucket.index))
         generator = torch.Generator().manual_seed(int(place.generate_state(1, np.uint64)[0] >> 1))
-        quantizer.encode(corrected, payload, generator)
+        quantizer.encode(corrected, message.payload, generator)
         if quantizer.uses_memory:
-            quantizer.add_decoded(payload, corrected, factor=-1.0)
-        return words
+            quantizer.add_decoded(message.payload, corrected, factor=-1.0)
+        return message
 
 
 def _segments(bucket: Bucket) -> Segments:

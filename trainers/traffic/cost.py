@@ -3,12 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from trainers.methods.blocks.division import divide
 from trainers.spec.exchange import ExchangeBase
-from trainers.spec.link import EmulateLink
-from trainers.spec.sync import SyncBase
 from trainers.traffic.buckets import split
 from trainers.traffic.collectives import (
     CONTROL_WORDS,
@@ -46,24 +43,6 @@ def drawn_step(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: E
     drawn = share / (1 - (1 - share) ** num_blocks) * num_elements(shapes)
     sent = all_reduce(math.ceil(WORD_BYTES * (drawn + num_blocks + CONTROL_WORDS)), num_workers)
     return replace(sent, rounds=sent.rounds * len(split(shapes, exchange)))
-
-
-class StepMeans(NamedTuple):
-    """The mean bytes and seconds of a step."""
-
-    bytes: float  # sent by one rank
-    seconds: float
-
-
-def mean_step(meeting: Traffic, *, sync: SyncBase, period: int, link: EmulateLink, compute_s: float) -> StepMeans:
-    """Return what a step takes that computes for `compute_s` and averages every `period` steps with `meeting`.
-
-    Of an average that is under way while a method trains on, what these steps compute is hidden; others take the sum,
-    whatever an exchange of gradients may hide behind backward.
-    """
-    shared_s = meeting.seconds(link) / period
-    seconds = compute_s + max(0.0, shared_s - sync.overlapped * compute_s)
-    return StepMeans(bytes=meeting.bytes / period, seconds=seconds)
 
 
 def within_node(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: ExchangeBase) -> Traffic:

@@ -12,12 +12,10 @@ from trainers.exchange.bucketwise import BucketwiseExchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.memory import Residual
+from trainers.exchange.message import Message
 from trainers.exchange.step_result import all_finite, loss_if
 from trainers.methods.exchange.cser.spec import CserConfig
-from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
-
-HEADER_BYTES = collectives.WORD_BYTES
 
 
 class CserExchange(BucketwiseExchange):
@@ -35,17 +33,16 @@ class CserExchange(BucketwiseExchange):
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
         gradient, signs = self._buffer.wait(bucket), self._signs[bucket.index]
         num_payloads = 2 if self._meets(self._period) else 1
-        num_bytes = num_payloads * signs.num_bytes
-        words = torch.zeros(HEADER_BYTES + num_bytes, dtype=torch.uint8, device=gradient.device)
-        words[:HEADER_BYTES].view(torch.float32).copy_(loss)
-        self._encode(bucket, gradient, words[HEADER_BYTES:].view(num_payloads, -1))
-        rows = self._connection.all_gather(words, {"control": HEADER_BYTES, "gradient": num_bytes})
+        message = Message(num_payloads * signs.num_bytes, gradient.device)
+        message.loss.copy_(loss)
+        self._encode(bucket, gradient, message.payload.view(num_payloads, -1))
+        payloads, losses = message.gathered(self._connection)
         mean = torch.zeros_like(gradient)
         # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
-        for payload in rows[:, HEADER_BYTES:].reshape(-1, signs.num_bytes):
-            signs.add_decoded(payload, mean, factor=1 / len(rows))
+        for payload in payloads.reshape(-1, signs.num_bytes):
+            signs.add_decoded(payload, mean, factor=1 / len(payloads))
         gradient += mean
-        return loss_if(all_finite(mean), rows.view(torch.float32)[:, 0])
+        return loss_if(all_finite(mean), losses)
 
     def _encode(self, bucket: Bucket, gradient: Tensor, payloads: Tensor) -> None:
         """Write the signs of the gradient, and of the errors if they are due, to `payloads` `(1 or 2, num_bytes)`.

@@ -26,13 +26,11 @@ from trainers.exchange.kernels.lowrank import multiply
 from trainers.exchange.kernels.pack import unit_for
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.memory import Residual
+from trainers.exchange.message import Message
 from trainers.exchange.step_result import Exchanged, all_finite, loss_if
 from trainers.methods.exchange.demo.layout import TileLayout, Tiling
 from trainers.methods.exchange.demo.spec import DemoConfig
-from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
-
-HEADER_BYTES = collectives.WORD_BYTES
 
 
 @cache
@@ -145,14 +143,13 @@ class DemoExchange(BucketwiseExchange):
         gradient, layout = self._buffer.wait(bucket), self._layouts[bucket.index]
         code = TileCode(layout, gradient.device)
         momentum = self._memory.corrected(gradient, bucket.span)
-        words = torch.zeros(HEADER_BYTES + layout.num_bytes, dtype=torch.uint8, device=gradient.device)
-        words[:HEADER_BYTES].view(torch.float32).copy_(loss_if(all_finite(momentum), loss))
-        code.encode(momentum, words[HEADER_BYTES:])
-        code.sum_of(words[HEADER_BYTES:].unsqueeze(0), gradient, restore)
+        message = Message(layout.num_bytes, gradient.device)
+        message.loss.copy_(loss_if(all_finite(momentum), loss))
+        code.encode(momentum, message.payload)
+        code.sum_of(message.payload.unsqueeze(0), gradient, restore)
         momentum -= gradient
-        rows = self._connection.all_gather(words, {"control": HEADER_BYTES, "gradient": layout.num_bytes})
-        code.sum_of(rows[:, HEADER_BYTES:], gradient, restore_alike)
-        losses = rows[:, :HEADER_BYTES].contiguous().view(torch.float32).flatten()
+        payloads, losses = message.gathered(self._connection)
+        code.sum_of(payloads, gradient, restore_alike)
         # The decoded sum may overflow although no entry did; its bits are the same on all ranks.
         finite = all_finite(gradient)
         torch.sign(gradient, out=gradient)

@@ -14,7 +14,6 @@ does not pile up. Layers that are no matrix, or too small for factors, are avera
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,32 +22,18 @@ from torch import Tensor
 from trainers.exchange.adam import Moments
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.factors import Factorised, average_short_factors, starting_factor
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild
 from trainers.exchange.memory import StatePair
 from trainers.exchange.rounding import Rounded
-from trainers.exchange.step_result import Exchanged, agreed, has_length, loss_if
+from trainers.exchange.step_result import Exchanged, agreed, loss_if
 from trainers.methods.exchange.dion.spec import DionConfig, rank_at
-from trainers.methods.exchange.powersgd.exchange import starting_factor
-from trainers.methods.exchange.powersgd.spec import as_matrix
 from trainers.snapshot import Kept
 from trainers.traffic.buckets import Bucket, Layer
-from trainers.traffic.sizes import WORD_BYTES
+from trainers.traffic.sizes import as_matrix
 
 #: Root mean square of the entries of AdamW's steps (Liu et al., 2025, section 2.2).
 RMS = 0.2
-
-
-@dataclass
-class _Matrix:
-    """A layer's factors in this step."""
-
-    layer: Layer
-    p: Tensor  # (r, l), of the long side, transposed
-    q: Tensor  # (r, s), of the short side, transposed: Q, then R
-
-    def view(self, vector: Tensor) -> Tensor:
-        """Return the layer's part of a vector `(d,)` as a matrix `(n, m)`."""
-        return vector[self.layer.start : self.layer.stop].view(as_matrix(self.layer.shape))
 
 
 class DionExchange:
@@ -83,7 +68,7 @@ class DionExchange:
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         """Replace the buffer's gradient by a direction, at the rank fraction `level`; None: the configuration's."""
         fraction = self._config.check_level(level)
-        matrices: list[_Matrix] = []
+        matrices: list[Factorised] = []
         finite: list[Tensor] = []  # of each collective
         for bucket in self._buffer.buckets:
             some = self._project(bucket, fraction)
@@ -92,26 +77,26 @@ class DionExchange:
             for each in some:
                 self._take_out(each)
             matrices += some
-        loss_sum = self._average(matrices, loss)
+        loss_sum = average_short_factors(self._connection, matrices, loss)
         outcome = agreed([loss_if(each, loss_sum) for each in finite], self._connection.num_workers)
         if not outcome.diverged:
             self._commit(matrices)
         return outcome
 
-    def _project(self, bucket: Bucket, fraction: float) -> list[_Matrix]:
+    def _project(self, bucket: Bucket, fraction: float) -> list[Factorised]:
         """Write M + G beside M, and return the matrices with their rank's own P."""
         self._buffer.wait(bucket)
         matrices = []
         for layer in bucket.layers:
             if self._has_factors(layer):
                 q = self._factors[layer.start][: rank_at(layer.shape, fraction)].clone()
-                matrices.append(_Matrix(layer, q.new_empty(len(q), max(as_matrix(layer.shape))), q))
+                matrices.append(Factorised(layer, q.new_empty(len(q), max(as_matrix(layer.shape))), q))
         for each in matrices:
             gradient, before, after = map(each.view, (self._buffer.gradient, self._momentum.now, self._momentum.next))
             project(gradient, before, after, each.q, each.p)
         return matrices
 
-    def _take_out(self, each: _Matrix) -> None:
+    def _take_out(self, each: Factorised) -> None:
         """Make P orthonormal and Q the rank's own R, and leave of M what the step does not use up."""
         orthogonalize_(each.p)
         matrix = each.view(self._momentum.next)
@@ -119,16 +104,7 @@ class DionExchange:
         torch.mm(each.p, tall, out=each.q)
         tall.addmm_(each.p.t(), each.q, alpha=-(1 - self._config.momentum))
 
-    def _average(self, matrices: list[_Matrix], loss: Tensor) -> Tensor:
-        """Average the R of all matrices, in place; returns the sum of the losses `(1,)`, NaN if an R is not finite."""
-        words = torch.cat([loss.reshape(1), *(each.q.reshape(-1) for each in matrices)])
-        self._connection.all_reduce_sum(words, {"control": WORD_BYTES, "gradient": words[1:].nbytes})
-        means = words[1:] / self._connection.num_workers
-        for each, mean in zip(matrices, torch.split(means, [each.q.numel() for each in matrices]), strict=True):
-            each.q = mean.view_as(each.q)
-        return loss_if(has_length(means), words[:1])
-
-    def _commit(self, matrices: list[_Matrix]) -> None:
+    def _commit(self, matrices: list[Factorised]) -> None:
         """Take over what the step left, and write the direction."""
         self._momentum.commit()
         self._taken += 1

@@ -5,12 +5,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainers.methods.exchange.powersgd.spec import as_matrix, is_worth_factors
 from trainers.spec.exchange import Coefficient, Density, UpdateConfig
 from trainers.spec.method import Method, Paper
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.collectives import WORD_BYTES, Traffic, all_reduce
-from trainers.traffic.sizes import num_selected
+from trainers.traffic.sizes import as_matrix, is_worth_factors, num_selected
 
 
 class DionConfig(UpdateConfig):

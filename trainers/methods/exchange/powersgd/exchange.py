@@ -10,7 +10,6 @@ makes ranks differ, which no mean ever sends, would pile up in the memories, and
 may be rounded: it only says in which directions to look. Q may not, for its sum is what is applied.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,40 +17,16 @@ from torch import Tensor
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.factors import Factorised, average_short_factors, starting_factor
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
 from trainers.exchange.memory import FollowedRate
 from trainers.exchange.rounding import Rounded
-from trainers.exchange.step_result import Exchanged, agreed, has_length, loss_if
-from trainers.methods.exchange.powersgd.spec import PowerSgdConfig, as_matrix, is_worth_factors
+from trainers.exchange.step_result import Exchanged, agreed, loss_if
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.levels.level import Level, level_of
 from trainers.snapshot import Kept
 from trainers.traffic.buckets import Bucket, Layer
-from trainers.traffic.sizes import WORD_BYTES
-
-
-def starting_factor(side: int, rank: int, *, seed: int) -> Tensor:
-    """Return the first Q of a layer, as its transpose `(rank, side)`: normal, with equal bits on all ranks.
-
-    From its own generator on the CPU: the global one is the model's. Layers need different seeds.
-    """
-    return torch.randn(rank, side, generator=torch.Generator().manual_seed(seed))
-
-
-@dataclass
-class _Matrix:
-    """A layer that is factorised in this step."""
-
-    layer: Layer
-    p: Tensor  # (r, l), of the long side, transposed
-    q: Tensor  # (r, s), of the short side, transposed
-
-    @property
-    def span(self) -> slice:
-        return slice(self.layer.start, self.layer.stop)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return as_matrix(self.layer.shape)
+from trainers.traffic.sizes import as_matrix, is_worth_factors
 
 
 class PowerSgdExchange:
@@ -77,7 +52,7 @@ class PowerSgdExchange:
     def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
         if self._config.lr_corrected:
             self._factor = self._rate.correction(learning_rate)
-        everything: list[_Matrix] = []
+        everything: list[Factorised] = []
         finite: list[Tensor] = []  # of each collective
         for bucket in self._buffer.buckets:
             matrices = self._project(bucket, level)
@@ -86,11 +61,11 @@ class PowerSgdExchange:
             finite.append(self._rounded.average(bucket.index, [[each.p for each in matrices], others]))
             for each in matrices:  # Q becomes the rank's own, and M what that leaves of it
                 orthogonalize_(each.p)
-                take_out(self._next[each.span].view(each.shape), each.p, each.q)
+                take_out(each.view(self._next), each.p, each.q)
             everything += matrices
-        loss_sum = self._average(everything, loss)
+        loss_sum = average_short_factors(self._connection, everything, loss)
         for each in everything:
-            rebuild(each.p, each.q, self._buffer.gradient[each.span].view(each.shape))
+            rebuild(each.p, each.q, each.view(self._buffer.gradient))
         outcome = agreed([loss_if(each, loss_sum) for each in finite], self._connection.num_workers)
         if not outcome.diverged:
             if not self._config.lr_corrected or self._rate.counts(learning_rate):
@@ -99,7 +74,7 @@ class PowerSgdExchange:
             self._commit(everything)
         return outcome
 
-    def _project(self, bucket: Bucket, level: Level) -> list[_Matrix]:
+    def _project(self, bucket: Bucket, level: Level) -> list[Factorised]:
         """Write M beside the residual, and return the matrices with their rank's own P."""
         self._buffer.wait(bucket)
         matrices = []
@@ -108,11 +83,10 @@ class PowerSgdExchange:
             if is_worth_factors(layer.shape, rank=rank, min_rate=self._config.min_saving):
                 factor = self._factors[layer.start][:rank]
                 p = factor.new_empty(len(factor), max(as_matrix(layer.shape)))
-                matrices.append(_Matrix(layer, p, factor.clone()))
+                matrices.append(Factorised(layer, p, factor.clone()))
         for each in matrices:
-            parts = (self._buffer.gradient[each.span], self._before(each.span), self._next[each.span])
-            gradient, residual, corrected = (part.view(each.shape) for part in parts)
-            project(gradient, residual, corrected, each.q, each.p)
+            before = self._before(slice(each.layer.start, each.layer.stop)).view(as_matrix(each.layer.shape))
+            project(each.view(self._buffer.gradient), before, each.view(self._next), each.q, each.p)
         return matrices
 
     def _before(self, span: slice) -> Tensor:
@@ -126,17 +100,7 @@ class PowerSgdExchange:
         gradient = self._buffer.gradient[span]
         return gradient.add_(self._before(span)) if layer.start in self._factors else gradient
 
-    def _average(self, matrices: list[_Matrix], loss: Tensor) -> Tensor:
-        """Average the Q of all matrices, in place; returns the sum of the losses `(1,)`, NaN if a Q is not finite."""
-        words = torch.cat([loss.reshape(1), *(each.q.reshape(-1) for each in matrices)])
-        self._connection.all_reduce_sum(words, {"control": WORD_BYTES, "gradient": words[1:].nbytes})
-        means = words[1:] / self._connection.num_workers
-        for each, mean in zip(matrices, torch.split(means, [each.q.numel() for each in matrices]), strict=True):
-            each.q = mean.view_as(each.q)
-        # P is orthonormal, so no entry of a product is longer than Q.
-        return loss_if(has_length(means), words[:1])
-
-    def _keep(self, matrices: list[_Matrix]) -> None:
+    def _keep(self, matrices: list[Factorised]) -> None:
         """Take over what the step left of the gradient."""
         self._residual, self._next = self._next, self._residual
         factorised = {each.layer.start for each in matrices}
@@ -145,7 +109,7 @@ class PowerSgdExchange:
                 if layer.start not in factorised:
                     self._residual[layer.start : layer.stop].zero_()
 
-    def _commit(self, matrices: list[_Matrix]) -> None:
+    def _commit(self, matrices: list[Factorised]) -> None:
         for each in matrices:
             self._factors[each.layer.start][: len(each.q)] = each.q
         self._rounded.commit()

@@ -1,6 +1,5 @@
 """PowerSGD: large matrices as two low-rank factors. Pydantic only."""
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -11,6 +10,7 @@ from trainers.spec.exchange import CorrectedConfig, SteeredConfig
 from trainers.spec.method import Competing, Method, Paper
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.collectives import HALF_BYTES, WORD_BYTES, Traffic, all_reduce
+from trainers.traffic.sizes import as_matrix, is_worth_factors
 
 HIGHEST_RANK = 1024
 Rank = Annotated[int, Field(ge=1, le=HIGHEST_RANK)]
@@ -74,19 +74,6 @@ class PowerSgdConfig(CorrectedConfig, SteeredConfig):
             else:
                 now += layer.num_elements
         return now, later
-
-
-def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
-    """Return the rows and columns of a parameter seen as a matrix: the first dimension x all others."""
-    return shape[0], math.prod(shape[1:])
-
-
-def is_worth_factors(shape: Sequence[int], *, rank: int, min_rate: float = 2.0) -> bool:
-    """Return whether two factors of `rank` take less than 1 / `min_rate` of the entries (Vogels et al., 2019)."""
-    if len(shape) < 2:
-        return False
-    num_rows, num_columns = as_matrix(shape)
-    return num_rows * num_columns > min_rate * (num_rows + num_columns) * rank
 
 
 METHOD = Method(

@@ -18,13 +18,12 @@ from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import unit_for
 from trainers.exchange.kernels.scatter import scatter_add
 from trainers.exchange.memory import Residual
+from trainers.exchange.message import Message
 from trainers.exchange.step_result import Exchanged, all_finite, loss_if
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
-from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.chunk_layout import CODE_BITS, ChunkLayout
 
-HEADER_BYTES = collectives.WORD_BYTES
 #: Bits of a code.
 NEGATIVE, LARGER = 1, 2
 
@@ -103,26 +102,23 @@ class SparseLoCoExchange(BucketwiseExchange):
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
         gradient, code = self._buffer.wait(bucket), self._codes[bucket.index]
-        words = self._encoded(bucket, gradient, loss)
-        rows = self._connection.all_gather(words, {"control": HEADER_BYTES, "gradient": code.num_bytes})
+        payloads, losses = self._encoded(bucket, gradient, loss).gathered(self._connection)
         gradient.zero_()
         # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
-        for row in rows:
-            scatter_add(gradient, code.decoded(row[HEADER_BYTES:]))
-        gradient /= len(rows)
-        losses = rows[:, :HEADER_BYTES].contiguous().view(torch.float32).flatten()
+        for payload in payloads:
+            scatter_add(gradient, code.decoded(payload))
+        gradient /= len(payloads)
         # The decoded sum may overflow although no entry did; its bits are the same on all ranks.
         return loss_if(all_finite(gradient), losses)
 
-    def _encoded(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Tensor:
-        """Return this rank's message behind its header, and keep what the others do not decode of it."""
+    def _encoded(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Message:
+        """Return this rank's message, and keep what the others do not decode of it."""
         code = self._codes[bucket.index]
-        words = torch.zeros(HEADER_BYTES + code.num_bytes, dtype=torch.uint8, device=gradient.device)
-        corrected, message = self._memory.corrected(gradient, bucket.span), words[HEADER_BYTES:]
-        words[:HEADER_BYTES].view(torch.float32).copy_(loss_if(all_finite(corrected), loss))
-        code.encode(corrected, message)
-        scatter_add(corrected, code.decoded(message), -1.0)
-        return words
+        message, corrected = Message(code.num_bytes, gradient.device), self._memory.corrected(gradient, bucket.span)
+        message.loss.copy_(loss_if(all_finite(corrected), loss))
+        code.encode(corrected, message.payload)
+        scatter_add(corrected, code.decoded(message.payload), -1.0)
+        return message
 
 
 def build(config: SparseLoCoConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> SparseLoCoExchange:
