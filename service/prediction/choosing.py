@@ -17,8 +17,10 @@ STEPS = 1000
 NUM_OTHERS = 2
 
 INTRODUCTION = (
-    "`make docs` writes this page from recorded runs and the predictor. `wiretune advise JOB.yaml` says it for a job.",
-    "[`wiretune predict`](predict.md) lists all methods, on a link and with workers that you do not have yet.",
+    "`make docs` writes this page from recorded runs and the predictor. `wiretune advise JOB.yaml` says it for a job "
+    "(of your own model, with `--like TASK`).",
+    "[`wiretune predict`](predict.md) lists all methods, on a link and with workers that you do not have yet. "
+    "Names such as `local_sgd 8, topk 10 %` are explained [below](#how-to-read-it).",
 )
 READING = (
     "- *Choose* is the method that is predicted to reach dense training's loss first. The span is where four of five "
@@ -27,8 +29,7 @@ READING = (
     "- Names are those of the records. `wiretune advise JOB.yaml` prints a method's lines for your job: "
     "`local_sgd 8, topk 10 %` is `exchange: {kind: topk, density: 0.1}` with `sync: {kind: local_sgd, period: 8}`. "
     "`wiretune predict JOB.yaml --json` has them for every method.",
-    "- *Steps, of dense's* come from the rows in brackets, at the nearest number of hosts that was recorded. One seed "
-    "says little.",
+    "- *Steps* come from the rows in brackets, at the nearest number of hosts that was recorded. One seed says little.",
     "- A method that did not reach the loss on a task is not in its table. `wiretune predict` lists its steps.",
     "- The rows are short runs of small models. A larger model may need other steps; the bytes hold.",
 )
@@ -43,7 +44,7 @@ def page(known: Recorded | None = None) -> Iterator[str]:
         yield from ("", f"## {about.model.capitalize()} parameters", "")
         yield f"Task `{task}`. A step computes for {about.compute_ms:g} ms. Dense training takes {STEPS} steps."
         yield ""
-        yield "| link | workers | choose | time to dense's loss | dense | steps, of dense's | a step | also |"
+        yield "| link | workers | choose | time to dense's loss | dense | steps, in those of dense | a step | also |"
         yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
         for (mbps, latency_ms), workers in product(LINKS, WORKERS):
             yield _row(_prediction(found, task, mbps, latency_ms, workers))
@@ -98,7 +99,11 @@ def advised(found: Prediction) -> Iterator[str]:
     """Yield what to choose for a job on its link, in a few lines, with the numbers behind it."""
     first, *others = best(found)
     dense = next(each for each in found.methods if each.method == DENSE)
-    yield f"over {found.mbps:g} Mbit/s and {found.latency_ms:g} ms, {found.workers} workers: `{first.method}`"
+    is_known = first.loss_s is not None and dense.loss_s is not None
+    why = "" if is_known else " has the shortest step; how its loss goes here is unknown"
+    yield f"over {found.mbps:g} Mbit/s and {found.latency_ms:g} ms, {found.workers} workers: `{first.method}`{why}"
+    if not is_known:
+        yield "  to count what steps teach as well, name a recorded task that is like yours: `--like images`"
     yield "  in the job:"
     yield from (
         f"    {line}" for line in yaml.safe_dump(first.job, default_flow_style=None, sort_keys=False).splitlines()
@@ -113,8 +118,7 @@ def advised(found: Prediction) -> Iterator[str]:
         ties = [each.method for each in others if each.loss_s and judged(each.loss_s, first.loss_s) == "tie"]
         yield f"  as good, as far as is known: {', '.join(f'`{each}`' for each in ties[:4]) or 'none'}"
     else:
-        yield f"  how its loss goes here is unknown: it may take {first.spare_ratio:.2g} times dense training's steps"
-        yield "  for the time to a loss name a recorded task that is like yours: `--like images`, `--like text`"
+        yield f"  it may take {first.spare_ratio:.2g} times dense training's steps and still be as fast"
     if first.pays_below_mbps:
         yield f"  it beats dense training below {first.pays_below_mbps:g} Mbit/s"
 

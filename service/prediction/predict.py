@@ -306,7 +306,8 @@ def _ratio(asked: _Question, method: str) -> tuple[Span | None, str]:
     lesson = asked.known.lessons_of(method, task, asked.request.site.hosts)
     if lesson is None:
         return None, f"no row on `{task}`"
-    rows = f"`{task}` with {lesson.hosts} hosts, {len(lesson.ratios) + lesson.num_missed} seed(s)"
+    num_seeds = len(lesson.ratios) + lesson.num_missed
+    rows = f"`{task}` with {lesson.hosts} hosts, {num_seeds} {'seed' if num_seeds == 1 else 'seeds'}"
     if lesson.num_missed >= len(lesson.ratios):
         return None, f"{rows}: the loss was not reached"
     return _of_lesson(lesson), rows

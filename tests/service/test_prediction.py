@@ -11,7 +11,14 @@ from service.catalog.methods import traffic
 from service.job.spec import JobSpec
 from service.prediction.choosing import advised, page
 from service.prediction.evidence import recorded
+from service.prediction.model import OwnCost, Site, step
 from service.prediction.predict import DENSE, OWN, PredictionRequest, best, judged, predict
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
+from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.shapes import parameter_shapes
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +28,9 @@ JOB = {
     "exchange": {"kind": "topk", "density": 0.02},
     "budget": {"steps": 500},
 }
+
+
+COMPUTE_S = 0.002
 
 
 def _asked(job=JOB, **changes):
@@ -77,7 +87,29 @@ def test_without_a_task_that_is_alike_the_fastest_step_comes_first_and_is_advise
 
     assert seconds == sorted(seconds)
     assert best(found)[0].method != DENSE
-    assert "is unknown: it may take" in "\n".join(advised(found))
+    assert next(advised(found)).endswith("has the shortest step; how its loss goes here is unknown")
+
+
+@pytest.mark.parametrize(("overlap_steps", "share"), [(0, 0.0), (1, 0.2), (4, 0.8)])
+def test_of_an_average_that_travels_for_some_steps_these_are_hidden(overlap_steps: int, share: float):
+    waits = [
+        _wire_s(StreamingDiLoCoConfig(period=10, fragments=2, overlap_steps=steps)) for steps in (0, overlap_steps)
+    ]
+
+    assert waits[1] == pytest.approx(max(0.0, waits[0] - share * COMPUTE_S))
+
+
+def test_of_an_average_beside_training_is_waited_for_what_takes_longer_than_training():
+    waited_for = _wire_s(LocalSgdConfig(period=10))  # which sends the loss beside the parameters
+
+    assert _wire_s(CocodSgdConfig(period=10)) == pytest.approx(max(0.0, waited_for - COMPUTE_S), rel=1e-3)
+
+
+def _wire_s(sync):
+    workload, free = {"kind": "digits-mlp"}, OwnCost(fixed_s=0, per_entry_s=0, per_round_s=0)
+    replica = ReplicaConfig(workload=workload, optimizer=SgdConfig(), exchange=NoneConfig(), sync=sync)
+    site = Site(mbps=30, latency_ms=5, workers=2, hosts=2, compute_s=COMPUTE_S)
+    return step(replica, [(512, 64), (512,)], site, free).wire_s
 
 
 def test_a_job_whose_range_is_searched_is_predicted_at_the_first_value():
@@ -130,7 +162,7 @@ def test_advice_names_the_fastest_method_and_the_numbers_behind_it():
     assert len(lines) <= 8
     assert lines[0].endswith(f"`{best(found)[0].method}`")
     assert best(found)[0].loss_s.expected == min(each.loss_s.expected for each in found.methods if each.loss_s)
-    assert "`images` with 4 hosts, 1 seed(s)" in "\n".join(lines)
+    assert "`images` with 4 hosts, 1 seed" in "\n".join(lines)
     pasted = yaml.safe_load("\n".join(line for line in lines if line.startswith("    ")))
     assert pasted == best(found)[0].job
 
