@@ -65,10 +65,13 @@ class Issuer:
 
     def _verified(self, token: str) -> dict[str, Any]:
         """Return the claims of a token that one of the issuer's keys has signed."""
+        keys = self._current(REFRESH_S)
         try:
-            return jwt.decode(token, self._current(REFRESH_S), algorithms=ALGORITHMS).claims
-        except (JoseError, ValueError):  # it may be signed with a key that is newer than ours
-            if self._clock() - self._asked_at < MIN_AGE_S:
+            return jwt.decode(token, keys, algorithms=ALGORITHMS).claims
+        except (JoseError, ValueError) as error:  # it may be signed with a key that is newer than ours
+            if self._lock.locked():
+                raise Unavailable(f"the keys of {self._settings.oidc_issuer} are being fetched") from error
+            if keys is self._keys and self._clock() - self._asked_at < MIN_AGE_S:
                 raise
         return jwt.decode(token, self._current(MIN_AGE_S), algorithms=ALGORITHMS).claims
 
@@ -76,7 +79,7 @@ class Issuer:
         """Return the issuer's keys, fetched at most `max_age_s` ago if it answers soon."""
         has_keys = self._clock() - self._fetched_at < MAX_AGE_S
         if not self._lock.acquire(timeout=PATIENCE_S if has_keys else -1):
-            return self._keys  # another caller still asks, and these keys will do
+            return self._keys  # another caller still asks, and these keys may do
         try:
             now = self._clock()
             if now - self._fetched_at < max_age_s:

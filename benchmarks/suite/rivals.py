@@ -238,10 +238,10 @@ def exploited(members: Sequence[Member], history: Sequence[Interval], explore: E
 
 
 def bandit_rate(best: Member, history: Sequence[Interval], taken: Sequence[float], *, low: float, high: float) -> float:
-    """Return the rate of which PB2's bandit has the highest upper bound: what the best member's next interval gains.
+    """Return the rate with the highest upper bound on what the best member's next interval gains.
 
-    The bound is Ray Tune's own, over the logarithm of the rate. Intervals that diverged tell it nothing. Where it
-    cannot be fitted the rate stays.
+    The bound is that of Ray Tune's PB2, over the logarithm of the rate. Intervals that diverged tell it nothing. Where
+    it cannot be fitted the rate stays.
     """
     sound = [each for each in history if math.isfinite(each.after) and math.isfinite(each.before)]
     own = [each for each in sound if (each.rate, each.after) == (best.rate, best.loss)]

@@ -4,6 +4,7 @@ import logging
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import takewhile
 from typing import NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
@@ -47,11 +48,12 @@ class Keeper:
         """Write a checkpoint and return its URL; with `beside` it is begun, and `is_saved` says when it is there.
 
         First removes earlier ones beyond the last `keep`, but none that is still `needed`. One that cannot be removed
-        is tried again at the next. Raises NoRoom when the first shows that the storage cannot hold as many as there
-        will be.
+        is tried again at the next, before those behind it. Raises NoRoom when the first shows that the storage cannot
+        hold as many as there will be.
         """
         last = {*self.saved[-self.keep :], *needed}
-        still = [each for each in self.saved if each in last or not _is_removed(each)]
+        removed = set(takewhile(_is_removed, (each for each in self.saved if each not in last)))
+        still = [each for each in self.saved if each not in removed]
         # Counted, since a rewound run comes to the same step again, with another state.
         url = f"{self.root}/{self._num_saves:06d}-step-{step}"
         try:

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from search.config import Budget
 from search.trace import Trace
@@ -26,9 +26,15 @@ class Measured(BaseModel):
     trace: Trace = Field(default_factory=Trace, description="of all steps, whatever the limit")
     bytes_sent: int = 0
     density_sum: float | None = None
-    density_steps: int = Field(0, description="of which the density is known: those between two averages send nothing")
+    density_steps: int = Field(0, description="steps with a known density: between two averages nothing is sent")
     threshold: float | None = None
     diverged: bool = False
+
+    @model_validator(mode="after")
+    def _knows_density_steps(self) -> Self:
+        if self.density_sum is not None and not self.density_steps:  # an earlier release has not said
+            self.density_steps = self.num_steps
+        return self
 
     def add(self, result: SegmentResult) -> None:
         """Append a segment."""
@@ -48,7 +54,7 @@ class Measured(BaseModel):
     @property
     def density(self) -> float | None:
         """Mean share of entries in what was sent; None for a dense exchange."""
-        return None if self.density_sum is None else self.density_sum / max(1, self.density_steps or self.num_steps)
+        return None if self.density_sum is None else self.density_sum / max(1, self.density_steps)
 
     def observation(self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False) -> Observation:
         """Return it as the strategy is told; None: the committed line. `spent` are the run's totals."""
@@ -143,7 +149,7 @@ class Progress(BaseModel):
         """
         num_steps, sent = len(result.losses), bytes_per_worker(result.bytes_sent)
         self.steps += num_steps
-        self.charge_bytes(result)
+        self.charge_bytes(result, num_workers=num_workers)
         self._bill(
             bytes_search=self.bill.bytes_search + sent * is_probe,
             bytes_dense=self.bill.bytes_dense + result.bytes_dense,
@@ -167,10 +173,10 @@ class Progress(BaseModel):
             )
             self._bill_option(option, steps_search=-len(result.losses))
 
-    def charge_bytes(self, result: SegmentResult | Evaluation) -> None:
+    def charge_bytes(self, result: SegmentResult | Evaluation, *, num_workers: int | None = None) -> None:
         """Add what the busiest rank sent, and what all of them did."""
         before = self.bill.bytes_of_all
-        known = self.bytes * len(result.bytes_sent) if before is None else before
+        known = self.bytes * (num_workers or len(result.bytes_sent)) if before is None else before
         of_all = known + sum(sum(rank.values()) for rank in result.bytes_sent)
         self.bytes += bytes_per_worker(result.bytes_sent)
         purposes = dict(self.bill.bytes_by_purpose)

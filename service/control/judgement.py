@@ -65,9 +65,9 @@ def judge(
     """
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
     is_starting = work.state is JobState.STARTING
-    longer_s = work.spec.workers.start_timeout_s if is_starting and not is_silent else 0.0  # its workers' own
+    longer_s = work.workers.start_timeout_s if is_starting and not is_silent else 0.0  # its workers' own
     is_overdue = _is_overdue(work, now=now - longer_s)
-    patience_s = work.spec.workers.patience_s
+    patience_s = work.workers.patience_s
     is_homeless = is_starting and no_room_s > patience_s  # later its group says what it has lost
     is_given_up = is_overdue or is_homeless or (is_silent and work.state in _LEASED)
     why = ""

@@ -229,7 +229,7 @@ class Reconciler:
             except NotFound as error:  # it ended and was deleted in the meantime
                 _log.info("%s", error)
             except ValidationError as error:  # of another release; the other jobs go on
-                self._hinder(work, f"this release cannot read the job: {error}")
+                self._hinder(work, _unreadable(error))
 
     def _side_by_side(self, act: Callable[[Each], None], all_of_them: Iterable[Each]) -> None:
         """Call `act` with each, some at once: what it waits for, Ray and the database's writes, many can share."""
@@ -328,14 +328,14 @@ class Reconciler:
             self._lose(work, verdict.reason)
 
     def _lose(self, work: Work, reason: str) -> None:
-        with suppress(NotFound):  # it ended and was deleted in the meantime
+        with suppress(NotFound, ValidationError):  # it ended and was deleted in the meantime; or it cannot be shown
             self._store.lose_attempt(work.job_id, work.attempt, reason=reason)
             with log_fields(job=work.job_id, attempt=work.attempt):
                 _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, reason)
 
     def _fail(self, job: Work | Waiting, reason: str) -> None:
         state = job.state if isinstance(job, Work) else JobState.QUEUED
-        with suppress(NotFound):  # it was cancelled and deleted in the meantime
+        with suppress(NotFound, ValidationError):  # it was cancelled and deleted in the meantime; or cannot be shown
             left = self._store.fail_waiting(job.job_id, state=state, deadline=job.deadline, reason=reason)
             if left.state is JobState.FAILED:
                 with log_fields(job=job.job_id):
@@ -380,6 +380,8 @@ class Reconciler:
             self._store.explain(start.job.job_id, state=JobState.QUEUED, reason=str(error))
         except (IllegalTransition, NotFound) as error:  # cancelled by its user in the meantime, or room was taken
             _log.info("%s", error)
+        except ValidationError as error:
+            self._fail(start.job, _unreadable(error))
 
     def _begin(self, ray: RayApi, start: Start, nodes: Sequence[Node]) -> None:
         job = start.job
@@ -413,3 +415,9 @@ class Reconciler:
                 changed += 1
                 if changed == _NUM_EXPLAINED:
                     return
+
+
+def _unreadable(error: ValidationError) -> str:
+    """Return in a line what of a stored job this release does not know."""
+    places = (".".join(map(str, each["loc"])) for each in error.errors(include_url=False, include_input=False))
+    return f"this release cannot read the job: {', '.join(dict.fromkeys(places))}"

@@ -118,16 +118,17 @@ def _is_another_arm(trial: TrialView, first: str) -> bool:
     return trial.arm != first and trial.sample is None and trial.outcome == "completed"
 
 
-def cost(bill: Bill, prices: Prices, *, num_workers: int, num_lanes: int = 1) -> Cost:
+def cost(bill: Bill, prices: Prices, *, num_workers: int, num_lanes: int = 1, are_joined: bool = False) -> Cost:
     """Return what a trial of so many workers in each lane comes to; what has no price costs nothing.
 
-    Lost work is of one lane, and so is the line beside the main one. Idle lanes hold their workers.
+    The line beside the main one is of one lane. So is lost work, unless lanes join. Idle lanes hold their workers.
     """
     num_held = num_workers * num_lanes
     held_s = num_held * bill.seconds_training if bill.seconds_of_workers is None else bill.seconds_of_workers
     sent = num_held * bill.bytes_sent if bill.bytes_of_all is None else bill.bytes_of_all
     hours = (held_s + num_held * bill.seconds_recovery) / 3600
-    gigabytes = (sent + num_workers * (bill.bytes_insurance + bill.bytes_recovery)) / 1e9
+    lost = (num_held if are_joined else num_workers) * bill.bytes_recovery
+    gigabytes = (sent + num_workers * bill.bytes_insurance + lost) / 1e9
     money = hours * (prices.worker_hour or 0.0) + gigabytes * (prices.gb or 0.0)
     return Cost(worker_hours=hours, gigabytes=gigabytes, money=money)
 
@@ -170,7 +171,15 @@ def _trial_report(
         controller=spec.controller.kind,
         level_name=spec.replica.exchange.level_name,
         outcome=trial.outcome,
-        cost=None if prices is None else cost(bill, prices, num_workers=spec.workers.count, num_lanes=spec.lanes.count),
+        cost=None
+        if prices is None
+        else cost(
+            bill,
+            prices,
+            num_workers=spec.workers.count,
+            num_lanes=spec.lanes.count,
+            are_joined=spec.lanes.after == "batch",
+        ),
         line=trial.line,
         steps=trial.step,
         seconds=trial.seconds,

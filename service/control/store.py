@@ -715,13 +715,13 @@ class Store:
         Does nothing when the attempt has ended by itself, or another has begun.
         """
 
-        def lose(session: Session, job: JobRow) -> JobView:
+        def lose(session: Session, job: JobRow) -> None:
             if job.attempt == number:
                 limit = self.settings.max_attempts
                 attempts.lose(session, job, reason=reason, now=self._clock(), max_attempts=limit)
-            return queries.job_view(job)
 
-        return self._on_job(job_id, lose)
+        self._on_job(job_id, lose)
+        return self.job(job_id)
 
     def fail_waiting(self, job_id: str, *, state: JobState, deadline: float | None, reason: str) -> JobView:
         """Fail a job that waits for an attempt or for its user, as it was seen: in `state`, with that deadline.
@@ -729,12 +729,12 @@ class Store:
         Does nothing when it has left the state since; the deadline tells whether it was there again.
         """
 
-        def fail(_: Session, job: JobRow) -> JobView:
+        def fail(_: Session, job: JobRow) -> None:
             if (job.job_state, job.deadline) == (state, deadline):
                 jobs.transition(job, JobState.FAILED, now=self._clock(), reason=reason)
-            return queries.job_view(job)
 
-        return self._on_job(job_id, fail)
+        self._on_job(job_id, fail)
+        return self.job(job_id)
 
     def explain(self, job_id: str, *, state: JobState, reason: str) -> None:
         """Say why the job is still in `state`; nothing if it has left it, or is deleted."""

@@ -8,6 +8,7 @@ from typing import Any
 from service.control import attempts
 from service.control.capacity import Shape
 from service.control.models import AttemptRow, JobRow
+from service.job.parts import Workers
 from service.job.spec import JobSpec
 from service.job.states import JobState
 
@@ -27,6 +28,11 @@ class Work:
     deadline: float | None
     lease_expires: float | None
     shape: Shape | None = None  # with the workers that the attempt was given; None: no attempt yet
+
+    @cached_property
+    def workers(self) -> Workers:
+        """The job's part of that name, which is read even where the rest cannot be."""
+        return Workers.model_validate(self.stored.get("workers", {}))
 
     @cached_property
     def spec(self) -> JobSpec:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationInfo, model_validator
+from pydantic import ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from search.sweep.spec import SampleValues
 from service.job.conflicts import conflicts
@@ -63,3 +63,11 @@ class JobSpec(JobParts):
         for number in range(self.num_samples):
             name = sample_name(number)
             yield at(self, drawn.get(name, {})).trial(Arm(name=name), self.seeds[0])
+
+
+def _as_stored(content: Any, _: ValidatorFunctionWrapHandler) -> JobSpec:
+    return content if isinstance(content, JobSpec) else JobSpec.stored(content)
+
+
+#: A job that was accepted once, wherever it is read again.
+StoredJob = Annotated[JobSpec, WrapValidator(_as_stored)]

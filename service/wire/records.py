@@ -13,7 +13,7 @@ from search.past_jobs.prior import NO_PRIOR, Prior
 from search.sweep.spec import SampleValues
 from search.types import Decision, Steer
 from service.job.parts import Direction
-from service.job.spec import JobSpec
+from service.job.spec import StoredJob
 
 SCHEMA_VERSION: Literal[1] = 1
 #: The largest whole number of a database, which every number that is looked for there has to be below.
@@ -151,7 +151,9 @@ class Bill(Record):
 
     bytes_sent: Count = Field(0, description="search included; between nodes where workers share one: their leader's")
     bytes_of_all: Count | None = Field(
-        None, description="sent by all workers of all lanes, search included; null: an earlier release has not said"
+        None,
+        description="sent by all workers of all lanes, but for a second line and recoveries; null: written by an "
+        "earlier release",
     )
     bytes_search: Count = 0
     bytes_by_purpose: dict[str, Count] = Field(default_factory=dict)
@@ -161,7 +163,8 @@ class Bill(Record):
     seconds_search: float = 0.0
     seconds_training: float = Field(0.0, description="the whole training clock, search included")
     seconds_of_workers: float | None = Field(
-        None, description="of the training clock, by all workers held, of all lanes; null: as `bytes_of_all`"
+        None,
+        description="worker-seconds: the training clock times the workers held; null: written by an earlier release",
     )
     seconds_evaluation: float = 0.0
     seconds_checkpoint: float = 0.0
@@ -399,7 +402,7 @@ class AttemptBrief(Record):
 
     job_id: str
     number: Count
-    spec: JobSpec
+    spec: StoredJob
     storage_url: str = Field(description="this attempt writes below it, reads anywhere in the job's folder")
     lease_s: float
     renew_s: float

@@ -15,7 +15,7 @@ from service.job.changes import Change
 from service.job.parts import LOSS, MAX_LABELS, Direction, Name, Notes, Slug
 from service.job.priority import Priority
 from service.job.problems import Problem
-from service.job.spec import JobSpec
+from service.job.spec import JobSpec, StoredJob
 from service.job.states import JobState, Verb
 from service.wire.queue import QueuePlace
 from service.wire.records import Bill, Count, Line, ProbeResult, RunEnd, Sample, ScheduleEntry, StageOutcome
@@ -108,7 +108,7 @@ class JobView(View):
         None, description="its place while it is queued; `version` does not count it. Null in snapshots"
     )
     advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
-    spec: JobSpec
+    spec: StoredJob
 
 
 class JobProgress(View):
@@ -379,7 +379,7 @@ class Cost(View):
     """The price of a trial, at the operator's present prices."""
 
     worker_hours: float = Field(description="of all workers, on the training clock and in recoveries")
-    gigabytes: float = Field(description="what the busiest worker sent in every way, times the workers")
+    gigabytes: float = Field(description="what all workers sent, in every way")
     money: float
 
 
@@ -579,7 +579,7 @@ class Cloned(View):
 
     source: str = Field(description="the job it was made from")
     changes: tuple[Change, ...]
-    spec: JobSpec
+    spec: StoredJob
     job: JobView | None = Field(description="null: a dry run")
 
 

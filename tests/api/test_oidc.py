@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
+from api.http import oidc
 from api.http.app import create_app
 from api.http.oidc import MAX_AGE_S, MIN_AGE_S, REFRESH_S, Issuer
 from service.control.processes import wait_until
@@ -228,8 +229,9 @@ def test_a_new_key_of_the_issuer_is_fetched_and_a_flood_of_unknown_ones_is_not(
 
 
 def test_an_issuer_that_hangs_keeps_one_caller_waiting_and_no_other(
-    server: Server, issuer: Issuer, clock: Clock
+    server: Server, issuer: Issuer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(oidc, "_TIMEOUT_S", PATIENCE_S)
     issuer.principal(token(server))
     server.goes_on.clear()
     clock.now += REFRESH_S
@@ -239,6 +241,9 @@ def test_an_issuer_that_hangs_keeps_one_caller_waiting_and_no_other(
             assert wait_until(lambda: issuer._asked_at == clock.now, timeout_s=PATIENCE_S)
             assert pool.submit(issuer.principal, token(server)).result(PATIENCE_S).name == "oidc:anna"
             assert not asking.done()
+            fresh = RSAKey.generate_key(2048, {"kid": "new"})
+            with pytest.raises(Unavailable, match="are being fetched"):
+                issuer.principal(token(server, fresh))
         finally:
             server.goes_on.set()
         assert asking.result(PATIENCE_S).name == "oidc:anna"

@@ -69,6 +69,14 @@ def test_steps_are_billed_by_the_workers_that_took_them() -> None:
     assert progress.bill.steps_by_workers == {1: 4, 2: 9}
 
 
+def test_a_density_of_an_earlier_release_goes_on_over_all_its_steps() -> None:
+    measured = Measured.model_validate({"num_steps": 900, "density_sum": 9.0})
+
+    measured.add(_result(900, 100, density=0.01))
+
+    assert measured.density == pytest.approx(0.01)
+
+
 def test_a_density_is_that_of_what_was_sent() -> None:
     progress, measured = Progress(), Measured()
     for first, density in ((0, None), (10, 0.01), (20, None)):  # one average of the parameters in thirty steps

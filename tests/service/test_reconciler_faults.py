@@ -14,7 +14,8 @@ from service.errors import Fenced, Unavailable
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
-from service.wire.records import Batch, TrialStarted
+from service.wire.records import AttemptBrief, Batch, TrialStarted
+from service.wire.views import JobView
 from tests.read_only import read_only
 
 SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
@@ -119,19 +120,37 @@ def test_a_job_that_this_release_would_refuse_goes_on_and_can_be_cancelled(store
         JobSpec.model_validate(store.job(running).spec.model_dump(mode="json"))
 
     tick(1)
-    assert store.job(running).state is JobState.RUNNING
+    assert AttemptBrief.model_validate_json(store.brief(running, 1).model_dump_json()).job_id == running
+    assert JobView.model_validate_json(store.job(running).model_dump_json()).state is JobState.RUNNING
     assert store.cancel(running).state is JobState.CANCELLING
 
 
 def test_a_job_that_this_release_cannot_read_holds_up_no_other(store, node, tick, running):
-    rewrite(store, running, colour="red")
-    other = store.add_job(SPEC)[0].id
+    waiting, other = (store.add_job(SPEC)[0].id for _ in range(2))
+    for each in (running, waiting):
+        rewrite(store, each, colour="red")
 
     tick(1)
     tick(1)
 
     assert store.job(other).state is JobState.STARTING
     assert any(other in driver for driver in node.drivers)
+    assert state_of(store, waiting) == ("failed", "this release cannot read the job: colour")
+
+
+def test_a_lost_driver_of_a_job_that_cannot_be_read_is_given_up(store, node, tick, running):
+    rewrite(store, running, colour="red")
+
+    node.drivers = dict.fromkeys(node.drivers, RayStatus.FAILED)
+    tick(1)
+
+    assert state_of(store, running)[0] == "queued"
+
+
+def state_of(store, job_id):
+    with store._reading() as session:
+        job = jobs.require(session, job_id)
+        return job.state, job.reason
 
 
 @pytest.mark.parametrize("refusal", ["", "the node does not answer"])

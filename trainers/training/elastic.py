@@ -269,7 +269,7 @@ class ElasticGroup(Group):
 def _met(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
     """Return the steps `taken` with the meeting after the last one, which that step's result is part of."""
     last = len(taken.losses) - 1
-    kept = (
+    kept: dict[str, Any] = (
         {name: getattr(taken, name)[:last] for name in SERIES}
         if met.diverged
         else {
@@ -278,6 +278,8 @@ def _met(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
             "waits": (*taken.waits[:last], *met.waits),
         }
     )
+    if met.diverged:
+        kept["steps_by_workers"] = dict.fromkeys(taken.steps_by_workers, last)
     said = {name: getattr(met, name) for name in ("density", "threshold", "diverged")}
     return taken.model_copy(update=kept | said | _sums([taken, met]) | {"meets": False, "steps_to_meeting": 0})
 
