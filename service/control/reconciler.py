@@ -88,6 +88,7 @@ class Reconciler:
         self.outlook = Outlook()
         self._look_at = self._up_since
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wiretune-attempts")
+        self._uploading = threading.Lock()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -309,11 +310,12 @@ class Reconciler:
         if digest is None:
             return None
         name = f"_ray_pkg_{digest.removeprefix('sha256:')}.zip"  # Ray's own prefix
-        if not ray.has_package(name):
-            package = of_zip(io.BytesIO(self._storage.read_code(work.project, digest)))
-            if package.digest != digest:
-                raise CodeRefused(f"on storage, `{digest}` was replaced by `{package.digest}`; upload it again")
-            ray.upload(name, package.content)
+        with self._uploading:  # jobs that start side by side may have the same code
+            if not ray.has_package(name):
+                package = of_zip(io.BytesIO(self._storage.read_code(work.project, digest)))
+                if package.digest != digest:
+                    raise CodeRefused(f"on storage, `{digest}` was replaced by `{package.digest}`; upload it again")
+                ray.upload(name, package.content)
         return name
 
     def _forbidden(self, spec: JobSpec) -> str | None:
