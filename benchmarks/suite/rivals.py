@@ -165,7 +165,7 @@ class Member:
 
 
 class Interval(NamedTuple):
-    """What a member did from one exploit to the next: the step of its run that it ended at, and losses around it."""
+    """A member's steps from one exploit to the next: where in its run they end, and the losses around them."""
 
     end: int
     num_steps: int
