@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from search.bayesian.rewards import PROBED_PART
 from service.job.spec import JobSpec
 from suite.tasks import TASKS
 from trainers.segment import Segment
@@ -76,9 +77,9 @@ TASKS_HERE = (
 #: How many times as long as a step computes a dense exchange takes.
 TRANSFERS = (0.2, 1.0, 4.0, 12.0, 40.0)
 #: A probe's share of the budget, and the fewest steps of one.
-SHARES, FEWEST = (0.025, 0.05, 0.1), 16
+SHARES, FEWEST = (0.02, 0.025, 0.05, 0.1), 16
 #: What the probe counts beside what is expected.
-PARTS = {"probes alone": 1.0, "both alike": 0.5, "what is expected alone": 0.0}
+PARTS = {"probes alone": 1.0, "both alike": 0.5, "both, as the search does": PROBED_PART, "what is expected alone": 0.0}
 #: Steps of which a row holds the mean loss.
 BLOCK = 4
 Row = dict[str, Any]

@@ -35,7 +35,7 @@ SAME_SHARE = 1.25
 #: A step that costs at least this share of another's, or at most the inverse, is compared with the same step of it.
 SAME_COST = 0.9
 #: What an exchange's probe counts beside what the exchange is expected to teach.
-PROBED_PART = 0.5
+PROBED_PART = 1 / 3
 #: Fewer steps than this have no last half to speak of.
 FEWEST_STEPS = 4
 #: A probe of fewer steps is short.

@@ -13,6 +13,7 @@ pytest.importorskip("statsmodels")
 from suite import option_probes
 from suite.option_probes import SENT, TRANSFERS, Cell
 
+from search.bayesian.rewards import PROBED_PART
 from trainers.methods.exchange.auto.spec import Option
 
 
@@ -25,7 +26,7 @@ def test_an_option_is_expected_to_teach_what_it_taught_on_the_recorded_tasks(opt
 def test_with_each_tasks_data_left_out_choices_by_both_lose_less_time_than_by_probes_alone(share: float) -> None:
     alone, both = (
         np.mean([option_probes.behind(cell, each, choose) for cell in option_probes.cells() for each in TRANSFERS], 0)
-        for choose in (option_probes.by_probes(share, 1.0), option_probes.by_probes(share, 0.5))
+        for choose in (option_probes.by_probes(share, 1.0), option_probes.by_probes(share, PROBED_PART))
     )
 
     assert both[0] < alone[0] and both[1] < alone[1] + 0.01
