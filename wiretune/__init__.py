@@ -22,13 +22,13 @@ if TYPE_CHECKING:
         Spent as Spent,
         Values as Values,
     )
-    from trainers.attach import Attached as Attached
-    from trainers.exchange.ddp import (
+    from trainers.own_loop.attach import Attached as Attached
+    from trainers.own_loop.ddp import (
         CompressedGradients as CompressedGradients,
         CompressionConfig as CompressionConfig,
         compress_gradients as compress_gradients,
     )
-    from trainers.exchange.fsdp import (
+    from trainers.own_loop.fsdp import (
         CompressedReplicas as CompressedReplicas,
         compress_replicas as compress_replicas,
     )
@@ -40,14 +40,14 @@ _HOMES = {
     "ApiError": "api.client",
     "AsyncClient": "api.client",
     "AsyncJob": "api.jobs",
-    "Attached": "trainers.attach",
+    "Attached": "trainers.own_loop.attach",
     "BoConfig": "search.config",
     "Budget": "search.config",
     "Candidate": "search.types",
     "Client": "api.client",
-    "CompressedGradients": "trainers.exchange.ddp",
-    "CompressedReplicas": "trainers.exchange.fsdp",
-    "CompressionConfig": "trainers.exchange.ddp",
+    "CompressedGradients": "trainers.own_loop.ddp",
+    "CompressedReplicas": "trainers.own_loop.fsdp",
+    "CompressionConfig": "trainers.own_loop.ddp",
     "Controller": "search.bayesian.controller",
     "Decision": "search.types",
     "Job": "api.jobs",
@@ -61,8 +61,8 @@ _HOMES = {
     "Workload": "trainers.workload",
     "WorkloadError": "trainers.workload",
     "attach": "wiretune.loop",
-    "compress_gradients": "trainers.exchange.ddp",
-    "compress_replicas": "trainers.exchange.fsdp",
+    "compress_gradients": "trainers.own_loop.ddp",
+    "compress_replicas": "trainers.own_loop.fsdp",
 }
 
 __all__ = sorted(_HOMES)

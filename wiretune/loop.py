@@ -9,10 +9,10 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-import trainers.attach
 from search.config import Budget, ControllerConfig, range_conflict
-from trainers.attach import Attached, Exchanging, Syncing
-from trainers.exchange.ddp import PerNode
+from trainers.own_loop import attach as own_loop
+from trainers.own_loop.attach import Attached, Exchanging, Syncing
+from trainers.own_loop.ddp import PerNode
 from trainers.spec.replica import ReplicaConfig
 from wiretune.tuner import Tuner
 
@@ -21,7 +21,7 @@ Controlling = ControllerConfig | Mapping[str, Any]
 
 
 class How(TypedDict, total=False):
-    """The keywords of `trainers.attach.attach`."""
+    """The keywords of `trainers.own_loop.attach.attach`."""
 
     exchange: Exchanging
     sync: Syncing
@@ -61,21 +61,22 @@ def attach(
 ) -> Attached | Tuner:
     """Have the ranks that train `model` by `optimizer` exchange gradients, or average parameters, as a job would.
 
-    The keywords are those of `trainers.attach.attach`: `exchange` and `sync`, as in a job; `per_node`, `scale`, `seed`.
+    The keywords are those of `trainers.own_loop.attach`: `exchange` and `sync`, as in a job, `per_node`, `scale`, and
+    `seed`.
     With `controller`, as in a job, the learning rate is searched too, and every range in `exchange` and `sync`. The
     optimizer's rate is the guess. The run is of so many optimizer `steps`, `seconds` from now on, or `bytes` sent by a
     node on average, search included, whichever is reached first. `batch_size` is the
     number of samples that a rank trains in a step: if it is told, probes on small batches are longer. The loop reports
     its losses to the `Tuner` that is returned.
 
-    Raises ValueError for what `trainers.attach.attach` refuses, for a controller without a budget, and for what a job
-    would refuse of a controller.
+    Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, and for what a
+    job would refuse of a controller.
     """
     if controller is None:
-        return trainers.attach.attach(model, optimizer, **how)
+        return own_loop.attach(model, optimizer, **how)
     budget = Budget(steps=steps, seconds=seconds, bytes=bytes)
     config: ControllerConfig = TypeAdapter(ControllerConfig).validate_python(controller)
-    handle = trainers.attach.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
+    handle = own_loop.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
     return Tuner(handle, config, budget=budget, seed=how.get("seed", 0), batch_size=batch_size)
 
 

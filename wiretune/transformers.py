@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from trainers.attach import attach
+from trainers.own_loop.attach import attach
 
 
 class AttachCallback(TrainerCallback):  # type: ignore[misc]

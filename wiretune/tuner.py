@@ -16,7 +16,7 @@ from search import strategies
 from search.config import Budget, ControllerConfig
 from search.space import Axis, SearchSpace
 from search.types import Values
-from trainers.attach import Attached, Chosen
+from trainers.own_loop.attach import Attached, Chosen
 from trainers.spec.replica import ReplicaConfig
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import RESTORE, SNAPSHOT, STOP, Leader, Order, Taken

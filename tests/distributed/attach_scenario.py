@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from search.config import BoConfig
-from trainers.attach import Attached, Chosen, attach
-from trainers.exchange.ddp import CompressionConfig, compress_gradients
+from trainers.own_loop.attach import Attached, Chosen, attach
+from trainers.own_loop.ddp import CompressionConfig, compress_gradients
 from wiretune.loop import attach as attach_controller
 
 TOPK = {"kind": "topk", "density": 0.05}

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.exchange.ddp import CompressedGradients, CompressionConfig, compress_gradients
+from trainers.own_loop.ddp import CompressedGradients, CompressionConfig, compress_gradients
 
 KINDS: dict[str, dict[str, Any]] = {
     "none": {"kind": "none"},
@@ -109,10 +109,10 @@ def _overflow(rank: int) -> dict[str, bool]:
     script = Script(rank, "topk")
     assert script.handle is not None
     script.train(range(6))
-    memory, bits = script.handle.state_dict()["tensors"]["residual"], script.bits
+    memory, bits = script.handle.state_dict()["tensors"]["exchange.residual"], script.bits
     script.inputs[6] *= torch.inf if rank == 0 else 1.0
     script.train(range(6, 7))
-    kept = torch.equal(script.handle.state_dict()["tensors"]["residual"], memory)
+    kept = torch.equal(script.handle.state_dict()["tensors"]["exchange.residual"], memory)
     skipped = script.bits == bits
     script.train(range(7, 8))
     return {"skipped": skipped, "memory kept": kept, "goes on": script.bits != bits}

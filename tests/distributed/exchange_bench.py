@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
-from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection, Parts
 from trainers.exchange.ledger import Ledger
@@ -19,6 +18,7 @@ from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.sum_by_owner import Shards
 from trainers.exchange.topology import Nodes, Topology
+from trainers.methods import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.spec.sparse import SparseConfig
@@ -105,7 +105,7 @@ class Bench:
         self.buffer = GradientBuffer.behind([Parameter(torch.zeros(shape)) for shape in SHAPES], self.config)
         self.node_links = place.node_links()
         self.num_nodes, self.connection = len(self.node_links.topology.nodes), self.node_links.between
-        self.exchange = two_level.build(self.config, self.buffer, self.node_links)
+        self.exchange = between_nodes.build(self.config, self.buffer, self.node_links)
         self.given = torch.zeros(D, dtype=torch.float64)  # sum of this rank's gradients, or of their momentum
         self.received = torch.zeros(D, dtype=torch.float64)  # sum over the steps of what the ranks sent
         self.rate = 1.0

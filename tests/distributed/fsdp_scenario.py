@@ -9,9 +9,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.attach import attach
-from trainers.exchange.ddp import CompressionConfig
-from trainers.exchange.fsdp import compress_replicas
+from trainers.own_loop.attach import attach
+from trainers.own_loop.ddp import CompressionConfig
+from trainers.own_loop.fsdp import compress_replicas
 
 KINDS: dict[str, dict[str, Any]] = {
     "none": {"kind": "none"},

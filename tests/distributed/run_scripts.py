@@ -10,7 +10,7 @@ import sys
 import torch.distributed as dist
 from torch.distributed import TCPStore
 
-groups = []  # kept: torch may hang where a script's model is the last to hold one (`_GROUPS` in trainers/attach.py)
+groups = []  # kept: torch may hang where a script's model is the last to hold one (`_GROUPS` in own_loop/attach.py)
 
 
 def destroy_process_group(destroy=dist.destroy_process_group):

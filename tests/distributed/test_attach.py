@@ -8,7 +8,7 @@ import torch
 from attach_scenario import DIRECTIONS, KINDS, REFUSED, TUNED, Script
 from scenarios import Reports
 
-from trainers.attach import Chosen, attach
+from trainers.own_loop.attach import Chosen, attach
 from trainers.traffic.collectives import all_reduce
 
 ON_TWO_RANKS = ["attached"]

@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainers.exchange.buffer import GradientBuffer
 from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.blocks.blocks import build
-from trainers.methods.blocks.division import divide
 from trainers.methods.blocks.jointspar import chances
 from trainers.methods.blocks.jointspar.jointspar import JointSpar
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
@@ -26,6 +25,7 @@ from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.traffic import collectives, cost
+from trainers.traffic.division import divide
 from trainers.traffic.shapes import parameter_shapes
 from trainers.training.checkpoint import commit_manifest
 from trainers.training.replica import Replica

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 import wiretune
 from search.config import BoConfig, Budget, FixedConfig
-from trainers.attach import attach
 from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import FromExchangeConfig, OwnOptimizerConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
+from trainers.own_loop.attach import attach
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from wiretune.tuner import space_of

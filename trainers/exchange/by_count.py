@@ -11,10 +11,10 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.largest import largest
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD, reached_by
 from trainers.exchange.kernels.scatter import together
+from trainers.exchange.level import LayerLevels, Level, level_of
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selector import Count
 from trainers.exchange.step_result import all_finite
-from trainers.methods.levels.level import LayerLevels, Level, level_of
 from trainers.snapshot import WithoutScalars
 from trainers.spec.sparse import ByDensity
 from trainers.traffic import collectives

@@ -9,8 +9,8 @@ from torch import Tensor
 from trainers.exchange.aggregate import Report
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
+from trainers.exchange.level import Level
 from trainers.exchange.memory import Memory, Selection
-from trainers.methods.levels.level import Level
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 

@@ -17,10 +17,10 @@ from trainers.exchange.aggregate import Aggregator, Gather, Report, Unread, read
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.dense import all_reduce_mean
+from trainers.exchange.level import Level
 from trainers.exchange.selector import Selector
 from trainers.exchange.step_result import DIVERGED, Exchanged, all_finite
 from trainers.exchange.sum_by_owner import Sharded, owned
-from trainers.methods.levels.level import Level
 from trainers.snapshot import Kept
 from trainers.spec.sparse import SparseConfig
 from trainers.traffic import collectives

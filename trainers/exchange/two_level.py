@@ -14,8 +14,6 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import LEADER, NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged
-from trainers.methods.exchange.auto.spec import ExchangeConfig
-from trainers.methods.levels import steered
 from trainers.snapshot import Kept, Stateless
 
 
@@ -82,9 +80,3 @@ class TwoLevelExchange:
 
     def inherit(self, kept: Kept) -> None:
         self._leading.inherit(kept)
-
-
-def build(config: ExchangeConfig, buffer: GradientBuffer, node_links: NodeLinks, *, seed: int = 0) -> Exchange:
-    """Return the exchange of `config` between nodes; what it draws at random follows from `seed`."""
-    leading = steered.build(config, buffer, node_links.between, seed=seed) if node_links.leads else Follower()
-    return TwoLevelExchange(leading, buffer, node_links)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainers.methods.blocks.division import divide
 from trainers.spec.exchange import ExchangeBase
 from trainers.traffic.buckets import split
 from trainers.traffic.collectives import (
@@ -18,6 +17,7 @@ from trainers.traffic.collectives import (
     num_elements,
     reduce,
 )
+from trainers.traffic.division import divide
 
 
 def step_traffic(

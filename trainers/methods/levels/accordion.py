@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from trainers.exchange.connection import Connection
-from trainers.methods.levels.level import LayerLevels, Level
+from trainers.exchange.level import LayerLevels, Level
 from trainers.methods.levels.regimes import DECIDER, Part, Regimes
 from trainers.methods.levels.spec import AccordionConfig
 from trainers.snapshot import Kept

@@ -7,10 +7,10 @@ from torch import Tensor
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.exchange import Exchange
+from trainers.exchange.level import Level
 from trainers.exchange.step_result import Exchanged
 from trainers.methods import build as methods
 from trainers.methods.levels.accordion import Accordion
-from trainers.methods.levels.level import Level
 from trainers.methods.levels.regimes import Part
 from trainers.methods.levels.spec import AccordionConfig, WarmupConfig
 from trainers.methods.levels.warmup import Warmup

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
+from trainers.methods import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.sync.policy import Update
 
@@ -50,7 +50,7 @@ class Meeting:
         node_links: NodeLinks,
         *,
         seed: int,
-        build: Callable[..., Exchange] = two_level.build,
+        build: Callable[..., Exchange] = between_nodes.build,
     ) -> None:
         self.node_links = node_links
         device = iterate.read().device

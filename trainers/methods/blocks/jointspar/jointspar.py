@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from trainers.exchange import two_level
 from trainers.exchange.buffer import LEAD, GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
-from trainers.methods.blocks.division import divide
+from trainers.methods import between_nodes
 from trainers.methods.blocks.jointspar import chances
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
@@ -29,6 +28,7 @@ from trainers.spec.exchange import ExchangeBase
 from trainers.spec.ranges import first
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.buckets import Bucket, Layer
+from trainers.traffic.division import divide
 
 #: Keeps what is drawn here apart from other draws of the same seed.
 _STREAM = 11
@@ -133,7 +133,7 @@ class DrawnExchange(Stateless):
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         blocks = self._blocks
         packed = Packed(blocks.buffer, blocks.drawn, self._words, num_blocks=blocks.num_blocks, config=self._config)
-        outcome = two_level.build(self._config, packed, self._node_links).step(loss, level, learning_rate)
+        outcome = between_nodes.build(self._config, packed, self._node_links).step(loss, level, learning_rate)
         if outcome.diverged:
             return outcome
         packed.give_back()

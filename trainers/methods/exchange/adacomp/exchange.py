@@ -16,12 +16,12 @@ from trainers.exchange.kernels import operators
 from trainers.exchange.kernels.compiled import compiled_later
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.scatter import take, together
+from trainers.exchange.level import Level
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selector import Count, next_capacities
 from trainers.exchange.sparse import SparseExchange
 from trainers.exchange.step_result import all_finite
 from trainers.methods.exchange.adacomp.spec import AdaCompConfig
-from trainers.methods.levels.level import Level
 from trainers.traffic.buckets import Bucket
 
 

@@ -5,10 +5,10 @@ import math
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.by_count import ByCount
 from trainers.exchange.connection import Connection
+from trainers.exchange.level import Level
 from trainers.exchange.memory import Memory
 from trainers.exchange.sparse import SparseExchange
 from trainers.methods.exchange.dgc.spec import DgcConfig
-from trainers.methods.levels.level import Level
 
 
 class Dgc(ByCount):

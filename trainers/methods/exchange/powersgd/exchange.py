@@ -19,11 +19,11 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.factors import Factorised, average_short_factors, starting_factor
 from trainers.exchange.kernels.lowrank import orthogonalize_, project, rebuild, take_out
+from trainers.exchange.level import Level, level_of
 from trainers.exchange.memory import FollowedRate
 from trainers.exchange.rounding import Rounded
 from trainers.exchange.step_result import Exchanged, agreed, loss_if
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
-from trainers.methods.levels.level import Level, level_of
 from trainers.snapshot import Kept
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.traffic.sizes import as_matrix, is_worth_factors

@@ -18,11 +18,11 @@ from trainers.exchange.aggregate import Report
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD, reached_by
+from trainers.exchange.level import Level, common
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selector import Count
 from trainers.exchange.sparse import SparseExchange
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.methods.levels.level import Level, common
 from trainers.methods.levels.spec import CalibratedConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket

@@ -12,6 +12,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD
+from trainers.exchange.level import Level, common
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selector import Count, next_capacities
 from trainers.exchange.step_result import all_finite
@@ -25,7 +26,6 @@ from trainers.methods.levels.cat import (
     gain_of_signs,
     scale_of_draws,
 )
-from trainers.methods.levels.level import Level, common
 from trainers.methods.levels.spec import CatConfig
 from trainers.traffic.buckets import Bucket
 

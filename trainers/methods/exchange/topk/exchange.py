@@ -11,12 +11,12 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.by_count import ByCount
 from trainers.exchange.connection import Connection
 from trainers.exchange.kernels.quantile import LEAST_THRESHOLD, reached_by
+from trainers.exchange.level import Level, common
 from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selector import Count, Selector, next_capacities
 from trainers.exchange.sparse import SparseExchange
 from trainers.methods.exchange.topk.by_efficiency import ByEfficiency
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.methods.levels.level import Level, common
 from trainers.methods.levels.spec import CatConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket

@@ -10,7 +10,6 @@ same shard in the other replicas. FSDP does that for one group of parameters aft
 
 from collections.abc import Mapping
 from math import ceil, prod
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,19 +17,19 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.ddp import check_config, check_shapes
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.topology import Topology
+from trainers.methods import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.dense.spec import DenseBase
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
+from trainers.own_loop.ddp import check_config
+from trainers.own_loop.handle import Handle
 from trainers.segment import Purpose
-from trainers.snapshot import load_scalars, scalars_of, tensors_of
 from trainers.spec.quantized import QuantizedBase
 from trainers.spec.sparse import SparseConfig
 
@@ -105,7 +104,7 @@ class ShardHook:
         length = sum(ceil(each.shape[0] / num_shards) * prod(each.shape[1:]) for each in parameters)
         self._no_loss = torch.zeros((), device=device)  # the script has it
         self._buffer = GradientBuffer([(length,)], config, device)
-        self.between = two_level.build(config, self._buffer, node_links, seed=seed)
+        self.between = between_nodes.build(config, self._buffer, node_links, seed=seed)
 
     def exchange(self, shard: Tensor) -> None:
         """Replace `shard` `(n,)` by its mean over the replicas, in place; raises ValueError for another length."""
@@ -121,26 +120,13 @@ class ShardHook:
             shard.copy_(self._buffer.gradient)
 
 
-class CompressedReplicas:
-    """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its."""
+class CompressedReplicas(Handle):
+    """The handle of one model's exchanges between the replicas that FSDP2 shards."""
 
     def __init__(self, hooks: Mapping[str, ShardHook], node_links: NodeLinks) -> None:
-        self._exchanges = {name: hook.between for name, hook in hooks.items()}
+        super().__init__({name: hook.between for name, hook in hooks.items()})
         self._node_links = node_links
 
     def take_bytes(self) -> dict[Purpose, int]:
         """Return the bytes sent to other replicas since the last such call, by purpose."""
         return self._node_links.between.ledger.take()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's memories and what goes with them: tensors, and JSON-compatible scalars."""
-        tensors = {name: tensor.clone() for name, tensor in tensors_of(self._exchanges).items()}
-        return {"tensors": tensors, "scalars": scalars_of(self._exchanges)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to `state`, which this rank of as many ranks has saved; raises ValueError if it is not like that."""
-        live = tensors_of(self._exchanges)
-        check_shapes(live, state["tensors"])
-        for name, tensor in live.items():
-            tensor.copy_(state["tensors"][name])
-        load_scalars(self._exchanges, state["scalars"])

@@ -21,7 +21,6 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.ddp import TYPES, BucketHook, PerNode, check_shapes, check_types, topology_of
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
@@ -35,8 +34,10 @@ from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig,
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, PolicyBase, Update
+from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_types, topology_of
+from trainers.own_loop.handle import Handle
 from trainers.segment import Purpose
-from trainers.snapshot import Buffers, State, Steps, Tensors, load_scalars, scalars_of, tensors_of
+from trainers.snapshot import Buffers, State, Steps, Tensors
 from trainers.spec.exchange import ExchangeBase, UpdateConfig
 from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
@@ -171,8 +172,8 @@ class Chosen(NamedTuple):
     outer_momentum: float | None = None
 
 
-class Attached:
-    """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its.
+class Attached(Handle):
+    """The handle of one model's exchange. Parameters and optimizer may differ by rank: each saves them, too.
 
     What is not finite on one rank is so on all: a step leaves infinite gradients, which a GradScaler skips, and a
     meeting leaves parameters that are not a number. No memory changes then. With `max_z` that rank goes on
@@ -206,9 +207,9 @@ class Attached:
         self._check_policy()
         self._steps = Steps()
         shared, own = self._sync.divide({})
-        self._parts: Parts = shared | own | {"exchange": self._sync.exchange, "steps": self._steps}
+        super().__init__(shared | own | {"exchange": self._sync.exchange, "steps": self._steps})
         trained: Parts = {"parameters": Tensors(parameters), "buffers": Buffers(buffers), "optimizer": wrapped}
-        self._state = State(shared={}, own=self._parts | trained)
+        self._state = State(shared={}, own={**self._parts, **trained})
         self._hook = BucketHook(
             [*names],
             buffer,
@@ -306,21 +307,6 @@ class Attached:
         for undo in self._undo:
             undo()
         self._undo.clear()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's memories and what goes with them: tensors, and JSON-compatible scalars.
-
-        The ranks' parameters and optimizers belong to it, as they may differ: each rank saves its own.
-        """
-        tensors = {name: tensor.clone() for name, tensor in tensors_of(self._parts).items()}
-        return {"tensors": tensors, "scalars": scalars_of(self._parts)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to `state`, which this rank of as many ranks has saved; raises ValueError if it is not like that."""
-        live = tensors_of(self._parts)
-        check_shapes(live, state["tensors"])
-        torch._foreach_copy_(list(live.values()), [state["tensors"][name] for name in live])
-        load_scalars(self._parts, state["scalars"])
 
     def snapshot(self, slot: str) -> None:
         """Keep a copy of model, optimizer and memories in memory under the name `slot`."""

@@ -7,8 +7,8 @@ DDP's buckets are told apart by their parameters, since it rebuilds them after i
 last of them. It runs in its own thread and process group, as in a job.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,6 @@ from torch.futures import Future
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.exchange import two_level
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
 from trainers.exchange.exchange import Exchange
@@ -27,9 +26,10 @@ from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
-from trainers.methods import registry
+from trainers.methods import between_nodes, registry
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.levels.spec import AccordionConfig
+from trainers.own_loop.handle import Handle
 from trainers.segment import Purpose
 from trainers.spec.exchange import CorrectedConfig, ExchangeBase
 from trainers.spec.two_way import TwoWayConfig
@@ -71,7 +71,7 @@ def compress_gradients(
     node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced())
     node_links.join()
     buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
-    exchange = two_level.build(config, buffer, node_links, seed=seed)
+    exchange = between_nodes.build(config, buffer, node_links, seed=seed)
     hook = BucketHook(parameters, buffer, exchange, scale=scale)
     model.register_comm_hook(None, hook.on_bucket)
     return CompressedGradients(hook, exchange, node_links)
@@ -178,11 +178,12 @@ class BucketHook:
             future.set_result(words)
 
 
-class CompressedGradients:
-    """The handle of one model's exchange. Its state is this rank's own: each rank saves and loads its."""
+class CompressedGradients(Handle):
+    """The handle of one model's exchange under DDP."""
 
     def __init__(self, hook: BucketHook, exchange: Exchange, node_links: NodeLinks) -> None:
-        self._hook, self._exchange, self._node_links = hook, exchange, node_links
+        super().__init__({"exchange": exchange})
+        self._hook, self._node_links = hook, node_links
 
     @property
     def last(self) -> Exchanged | None:
@@ -192,26 +193,3 @@ class CompressedGradients:
     def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
         """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
         return (self._node_links.within if within_node else self._node_links.between).ledger.take()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's memories and what goes with them: tensors, and JSON-compatible scalars."""
-        return {
-            "tensors": {name: tensor.clone() for name, tensor in self._exchange.tensors().items()},
-            "scalars": self._exchange.scalars(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to `state`, which this rank of as many ranks has saved; raises ValueError if it is not like that."""
-        live = self._exchange.tensors()
-        check_shapes(live, state["tensors"])
-        for name, tensor in live.items():
-            tensor.copy_(state["tensors"][name])
-        self._exchange.load_scalars(state["scalars"])
-
-
-def check_shapes(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless `saved` tensors have the names and shapes of the `live` ones."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in live.items()}
-    given = {name: tuple(tensor.shape) for name, tensor in saved.items()}
-    if shapes != given:
-        raise ValueError(f"`state` must be of the same exchange, model and number of ranks: {shapes}, got {given}")
