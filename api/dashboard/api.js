@@ -33,15 +33,17 @@ function openSession(code) {
 
 export const signOut = () => send("/v1/sessions", {}, { method: "DELETE", timeoutMs: 10000 });
 
-const ABORTED = ["TimeoutError", "AbortError"]; // browsers differ
-
-// Raises NeedsKey, Refused with the problem's text, or what `fetch` raises if nothing answers in time.
-async function send(path, parameters, { timeoutMs, ...request }) {
+// Raises NeedsKey, Refused with the problem's text, or what `fetch` raises if nothing answers in time. A body without end
+// in sight, of a download, has no time limit: the service cuts off who takes nothing.
+async function send(path, parameters, { timeoutMs, isLong = false, ...request }) {
   const pairs = Object.entries(parameters).flatMap(([name, value]) => [value ?? []].flat().map((each) => [name, each]));
   const query = new URLSearchParams(pairs);
-  const answer = await fetch(query.size ? `${path}?${query}` : path, { ...request, signal: AbortSignal.timeout(timeoutMs) })
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), timeoutMs);
+  const answer = await fetch(query.size ? `${path}?${query}` : path, { ...request, signal: late.signal })
+    .finally(() => isLong && clearTimeout(timer))
     .catch((error) => {
-      throw ABORTED.includes(error.name) ? new Error(`The service has not answered within ${timeoutMs / 1000} s.`) : error;
+      throw error.name === "AbortError" ? new Error(`The service has not answered within ${timeoutMs / 1000} s.`) : error;
     });
   if (answer.status === 401) {
     caller = null;
@@ -85,7 +87,7 @@ export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map(
 
 // Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
 export async function download(href, name) {
-  const answer = await send(href, {}, { timeoutMs: 600000 });
+  const answer = await send(href, {}, { timeoutMs: 60000, isLong: true });
   const address = URL.createObjectURL(await answer.blob());
   const link = document.createElement("a");
   link.href = address;

@@ -36,6 +36,7 @@ const notice = document.getElementById("notice");
 const connection = document.getElementById("connection");
 const nav = [...document.querySelectorAll("header nav a")];
 let page = null;
+let left = null; // what stood here when the session ended: {page, nodes, address}
 
 const ask = paced(
   async () => {
@@ -54,6 +55,7 @@ const ask = paced(
 );
 
 function open() {
+  left = null;
   const asked = new URLSearchParams(location.search);
   const name = Object.keys(PAGES).find((each) => asked.get(each)) ?? "jobs";
   for (const link of nav) link.ariaCurrent = pageOf(link) === name ? "page" : null;
@@ -74,7 +76,7 @@ function hear({ state, jobs, moved }) {
     connection.className = state;
     connection.textContent = STATES[state];
   }
-  if (state === "live" && !page) open(); // another tab has signed in
+  if (state === "live" && !page) goOn(); // another tab has signed in
   else if (state === "live" || state === "refused") {
     page?.missed?.();
     ask();
@@ -93,20 +95,37 @@ function askForKey() {
     try {
       await api.signIn(input.value.trim());
       again();
-      open();
+      goOn();
     } catch (error) {
       refused.textContent = reason(error);
     }
   };
+  const issued = root.querySelector(".issued:not([hidden])"); // a secret that nobody can look up again
+  const place = document.createComment("");
+  issued?.replaceWith(place);
+  const nodes = new DocumentFragment();
+  nodes.append(...root.childNodes);
+  left ??= { page, nodes, address: location.href, putBack: () => issued && place.replaceWith(issued) };
   page = null;
   tell("");
-  root.replaceChildren(element("form", { class: "panel", onsubmit: submit },
+  root.replaceChildren(...(issued ? [issued] : []), element("form", { class: "panel", onsubmit: submit },
     element("h1", {}, "Sign in"),
     element("p", {}, "The command `wiretune page` prints a link that signs you in. So does an API key: it is sent once, and not kept here."),
     element("label", { for: "key" }, "API key"), input,
     element("button", { type: "submit" }, "Sign in"), refused));
   input.focus();
   return false;
+}
+
+// What somebody was writing when the session ended is still there afterwards.
+function goOn() {
+  if (!left?.page || left.address !== location.href) return open();
+  left.putBack();
+  root.replaceChildren(left.nodes);
+  page = left.page;
+  left = null;
+  page.missed?.();
+  ask();
 }
 
 // A code that was used before is no harm: there may be a session.

@@ -6,7 +6,11 @@ const SPANS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 const isNone = (value) => value === null || value === undefined;
 
-export const number = (value, digits = 3) => (isNone(value) ? NONE : Number(value.toPrecision(digits)).toString());
+// Whole numbers are exact: a batch of 1024 is not one of 1020.
+export function number(value, digits = 3) {
+  if (isNone(value)) return NONE;
+  return Number.isSafeInteger(value) ? String(value) : Number(value.toPrecision(digits)).toString();
+}
 
 // A loss or a metric: to four decimals, or where those say too little or too much, to four digits.
 export function loss(value) {
@@ -16,7 +20,11 @@ export function loss(value) {
   return size >= 1e4 && size < 1e7 ? value.toFixed(0) : number(value, 4);
 }
 
-export const share = (value) => (isNone(value) ? NONE : `${number(100 * value, 2)} %`);
+export function share(value) {
+  if (isNone(value)) return NONE;
+  const percent = 100 * value;
+  return `${percent >= 99.95 ? percent.toFixed(0) : number(percent, percent > 99 ? 3 : 2)} %`;
+}
 
 // A level by what the job calls it: a density is a share, a rank or a period a number.
 export const level = (value, name) => (name === "density" ? share(value) : number(value));

@@ -11,8 +11,10 @@ const dash = (index) => DASHES[index % DASHES.length];
 export const look = (each, width) => ({ color: colour(each.arm_index), width, dash: dash(each.arm_index) });
 export const entry = (each, shown) => ({ name: each.arm, legendgroup: each.arm, showlegend: shown && each.is_first_seed });
 
-// Ticks as fine as the range asks for, written out: plotly's own crowd a low axis with bare digits.
+// Ticks as fine as the range asks for, written out: plotly's own crowd a low axis with bare digits. Linear where a value
+// is 0 or below, which a logarithm does not show.
 export function logAxis(values, write) {
+  if (values.some((value) => value !== null && value <= 0)) return {};
   let [least, most] = [Infinity, 0];
   for (const value of values) if (value > 0) [least, most] = [Math.min(least, value), Math.max(most, value)];
   if (!most) return { type: "log" };

@@ -53,7 +53,7 @@ export function lossChart({ training, validation, trials, stages, place, choice 
     traces: [...fans(around),
       ...(isMean ? meanLines(trained, validated, place) : [...lines(trained, "training", place), ...lines(validated, "validation", place)]),
       ...rollBacks(around), ...bests(trials, validation, place)],
-    layout: { height: 420, shapes: shades(stages, place),
+    layout: { height: 420, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLogLoss].join(),
       xaxis: { title: { text: `${place.title}<br>thin: training, bold: validation` }, ...(choice.isLogAxis ? { type: "log" } : { rangemode: "tozero" }) },
       yaxis: { title: { text: "loss" }, ...(choice.isLogLoss ? logAxis(values, String) : {}) } },
     label: labelOf(trials, validation),

@@ -86,7 +86,7 @@ export function overlaidLosses(training, validation, { axis, smoothing }) {
   return {
     traces: [...(smoothing ? trained.map(band) : []), ...trained.map(thin), ...evaluated.map(bold)],
     layout: { height: 460, xaxis: { title: { text: `${title}${unit && `, ${unit}`}<br>thin: training, bold: validation` }, rangemode: "tozero" },
-      yaxis: { title: { text: "loss" }, ...logAxis([...trained, ...evaluated].flatMap((line) => line.values), String) }, uirevision: axis },
+      yaxis: { title: { text: "loss" }, ...logAxis([...trained, ...evaluated].flatMap((line) => line.values), String) }, uirevision: [axis, unit].join() },
     label: ends.map(([label, end]) => `${label} validation loss now ${loss(end)}`).join("; ") || "no points yet",
     columns: [["trial", (row) => row.label, "name"], ["step", (row) => String(row.step), "number"],
       ["clock", (row) => duration(row.seconds), "number"], ["sent", (row) => size(row.bytes), "number"],

@@ -165,7 +165,7 @@ function themed(layout) {
     font: { color: ink, family, size: 12 },
     margin: { l: 60, r: 15, t: 10, b: 45 },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, // above: below is the axis, however tall
-    uirevision: "keep",
+    uirevision: "keep", // a zoom stays while points come; whoever changes what an axis counts gives its own
     ...layout,
     ...axes,
     shapes: [...(layout.shapes ?? []), ...Object.entries(axes).flatMap(spanned)],

@@ -22,7 +22,7 @@ export function scheduleChart(schedules, stages, place) {
   }]);
   return {
     traces: rows.flatMap((row, at) => rowTraces(shown, row, stages, { place, yaxis: names[at], isFirst: !at })),
-    layout: { height: 200 + 140 * rows.length, shapes: begins.length ? [rules] : [],
+    layout: { height: 200 + 140 * rows.length, shapes: begins.length ? [rules] : [], uirevision: [place.axis, place.unit].join(),
       xaxis: { title: { text: place.title }, rangemode: "tozero", anchor: names.at(-1) }, ...Object.fromEntries(axes) },
     label: shown.map((each) => `${each.label} now learning rate ${number(each.entries.at(-1).learning_rate)}`).join("; ")
       || "no stage is decided yet",

@@ -126,7 +126,7 @@ export function timelineChart(trials, stages, told) {
   return {
     traces: [...Object.keys(BLOCKS).flatMap((kind) => blockTraces(kind, blocks, { places, per, unit })),
       ...Object.keys(EVENTS).flatMap((kind) => markTraces(kind, marks, { places, per, unit }))],
-    layout: { height: 150 + ROW * end, hovermode: "closest", xaxis: { title: { text: `training clock, ${unit}` }, rangemode: "tozero" },
+    layout: { height: 150 + ROW * end, hovermode: "closest", uirevision: unit, xaxis: { title: { text: `training clock, ${unit}` }, rangemode: "tozero" },
       yaxis: { tickvals: rows.map((row) => row.y), ticktext: rows.map((row) => row.text), range: [end, 0], zeroline: false, showgrid: false } },
     label: `${blocks.length} blocks, ${marks.length} events`,
     columns: [["trial", (row) => places.get(row.trial_id).label, "name"], ["stage", (row) => String(row.stage ?? "–"), "number"],

@@ -54,7 +54,7 @@ export function rateChart(sent, link, clock) {
       name: first.arm, legendgroup: first.arm, hovertemplate: `%{text}: %{y:.3~g} ${unit}/s<br>%{x:.4~g} ${clock.unit}<extra></extra>` })),
       ...(capacity === null ? [] : [{ type: "scatter", mode: "lines", x: [0, end / clock.per], y: [capacity / per, capacity / per], name: `capacity of the link, ${size(capacity)}/s`,
         line: { color: "#c2395b", width: 1.5, dash: "dash" }, hoverinfo: "skip" }])],
-    layout: { height: 320, ...(rows.length ? {} : { annotations: [{ text: "no bytes were reported yet", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] }),
+    layout: { height: 320, uirevision: [clock.unit, unit].join(), ...(rows.length ? {} : { annotations: [{ text: "no bytes were reported yet", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] }),
       xaxis: { title: { text: `training clock, ${clock.unit}` }, rangemode: "tozero" }, yaxis: { title: { text: `${unit}/s sent by one worker` }, rangemode: "tozero" } },
     label: rows.map((row) => `${row.label} sent ${size(mean(row))}/s on average${capacity === null ? "" : `, ${share(mean(row) / capacity)} of the link`}`).join("; ") || "no bytes were reported yet",
     columns: [["trial", (row) => row.label, "name"], ["from", (row) => duration(row.begins), "number"], ["to", (row) => duration(row.ends), "number"],

@@ -27,6 +27,7 @@ export function paced(act, failed, { gapMs, longestMs = 30000 }) {
   let isBusy = false;
   let isFirst = true;
   let waitMs = gapMs;
+  let wake = () => {};
 
   async function run() {
     if (isBusy) return;
@@ -40,7 +41,10 @@ export function paced(act, failed, { gapMs, longestMs = 30000 }) {
         isWanted = failed(error);
         waitMs = isWanted ? Math.min(longestMs, 2 * (waitMs || gapMs)) : 0;
       }
-      await new Promise((resolve) => setTimeout(resolve, waitMs));
+      await new Promise((resolve) => {
+        const timer = setTimeout(resolve, waitMs);
+        wake = () => waitMs > gapMs && (clearTimeout(timer), setTimeout(resolve, gapMs)); // who asks after a failure knows of a change
+      });
     }
     isBusy = false;
   }
@@ -48,6 +52,7 @@ export function paced(act, failed, { gapMs, longestMs = 30000 }) {
   document.addEventListener("visibilitychange", () => document.hidden || run());
   return () => {
     isWanted = true;
+    wake();
     run();
   };
 }

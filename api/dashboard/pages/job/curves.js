@@ -33,6 +33,8 @@ export function curves(id, { held: choice, choose }, fetchSent) {
   const placed = whenKept((axis, series, bytes) => placing(axis, series.filter((each) => each.name === "loss"), bytes));
 
   async function update(given) {
+    const before = new Map(known.series.map((each) => [`${each.trial_id} ${each.name}`, each.num_points]));
+    if (given.series.some((each) => each.num_points < before.get(`${each.trial_id} ${each.name}`))) detail = null; // steps were taken back
     known = given;
     await show();
   }

@@ -68,6 +68,7 @@ export function files(id) {
 
 // Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
 function button(href, name, label) {
-  const fetchIt = ({ currentTarget }) => api.download(href, name).catch((error) => { currentTarget.title = currentTarget.textContent = error.message; });
-  return element("button", { type: "button", key: name, onclick: fetchIt }, label);
+  const refused = element("span", { class: "quiet", role: "alert" });
+  const fetchIt = () => api.download(href, name).then(() => { refused.textContent = ""; }, (error) => { refused.textContent = ` ${error.message}`; });
+  return element("span", { key: name }, element("button", { type: "button", onclick: fetchIt }, label), refused);
 }

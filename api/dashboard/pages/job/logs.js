@@ -9,6 +9,7 @@ import { plain, tracebacks } from "./traceback.js";
 const SHOWN_LINES = 1000;
 const KEPT = 4_000_000; // characters in memory, the newest
 const AGAIN_MS = 2000;
+const BYTES_PER_MS = 1000;
 
 export function logs(id) {
   const attempt = element("select", { onchange: () => begin().catch(failed) });
@@ -24,6 +25,8 @@ export function logs(id) {
   let job = null;
   let read = null; // {number, offset, text, decoder}
   let isBusy = false;
+  let seen = ""; // the attempt, and whether it has ended: what there was to read when the job last changed
+  let dueAt = 0;
   const look = whenSeen(body, () => more().catch(failed));
 
   function update(given) {
@@ -33,11 +36,13 @@ export function logs(id) {
     const isLast = !attempt.value || attempt.value === attempt.options[0]?.value;
     patch(attempt, ...numbers.map((number) => element("option", { value: number, key: number }, number)));
     if (isLast && numbers.length) attempt.value = numbers[0];
-    if (!body.hidden) look();
+    const now = `${job.attempt} ${job.finished_at}`;
+    if (!body.hidden && seen !== now) look();
+    seen = now;
   }
 
   const isLive = () => job.finished_at === null && attempt.value === String(job.attempt);
-  setInterval(() => job && body.isConnected && !document.hidden && following.checked && isLive() && look(), AGAIN_MS);
+  setInterval(() => job && body.isConnected && !document.hidden && following.checked && isLive() && Date.now() >= dueAt && look(), AGAIN_MS);
 
   function begin() {
     read = null;
@@ -58,6 +63,7 @@ export function logs(id) {
       if (piece.byteLength || !text.childNodes.length) write();
     } finally {
       isBusy = false;
+      dueAt = Date.now() + (read?.offset ?? 0) / BYTES_PER_MS; // the service reads all of it each time
     }
   }
 

@@ -31,7 +31,7 @@ export const labelsOf = (text) => text.replace(/^[\s,]+|[\s,]+$/g, "").split(/[\
 // `changed` is called with the filter as it is now, and whether somebody is still writing.
 export function filterFields(filter, changed) {
   const body = element("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() });
-  const set = (name, value, isWriting = false) => changed({ ...current, [name]: value, cursor: null }, isWriting);
+  const set = (name, value, isWriting = false) => changed({ ...current, [name]: value === "" ? null : value, cursor: null }, isWriting);
   const text = (name, label, properties = {}) => {
     const input = element("input", { id: `filter-${name}`, value: current[name] ?? null, autocomplete: "off", ...properties,
       oninput: ({ currentTarget }) => set(name, currentTarget.value.trim(), true) });

@@ -81,7 +81,11 @@ function editor(root, document, source) {
     element("div", { class: "tools" }, tabs, source ? null : begin),
     element("div", { class: "submit" }, element("div", {}, form, asText, prediction), element("div", { class: "side" }, verdict, element("div", { class: "buttons" }, submit))));
 
-  const check = paced(look, (error) => !(error instanceof api.NeedsKey), { gapMs: CHECK_EVERY_MS });
+  const check = paced(look, (error) => {
+    if (error instanceof api.NeedsKey) return false;
+    patch(verdict, element("p", { class: "refused" }, `The job was not checked: ${error.message} Trying again.`));
+    return true;
+  }, { gapMs: CHECK_EVERY_MS });
   draw();
   if (source) touch();
   else patch(verdict, element("p", {}, "Choose a workload and give it a budget: the service checks the job while you write."));
@@ -154,7 +158,7 @@ function editor(root, document, source) {
       showProblems(form, []);
       patch(verdict, ...agreed(found, source));
     } catch (error) {
-      if (!error.errors) throw error;
+      if (!error.errors?.length && error.status !== 422) throw error; // of the service, not of the job
       if (of === version) refuse(error);
     }
   }
