@@ -8,9 +8,9 @@ import re
 from bisect import bisect_right
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
-from search.types import FURTHER, Value
+from search.types import FURTHER, Value, Values
 
 FORMAT: Literal["wiretune.schedule/1"] = "wiretune.schedule/1"
 VERSION = 1  # what a later release adds without changing what is there keeps the number
@@ -32,6 +32,17 @@ class Entry(Value):
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")
     reason: str = ""
     steered_by: tuple[str, ...] = Field((), description="people whose pins and vetoes held")
+
+    @field_validator("values")
+    @classmethod
+    def _can_be_set(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if unknown := given.keys() - {*FURTHER}:
+            raise ValueError(f"`values` may name {', '.join(FURTHER)}, got {sorted(unknown)[0]!r}")
+        try:
+            return Values(learning_rate=0.0, **given).further
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise ValueError(f"`values.{wrong['loc'][0]}`: {wrong['msg']}, got {wrong['input']!r}") from None
 
     def learning_rate_at(self, step: int) -> float:
         """Return the rate of `step`, which lies in this entry; the last step has the final rate."""

@@ -164,7 +164,9 @@ class OptionAxis(Value):
         return self
 
     def moves(self, value: str, factor: float = 1.0) -> list[str]:
-        """Return the next denser and the next sparser option."""
+        """Return the next denser and the next sparser option; the first and the last, if `value` is none of them."""
+        if value not in self.options:
+            return [self.options[0], self.options[-1]]
         place = self.options.index(value)
         return [self.options[other] for other in (place - 1, place + 1) if 0 <= other < len(self.options)]
 

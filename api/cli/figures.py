@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+#: Whole numbers below this have all of their digits in a float.
+LARGEST_EXACT = 1e15
 
 
 def size(num_bytes: float) -> str:
@@ -24,8 +26,10 @@ def share(fraction: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return `value` to so many significant digits; a dash for none."""
-    return "-" if value is None else f"{value:.{digits}g}"
+    """Return `value` to so many significant digits, a whole number as it is; a dash for none."""
+    if value is None:
+        return "-"
+    return str(int(value)) if float(value).is_integer() and abs(value) < LARGEST_EXACT else f"{value:.{digits}g}"
 
 
 def settings(values: Mapping[str, float | str]) -> str:

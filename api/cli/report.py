@@ -21,6 +21,7 @@ from service.wire.views import (
     JobReport,
     JobView,
     Prices,
+    SampleStatus,
     ScheduleView,
     SweepReport,
     TrialReport,
@@ -138,8 +139,10 @@ def trials_table(found: Result) -> Sheet:
     level = " or ".join(sorted({level_name(spec, arm.name) for arm in spec.arms}))
     table = _table("Trials", "trial", "state", "step", "training", "learning rate", level, "val. loss")
     begun = "paused" if found.job.state is JobState.PAUSED else "training"
+    ranking = found.report.sweep.ranking if found.report.sweep else ()
+    pruned = {each.trial_id for each in ranking if each.status is SampleStatus.PRUNED}
     for trial in found.trials:
-        state = trial.outcome or (begun if trial.backend else "waiting")
+        state = "pruned" if trial.trial_id in pruned else trial.outcome or (begun if trial.backend else "waiting")
         if trial.outcome is None and found.job.state in TERMINAL:
             state = "not finished"
         table.add_row(

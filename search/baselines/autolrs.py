@@ -335,7 +335,10 @@ class AutoLrs:
         now = self._round
         values, reason, forecast = self._choose()
         ends = {unit: getattr(now.spent, unit) + amount for unit, amount in self._stage_amounts().items()}
-        whole = {unit: round(ends[unit]) for unit in ("steps", "bytes") if unit in ends}
+        # A stage that is shorter than a step takes one: else it would be opened again for ever.
+        whole = {
+            unit: max(getattr(now.spent, unit) + 1, round(ends[unit])) for unit in ("steps", "bytes") if unit in ends
+        }
         return Decision(
             stage=now.index,
             values=values,

@@ -200,7 +200,7 @@ def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:
 
 def _choose_after_divergence(setup: SearchSetup, stage: Stage) -> Choice:
     tried = [probe.candidate.values.learning_rate for probe in stage.probes]
-    start = min(stage.incumbent.learning_rate, *tried)
+    start = min([stage.incumbent.learning_rate, *tried] if stage.has_incumbent else tried)
     rate = max(setup.space.min_learning_rate, start * ALL_DIVERGED_FACTOR)
     values = stage.incumbent.model_copy(update={"learning_rate": rate})
     reason = f"{name(setup, values)}, half of {number(start)}: all {len(tried)} probes diverged"

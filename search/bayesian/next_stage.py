@@ -97,7 +97,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         rejected=begin.rejected,
         may_rise=is_quiet and not stalled and (stage.may_rise or woke or has_met(stage.decision.forecast, ending)),
         has_awakened=stage.has_awakened or stage.awakens,
-        awakens=begin.awakens or (stage.awakens and not woke),
+        awakens=begin.awakens or (stage.awakens and not woke and not ending.has_failed),
         before=ending,
         before_level=start,
         events=events,

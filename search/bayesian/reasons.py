@@ -1,11 +1,13 @@
 """Say why a stage uses its values: the sentences that the page, the CLI and the schedule file show."""
 
+import math
 from collections.abc import Iterator
 
 from search.bayesian.contest import LEAST_LEAD, best_rewards
 from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
 from search.bayesian.rewards import fastest_option, scores
 from search.bayesian.stage import SearchSetup, Stage
+from search.budget import spending
 from search.curves.events import Event, Signs
 from search.surrogate.posterior import Fit
 from search.types import Band, Forecast, Setting, Values
@@ -48,11 +50,19 @@ def too_few_probes(setup: SearchSetup, stage: Stage, least: int) -> str:
     short = [unit for unit, quantity in needed.items() if quantity > cap[unit]]
     most = " and ".join(f"{cap[unit]:.4g} {unit}" for unit in short)
     shortest = " and ".join(f"{needed[unit]:.4g} {unit}" for unit in short)
-    enough = " and ".join(f"{needed[unit] / setup.search_fraction:.4g} {unit}" for unit in short)
+    enough = " and ".join(f"{_least_budget(setup, unit, needed[unit]):.4g} {unit}" for unit in short)
     return (
         f"a search needs {shortest}, and probes may spend {most} "
         f"(give a budget of {enough}, or raise `max_search_fraction`)"
     )
+
+
+def _least_budget(setup: SearchSetup, unit: str, needed: float) -> float:
+    """Return the smallest budget of which probes may spend `needed`: their share falls as budgets grow."""
+    if setup.num_steps is None:
+        return needed / setup.search_fraction
+    step = spending.caps(setup.budget)[unit] / setup.num_steps
+    return step * setup.config.least_budget(math.ceil(needed / step))
 
 
 def unsearched(setup: SearchSetup, stage: Stage) -> str:

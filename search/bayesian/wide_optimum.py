@@ -90,12 +90,15 @@ def plateau(rates: Sequence[float], gains: Sequence[float | None]) -> tuple[floa
 
     Gains are relative to the lowest rate's, of those that did not diverge, and interpolated in log rate. A rate that
     diverged lost as much as the best one gained, and none lost more. Where the gain does not fall, the edge is the
-    last rate.
+    last rate. Where none gained more than the lowest rate, the plateau holds those that are not clearly behind it.
     """
     order = np.argsort(rates)
-    finite = [gain for gain in (gains[index] for index in order) if gain is not None]
-    top = max(finite) - finite[0]
-    relative = [-top if gain is None else max(gain - finite[0], -top) for gain in (gains[index] for index in order)]
+    finite = [(rates[index], gain) for index in order if (gain := gains[index]) is not None]
+    lowest, least = finite[0]
+    top = max(gain for _, gain in finite) - least
+    if top <= 0:
+        return lowest, max(rate for rate, gain in finite if gain >= least - HARM)
+    relative = [-top if gain is None else max(gain - least, -top) for gain in (gains[index] for index in order)]
     x, y = np.log(np.asarray(rates)[order]), np.array(relative)
     best = int(np.argmax(y))
     down, up = slice(best, None, -1), slice(best, None)

@@ -50,10 +50,11 @@ def comparison(
 
 
 def _target(reports: Iterable[JobReport], curves: Mapping[str, Series], direction: Direction) -> float | None:
-    """Return the worst of the last values of the trials that did not diverge."""
+    """Return the worst of the last values of the arms' trials that did not diverge."""
     worst = max if direction == "min" else min
-    kept = [trial for report in reports for trial in report.trials if trial.outcome != "diverged"]
-    lasts = [final(curves[trial.trial_id]) for trial in kept]
+    # A sample that ended at a rung would be the worst, and say nothing of where arms get to.
+    arms = [each for report in reports for each in report.trials if each.arm in {arm.arm for arm in report.arms}]
+    lasts = [final(curves[trial.trial_id]) for trial in arms if trial.outcome != "diverged"]
     return worst((last[1] for last in lasts if last is not None), default=None)
 
 

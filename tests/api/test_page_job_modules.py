@@ -31,6 +31,7 @@ def bill(**lines):
         ({"step": 60, "seconds": 12}, {"seconds": None, "steps": 100, "bytes": None}, ("steps", 0.8, 3)),
         ({"step": 60, "seconds": 12}, {"seconds": 1000, "steps": None, "bytes": 4000}, ("bytes", 0.5, 12)),
         ({"step": 9, "seconds": 40, "outcome": "completed"}, {"seconds": 40, "steps": None}, ("seconds", 1, 0)),
+        ({"step": 60, "seconds": 12, "outcome": "completed", "isPruned": True}, {"steps": 100}, ("steps", 0.8, 0)),
     ],
 )  # fmt: skip
 def test_progress_is_the_budgets_most_used_cap_and_what_is_left_of_it_at_the_pace_so_far(trial, budget, expected):
@@ -81,6 +82,11 @@ def test_a_logarithmic_axis_has_its_values_in_sight_and_goes_along_with_what_com
     low, high = axis["autorangeoptions"]["include"]
     assert low < min(values) and high > max(values) and any(low <= tick <= high for tick in axis["tickvals"])
     assert "range" not in axis  # the chart would keep it
+
+
+@pytest.mark.parametrize("values", [[0, 2.3], [-1.5, None, 2.3]])
+def test_values_of_0_and_below_are_drawn_on_a_linear_axis(values):
+    assert call("charts/look.js", "it.logAxis(values, String)", values=values) == {}
 
 
 @pytest.mark.parametrize(("axis", "at"), [("steps", 50), ("seconds", 5.0), ("bytes", 0.5)])

@@ -91,6 +91,13 @@ def test_a_filter_is_in_the_address_and_survives_a_reload_and_a_step_back(
     browser.value_of("history.back()")
     browser.wait_for(f"String({NAMES}) === 'gamma,alpha'")
     assert browser.value_of("document.getElementById('filter-label').value") == ""
+
+    for text, names in (("alp", "alpha"), ("", "gamma,alpha")):
+        browser.value_of(f"""((field) => {{
+          field.value = '{text}';
+          field.dispatchEvent(new Event('input'));
+        }})(document.getElementById('filter-text'))""")
+        browser.wait_for(f"String({NAMES}) === '{names}'")
     assert browser.complaints == []
 
 
@@ -305,6 +312,33 @@ def test_a_key_is_made_shown_once_and_revoked(browser: Tab, client: Client, stor
     show(browser, client, "?audit=all&action=revokeKey")
     assert key.id in browser.value_of("document.querySelector('tbody').innerText")
     assert browser.value_of("document.querySelectorAll('tbody tr').length") == 1
+
+
+def test_the_end_of_a_session_loses_neither_a_secret_nor_what_somebody_writes(
+    browser: Tab, client: Client, store: Store
+) -> None:
+    def sign_in_again(secret: str) -> None:
+        browser.value_of("dispatchEvent(new Event('online'))")  # else the stream looks again in some seconds
+        browser.wait_for("document.getElementById('key') !== null")
+        assert browser.value_of("document.querySelector('input.secret')?.value ?? null") in (secret, None)
+        browser.value_of(f"document.getElementById('key').value = {secret!r}")
+        click(browser, "Sign in")
+        browser.wait_for(f"document.getElementById('key') === null && {LIVE}")
+
+    with role_of(client, store, Role.ADMIN) as anna:
+        show(browser, anna, "?keys=all")
+    browser.value_of("document.querySelector('[aria-label=\"rotate anna\"]').click()")
+    click(browser, "rotate the key", "dialog")
+    secret = browser.wait_for("document.querySelector('input.secret').value")
+    sign_in_again(secret)
+    assert browser.value_of("document.querySelector('input.secret').value") == secret
+
+    browser.value_of("location.assign('/?submit=new')")
+    browser.wait_for("document.querySelector('[data-pointer=\"/name\"]') !== null")
+    write(browser, {"/name": "half"})
+    (key,) = [each for each in store.keyring.list(by=LOCAL) if each.name == "anna" and each.revoked_at is None]
+    sign_in_again(store.keyring.rotate(key.id, by=LOCAL).secret)
+    assert browser.value_of("document.querySelector('[data-pointer=\"/name\"] input').value") == "half"
 
 
 @pytest.mark.parametrize("address", ["", "?submit=new", "?cluster=now", "?keys=all", "?audit=all"])

@@ -149,6 +149,25 @@ def test_a_budget_that_ends_within_a_search_asks_for_nothing_more():
     assert strategy.decide().commit_until.steps >= 200  # nothing is left to commit
 
 
+@pytest.mark.parametrize(
+    ("budget", "config"),
+    [
+        (Budget(steps=1), {}),
+        (Budget(steps=9), {"num_stages": 12}),
+        (Budget(steps=12), {"num_stages": 12, "growth": 1.0}),
+        (Budget(bytes=20), {"num_stages": 12}),
+    ],
+)
+def test_a_stage_that_is_shorter_than_a_step_takes_one(simulated_run, budget, config):
+    run, strategy = simulated_run(budget), _autolrs(budget=budget, **config)
+    while not run.is_over() and len(run.decisions) <= 30:
+        before = run.spent.steps
+        run.run_stage(strategy)
+        assert run.spent.steps > before
+
+    assert run.is_over()
+
+
 def test_calls_out_of_turn_are_refused():
     strategy = _autolrs()
     candidate = strategy.ask()

@@ -1,6 +1,7 @@
 """The controller with `revisit: events`: it searches once, and again only after something happened."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -263,6 +264,19 @@ def test_where_no_search_fits_the_guess_stays_as_it_is(simulated_run, optimizer)
         "the guess 0.1 stays: a search needs 35 steps, and probes may spend 24 steps "
         "(give a budget of 175 steps, or raise `max_search_fraction`)"
     )
+
+
+def test_the_budget_that_the_reason_names_opens_a_search(simulated_run):
+    def first_stage(steps):
+        budget = Budget(steps=steps)
+        run = simulated_run(budget)
+        run.run_stage(_controller(0.1, optimizer="sgd", budget=budget, coarse_probe_steps=50))
+        return run
+
+    short = first_stage(1000)
+    named = int(re.search(r"give a budget of (\d+) steps", short.decisions[0].reason)[1])
+
+    assert named > 1000 and not short.history and first_stage(named).history
 
 
 def test_the_first_probe_shows_that_no_search_fits(simulated_run):

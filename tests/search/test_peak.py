@@ -81,6 +81,19 @@ def test_a_gain_that_never_falls_has_its_upper_edge_at_the_highest_rate(gains, e
     assert plateau([0.01, 0.1, 1.0], gains)[edge] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+    ("gains", "expected"),
+    [
+        ([0.3, None, None], (0.01, 0.01)),  # what diverged is on no plateau
+        ([0.3, 0.1, -2.0], (0.01, 0.01)),
+        ([0.3, 0.299, None], (0.01, 0.1)),  # as good as the lowest
+        ([None, 0.3, 0.2], (0.1, 0.1)),
+    ],
+)
+def test_where_the_lowest_rate_is_the_best_the_plateau_holds_what_is_not_clearly_behind_it(gains, expected):
+    assert plateau([0.01, 0.1, 1.0], gains) == pytest.approx(expected)
+
+
 # -- probes of one rung ----------------------------------------------------------------------------
 
 

@@ -116,6 +116,15 @@ def test_torch_replays_the_schedule_with_schedule_free_optimizers(schedule, kind
         ({"num_steps": 11}, "`num_steps` must be 10"),
         ({"entries": [{"step": 3, "num_steps": 10, "learning_rate": 0.1}]}, r"`entries\[0\].step` must be 0"),
         ({"entries": []}, "entries"),
+        *(
+            ({"entries": [{"step": 0, "num_steps": 10, "learning_rate": 0.1, "values": values}]}, message)
+            for values, message in [
+                ({"learning_rate": 5}, "`values` may name .*momentum.*, got 'learning_rate'"),
+                ({"speed": 1}, "got 'speed'"),
+                ({"batch_size": 2.5}, "`values.batch_size`: .*got 2.5"),
+                ({"momentum": "abc"}, "`values.momentum`: .*got 'abc'"),
+            ]
+        ),
     ],
 )
 def test_a_broken_file_is_refused_with_what_is_wrong(schedule, change, message):

@@ -134,6 +134,19 @@ def test_one_exchange_is_left_where_people_say_so(simulated_run, steer, used, fi
     assert len({values.learning_rate for values in _tried(run, first)}) > 1
 
 
+def test_an_exchange_that_was_pinned_and_does_not_compete_gives_way_to_one_that_does(simulated_run):
+    competing = OptionAxis(options=("none", "threshold 0.01", "powersgd 1"))
+    run, menu = simulated_run(STEPS), ("none", "qsgd 4", "threshold 0.01", "powersgd 1")
+    controller = _controller(axes=(competing,), menu=menu)
+    run.run_stage(controller)
+    controller.steer([Steer(id=1, by="ada", pin={"option": "qsgd 4"})])
+    run.run_stage(controller)
+    controller.steer([Steer(id=2, by="ada", search_now=True)])
+    decision = run.run_stage(controller)
+
+    assert decision.values.option in menu and len({values.option for values in _tried(run, 2)}) > 1
+
+
 def test_a_person_who_asks_for_a_search_gets_one_at_the_next_stage_and_no_other(simulated_run):
     run, controller = simulated_run(STEPS), _controller()
     run.run_stage(controller)

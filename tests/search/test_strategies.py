@@ -89,3 +89,19 @@ def test_the_same_totals_are_given_the_same_values_in_any_order(config):
 def test_an_unknown_kind_is_refused_by_name():
     with pytest.raises(ValueError, match=r"`kind`.*'magic'"):
         strategies.restore({"kind": "magic"})
+
+
+@pytest.mark.parametrize("config", [BoConfig(), BoConfig(revisit="stages"), BoConfig(max_search_fraction=0.3)])
+@pytest.mark.parametrize("needed", [1, 35, 97, 250])
+def test_the_least_budget_is_the_smallest_of_which_probes_may_spend_as_much(config, needed):
+    enough = (steps for steps in range(needed, 100 * needed) if config.search_fraction(steps) * steps >= needed)
+
+    assert config.least_budget(needed) == next(enough)
+
+
+def test_the_least_budget_of_the_longest_probes_is_found_by_few_looks(monkeypatch):
+    looks, fraction = [], BoConfig.search_fraction
+    monkeypatch.setattr(BoConfig, "search_fraction", lambda self, steps: looks.append(steps) or fraction(self, steps))
+
+    assert BoConfig().least_budget(17 * 10_000) > 17 * 10_000
+    assert len(looks) < 100

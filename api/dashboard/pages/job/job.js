@@ -107,9 +107,10 @@ export function jobPage(root, id) {
 
   const drawTables = whenChanged((job, trials, named, report) => {
     const costs = costsOf(report);
-    const billed = trials.map((trial) => ({ ...trial, cost: costs.get(trial.trial_id) ?? null }));
-    const phase = (trial, steps) => trial.outcome ?? (steps && TRAINING.includes(job.state) ? `searching, ${steps} steps so far` : unfinished(trial, job));
-    patch(progress, element("h2", {}, "Progress"), progressTable(trials, named, job, phase));
+    const pruned = new Set((report.sweep?.ranking ?? []).filter((each) => each.status === "pruned").map((each) => each.trial_id));
+    const billed = trials.map((trial) => ({ ...trial, cost: costs.get(trial.trial_id) ?? null, isPruned: pruned.has(trial.trial_id) }));
+    const phase = (trial, steps) => (trial.isPruned ? "pruned" : trial.outcome) ?? (steps && TRAINING.includes(job.state) ? `searching, ${steps} steps so far` : unfinished(trial, job));
+    patch(progress, element("h2", {}, "Progress"), progressTable(billed, named, job, phase));
     patch(arms, element("h2", {}, "Arms"), armTable(report), ...(job.spec.seeds.length > 1 ? [] : crossings(report)), ...notes(known(report.trials, arranged(job.spec))));
     if (!listed) patch(stages, element("h2", {}, "Stages"));
     listed = [named, job];
