@@ -45,6 +45,17 @@ from search.surrogate.posterior import on_grid
 from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Steer, Tax, Values
 
 FORMAT = "wiretune.controller/3"
+#: What the journal holds: events by name, each with its value.
+EVENTS: dict[str, TypeAdapter[Any]] = {
+    "steer": TypeAdapter(tuple[Steer, ...]),
+    "ask": TypeAdapter(Candidate),
+    "refuse": TypeAdapter(Refusal),
+    "tell": TypeAdapter(Reading),
+    "decide": TypeAdapter(Decision),
+    "awakens": TypeAdapter(bool),
+    "rise": TypeAdapter(float),
+    "close": TypeAdapter(Ending),
+}
 
 
 class Controller:
@@ -92,8 +103,7 @@ class Controller:
             return
         if self._stage.candidates or self._stage.decision is not None:
             raise ValueError(f"stage {self._stage.index} is open: `steer` before its first `ask`.")
-        self._journal.append({"steer": [_to_json(steer) for steer in steers]})
-        self._apply_steer(tuple(steers))
+        self._record("steer", tuple(steers))
 
     def ask(self) -> Candidate | None:
         """Return the next probe of the open stage, or None when the stage has seen enough.
@@ -106,8 +116,7 @@ class Controller:
             raise ValueError(f"stage {stage.index} is decided: `tell` its commit before the next `ask`.")
         candidate = None if stage.is_complete else self._next_candidate()
         if candidate is not None:
-            self._write("ask", candidate)
-            stage.candidates.append(candidate)
+            self._record("ask", candidate)
         elif not stage.pending:  # a probe that still runs may yet open another one
             stage.is_complete = True
         return candidate
@@ -121,13 +130,9 @@ class Controller:
         self._check_runs(observation.candidate_id)
         if observation.candidate_id is None:
             signs = signs_of(self._setup, self._stage, observation)
-            ending = Ending.of(observation, signs, events_of(self._setup, observation, signs))
-            self._write("close", ending)
-            self._apply_close(ending)
-            return
-        reading = Reading.of(observation)
-        self._write("tell", reading)
-        self._apply_tell(reading)
+            self._record("close", Ending.of(observation, signs, events_of(self._setup, observation, signs)))
+        else:
+            self._record("tell", Reading.of(observation))
 
     def watch(self, observation: Observation) -> Course:
         """Return `end` for a probe that is not worth its rest, and for a commit in which something happened.
@@ -144,8 +149,7 @@ class Controller:
             signs = signs_of(self._setup, self._stage, observation)
             rise = raise_of(self._setup, self._stage, observation, signs)
             if rise != self._stage.rise:
-                self._journal.append({"rise": rise})
-                self._stage.rise = rise
+                self._record("rise", rise)
         return course
 
     def leading(self) -> str | None:
@@ -159,11 +163,9 @@ class Controller:
         """
         if self._stage.decision is None:
             decision, rises = self._decide(held), awakens(self._setup, self._stage)
-            self._write("decide", decision)
-            self._apply_decide(decision)
+            self._record("decide", decision)
             if rises:
-                self._journal.append({"awakens": True})
-                self._stage.awakens = True
+                self._record("awakens", True)
         assert self._stage.decision is not None
         return self._stage.decision
 
@@ -213,32 +215,37 @@ class Controller:
             prior=Prior.model_validate(state["prior"]),
         )
         for event in state["events"]:
-            controller._replay(event)
+            [(what, told)] = event.items()
+            controller._journal.append(event)
+            controller._apply(what, EVENTS[what].validate_python(told))
         return controller
 
     # -- the fold ----------------------------------------------------------------------------------
 
-    def _write(self, what: str, value: BaseModel) -> None:
-        self._journal.append({what: _to_json(value)})
+    def _record(self, what: str, value: Any) -> None:
+        """Write an event into the journal, and apply it; a restored controller applies it alike."""
+        # by way of text: NaN and infinity become strings, as strict JSON wants
+        self._journal.append({what: json.loads(EVENTS[what].dump_json(value))})
+        self._apply(what, value)
 
-    def _replay(self, event: dict[str, Any]) -> None:
-        self._journal.append(event)
-        if "ask" in event:
-            self._stage.candidates.append(Candidate.model_validate(event["ask"]))
-        elif "tell" in event:
-            self._apply_tell(Reading.model_validate(event["tell"]))
-        elif "close" in event:
-            self._apply_close(Ending.model_validate(event["close"]))
-        elif "steer" in event:
-            self._apply_steer(tuple(Steer.model_validate(each) for each in event["steer"]))
-        elif "rise" in event:
-            self._stage.rise = event["rise"]
-        elif "awakens" in event:
-            self._stage.awakens = event["awakens"]
-        elif "refuse" in event:
-            self._stage.refused.append(Refusal.model_validate(event["refuse"]))
-        else:
-            self._apply_decide(Decision.model_validate(event["decide"]))
+    def _apply(self, what: str, value: Any) -> None:
+        match what:
+            case "steer":
+                self._apply_steer(value)
+            case "ask":
+                self._stage.candidates.append(value)
+            case "refuse":
+                self._stage.refused.append(value)
+            case "tell":
+                self._apply_tell(value)
+            case "decide":
+                self._apply_decide(value)
+            case "awakens":
+                self._stage.awakens = value
+            case "rise":
+                self._stage.rise = value
+            case "close":
+                self._apply_close(value)
 
     def _apply_tell(self, reading: Reading) -> None:
         took, self._spent = spending.minus(reading.spent, self._spent), reading.spent
@@ -311,9 +318,7 @@ class Controller:
                 )
             if stage.pending:  # what still runs may leave room
                 return None
-            refusal = too_expensive(setup, stage, self._costs, proposal)
-            self._write("refuse", refusal)
-            stage.refused.append(refusal)
+            self._record("refuse", too_expensive(setup, stage, self._costs, proposal))
         return None
 
     def _decide(self, held: Collection[str]) -> Decision:

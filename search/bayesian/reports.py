@@ -57,7 +57,7 @@ def commit_forecast(
     None if no probe is near, and the commit before does not go on. `decay` is the share of the learning rate that is
     decayed away in the commit.
     """
-    found = _of_nearest(setup, stage, values, commit) or _of_line(setup, stage, commit)
+    found = _of_nearest(setup, stage, values, commit) or _of_line(stage, commit)
     return None if found is None else _of_commit(found.forecast, ratio=found.ratio, decay=decay)
 
 
@@ -70,7 +70,7 @@ def _of_nearest(setup: SearchSetup, stage: Stage, values: Values, commit: Amount
     return _of_probe(setup, stage, probe, score, commit) if rates[1] <= NEAR_RATE * rates[0] else None
 
 
-def _of_line(setup: SearchSetup, stage: Stage, commit: Amounts) -> Reach | None:
+def _of_line(stage: Stage, commit: Amounts) -> Reach | None:
     """Return the forecast of a commit without probes, from the commit before it; None if that does not go on."""
     before = stage.before
     if before is None or not before.is_kept or not before.losses or stage.is_displaced:
