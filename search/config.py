@@ -197,7 +197,7 @@ class StagedConfig(RateRange):
     def least_budget(self, num_steps: int) -> int:
         """Return the steps of the smallest budget of which probes may spend `num_steps`."""
         budgets = range(num_steps, math.ceil(num_steps / self.search_fraction(math.inf)))
-        return num_steps + bisect_left(budgets, num_steps, key=lambda steps: self.search_fraction(steps) * steps)
+        return num_steps + bisect_left(budgets, float(num_steps), key=lambda steps: self.search_fraction(steps) * steps)
 
 
 #: Longer probes of the first search where the coarse ones do not decide.
