@@ -114,6 +114,7 @@ class Tuner:
                 task, steps = self._orders.send(self._taken)
             except StopIteration:
                 task, steps = STOP, []
+        self.handle.settle()
         head = torch.tensor([task, len(steps)])
         self.handle.node_links.tell(head)
         rows = [[number_of(values, name) for name in TOLD] for values in steps]
@@ -128,6 +129,7 @@ class Tuner:
         series = (losses, step_seconds, *self._signs.take(len(losses)))
         sums = torch.tensor([*chain(*series), sent - self._sent], dtype=torch.float64)
         self._sent = sent
+        self.handle.settle()
         links.all_reduce_sum(sums, {"control": sums.nbytes})
         means = (sums[:-1] / links.topology.num_workers).reshape(len(series), -1).tolist()
         return Taken._make([*means, round(sums[-1].item() / len(links.topology.nodes))])

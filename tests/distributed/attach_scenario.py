@@ -1,8 +1,11 @@
 """What one rank sees of an exchange, and of local updates, that a script of the user's own is given by `attach`."""
 
 import hashlib
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from schedulefree import SGDScheduleFree
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from search.config import BoConfig
+from trainers.methods.sync.background_thread import BackgroundThread
 from trainers.own_loop.attach import Attached, Chosen, attach
 from trainers.own_loop.ddp import CompressionConfig, compress_gradients
 from wiretune.loop import attach as attach_controller
@@ -44,6 +48,11 @@ TUNED: dict[str, dict[str, Any]] = {
     "period": {
         "exchange": {"kind": "sparse_loco", "density": (0.02, 0.5)},
         "sync": {"kind": "diloco", "period": (2, 8), "outer_learning_rate": (0.5, 1.5)},
+        "steps": 200,
+    },
+    "rate, averages under way": {**KINDS["cocod_sgd"], "steps": 200},
+    "rate, fragments under way": {
+        "sync": {"kind": "streaming_diloco", "period": 8, "fragments": 2, "overlap_steps": 2},
         "steps": 200,
     },
 }
@@ -115,7 +124,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "by hand": _by_hand(rank, num_workers),
         "lost": _lost(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
-        "tuned": {name: _tuned(rank, how) for name, how in TUNED.items()},
+        "tuned": {name: _tuned_with_late_averages(rank, how) for name, how in TUNED.items()},
         "refused": {name: _refusal(rank, name) for name in REFUSED},
     }
 
@@ -187,6 +196,17 @@ def _detached(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     plain.model.load_state_dict(script.model.state_dict())
     same = script.train(range(6, 12)).bits == plain.train(range(6, 12)).bits
     return {"agreed": agreed, "goes on plainly": same, "bytes": script.handle.take_bytes()}
+
+
+def _tuned_with_late_averages(rank: int, how: dict[str, Any]) -> dict[str, Any]:
+    """A search while one rank begins late with what it averages in the background."""
+    launch = BackgroundThread.launch
+
+    def launch_late(thread: BackgroundThread[Any], work: Callable[[], Any]) -> None:
+        launch(thread, lambda: (time.sleep(0.01 * rank), work())[1])
+
+    with patch.object(BackgroundThread, "launch", launch_late):
+        return _tuned(rank, how)
 
 
 def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:

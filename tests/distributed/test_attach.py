@@ -98,7 +98,10 @@ def test_a_search_leaves_training_at_the_committed_values(two_ranks: Reports, se
     assert first["stays"] and second["stays"]
 
 
-SEARCHED = {"rate": [], "level": ["level"], "period": ["level", "period", "outer_learning_rate"]}
+SEARCHED: dict[str, list[str]] = {name: [] for name in TUNED} | {
+    "level": ["level"],
+    "period": ["level", "period", "outer_learning_rate"],
+}
 
 
 @pytest.mark.parametrize(("searched", "names"), SEARCHED.items())

@@ -281,9 +281,13 @@ class Attached(Handle):
         """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
         return (self.node_links.within if within_node else self.node_links.between).ledger.take()
 
+    def settle(self) -> None:
+        """Wait for an average that is under way. Before that nobody may use `node_links`, whose groups it uses."""
+        self._sync.settle()
+
     def _agree(self) -> None:
         """Give all ranks the mean of their parameters, if these differ; collective."""
-        self._sync.settle()
+        self.settle()
         if self._sync.is_apart:
             copies = self.node_links.copies if self.config.exchange.drifts else self.node_links.topology.num_workers
             torch._foreach_copy_(self._parameters, self.node_links.average(self._parameters, "state", over=copies))
