@@ -61,6 +61,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "bare": {"exchange": TOPK},
     "bare and dense": {},
     "float16": {"sync": DILOCO},
+    "unused": {"exchange": TOPK},
+    "unused and apart": {"sync": DILOCO, "exchange": {"kind": "sparse_loco"}},
     "a range": {"exchange": {"kind": "topk", "density": (0.01, 0.1)}},
     "a range of periods": {"sync": {"kind": "diloco", "period": (4, 16)}},
     "auto": {"exchange": {"kind": "auto"}},
@@ -251,6 +253,8 @@ def _fixed(how: dict[str, Any], chosen: Chosen) -> dict[str, Any]:
 def _refusal(rank: int, case: str) -> str:
     script = Script(rank)
     model = nn.Linear(4, 4) if case.startswith("bare") else script.model
+    if case.startswith("unused"):
+        model = DistributedDataParallel(nn.Linear(4, 4), find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if "momentum" in case else 0.0)
     if case == "schedule-free":
         optimizer = SGDScheduleFree(model.parameters(), lr=0.1)

@@ -121,6 +121,8 @@ MESSAGES = {
     "bare": "`model` must be a DistributedDataParallel, .* got Linear: wrap it, or give `sync=",
     "bare and dense": "`model` must be a DistributedDataParallel",
     "float16": "parameters must be float32, .*got cpu, torch.float16",
+    "unused": "`find_unused_parameters` must be False: `topk` sends later what it keeps",
+    "unused and apart": "nothing",  # is sent for gradients
     "a range": "`exchange/density` must be one number",
     "a range of periods": "`sync/period` must be one number",
     "auto": "`exchange` must be of one kind",

@@ -34,7 +34,7 @@ from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig,
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, PolicyBase, Update
-from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_types, topology_of
+from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_types, check_unused, topology_of
 from trainers.own_loop.handle import Handle
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
@@ -100,6 +100,8 @@ def attach(
         )
     if ddp is not None and ddp.process_group.size() != num_workers:
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
+    if ddp is not None and not trains_apart:
+        check_unused(ddp, config.exchange)
     steps_alone = trains_apart or config.exchange.drifts
     if steps_alone and scale is not None:
         kind = config.sync.kind if trains_apart else config.exchange.kind

@@ -28,6 +28,7 @@ from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
 from trainers.methods import between_nodes, registry
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import DenseBase
 from trainers.methods.levels.spec import AccordionConfig
 from trainers.own_loop.handle import Handle
 from trainers.segment import Purpose
@@ -62,9 +63,11 @@ def compress_gradients(
     the scaler skips it. Backwards inside `model.no_sync()` are no steps. `per_node` says which ranks exchange as one.
     Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
-    that are neither float32 nor bfloat16, or not on one device, and for nodes that do not hold every rank once.
+    that are neither float32 nor bfloat16, or not on one device, for nodes that do not hold every rank once, and for a
+    memory where DDP finds unused parameters.
     """
     check_config(config)
+    check_unused(model, config)
     parameters = [each for each in model.parameters() if each.requires_grad]
     check_types(parameters)
     device = parameters[0].device
@@ -91,6 +94,19 @@ def check_config(config: ExchangeConfig) -> None:
     if config.drifts:
         raise ValueError(
             f"workers step by themselves under this `{config.kind}`, and meet nowhere here: give it to `attach`"
+        )
+
+
+def check_unused(model: DistributedDataParallel, config: ExchangeBase) -> None:
+    """Raise ValueError for a memory where DDP finds unused parameters.
+
+    DDP leaves the gradient of a parameter alone that no rank has used: what a memory has sent for it would be lost.
+    """
+    keeps_nothing = isinstance(config, DenseBase) or getattr(config, "memory", None) == "none"
+    if model.find_unused_parameters and not keeps_nothing:
+        raise ValueError(
+            f"`find_unused_parameters` must be False: `{config.kind}` sends later what it keeps, and DDP would drop "
+            "that for a parameter that no rank has used; where there are some, give `none` or `fp16`"
         )
 
 
