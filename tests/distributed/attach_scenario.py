@@ -81,10 +81,18 @@ class Script:
     """A user's training script. It accumulates gradients of two batches; each rank has data of its own."""
 
     def __init__(
-        self, rank: int, *, bare: bool = False, momentum: float = 0.0, device: str = "cpu", **how: Any
+        self,
+        rank: int,
+        *,
+        bare: bool = False,
+        frozen: bool = False,
+        momentum: float = 0.0,
+        device: str = "cpu",
+        **how: Any,
     ) -> None:
         torch.manual_seed(rank if bare else 0)  # rank 0's parameters are to be everybody's
         layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
+        layers[0].requires_grad_(not frozen)
         self.model: nn.Module = layers if bare else DistributedDataParallel(layers, bucket_cap_mb=0.01)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=momentum)
         self.handle: Attached | None = attach(self.model, self.optimizer, **how) if how else None
@@ -124,6 +132,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "by compress_gradients": {name: _compressed(rank, KINDS[name]["exchange"]) for name in ("topk", *DIRECTIONS)},
         "meetings": _meetings(rank),
         "by hand": _by_hand(rank, num_workers),
+        "frozen": Script(rank, bare=True, frozen=True, sync=DILOCO).bits,
         "lost": _lost(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
         "tuned": {name: _tuned_with_late_averages(rank, how) for name, how in TUNED.items()},

@@ -62,6 +62,12 @@ def test_a_bare_model_meets_as_one_in_ddp_does(two_ranks: Reports):
         assert rank["meetings"]["bare"] == rank["meetings"]["ddp"]
 
 
+def test_a_bare_model_begins_as_rank_0s_frozen_parameters_too(two_ranks: Reports):
+    first, second = (rank["frozen"] for rank in two_ranks["attached"])
+
+    assert first == second
+
+
 def test_ranks_meet_at_the_mean_of_where_they_went(two_ranks: Reports):
     assert all(rank["by hand"] for rank in two_ranks["attached"])
 

@@ -199,8 +199,8 @@ class Attached(Handle):
         buffers = dict(model.named_buffers())
         self._parameters = [each.detach() for each in parameters.values()]
         if ddp is None:
-            for tensor in (*self._parameters, *buffers.values()):
-                node_links.tell(tensor, "state")
+            for tensor in (*model.parameters(), *buffers.values()):  # frozen ones too
+                node_links.tell(tensor.detach(), "state")
         names = {parameter: name for name, parameter in parameters.items()}
         wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
         self._model, self._wrapped = model, wrapped
