@@ -41,6 +41,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "exchange": {"kind": "zero_one_adam", "freeze_steps": 2, "interval_steps": 2, "max_interval": 4},
     },
 }
+#: Exchanges that take each backward for a step.
+ONCE_A_STEP: dict[str, dict[str, Any]] = DIRECTIONS | {
+    "dgc": {"kind": "dgc", "density": 0.05},
+    "momentum correction": TOPK | {"momentum_correction": 0.9},
+    "dist_ef_sgd": {"kind": "dist_ef_sgd", "momentum": 0.9},
+    "cser": {"kind": "cser"},
+    "liec_sgd": {"kind": "liec_sgd", "period": 4},
+}
 #: What a controller searches, in which budget.
 TUNED: dict[str, dict[str, Any]] = {
     "rate": {**KINDS["sparse diloco"], "steps": 200},
@@ -115,6 +123,13 @@ class Script:
         self.optimizer.step()
         self.losses.append(loss.item())
 
+    def accumulate(self, step: int) -> Tensor:
+        """Return the gradient `(d,)` after backwards of both batches, each of which exchanges."""
+        self.optimizer.zero_grad()
+        for rows in self.inputs[step]:
+            (self.model(rows) - rows[:, :4]).square().mean().backward()
+        return torch.cat([each.grad.flatten() for each in self.model.parameters() if each.grad is not None])
+
     @property
     def vector(self) -> Tensor:
         return nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
@@ -132,6 +147,8 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "by compress_gradients": {name: _compressed(rank, KINDS[name]["exchange"]) for name in ("topk", *DIRECTIONS)},
         "meetings": _meetings(rank),
         "by hand": _by_hand(rank, num_workers),
+        "accumulated": _accumulated(rank, num_workers),
+        "twice": {name: _twice(rank, exchange) for name, exchange in ONCE_A_STEP.items()},
         "frozen": Script(rank, bare=True, frozen=True, sync=DILOCO).bits,
         "lost": _lost(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
@@ -188,6 +205,34 @@ def _by_hand(rank: int, num_workers: int) -> bool:
         single.inputs = torch.randn(40, 2, 8, 20, generator=torch.Generator().manual_seed(each))
         alone.append(single.train(range(4)).vector)
     return torch.allclose(script.vector, torch.stack(alone).mean(dim=0), rtol=1e-5, atol=1e-6)
+
+
+def _accumulated(rank: int, num_workers: int) -> bool:
+    """Whether what two exchanges in a step have sent, and what is left, are the sum of the gradients."""
+    script = Script(rank, exchange=TOPK).train(range(3))
+    assert script.handle is not None
+    left = [script.handle.state_dict()["tensors"]["exchange.residual"]]
+    plain = Script(rank)
+    plain.model.load_state_dict(script.model.state_dict())
+    gradient, expected = script.accumulate(3), plain.accumulate(3)
+    left.append(script.handle.state_dict()["tensors"]["exchange.residual"])
+    kept = left[1] - left[0]
+    torch.distributed.all_reduce(kept)
+    return torch.allclose(gradient + kept / num_workers, expected, rtol=1e-4, atol=1e-6)
+
+
+def _twice(rank: int, exchange: dict[str, Any]) -> dict[str, str]:
+    """What is said of a second backward in a step; where the first was not finite, there is none to go on from."""
+    script = Script(rank, exchange=exchange)
+    found = {}
+    for name, factor in (("after infinity", torch.inf if rank == 1 else 1.0), ("after a gradient", 1.0)):
+        script.inputs[3, 0] *= factor
+        try:
+            script.accumulate(3)
+        except RuntimeError as error:
+            found[name] = str(error)
+        script.inputs[3, 0] = 1.0
+    return found
 
 
 def _lost(rank: int) -> list[bool]:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from attach_scenario import DIRECTIONS, KINDS, REFUSED, TUNED, Script
+from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, Script
 from scenarios import Reports
 
 from trainers.own_loop.attach import Chosen, attach
@@ -60,6 +60,18 @@ def test_ranks_differ_until_they_meet(two_ranks: Reports, wrapping: str):
 def test_a_bare_model_meets_as_one_in_ddp_does(two_ranks: Reports):
     for rank in two_ranks["attached"]:
         assert rank["meetings"]["bare"] == rank["meetings"]["ddp"]
+
+
+def test_exchanges_in_one_step_add_up(two_ranks: Reports):
+    assert all(rank["accumulated"] for rank in two_ranks["attached"])
+
+
+@pytest.mark.parametrize("kind", ONCE_A_STEP)
+def test_what_takes_each_backward_for_a_step_refuses_a_second_one(two_ranks: Reports, kind: str):
+    for rank in two_ranks["attached"]:
+        said = rank["twice"][kind]
+        assert said.keys() == {"after a gradient"}
+        assert "inside `model.no_sync()`" in said["after a gradient"]
 
 
 def test_a_bare_model_begins_as_rank_0s_frozen_parameters_too(two_ranks: Reports):

@@ -151,6 +151,14 @@ def _described(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> Optimi
     return SgdConfig(**{name: first[name] for name in ("momentum", "nesterov", "weight_decay")})
 
 
+def takes_backwards_for_steps(exchange: ExchangeBase) -> bool:
+    """Return whether a second exchange in a step would count its gradient again: in a momentum, or a rank's own part.
+
+    Other kinds send what they kept of the first, so that the sum comes out right.
+    """
+    return isinstance(exchange, UpdateConfig) or exchange.drifts or exchange.without_momentum is not None
+
+
 def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -> NodeLinks:
     """Return links between the ranks of the default group, or of this process alone if there is none; collective."""
     topology = topology_of(per_node, device) if dist.is_initialized() else Topology.stated(1, 1)
@@ -219,6 +227,7 @@ class Attached(Handle):
             scale=scale,
             learning_rate=self._rate,
             level=lambda: self.chosen.level,
+            once_a_step=takes_backwards_for_steps(config.exchange) and config.sync.payload == "gradient",
         )
         self._on_bucket: Send = self._hook.on_bucket
         self._undo: list[Callable[[], None]] = [optimizer.register_step_post_hook(self._advance).remove]
@@ -271,6 +280,7 @@ class Attached(Handle):
     def _advance(self, *_: object) -> None:
         """Count a step of the optimizer, and let the ranks meet if it is time to."""
         self._steps.taken += 1
+        self._hook.stepped = True
         stepped = self._hook.last or Exchanged(loss=0.0)
         self.last = self._sync.advance(stepped, Update(self._steps.taken, self._rate(), *self.chosen))
         if self.last.diverged and not stepped.diverged:  # else some ranks would train on beside one that is lost
@@ -318,9 +328,14 @@ class Attached(Handle):
         """Keep a copy of model, optimizer and memories in memory under the name `slot`."""
         self._state.snapshot(slot)
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._hook.stepped = True
+
     def restore(self, slot: str) -> None:
         """Go back to the copy in `slot`; KeyError if there is none."""
         self._state.restore(slot)
+        self._hook.stepped = True
 
 
 def _keep(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
