@@ -144,6 +144,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
     return {
         "dense": _dense(rank),
         "kinds": {name: _halves(rank, how) for name, how in KINDS.items()},
+        "other states": _other_states(rank),
         "by compress_gradients": {name: _compressed(rank, KINDS[name]["exchange"]) for name in ("topk", *DIRECTIONS)},
         "meetings": _meetings(rank),
         "by hand": _by_hand(rank, num_workers),
@@ -178,6 +179,19 @@ def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:
         averaged = whole.bits
     taken = whole.handle.take_bytes()
     return {"whole": whole.bits, "halves": second.bits, "rewound": rewound, "averaged": averaged, "bytes": taken}
+
+
+def _other_states(rank: int) -> list[str]:
+    """What is said of the state of another rank, of one of more ranks, and of one that does not say whose it is."""
+    handle = Script(rank, exchange=TOPK).handle
+    assert handle is not None
+    state, found = handle.state_dict(), []
+    for other in ({"rank": 1 - rank}, {"num_ranks": 3}, {"rank": None, "num_ranks": None}):
+        try:
+            handle.load_state_dict(state | other)
+        except ValueError as error:
+            found.append(str(error))
+    return found
 
 
 def _compressed(rank: int, exchange: dict[str, Any]) -> str:

@@ -34,6 +34,14 @@ def test_a_loaded_state_trains_on_bit_for_bit(two_ranks: Reports, kind: str):
         assert rank["kinds"][kind]["halves"] == rank["kinds"][kind]["whole"]
 
 
+def test_the_state_of_another_rank_or_of_another_number_of_ranks_is_refused(two_ranks: Reports):
+    for number, rank in enumerate(two_ranks["attached"]):
+        assert rank["other states"] == [
+            f"`state` must be what rank {number} of 2 has saved, got that of {other}"
+            for other in (f"rank {1 - number} of 2", f"rank {number} of 3", "rank None of None")
+        ]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_that_are_taken_back_leave_no_trace(two_ranks: Reports, kind: str):
     for rank in two_ranks["attached"]:

@@ -35,7 +35,7 @@ from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, PolicyBase, Update
 from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_types, check_unused, topology_of
-from trainers.own_loop.handle import Handle
+from trainers.own_loop.handle import Handle, num_ranks, rank
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
 from trainers.spec.exchange import ExchangeBase, UpdateConfig
@@ -91,7 +91,7 @@ def attach(
         raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
     check_ranges(config)
     trains_apart = config.sync.payload == "parameters"
-    num_workers = dist.get_world_size() if dist.is_initialized() else 1
+    num_workers = num_ranks()
     needs_ddp = num_workers > 1 or isinstance(config.exchange, UpdateConfig)
     if ddp is None and needs_ddp and not trains_apart:
         raise ValueError(
@@ -162,8 +162,7 @@ def takes_backwards_for_steps(exchange: ExchangeBase) -> bool:
 def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -> NodeLinks:
     """Return links between the ranks of the default group, or of this process alone if there is none; collective."""
     topology = topology_of(per_node, device) if dist.is_initialized() else Topology.stated(1, 1)
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    node_links = NodeLinks(topology, rank, Unpaced(), payload=config.sync.payload)
+    node_links = NodeLinks(topology, rank(), Unpaced(), payload=config.sync.payload)
     node_links.join()
     return node_links
 
