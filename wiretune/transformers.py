@@ -11,7 +11,8 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
     """Attaches when training begins: only then does `trainer` have its model in DistributedDataParallel.
 
     `trainer.add_callback(AttachCallback(trainer, exchange={"kind": "topk", "density": 0.01}))`; the keywords are those
-    of `attach`, whose handle is `handle` from then on.
+    of `attach`, whose handle is `handle` from then on. Most kinds want `ddp_find_unused_parameters=False` in the
+    TrainingArguments, where transformers' own default is True.
     """
 
     def __init__(self, trainer: Trainer, **how: Any) -> None:

@@ -1,8 +1,11 @@
 """What one rank sees of an exchange, and of local updates, that a script of the user's own is given by `attach`."""
 
 import hashlib
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from schedulefree import SGDScheduleFree
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from search.config import BoConfig
+from trainers.methods.sync.background_thread import BackgroundThread
 from trainers.own_loop.attach import Attached, Chosen, attach
 from trainers.own_loop.ddp import CompressionConfig, compress_gradients
 from wiretune.loop import attach as attach_controller
@@ -37,6 +41,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "exchange": {"kind": "zero_one_adam", "freeze_steps": 2, "interval_steps": 2, "max_interval": 4},
     },
 }
+#: Exchanges that take each backward for a step.
+ONCE_A_STEP: dict[str, dict[str, Any]] = DIRECTIONS | {
+    "dgc": {"kind": "dgc", "density": 0.05},
+    "momentum correction": TOPK | {"momentum_correction": 0.9},
+    "dist_ef_sgd": {"kind": "dist_ef_sgd", "momentum": 0.9},
+    "cser": {"kind": "cser"},
+    "liec_sgd": {"kind": "liec_sgd", "period": 4},
+}
 #: What a controller searches, in which budget.
 TUNED: dict[str, dict[str, Any]] = {
     "rate": {**KINDS["sparse diloco"], "steps": 200},
@@ -46,12 +58,19 @@ TUNED: dict[str, dict[str, Any]] = {
         "sync": {"kind": "diloco", "period": (2, 8), "outer_learning_rate": (0.5, 1.5)},
         "steps": 200,
     },
+    "rate, averages under way": {**KINDS["cocod_sgd"], "steps": 200},
+    "rate, fragments under way": {
+        "sync": {"kind": "streaming_diloco", "period": 8, "fragments": 2, "overlap_steps": 2},
+        "steps": 200,
+    },
 }
 #: What is refused, by what it is given; the model is bare, or in float16, where that says so.
 REFUSED: dict[str, dict[str, Any]] = {
     "bare": {"exchange": TOPK},
     "bare and dense": {},
     "float16": {"sync": DILOCO},
+    "unused": {"exchange": TOPK},
+    "unused and apart": {"sync": DILOCO, "exchange": {"kind": "sparse_loco"}},
     "a range": {"exchange": {"kind": "topk", "density": (0.01, 0.1)}},
     "a range of periods": {"sync": {"kind": "diloco", "period": (4, 16)}},
     "auto": {"exchange": {"kind": "auto"}},
@@ -70,10 +89,18 @@ class Script:
     """A user's training script. It accumulates gradients of two batches; each rank has data of its own."""
 
     def __init__(
-        self, rank: int, *, bare: bool = False, momentum: float = 0.0, device: str = "cpu", **how: Any
+        self,
+        rank: int,
+        *,
+        bare: bool = False,
+        frozen: bool = False,
+        momentum: float = 0.0,
+        device: str = "cpu",
+        **how: Any,
     ) -> None:
         torch.manual_seed(rank if bare else 0)  # rank 0's parameters are to be everybody's
         layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
+        layers[0].requires_grad_(not frozen)
         self.model: nn.Module = layers if bare else DistributedDataParallel(layers, bucket_cap_mb=0.01)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=momentum)
         self.handle: Attached | None = attach(self.model, self.optimizer, **how) if how else None
@@ -96,6 +123,13 @@ class Script:
         self.optimizer.step()
         self.losses.append(loss.item())
 
+    def accumulate(self, step: int) -> Tensor:
+        """Return the gradient `(d,)` after backwards of both batches, each of which exchanges."""
+        self.optimizer.zero_grad()
+        for rows in self.inputs[step]:
+            (self.model(rows) - rows[:, :4]).square().mean().backward()
+        return torch.cat([each.grad.flatten() for each in self.model.parameters() if each.grad is not None])
+
     @property
     def vector(self) -> Tensor:
         return nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
@@ -110,12 +144,17 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
     return {
         "dense": _dense(rank),
         "kinds": {name: _halves(rank, how) for name, how in KINDS.items()},
+        "other states": _other_states(rank),
         "by compress_gradients": {name: _compressed(rank, KINDS[name]["exchange"]) for name in ("topk", *DIRECTIONS)},
         "meetings": _meetings(rank),
         "by hand": _by_hand(rank, num_workers),
+        "accumulated": _accumulated(rank, num_workers),
+        "twice": {name: _twice(rank, exchange) for name, exchange in ONCE_A_STEP.items()},
+        "timeout": _timeout_s(rank),
+        "frozen": Script(rank, bare=True, frozen=True, sync=DILOCO).bits,
         "lost": _lost(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
-        "tuned": {name: _tuned(rank, how) for name, how in TUNED.items()},
+        "tuned": {name: _tuned_with_late_averages(rank, how) for name, how in TUNED.items()},
         "refused": {name: _refusal(rank, name) for name in REFUSED},
     }
 
@@ -123,7 +162,10 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
 def _dense(rank: int) -> dict[str, Any]:
     plain, dense = Script(rank).train(range(12)), Script(rank, exchange={"kind": "none"}).train(range(12))
     assert dense.handle is not None
-    return {"equal": (plain.losses, plain.bits) == (dense.losses, dense.bits), "bytes": dense.handle.take_bytes()}
+    found = {"equal": (plain.losses, plain.bits) == (dense.losses, dense.bits), "bytes": dense.handle.take_bytes()}
+    first, second = (dense.model(rows) for rows in dense.inputs[0])
+    (first * second).mean().backward()
+    return found | {"of two forwards": dense.handle.take_bytes()}
 
 
 def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:
@@ -133,6 +175,7 @@ def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     assert first.handle is not None and second.handle is not None and whole.handle is not None
     second.handle.load_state_dict(first.handle.state_dict())
     second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
     second.train(range(6, 12))
     first.handle.snapshot("slot")
     first.train(range(6, 11)).handle.restore("slot")
@@ -141,6 +184,19 @@ def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:
         averaged = whole.bits
     taken = whole.handle.take_bytes()
     return {"whole": whole.bits, "halves": second.bits, "rewound": rewound, "averaged": averaged, "bytes": taken}
+
+
+def _other_states(rank: int) -> list[str]:
+    """What is said of the state of another rank, of one of more ranks, and of one that does not say whose it is."""
+    handle = Script(rank, exchange=TOPK).handle
+    assert handle is not None
+    state, found = handle.state_dict(), []
+    for other in ({"rank": 1 - rank}, {"num_ranks": 3}, {"rank": None, "num_ranks": None}):
+        try:
+            handle.load_state_dict(state | other)
+        except ValueError as error:
+            found.append(str(error))
+    return found
 
 
 def _compressed(rank: int, exchange: dict[str, Any]) -> str:
@@ -170,6 +226,41 @@ def _by_hand(rank: int, num_workers: int) -> bool:
     return torch.allclose(script.vector, torch.stack(alone).mean(dim=0), rtol=1e-5, atol=1e-6)
 
 
+def _accumulated(rank: int, num_workers: int) -> bool:
+    """Whether what two exchanges in a step have sent, and what is left, are the sum of the gradients."""
+    script = Script(rank, exchange=TOPK).train(range(3))
+    assert script.handle is not None
+    left = [script.handle.state_dict()["tensors"]["exchange.residual"]]
+    plain = Script(rank)
+    plain.model.load_state_dict(script.model.state_dict())
+    gradient, expected = script.accumulate(3), plain.accumulate(3)
+    left.append(script.handle.state_dict()["tensors"]["exchange.residual"])
+    kept = left[1] - left[0]
+    torch.distributed.all_reduce(kept)
+    return torch.allclose(gradient + kept / num_workers, expected, rtol=1e-4, atol=1e-6)
+
+
+def _twice(rank: int, exchange: dict[str, Any]) -> dict[str, str]:
+    """What is said of a second backward in a step; where the first was not finite, there is none to go on from."""
+    script = Script(rank, exchange=exchange)
+    found = {}
+    for name, factor in (("after infinity", torch.inf if rank == 1 else 1.0), ("after a gradient", 1.0)):
+        script.inputs[3, 0] *= factor
+        try:
+            script.accumulate(3)
+        except RuntimeError as error:
+            found[name] = str(error)
+        script.inputs[3, 0] = 1.0
+    return found
+
+
+def _timeout_s(rank: int) -> float:
+    """Return how long a collective of an exchange may take."""
+    handle = Script(rank, exchange=TOPK).handle
+    assert handle is not None
+    return handle.node_links.between.group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+
 def _lost(rank: int) -> list[bool]:
     """Whether parameters are finite after each step; one rank's are not in the second."""
     script = Script(rank, sync=DILOCO)
@@ -187,6 +278,17 @@ def _detached(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     plain.model.load_state_dict(script.model.state_dict())
     same = script.train(range(6, 12)).bits == plain.train(range(6, 12)).bits
     return {"agreed": agreed, "goes on plainly": same, "bytes": script.handle.take_bytes()}
+
+
+def _tuned_with_late_averages(rank: int, how: dict[str, Any]) -> dict[str, Any]:
+    """A search while one rank begins late with what it averages in the background."""
+    launch = BackgroundThread.launch
+
+    def launch_late(thread: BackgroundThread[Any], work: Callable[[], Any]) -> None:
+        launch(thread, lambda: (time.sleep(0.01 * rank), work())[1])
+
+    with patch.object(BackgroundThread, "launch", launch_late):
+        return _tuned(rank, how)
 
 
 def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:
@@ -231,6 +333,8 @@ def _fixed(how: dict[str, Any], chosen: Chosen) -> dict[str, Any]:
 def _refusal(rank: int, case: str) -> str:
     script = Script(rank)
     model = nn.Linear(4, 4) if case.startswith("bare") else script.model
+    if case.startswith("unused"):
+        model = DistributedDataParallel(nn.Linear(4, 4), find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if "momentum" in case else 0.0)
     if case == "schedule-free":
         optimizer = SGDScheduleFree(model.parameters(), lr=0.1)

@@ -23,6 +23,11 @@ KINDS: dict[str, dict[str, Any]] = {
 IN_BFLOAT16 = {f"{kind}, bfloat16": KINDS[kind] for kind in ("none", "everything", "topk")}
 #: What is refused, with the parameters' type.
 REFUSED: dict[str, tuple[dict[str, Any], torch.dtype]] = {
+    "unused": ({"kind": "topk", "density": 0.05}, torch.float32),
+    "unused, two ways": ({"kind": "doublesqueeze"}, torch.float32),
+    "unused, without a memory": ({"kind": "topk", "density": 0.05, "memory": "none"}, torch.float32),
+    "unused, without a residual": ({"kind": "qsgd"}, torch.float32),
+    "unused, dense": ({"kind": "fp16"}, torch.float32),
     "a range": ({"kind": "topk", "density": (0.01, 0.1)}, torch.float32),
     "float16": ({"kind": "topk", "density": 0.05}, torch.float16),
     "accordion": (
@@ -70,10 +75,11 @@ class Script:
         return hashlib.sha256(b"".join(tensors)).hexdigest()
 
 
-def _model(dtype: torch.dtype, device: str = "cpu") -> DistributedDataParallel:
+def _model(dtype: torch.dtype, device: str = "cpu", *, finds_unused: bool = False) -> DistributedDataParallel:
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
-    return DistributedDataParallel(layers.to(device, dtype), bucket_cap_mb=0.01)
+    layers = layers.to(device, dtype)
+    return DistributedDataParallel(layers, bucket_cap_mb=0.01, find_unused_parameters=finds_unused)
 
 
 def ddp(rank: int, num_workers: int) -> dict[str, Any]:
@@ -94,11 +100,12 @@ def ddp(rank: int, num_workers: int) -> dict[str, Any]:
 
 
 def _refused() -> dict[str, str]:
-    """What is said of each case that is refused."""
-    told = {}
+    """What is said of each case, by its name."""
+    told = dict.fromkeys(REFUSED, "nothing")
     for name, (fields, dtype) in REFUSED.items():
         try:
-            compress_gradients(_model(dtype), CompressionConfig(**fields))
+            model = _model(dtype, finds_unused=name.startswith("unused"))
+            compress_gradients(model, CompressionConfig(**fields))
         except ValueError as error:
             told[name] = str(error)
     return told

@@ -5,10 +5,11 @@ import re
 
 import pytest
 import torch
-from attach_scenario import DIRECTIONS, KINDS, REFUSED, TUNED, Script
+from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, Script
 from scenarios import Reports
 
 from trainers.own_loop.attach import Chosen, attach
+from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.collectives import all_reduce
 
 ON_TWO_RANKS = ["attached"]
@@ -19,7 +20,13 @@ def test_without_an_exchange_it_is_plain_ddp_bit_for_bit(two_ranks: Reports):
     step = all_reduce(4 * NUM_PARAMETERS, 2).bytes
 
     for rank in two_ranks["attached"]:
-        assert rank["dense"] == {"equal": True, "bytes": {"gradient": 12 * step}}
+        assert rank["dense"]["equal"]
+        assert rank["dense"]["bytes"] == {"gradient": 12 * step}
+
+
+def test_plain_ddp_is_billed_by_backwards_and_not_by_forwards(two_ranks: Reports):
+    for rank in two_ranks["attached"]:
+        assert rank["dense"]["of two forwards"] == {"gradient": all_reduce(4 * NUM_PARAMETERS, 2).bytes}
 
 
 @pytest.mark.parametrize("kind", ["topk", *DIRECTIONS])
@@ -32,6 +39,14 @@ def test_it_exchanges_like_compress_gradients(two_ranks: Reports, kind: str):
 def test_a_loaded_state_trains_on_bit_for_bit(two_ranks: Reports, kind: str):
     for rank in two_ranks["attached"]:
         assert rank["kinds"][kind]["halves"] == rank["kinds"][kind]["whole"]
+
+
+def test_the_state_of_another_rank_or_of_another_number_of_ranks_is_refused(two_ranks: Reports):
+    for number, rank in enumerate(two_ranks["attached"]):
+        assert rank["other states"] == [
+            f"`state` must be what rank {number} of 2 has saved, got that of {other}"
+            for other in (f"rank {1 - number} of 2", f"rank {number} of 3", "rank None of None")
+        ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,6 +75,30 @@ def test_ranks_differ_until_they_meet(two_ranks: Reports, wrapping: str):
 def test_a_bare_model_meets_as_one_in_ddp_does(two_ranks: Reports):
     for rank in two_ranks["attached"]:
         assert rank["meetings"]["bare"] == rank["meetings"]["ddp"]
+
+
+def test_exchanges_in_one_step_add_up(two_ranks: Reports):
+    assert all(rank["accumulated"] for rank in two_ranks["attached"])
+
+
+@pytest.mark.parametrize("kind", ONCE_A_STEP)
+def test_what_takes_each_backward_for_a_step_refuses_a_second_one(two_ranks: Reports, kind: str):
+    for rank in two_ranks["attached"]:
+        said = rank["twice"][kind]
+        assert said.keys() == {"after a gradient"}
+        assert "inside `model.no_sync()`" in said["after a gradient"]
+
+
+def test_an_exchange_waits_for_peers_as_long_as_the_default_group(two_ranks: Reports):
+    expected = ReplicaConfig.model_fields["collective_timeout_s"].default  # of the group of the tests
+
+    assert [rank["timeout"] for rank in two_ranks["attached"]] == [expected] * 2
+
+
+def test_a_bare_model_begins_as_rank_0s_frozen_parameters_too(two_ranks: Reports):
+    first, second = (rank["frozen"] for rank in two_ranks["attached"])
+
+    assert first == second
 
 
 def test_ranks_meet_at_the_mean_of_where_they_went(two_ranks: Reports):
@@ -98,7 +137,10 @@ def test_a_search_leaves_training_at_the_committed_values(two_ranks: Reports, se
     assert first["stays"] and second["stays"]
 
 
-SEARCHED = {"rate": [], "level": ["level"], "period": ["level", "period", "outer_learning_rate"]}
+SEARCHED: dict[str, list[str]] = {name: [] for name in TUNED} | {
+    "level": ["level"],
+    "period": ["level", "period", "outer_learning_rate"],
+}
 
 
 @pytest.mark.parametrize(("searched", "names"), SEARCHED.items())
@@ -118,6 +160,8 @@ MESSAGES = {
     "bare": "`model` must be a DistributedDataParallel, .* got Linear: wrap it, or give `sync=",
     "bare and dense": "`model` must be a DistributedDataParallel",
     "float16": "parameters must be float32, .*got cpu, torch.float16",
+    "unused": "`find_unused_parameters` must be False: `topk` sends later what it keeps",
+    "unused and apart": "nothing",  # is sent for gradients
     "a range": "`exchange/density` must be one number",
     "a range of periods": "`sync/period` must be one number",
     "auto": "`exchange` must be of one kind",
@@ -155,6 +199,14 @@ def test_what_one_process_has_lost_begins_anew_where_ranks_meet():
     assert torch.isfinite(script.vector).all()
 
 
+def test_a_parameter_that_is_trained_later_than_it_was_attached_is_refused():
+    script = Script(0, bare=True, frozen=True, sync={"kind": "diloco", "period": 4}).train(range(2))
+    script.model[0].weight.requires_grad_()
+
+    with pytest.raises(RuntimeError, match="frozen when the model was attached is trained now"):
+        script.train(range(2, 3))
+
+
 @pytest.mark.parametrize("kind", ["cser", "liec_sgd"])
 def test_parameters_that_stay_a_ranks_own_are_in_float32_and_their_steps_are_never_skipped(kind: str):
     model = torch.nn.Linear(4, 4)
@@ -163,6 +215,23 @@ def test_parameters_that_stay_a_ranks_own_are_in_float32_and_their_steps_are_nev
     model.bfloat16()
     with pytest.raises(ValueError, match="float32"):
         attach(model, torch.optim.SGD(model.parameters()), exchange={"kind": kind})
+
+
+@pytest.mark.parametrize(
+    ("kind", "brought", "message"),
+    [
+        ("dgc", {"momentum": 0.9}, "`optimizer`: a parameter group brings momentum 0.9, .*before it compresses"),
+        ("liec_sgd", {"momentum": 0.9}, "`optimizer`: a parameter group brings momentum 0.9"),
+        ("cser", {"weight_decay": 0.1}, "`optimizer`: a parameter group brings .*weight_decay 0.1"),
+        ("demo", {"momentum": 0.9}, "without momentum"),
+    ],
+)
+def test_each_group_is_held_to_what_the_exchange_asks(kind: str, brought: dict[str, float], message: str):
+    model = torch.nn.Linear(4, 4)
+    groups = [{"params": [model.weight]}, {"params": [model.bias]} | brought]
+
+    with pytest.raises(ValueError, match=message):
+        attach(model, torch.optim.SGD(groups, lr=0.1), exchange={"kind": kind})
 
 
 def test_one_process_without_ddp_has_nothing_that_makes_a_direction():

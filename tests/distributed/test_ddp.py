@@ -48,6 +48,11 @@ def test_bfloat16_trains_like_float32_up_to_its_rounding(four_ranks: Reports, ki
 @pytest.mark.parametrize(
     ("case", "message"),
     [
+        ("unused", "`find_unused_parameters` must be False: `topk` sends later what it keeps"),
+        ("unused, two ways", "`find_unused_parameters` must be False: `doublesqueeze`"),
+        ("unused, without a memory", "nothing"),
+        ("unused, without a residual", "nothing"),
+        ("unused, dense", "nothing"),
         ("a range", "`density` must be one number"),
         ("float16", "must be float32 or bfloat16, .*got cpu, torch.float16"),
         ("accordion", "`accordion` needs `follow_decay: false` and `epoch_steps`"),

@@ -34,13 +34,14 @@ from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig,
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, PolicyBase, Update
-from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_types, topology_of
-from trainers.own_loop.handle import Handle
+from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_types, check_unused, topology_of
+from trainers.own_loop.handle import Handle, num_ranks, rank
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
 from trainers.spec.exchange import ExchangeBase, UpdateConfig
 from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
+from trainers.spec.two_way import group_conflict
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.model import forget_lost
 
@@ -78,7 +79,8 @@ def attach(
     apart it may be a bare module: rank 0's parameters and buffers become everybody's, and the default process group
     connects the ranks. By default gradients are exchanged densely in every step: nothing changes but that bytes are
     counted. `per_node`, `scale` and `seed` are those of `compress_gradients`. Whoever searches the ranges that
-    `check_ranges` lets pass sets the handle's `chosen` before each step.
+    `check_ranges` lets pass sets the handle's `chosen` before each step. To resume, attach first, and then load the
+    state of the model, of the optimizer and of the handle.
 
     Raises ValueError (pydantic.ValidationError for a field) for what a job would refuse, for a range, for what needs
     the data, for what sets rates or gradients of its own, and for a model that cannot be exchanged like that.
@@ -91,7 +93,7 @@ def attach(
         raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
     check_ranges(config)
     trains_apart = config.sync.payload == "parameters"
-    num_workers = dist.get_world_size() if dist.is_initialized() else 1
+    num_workers = num_ranks()
     needs_ddp = num_workers > 1 or isinstance(config.exchange, UpdateConfig)
     if ddp is None and needs_ddp and not trains_apart:
         raise ValueError(
@@ -100,6 +102,8 @@ def attach(
         )
     if ddp is not None and ddp.process_group.size() != num_workers:
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
+    if ddp is not None and not trains_apart:
+        check_unused(ddp, config.exchange)
     steps_alone = trains_apart or config.exchange.drifts
     if steps_alone and scale is not None:
         kind = config.sync.kind if trains_apart else config.exchange.kind
@@ -117,16 +121,19 @@ def attach(
 
 def _config(optimizer: torch.optim.Optimizer, exchange: Exchanging, sync: Syncing, *, seed: int) -> ReplicaConfig:
     """Return what a job with this optimizer would train by."""
+    described = _described(optimizer, exchange)
     config = ReplicaConfig.model_validate(
         {
             "workload": OwnWorkload(factory="script:model"),  # nobody builds it
-            "optimizer": _described(optimizer, exchange),
+            "optimizer": described,
             "exchange": exchange,
             "sync": sync,
             "seed": seed,
             "threads": min(torch.get_num_threads(), MAX_THREADS),
         }
     )
+    if message := group_conflict(config.exchange, described, optimizer.param_groups):
+        raise ValueError(f"`optimizer`: {message}")
     if config.exchange.competes:
         raise ValueError(f"`exchange` must be of one kind: nothing chooses here, got `{config.exchange.kind}`")
     levels = getattr(config.exchange, "levels", None)
@@ -149,11 +156,18 @@ def _described(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> Optimi
     return SgdConfig(**{name: first[name] for name in ("momentum", "nesterov", "weight_decay")})
 
 
+def takes_backwards_for_steps(exchange: ExchangeBase) -> bool:
+    """Return whether a second exchange in a step would count its gradient again: in a momentum, or a rank's own part.
+
+    Other kinds send what they kept of the first, so that the sum comes out right.
+    """
+    return isinstance(exchange, UpdateConfig) or exchange.drifts or exchange.without_momentum is not None
+
+
 def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -> NodeLinks:
     """Return links between the ranks of the default group, or of this process alone if there is none; collective."""
     topology = topology_of(per_node, device) if dist.is_initialized() else Topology.stated(1, 1)
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    node_links = NodeLinks(topology, rank, Unpaced(), payload=config.sync.payload)
+    node_links = NodeLinks(topology, rank(), Unpaced(), payload=config.sync.payload)
     node_links.join()
     return node_links
 
@@ -196,9 +210,10 @@ class Attached(Handle):
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         buffers = dict(model.named_buffers())
         self._parameters = [each.detach() for each in parameters.values()]
+        self._frozen = [each for each in model.parameters() if not each.requires_grad]
         if ddp is None:
-            for tensor in (*self._parameters, *buffers.values()):
-                node_links.tell(tensor, "state")
+            for tensor in (*model.parameters(), *buffers.values()):  # frozen ones too
+                node_links.tell(tensor.detach(), "state")
         names = {parameter: name for name, parameter in parameters.items()}
         wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
         self._model, self._wrapped = model, wrapped
@@ -217,8 +232,10 @@ class Attached(Handle):
             scale=scale,
             learning_rate=self._rate,
             level=lambda: self.chosen.level,
+            once_a_step=takes_backwards_for_steps(config.exchange) and config.sync.payload == "gradient",
         )
         self._on_bucket: Send = self._hook.on_bucket
+        self._reduces = False  # whether DDP all-reduces the next backward
         self._undo: list[Callable[[], None]] = [optimizer.register_step_post_hook(self._advance).remove]
         if ddp is not None:
             self._enter(ddp)
@@ -245,7 +262,9 @@ class Attached(Handle):
         if self.config.sync.payload == "parameters":
             self._on_bucket, ddp.broadcast_buffers = _keep, False  # buffers are each rank's own, as in a job
         elif isinstance(self.config.exchange, NoneConfig) and self.node_links.share == 1:
-            self._undo.append(ddp.register_forward_hook(self._count).remove)
+            self._undo.append(ddp.register_forward_hook(self._note_forward).remove)
+            trained = [each for each in ddp.parameters() if each.requires_grad]
+            self._undo += [each.register_hook(self._count).remove for each in trained]  # type: ignore[no-untyped-call]
             return
 
         def hook(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
@@ -258,17 +277,32 @@ class Attached(Handle):
         ddp.register_comm_hook(None, hook)
         self._undo.append(undo)
 
-    def _count(self, ddp: DistributedDataParallel, *_: object) -> None:
-        """Bill the all-reduce of the backward to come, under the condition of DDP's own forward."""
+    def _note_forward(self, ddp: DistributedDataParallel, *_: object) -> None:
+        """Note that the next backward is one that DDP reduces, under the condition of DDP's own forward."""
         if torch.is_grad_enabled() and ddp.require_backward_grad_sync:
+            self._reduces = True
+
+    def _count(self, _: Tensor) -> None:
+        """Bill the all-reduce of a backward, at its first gradient."""
+        if self._reduces:
+            self._reduces = False
             self.node_links.charge_sum({"gradient": sum(each.nbytes for each in self._parameters)})
 
     def _rate(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def _advance(self, *_: object) -> None:
-        """Count a step of the optimizer, and let the ranks meet if it is time to."""
+        """Count a step of the optimizer, and let the ranks meet if it is time to.
+
+        Raises RuntimeError if the model trains what it did not when it was attached: nobody exchanges that.
+        """
+        if any(each.requires_grad for each in self._frozen):
+            raise RuntimeError(
+                "a parameter that was frozen when the model was attached is trained now, and ranks would not exchange "
+                "it: `detach`, and attach the model again, in a new DistributedDataParallel if it has one"
+            )
         self._steps.taken += 1
+        self._hook.stepped = True
         stepped = self._hook.last or Exchanged(loss=0.0)
         self.last = self._sync.advance(stepped, Update(self._steps.taken, self._rate(), *self.chosen))
         if self.last.diverged and not stepped.diverged:  # else some ranks would train on beside one that is lost
@@ -281,9 +315,13 @@ class Attached(Handle):
         """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
         return (self.node_links.within if within_node else self.node_links.between).ledger.take()
 
+    def settle(self) -> None:
+        """Wait for an average that is under way. Before that nobody may use `node_links`, whose groups it uses."""
+        self._sync.settle()
+
     def _agree(self) -> None:
         """Give all ranks the mean of their parameters, if these differ; collective."""
-        self._sync.settle()
+        self.settle()
         if self._sync.is_apart:
             copies = self.node_links.copies if self.config.exchange.drifts else self.node_links.topology.num_workers
             torch._foreach_copy_(self._parameters, self.node_links.average(self._parameters, "state", over=copies))
@@ -312,9 +350,14 @@ class Attached(Handle):
         """Keep a copy of model, optimizer and memories in memory under the name `slot`."""
         self._state.snapshot(slot)
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._hook.stepped = True
+
     def restore(self, slot: str) -> None:
         """Go back to the copy in `slot`; KeyError if there is none."""
         self._state.restore(slot)
+        self._hook.stepped = True
 
 
 def _keep(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]

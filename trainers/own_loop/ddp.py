@@ -28,6 +28,7 @@ from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
 from trainers.methods import between_nodes, registry
 from trainers.methods.exchange.auto.spec import ExchangeConfig
+from trainers.methods.exchange.dense.spec import DenseBase
 from trainers.methods.levels.spec import AccordionConfig
 from trainers.own_loop.handle import Handle
 from trainers.segment import Purpose
@@ -59,12 +60,15 @@ def compress_gradients(
 
     `scale` is what the loss was multiplied by (`scaler.get_scale` of a GradScaler): memories are kept without it. A
     step whose gradients are not finite on some rank leaves infinity in all gradients and changes no memory, so that
-    the scaler skips it. Backwards inside `model.no_sync()` are no steps. `per_node` says which ranks exchange as one.
+    the scaler skips it. Backwards inside `model.no_sync()` are no steps: have all but a step's last there, or kinds
+    with a direction or a momentum of their own take each for a step. `per_node` says which ranks exchange as one.
     Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
-    that are neither float32 nor bfloat16, or not on one device, and for nodes that do not hold every rank once.
+    that are neither float32 nor bfloat16, or not on one device, for nodes that do not hold every rank once, and for a
+    memory where DDP finds unused parameters.
     """
     check_config(config)
+    check_unused(model, config)
     parameters = [each for each in model.parameters() if each.requires_grad]
     check_types(parameters)
     device = parameters[0].device
@@ -94,6 +98,19 @@ def check_config(config: ExchangeConfig) -> None:
         )
 
 
+def check_unused(model: DistributedDataParallel, config: ExchangeBase) -> None:
+    """Raise ValueError for a memory where DDP finds unused parameters.
+
+    DDP leaves the gradient of a parameter alone that no rank has used: what a memory has sent for it would be lost.
+    """
+    keeps_nothing = isinstance(config, DenseBase) or getattr(config, "memory", None) == "none"
+    if model.find_unused_parameters and not keeps_nothing:
+        raise ValueError(
+            f"`find_unused_parameters` must be False: `{config.kind}` sends later what it keeps, and DDP would drop "
+            "that for a parameter that no rank has used; where there are some, give `none` or `fp16`"
+        )
+
+
 def check_types(parameters: Sequence[Parameter], types: Sequence[torch.dtype] = TYPES) -> None:
     """Raise ValueError unless the parameters are of these types, and on one device."""
     found_types, devices = {each.dtype for each in parameters}, {each.device for each in parameters}
@@ -120,7 +137,8 @@ def topology_of(per_node: PerNode, device: torch.device) -> Topology:
 class BucketHook:
     """DDP's communication hook: it gives each bucket to `exchange`, and takes the mean back.
 
-    `scale` is what the loss was multiplied by; `learning_rate` and `level` are those of the step to come.
+    `scale` is what the loss was multiplied by; `learning_rate` and `level` are those of the step to come. With
+    `once_a_step` a second exchange raises RuntimeError, unless the first was not finite, or `stepped` was set since.
     """
 
     def __init__(
@@ -132,9 +150,12 @@ class BucketHook:
         scale: Callable[[], float],
         learning_rate: Callable[[], float] = lambda: 1.0,
         level: Callable[[], float | None] = lambda: None,
+        once_a_step: bool = False,
     ) -> None:
         device = parameters[0].device
         self.last: Exchanged | None = None
+        self.stepped = True  # whether the optimizer has used the last finite gradient
+        self._once_a_step = once_a_step
         self._no_loss = torch.zeros((), device=device)  # the script has it
         self._scale, self._learning_rate, self._level = scale, learning_rate, level
         self._buffer, self._exchange = buffer, exchange
@@ -146,6 +167,11 @@ class BucketHook:
         """Take DDP's bucket; its future is done when the whole gradient has been exchanged."""
         if bucket.index() == 0:
             self._waiting = []  # of a backward that failed half-way
+            if self._once_a_step and not self.stepped:
+                raise RuntimeError(
+                    "a second backward has come before `optimizer.step()`, and this exchange goes on from what all "
+                    "backwards of a step add up to: have those before the last inside `model.no_sync()`"
+                )
         parts = [
             (self._layers[id(parameter)], gradient)
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
@@ -169,6 +195,7 @@ class BucketHook:
         self._buffer.finish()
         waiting, self._waiting = self._waiting, []
         self.last = self._communication.outcome(step)
+        self.stepped = self.last.diverged
         for parts, words, future in waiting:
             for layer, gradient in parts:
                 if self.last.diverged:

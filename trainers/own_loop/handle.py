@@ -1,11 +1,21 @@
-"""What the handles of a user's own loop have in common: a state that each rank saves and loads."""
+"""Handles of a user's own loop have a state in common, which each rank saves and loads."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import torch
+import torch.distributed as dist
 
 from trainers.snapshot import Stateful, load_scalars, scalars_of, tensors_of
+
+
+def rank() -> int:
+    """Return the rank of this process in the default group; 0 without one."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def num_ranks() -> int:
+    """Return the number of ranks in the default group; 1 without one."""
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 class Handle:
@@ -13,17 +23,23 @@ class Handle:
 
     def __init__(self, parts: Mapping[str, Stateful]) -> None:
         self._parts = parts
+        self._place = {"rank": rank(), "num_ranks": num_ranks()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's memories and what goes with them: tensors, and JSON-compatible scalars."""
+        """Return this rank's memories and what goes with them: tensors, JSON-compatible scalars, and whose they are."""
         tensors = {name: tensor.clone() for name, tensor in tensors_of(self._parts).items()}
-        return {"tensors": tensors, "scalars": scalars_of(self._parts)}
+        return {"tensors": tensors, "scalars": scalars_of(self._parts), **self._place}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to `state`, which this rank of as many ranks has saved; raises ValueError if it is not like that."""
+        saved_by = {name: state.get(name) for name in self._place}
+        if saved_by != self._place:
+            wanted, given = ("rank {rank} of {num_ranks}".format(**each) for each in (self._place, saved_by))
+            raise ValueError(f"`state` must be what {wanted} has saved, got that of {given}")
         live, saved = tensors_of(self._parts), state["tensors"]
         expected, got = ({name: tuple(each.shape) for name, each in tensors.items()} for tensors in (live, saved))
         if expected != got:
             raise ValueError(f"`state` must be of the same exchange, model and number of ranks: {expected}, got {got}")
-        torch._foreach_copy_(list(live.values()), [saved[name] for name in live])
+        for name, tensor in live.items():  # of a dense exchange there are none
+            tensor.copy_(saved[name])
         load_scalars(self._parts, state["scalars"])
