@@ -43,6 +43,8 @@ _WHOLE_ID = re.compile("job-[0-9a-f]{24}")
 _NUM_CANDIDATES = 8
 _SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+#: A proxy has no answer of the service behind it; the service itself says neither.
+_OF_PROXIES = (502, 504)
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
@@ -188,6 +190,9 @@ class _Connection:
         return f"<{type(self).__name__} of {self.url}>"
 
     def _checked(self, response: httpx2.Response) -> httpx2.Response:
+        if response.status_code in _OF_PROXIES:
+            said = f"a proxy says {response.status_code} {response.reason_phrase}"
+            raise self._unreachable(httpx2.HTTPStatusError(said, request=response.request, response=response))
         self._has_answered = True
         if response.is_success:
             return response

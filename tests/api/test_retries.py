@@ -127,6 +127,30 @@ def test_a_verb_for_a_version_is_asked_again_and_done_once(far: Client, road: Ro
     assert refusal.value.status == 412
 
 
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_proxy_without_its_service_is_outlived(far: Client, road: Road, job: JobSpec, status: int) -> None:
+    made = far.submit(job)
+    made.cancel()
+    road.faults = [status] * 2
+
+    assert made.wait().state is JobState.CANCELLED
+
+    road.faults, road.seen = [status], []
+    with pytest.raises(Unreachable, match=f"a proxy says {status}"):
+        made.cancel()
+    assert len(road.seen) == 1  # the service may have heard of it
+
+
+def test_awaited_it_is_outlived_too(road: Road, key: str) -> None:
+    async def ask() -> None:
+        async with AsyncClient(road.url, key) as client:
+            await client.jobs()
+            road.faults = [502, 504]
+            await client.jobs()
+
+    asyncio.run(ask())
+
+
 def test_a_service_that_has_never_answered_is_not_waited_for(road: Road, key: str) -> None:
     road.faults = [LOST]
 
