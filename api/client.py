@@ -157,6 +157,24 @@ def is_passing(error: ApiError | Unreachable) -> bool:
     return isinstance(error, Unreachable) or error.status in (429, 503)
 
 
+class _Failures:
+    """The failures of a stream, one after the other, without a word of the service between them."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def end(self) -> None:
+        """Note that the service was heard."""
+        self._since = None
+
+    def bear(self, error: ApiError | Unreachable) -> None:
+        """Raise `error` unless it may pass, and the first of these failures is no older than `PATIENCE_S`."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if not is_passing(error) or now - self._since > PATIENCE_S:
+            raise error
+
+
 def _only(ref: str, found: JobPage) -> str:
     """Return the id of the one job that goes by `ref`; raises UnknownJob."""
     if len(found.jobs) == 1:
@@ -355,16 +373,16 @@ class Client(_Connection):
         service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
         Raises `Unreachable` or `ApiError` once the service does not answer for `PATIENCE_S`.
         """
-        heard = time.monotonic()
+        failures = _Failures()
         while True:
             try:
                 for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
-                    after, heard = newest, time.monotonic()
+                    after = newest
+                    failures.end()
                     if text:
                         yield Event.model_validate_json(text)
             except (ApiError, Unreachable) as error:
-                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
-                    raise
+                failures.bear(error)
             time.sleep(POLL_S)
 
     def _stream(self, call: Call[Any]) -> Iterator[tuple[str, int]]:
@@ -566,16 +584,16 @@ class AsyncClient(_Connection):
         service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
         Raises `Unreachable` or `ApiError` once the service does not answer for `PATIENCE_S`.
         """
-        heard = time.monotonic()
+        failures = _Failures()
         while True:
             try:
                 async for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
-                    after, heard = newest, time.monotonic()
+                    after = newest
+                    failures.end()
                     if text:
                         yield Event.model_validate_json(text)
             except (ApiError, Unreachable) as error:
-                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
-                    raise
+                failures.bear(error)
             await asyncio.sleep(POLL_S)
 
     async def _stream(self, call: Call[Any]) -> AsyncIterator[tuple[str, int]]:
