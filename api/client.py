@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx2
 
 from api import calls
-from api.calls import Call, JobFilters, Spec, Which
+from api.calls import Call, JobFilters, Spec, Which, reading
 from api.jobs import POLL_S, AsyncJob, Job
 from service.job.problems import Problem
 from service.job.states import TERMINAL
@@ -37,6 +37,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _PAGE = 500
 #: A stream of events has a sign of life every 15 s; one that is silent for so long is dead.
 _SILENCE_S = 45.0
+_read_event = reading(Event.model_validate_json)
 #: Ids look so; what does not is looked up.
 _WHOLE_ID = re.compile("job-[0-9a-f]{24}")
 #: Of the jobs that an ambiguous word may mean, so many are named.
@@ -263,6 +264,8 @@ def _with_self(method: F) -> F:
 class Client(_Connection):
     """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
 
+    An answer that this release cannot read is an `api.calls.UnreadableAnswer`.
+
     Args:
         url: e.g. `http://127.0.0.1:8470`; without a scheme it is `http` of this machine, `https` of any other.
         key: an API key, `wt_...`.
@@ -380,7 +383,7 @@ class Client(_Connection):
                     after = newest
                     failures.end()
                     if text:
-                        yield Event.model_validate_json(text)
+                        yield _read_event(text.encode())
             except (ApiError, Unreachable) as error:
                 failures.bear(error)
             time.sleep(POLL_S)
@@ -591,7 +594,7 @@ class AsyncClient(_Connection):
                     after = newest
                     failures.end()
                     if text:
-                        yield Event.model_validate_json(text)
+                        yield _read_event(text.encode())
             except (ApiError, Unreachable) as error:
                 failures.bear(error)
             await asyncio.sleep(POLL_S)
@@ -732,18 +735,18 @@ def _require_time(deadline: float, job_id: str, timeout_s: float | None) -> None
 
 
 def _refusal(response: httpx2.Response) -> ApiError:
-    """Return the error of a problem document, or of whatever a proxy put in its place."""
+    """Return the error of a problem document, ours or a proxy's, or of whatever a proxy put in its place."""
     retry_after = response.headers.get("retry-after", "")
     retry_after_s = float(retry_after) if retry_after.isdecimal() else None  # a date is as good as none
     if response.headers.get("content-type", "") != "application/problem+json":
         detail = response.text[:500]
         return ApiError(response.status_code, response.reason_phrase, detail=detail, retry_after_s=retry_after_s)
     document = response.json()
-    errors = tuple(Problem.model_validate(each) for each in document["errors"])
+    errors = tuple(Problem.model_validate(each) for each in document.get("errors", ()))
     return ApiError(
         response.status_code,
-        document["title"],
-        detail=document["detail"],
+        document.get("title", response.reason_phrase),
+        detail=document.get("detail", ""),
         errors=errors,
         retry_after_s=retry_after_s,
     )
