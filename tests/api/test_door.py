@@ -94,6 +94,15 @@ def test_a_name_that_no_index_takes_is_refused_and_no_outage(
     assert store.failed_at == -math.inf
 
 
+def test_a_drivers_last_words_may_hold_a_nul(door: TestClient, reporting: Reporting, store: Store) -> None:
+    ended = {"kind": "attempt_finished", "outcome": "failed", "reason": "a\0b", "retry": False}
+
+    response = door.post("records", json={"stream": "driver", "sequence": 1, "records": [ended]})
+
+    assert response.status_code == 200
+    assert store.attempts(reporting.job_id)[0].reason.startswith("a")
+
+
 def test_a_reason_that_is_too_long_is_cut(door: TestClient, reporting: Reporting, store: Store) -> None:
     ended = {"kind": "attempt_finished", "outcome": "failed", "reason": "x" * 2**20, "retry": False}
 
