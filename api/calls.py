@@ -4,10 +4,11 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any, Generic, Literal, TypedDict, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.catalog.methods import MethodsView
 from service.job.priority import Priority
@@ -51,6 +52,27 @@ _KEYS = TypeAdapter(tuple[KeyView, ...])
 _QUOTAS = TypeAdapter(tuple[QuotaView, ...])
 
 
+class UnreadableAnswer(ValueError):
+    """An answer lacks what this release reads, or has something else in its place: the service is of another."""
+
+
+def reading(validate: Callable[..., T]) -> Callable[[bytes], T]:
+    """Return what reads an answer with `validate`; fields that only a newer service knows are left out."""
+
+    def read(content: bytes) -> T:
+        try:
+            return validate(content, extra="ignore")
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = "".join(f"/{part}" for part in first["loc"])
+            raise UnreadableAnswer(
+                f"the service is of another release than this client, {version('wiretune')}, which cannot read its "
+                f"answer: {place or '/'}: {first['msg']}"
+            ) from error
+
+    return read
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """A request, and how its answer is read."""
@@ -68,18 +90,20 @@ class Call(Generic[T]):
 
 def submit(spec: Spec, *, idempotency_key: str | None = None) -> Call[JobView]:
     """Queue a job; with a key, however often this is called with it, one job is made."""
-    return Call("POST", "/v1/jobs", JobView.model_validate_json, headers=_once(idempotency_key), json=_plain(spec))
+    return Call(
+        "POST", "/v1/jobs", reading(JobView.model_validate_json), headers=_once(idempotency_key), json=_plain(spec)
+    )
 
 
 def validate(spec: Spec) -> Call[Validated]:
     """Check a job without queueing it; the answer has every default filled in."""
-    return Call("POST", "/v1/jobs:validate", Validated.model_validate_json, json=_plain(spec))
+    return Call("POST", "/v1/jobs:validate", reading(Validated.model_validate_json), json=_plain(spec))
 
 
 def predict(request: PredictionRequest | Mapping[str, Any]) -> Call[Prediction]:
     """Return what every method that fits a job takes on a link that is stated: steps, bytes, time to a loss."""
     asked = request if isinstance(request, PredictionRequest) else PredictionRequest.model_validate(request)
-    return Call("POST", "/v1/predictions", Prediction.model_validate_json, json=asked.model_dump(mode="json"))
+    return Call("POST", "/v1/predictions", reading(Prediction.model_validate_json), json=asked.model_dump(mode="json"))
 
 
 def methods(
@@ -94,7 +118,7 @@ def methods(
     What `workers` (2) send in a step is predicted for a built-in `workload` (`digits-mlp`), or for `shapes`, such
     as `512x64,512`.
     """
-    read = MethodsView.model_validate_json
+    read = reading(MethodsView.model_validate_json)
     return _get("/v1/methods", read, name=name, workload=workload, shapes=shapes, workers=workers)
 
 
@@ -155,7 +179,7 @@ def jobs(
     after, before = (each and each.astimezone(UTC).isoformat() for each in (created_after, created_before))
     return _get(
         "/v1/jobs",
-        JobPage.model_validate_json,
+        reading(JobPage.model_validate_json),
         state=[state] if isinstance(state, str) else list(state or ()),
         label=[f"{name}={value}" for name, value in (labels or {}).items()],
         ref=ref,
@@ -180,12 +204,12 @@ def candidates(ref: str, *, limit: int) -> Call[JobPage]:
 
 def job(job_id: str) -> Call[JobView]:
     """Return one job."""
-    return _get(f"/v1/jobs/{job_id}", JobView.model_validate_json)
+    return _get(f"/v1/jobs/{job_id}", reading(JobView.model_validate_json))
 
 
 def trials(job_id: str) -> Call[tuple[TrialView, ...]]:
     """Return the job's trials, in its order."""
-    return _get(f"/v1/jobs/{job_id}/trials", _TRIALS.validate_json)
+    return _get(f"/v1/jobs/{job_id}/trials", reading(_TRIALS.validate_json))
 
 
 def stages(
@@ -193,7 +217,7 @@ def stages(
 ) -> Call[tuple[StageView, ...]]:
     """Return the decided stages, trial by trial, or those of the numbers `stage`; the posteriors are large."""
     asked = {"trial": trial, "stage": list(stage) or None, "posterior": with_posterior or None}
-    return _get(f"/v1/jobs/{job_id}/stages", _STAGES.validate_json, **asked)
+    return _get(f"/v1/jobs/{job_id}/stages", reading(_STAGES.validate_json), **asked)
 
 
 def metrics(
@@ -208,44 +232,48 @@ def metrics(
     """Return a metric's series, one per trial, of all steps or of a range, thinned to `max_points` each."""
     path = f"/v1/jobs/{job_id}/metrics/{name}"
     steps = {"first_step": first_step, "last_step": last_step}
-    return _get(path, _SERIES.validate_json, trial=trial, max_points=max_points, **steps)
+    return _get(path, reading(_SERIES.validate_json), trial=trial, max_points=max_points, **steps)
 
 
 def schedule(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Call[ScheduleView]:
     """Return the learned schedule of one trial; by default of the first arm and seed."""
-    return _get(f"/v1/jobs/{job_id}/schedule", ScheduleView.model_validate_json, arm=arm, seed=seed)
+    return _get(f"/v1/jobs/{job_id}/schedule", reading(ScheduleView.model_validate_json), arm=arm, seed=seed)
 
 
 def attempts(job_id: str) -> Call[tuple[AttemptView, ...]]:
     """Return the job's lives on the cluster, oldest first."""
-    return _get(f"/v1/jobs/{job_id}/attempts", _ATTEMPTS.validate_json)
+    return _get(f"/v1/jobs/{job_id}/attempts", reading(_ATTEMPTS.validate_json))
 
 
 def report(job_id: str) -> Call[JobReport]:
     """Return the job's result: every trial's, and every arm's over its seeds."""
-    return _get(f"/v1/jobs/{job_id}/report", JobReport.model_validate_json)
+    return _get(f"/v1/jobs/{job_id}/report", reading(JobReport.model_validate_json))
 
 
 def comparison(job_id: str, others: Collection[str] = ()) -> Call[Comparison]:
     """Return a job beside others: the fields in which they differ, and their results, against a common target."""
-    return _get(f"/v1/jobs/{job_id}/comparison", Comparison.model_validate_json, other=list(others))
+    return _get(f"/v1/jobs/{job_id}/comparison", reading(Comparison.model_validate_json), other=list(others))
 
 
 def snapshot(job_id: str, *, since: int | None = None, max_points: int | None = None) -> Call[Snapshot]:
     """Return all that the job's page shows, of one moment; with an earlier one's `cursor`, what changed since."""
-    return _get(f"/v1/jobs/{job_id}/snapshot", Snapshot.model_validate_json, since=since, max_points=max_points)
+    return _get(
+        f"/v1/jobs/{job_id}/snapshot", reading(Snapshot.model_validate_json), since=since, max_points=max_points
+    )
 
 
 def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind]) -> Call[EventPage]:
     """Return a stream of what changes, of one job or of all."""
     path = "/v1/events" if job_id is None else f"/v1/jobs/{job_id}/events"
     params = _given(after=after) | {"kind": list(kinds)}
-    return Call("GET", path, EventPage.model_validate_json, params=params, headers={"Accept": "text/event-stream"})
+    return Call(
+        "GET", path, reading(EventPage.model_validate_json), params=params, headers={"Accept": "text/event-stream"}
+    )
 
 
 def artifacts(job_id: str) -> Call[tuple[Artifact, ...]]:
     """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
-    return _get(f"/v1/jobs/{job_id}/artifacts", _ARTIFACTS.validate_json)
+    return _get(f"/v1/jobs/{job_id}/artifacts", reading(_ARTIFACTS.validate_json))
 
 
 def logs(job_id: str, *, attempt: int | None = None, offset: int = 0) -> Call[bytes]:
@@ -329,7 +357,7 @@ def steer(
 
 def steering(job_id: str) -> Call[SteeringView]:
     """Return what people said of the job's controllers, the newest last, and what they may steer."""
-    return _get(f"/v1/jobs/{job_id}/steering", SteeringView.model_validate_json)
+    return _get(f"/v1/jobs/{job_id}/steering", reading(SteeringView.model_validate_json))
 
 
 def edit(
@@ -348,7 +376,7 @@ def edit(
     """
     patch = _given(labels=labels and dict(labels), notes=notes, archived=archived, priority=priority)
     headers = _if_match(version)
-    return Call("PATCH", f"/v1/jobs/{job_id}", JobView.model_validate_json, headers=headers, json=patch)
+    return Call("PATCH", f"/v1/jobs/{job_id}", reading(JobView.model_validate_json), headers=headers, json=patch)
 
 
 def delete(job_id: str, *, version: int | None = None) -> Call[None]:
@@ -364,7 +392,7 @@ def clone(
     return Call(
         "POST",
         f"/v1/jobs/{job_id}:clone",
-        Cloned.model_validate_json,
+        reading(Cloned.model_validate_json),
         params={"dry_run": dry_run},
         headers=_once(idempotency_key),
         json=dict(changes),
@@ -373,7 +401,7 @@ def clone(
 
 def me() -> Call[Me]:
     """Return whom the service takes this client for."""
-    return _get("/v1/me", Me.model_validate_json)
+    return _get("/v1/me", reading(Me.model_validate_json))
 
 
 def create_key(
@@ -387,37 +415,37 @@ def create_key(
     """Make an API key, as an admin; its `secret` is shown this once."""
     ends = expires_at and expires_at.isoformat()
     given = _given(name=name, owner=owner, role=role, project=project, expires_at=ends)
-    return Call("POST", "/v1/keys", IssuedKey.model_validate_json, json=given, is_repeatable=False)
+    return Call("POST", "/v1/keys", reading(IssuedKey.model_validate_json), json=given, is_repeatable=False)
 
 
 def keys() -> Call[tuple[KeyView, ...]]:
     """Return this client's owner's keys, to an admin all of them."""
-    return _get("/v1/keys", _KEYS.validate_json)
+    return _get("/v1/keys", reading(_KEYS.validate_json))
 
 
 def rotate_key(key_id: str) -> Call[IssuedKey]:
     """Give a key another secret; the old one ends at once."""
-    return Call("POST", f"/v1/keys/{key_id}:rotate", IssuedKey.model_validate_json, is_repeatable=False)
+    return Call("POST", f"/v1/keys/{key_id}:rotate", reading(IssuedKey.model_validate_json), is_repeatable=False)
 
 
 def revoke_key(key_id: str) -> Call[KeyView]:
     """End a key for ever."""
-    return Call("POST", f"/v1/keys/{key_id}:revoke", KeyView.model_validate_json)
+    return Call("POST", f"/v1/keys/{key_id}:revoke", reading(KeyView.model_validate_json))
 
 
 def audit(*, limit: int = 50, cursor: int | None = None) -> Call[AuditPage]:
     """Return what users changed, newest first; for admins."""
-    return _get("/v1/audit", AuditPage.model_validate_json, limit=limit, cursor=cursor)
+    return _get("/v1/audit", reading(AuditPage.model_validate_json), limit=limit, cursor=cursor)
 
 
 def queue(*, after: int = 0, limit: int = 50) -> Call[QueueView]:
     """Return the jobs that wait, the next one first, and why each waits; from behind the place `after`."""
-    return _get("/v1/queue", QueueView.model_validate_json, after=after, limit=limit)
+    return _get("/v1/queue", reading(QueueView.model_validate_json), after=after, limit=limit)
 
 
 def quotas() -> Call[tuple[QuotaView, ...]]:
     """Return all quotas."""
-    return _get("/v1/quotas", _QUOTAS.validate_json)
+    return _get("/v1/quotas", reading(_QUOTAS.validate_json))
 
 
 def set_quota(
@@ -431,7 +459,7 @@ def set_quota(
 ) -> Call[QuotaView]:
     """Set the quota of an `owner` or a `project`, `*`: of whoever has none; None: no limit."""
     limits = {"workers": workers, "gpus": gpus, "running": running, "weight": weight}
-    return Call("PUT", _quota(kind, name), QuotaView.model_validate_json, json=limits)
+    return Call("PUT", _quota(kind, name), reading(QuotaView.model_validate_json), json=limits)
 
 
 def delete_quota(kind: QuotaKind | str, name: str) -> Call[None]:
@@ -446,17 +474,17 @@ def _quota(kind: QuotaKind | str, name: str) -> str:
 def upload_code(package: Package) -> Call[CodeView]:
     """Keep a package of code for jobs of this client's project."""
     headers = {"Content-Type": "application/zip"}
-    return Call("POST", "/v1/code", CodeView.model_validate_json, headers=headers, content=package.content)
+    return Call("POST", "/v1/code", reading(CodeView.model_validate_json), headers=headers, content=package.content)
 
 
 def code(digest: str) -> Call[CodeView]:
     """Return what the service knows of a package of code; `ApiError` 404: it does not have it."""
-    return _get(f"/v1/code/{digest}", CodeView.model_validate_json)
+    return _get(f"/v1/code/{digest}", reading(CodeView.model_validate_json))
 
 
 def list_code(*, limit: int = 50, cursor: str | None = None) -> Call[CodePage]:
     """Return a page of the packages of code that this client sees, newest first."""
-    return _get("/v1/code", CodePage.model_validate_json, limit=limit, cursor=cursor)
+    return _get("/v1/code", reading(CodePage.model_validate_json), limit=limit, cursor=cursor)
 
 
 def delete_code(digest: str, *, project: str | None = None) -> Call[None]:
@@ -469,7 +497,7 @@ def delete_code(digest: str, *, project: str | None = None) -> Call[None]:
 
 def sign_in_code() -> Call[SignInCode]:
     """Return a code that signs one browser in; good once, for five minutes."""
-    return Call("POST", "/v1/sign-in-codes", SignInCode.model_validate_json)
+    return Call("POST", "/v1/sign-in-codes", reading(SignInCode.model_validate_json))
 
 
 def _get(path: str, read: Callable[[bytes], T], **params: Any) -> Call[T]:
@@ -483,7 +511,7 @@ def _ask(
     return Call(
         "POST",
         f"/v1/jobs/{job_id}:{verb}",
-        JobView.model_validate_json,
+        reading(JobView.model_validate_json),
         params=_given(workers=workers),
         headers=_if_match(version),
         json=json,

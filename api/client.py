@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx2
 
 from api import calls
-from api.calls import Call, JobFilters, Spec, Which
+from api.calls import Call, JobFilters, Spec, Which, reading
 from api.jobs import POLL_S, AsyncJob, Job
 from service.job.problems import Problem
 from service.job.states import TERMINAL
@@ -37,12 +37,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _PAGE = 500
 #: A stream of events has a sign of life every 15 s; one that is silent for so long is dead.
 _SILENCE_S = 45.0
+_read_event = reading(Event.model_validate_json)
 #: Ids look so; what does not is looked up.
 _WHOLE_ID = re.compile("job-[0-9a-f]{24}")
 #: Of the jobs that an ambiguous word may mean, so many are named.
 _NUM_CANDIDATES = 8
 _SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+#: A proxy has no answer of the service behind it; the service itself says neither.
+_OF_PROXIES = (502, 504)
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
@@ -155,6 +158,24 @@ def is_passing(error: ApiError | Unreachable) -> bool:
     return isinstance(error, Unreachable) or error.status in (429, 503)
 
 
+class _Failures:
+    """The failures of a stream, one after the other, without a word of the service between them."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def end(self) -> None:
+        """Note that the service was heard."""
+        self._since = None
+
+    def bear(self, error: ApiError | Unreachable) -> None:
+        """Raise `error` unless it may pass, and the first of these failures is no older than `PATIENCE_S`."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if not is_passing(error) or now - self._since > PATIENCE_S:
+            raise error
+
+
 def _only(ref: str, found: JobPage) -> str:
     """Return the id of the one job that goes by `ref`; raises UnknownJob."""
     if len(found.jobs) == 1:
@@ -188,6 +209,9 @@ class _Connection:
         return f"<{type(self).__name__} of {self.url}>"
 
     def _checked(self, response: httpx2.Response) -> httpx2.Response:
+        if response.status_code in _OF_PROXIES:
+            said = f"a proxy says {response.status_code} {response.reason_phrase}"
+            raise self._unreachable(httpx2.HTTPStatusError(said, request=response.request, response=response))
         self._has_answered = True
         if response.is_success:
             return response
@@ -239,6 +263,8 @@ def _with_self(method: F) -> F:
 
 class Client(_Connection):
     """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
+
+    An answer that this release cannot read is an `api.calls.UnreadableAnswer`.
 
     Args:
         url: e.g. `http://127.0.0.1:8470`; without a scheme it is `http` of this machine, `https` of any other.
@@ -350,16 +376,16 @@ class Client(_Connection):
         service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
         Raises `Unreachable` or `ApiError` once the service does not answer for `PATIENCE_S`.
         """
-        heard = time.monotonic()
+        failures = _Failures()
         while True:
             try:
                 for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
-                    after, heard = newest, time.monotonic()
+                    after = newest
+                    failures.end()
                     if text:
-                        yield Event.model_validate_json(text)
+                        yield _read_event(text.encode())
             except (ApiError, Unreachable) as error:
-                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
-                    raise
+                failures.bear(error)
             time.sleep(POLL_S)
 
     def _stream(self, call: Call[Any]) -> Iterator[tuple[str, int]]:
@@ -561,16 +587,16 @@ class AsyncClient(_Connection):
         service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
         Raises `Unreachable` or `ApiError` once the service does not answer for `PATIENCE_S`.
         """
-        heard = time.monotonic()
+        failures = _Failures()
         while True:
             try:
                 async for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
-                    after, heard = newest, time.monotonic()
+                    after = newest
+                    failures.end()
                     if text:
-                        yield Event.model_validate_json(text)
+                        yield _read_event(text.encode())
             except (ApiError, Unreachable) as error:
-                if not is_passing(error) or time.monotonic() - heard > PATIENCE_S:
-                    raise
+                failures.bear(error)
             await asyncio.sleep(POLL_S)
 
     async def _stream(self, call: Call[Any]) -> AsyncIterator[tuple[str, int]]:
@@ -709,18 +735,18 @@ def _require_time(deadline: float, job_id: str, timeout_s: float | None) -> None
 
 
 def _refusal(response: httpx2.Response) -> ApiError:
-    """Return the error of a problem document, or of whatever a proxy put in its place."""
+    """Return the error of a problem document, ours or a proxy's, or of whatever a proxy put in its place."""
     retry_after = response.headers.get("retry-after", "")
     retry_after_s = float(retry_after) if retry_after.isdecimal() else None  # a date is as good as none
     if response.headers.get("content-type", "") != "application/problem+json":
         detail = response.text[:500]
         return ApiError(response.status_code, response.reason_phrase, detail=detail, retry_after_s=retry_after_s)
     document = response.json()
-    errors = tuple(Problem.model_validate(each) for each in document["errors"])
+    errors = tuple(Problem.model_validate(each) for each in document.get("errors", ()))
     return ApiError(
         response.status_code,
-        document["title"],
-        detail=document["detail"],
+        document.get("title", response.reason_phrase),
+        detail=document.get("detail", ""),
         errors=errors,
         retry_after_s=retry_after_s,
     )

@@ -1,7 +1,7 @@
 """Turns JSON or YAML text into a checked model, or into its problems; whatever the text, at a bounded cost."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 import yaml
@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from service.errors import InvalidJob
 from service.job.parts import GIVEN
-from service.job.problems import MAX_SHOWN_CHARS, Problem, cut, problems_of
+from service.job.problems import MAX_SHOWN_CHARS, MAX_TOLD, Problem, cut, pointer_to, problems_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -150,6 +150,25 @@ def checked(model: type[Model], content: Any) -> Model:
         if (num_faults := error.error_count()) > MAX_VALUES:  # each would become a hundred times its text
             raise _unreadable(f"{num_faults} fields are at fault") from error
         raise InvalidJob(problems_of(error, content, model)) from error
+
+
+def require_no_nul(content: Any) -> None:
+    """Raise `InvalidJob` naming each text and name that holds a NUL: PostgreSQL reads no JSON that does."""
+    if problems := [Problem(pointer=place, message="must have no NUL") for place in _nuls(content, "")]:
+        raise InvalidJob(problems[:MAX_TOLD])
+
+
+def _nuls(content: Any, place: str) -> Iterator[str]:
+    if isinstance(content, str) and "\0" in content:
+        yield place
+    elif isinstance(content, dict):
+        for name, value in content.items():
+            if isinstance(name, str) and "\0" in name:
+                yield place
+            yield from _nuls(value, place + pointer_to([name]))
+    elif isinstance(content, list):
+        for index, value in enumerate(content):
+            yield from _nuls(value, f"{place}/{index}")
 
 
 def _unreadable(message: str) -> InvalidJob:

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from api import calls
 from api.assets import DASHBOARD, plotly_gzipped
-from api.calls import Call
+from api.calls import Call, reading
 from service.wire.views import EventKind, EventPage
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ def page(plot: Plot) -> Page:
 def _told(job_id: str) -> Call[EventPage]:
     """Return what asks for the events of the job's timeline, as far as there are."""
     asked = {"kind": [EventKind.JOB, EventKind.REPAIR], "after": 0, "limit": 500}
-    return Call("GET", f"/v1/jobs/{job_id}/events", EventPage.model_validate_json, params=asked)
+    return Call("GET", f"/v1/jobs/{job_id}/events", reading(EventPage.model_validate_json), params=asked)
 
 
 def html(plot: Plot, *, now: datetime | None = None) -> str:

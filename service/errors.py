@@ -18,7 +18,7 @@ WiretuneError
   OutOfSequence       409  a batch of records is missing before this one
   TooManyRequests     429  of one key, or wrong keys of one address
   Unavailable         503  the database or the storage does not answer; try again
-    Busy              503  as many downloads or uploads as the service allows are under way; try again
+    Busy              503  as many downloads, uploads or waits for storage and Ray as the service allows; try again
 """
 
 from collections.abc import Sequence
@@ -117,4 +117,4 @@ class Unavailable(WiretuneError):
 
 
 class Busy(Unavailable):
-    slug, title = "busy", "Too many transfers at a time"
+    slug, title = "busy", "Too many requests of this kind at a time"

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
@@ -56,7 +56,7 @@ from api.cli.terminal import (
     say,
     warn,
 )
-from api.client import ApiError, Client
+from api.client import ApiError, Client, Unreachable
 from api.jobs import complete
 from search.schedule_file import RecordedSchedule
 from service import log_lines, tracing
@@ -69,6 +69,7 @@ from service.errors import CodeInUse, NotFound, Unavailable
 from service.job.advice import advice
 from service.job.replay import differences, replayed
 from service.job.spec import JobSpec
+from service.job.states import TERMINAL
 from service.log_lines import LogFormat
 from service.settings import Settings
 from service.wire.code import CodeView
@@ -294,8 +295,7 @@ def clean(
             require_agreement("remove them?", is_agreed=is_agreed, may_ask=not as_json)
             over = {each.place for each in _leftovers(settings, before, with_weights=with_weights)}
             found = [each for each in found if each.place in over]  # others have been told to go on meanwhile
-            failures = _remove(settings, found)
-            found = [each for each in found if each.place not in failures]
+            found, failures = _remove(settings, found)
     total = sum(each.num_bytes for each in found)
     if as_json:
         print_json({"removed": not is_dry, "bytes": total, "leftovers": [each.model_dump() for each in found]})
@@ -305,20 +305,29 @@ def clean(
         fail("\n".join(f"not removed: {place}: {reason}" for place, reason in failures.items()), code=FAILED)
 
 
-def _remove(settings: Settings, found: list[cleaning.Leftover]) -> dict[str, str]:
-    """Remove what can be removed; return why what stays does, by its place."""
+def _remove(settings: Settings, found: list[cleaning.Leftover]) -> tuple[list[cleaning.Leftover], dict[str, str]]:
+    """Remove what can be removed; return it, and by its place why what stays does.
+
+    A job is looked at right before: one that was told to go on keeps its files, and is no failure.
+    """
+    removed: list[cleaning.Leftover] = []
     failures: dict[str, str] = {}
-    has_code = any(each.code is not None for each in found)
-    with _records(settings) if has_code else nullcontext() as records:
-        for each in found:
+    with _records(settings) as records:
+        for number, each in enumerate(found):
             try:
                 if each.code is not None and records is not None:
                     records.delete_code(each.code, project=each.project)
-                else:
+                elif each.job_id is None or records is None or records.is_over(each.job_id):
                     cleaning.remove(settings, each)
+                else:
+                    continue
+            except Unreachable as error:  # the others are not asked for: each would wait as long
+                return removed, failures | {left.place: str(error) for left in found[number:]}
             except (ApiError, CodeInUse, NotFound, Unavailable) as error:
                 failures[each.place] = str(error)
-    return failures
+            else:
+                removed.append(each)
+    return removed, failures
 
 
 def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> list[cleaning.Leftover]:
@@ -332,6 +341,7 @@ class _Records(NamedTuple):
     """The database, as `clean` needs it."""
 
     jobs: cleaning.JobPages
+    is_over: Callable[[str], bool]  # of a job, by its id
     list_code: Callable[[], Iterable[CodeView]]
     delete_code: Callable[..., None]  # a digest, and the `project` that has it
 
@@ -342,13 +352,19 @@ def _records(settings: Settings) -> Iterator[_Records | None]:
     server = running_server(settings)
     if server is not None:
         with Client(server.url, server.key) as client:
-            yield _Records(partial(client.jobs, archived=None), client.iter_code, client.delete_code)
+            yield _Records(
+                partial(client.jobs, archived=None),
+                lambda job_id: client.job(job_id).state in TERMINAL,
+                client.iter_code,
+                client.delete_code,
+            )
     elif not is_there(settings.resolved_database_url):  # opening it would make it
         yield None
     else:
         with closing(Store.open(settings)) as store:
             yield _Records(
                 partial(store.jobs, JobFilter(archived=None)),
+                lambda job_id: store.job(job_id).state in TERMINAL,
                 partial(_all_code, store),
                 partial(store.code.remove, by=LOCAL),
             )

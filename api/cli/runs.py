@@ -39,7 +39,8 @@ class Run:
         self._settings, self._console, self._linger_s = settings, console, linger_s
         self._started = False
         self.page = ""  # a link to the job's, once it is over, where the server stays
-        self._job: tuple[Server, str] | None = None
+        self._submission: tuple[Server, JobSpec, str] | None = None  # with its key, since before it was sent
+        self._job_id: str | None = None  # once it was answered
 
     def run(self, spec: JobSpec, *, at_end: AtEnd) -> None:
         """Run `spec` to its end and hand its last view to `at_end`.
@@ -66,12 +67,13 @@ class Run:
             server = start_server(self._own_settings(), linger_s=self._linger_s or ORPHAN_LINGER_S)
             self._started = True
         with Client(server.url, server.key) as client:
-            job = client.submit(spec, idempotency_key=str(uuid.uuid4()))
-            self._job = server, job.id
-            self._say(f"page: {client.sign_in_link(job.id)}")
-            at_end(client, follow(client, job.id, self._console))
+            key = str(uuid.uuid4())
+            self._submission = server, spec, key
+            job_id = self._job_id = client.submit(spec, idempotency_key=key).id
+            self._say(f"page: {client.sign_in_link(job_id)}")
+            at_end(client, follow(client, job_id, self._console))
             if self._linger_s is not None:  # the first one was used, or is too old
-                self.page = client.sign_in_link(job.id)
+                self.page = client.sign_in_link(job_id)
 
     def _own_settings(self) -> Settings:
         """Return the settings of a service for one job: it may bring code along, for nobody else has the key."""
@@ -81,18 +83,22 @@ class Run:
         return self._settings.model_copy(update={"user_code": True})
 
     def _cancel(self) -> str:
-        if self._job is None:
+        if self._submission is None:
             return "interrupted before the job was queued"
-        server, job_id = self._job
-        self._say(f"interrupted: cancelling {job_id} ...")
+        server, spec, key = self._submission
+        job_id = self._job_id
         try:
             with Client(server.url, server.key) as client:
+                if job_id is None:  # it may be queued: with the same key it is not queued again, and has its id
+                    job_id = client.submit(spec, idempotency_key=key).id
+                self._say(f"interrupted: cancelling {job_id} ...")
                 client.cancel(job_id)
                 state = client.wait(job_id, timeout_s=CANCEL_S).state
         except ApiError as error:  # it was over already
             return f"interrupted; {error.detail}"
         except (TimeoutError, Unreachable) as error:
-            return f"interrupted; {job_id} was told to stop, but: {error}"
+            told = "the job may be queued" if job_id is None else f"{job_id} was told to stop"
+            return f"interrupted; {told}, but: {error}"
         return f"interrupted; {job_id} is {state}"
 
     def _say(self, line: str) -> None:

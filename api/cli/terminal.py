@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
+from api.calls import UnreadableAnswer
 from api.cli import completion
 from api.cli.local import LocalServerError, running_server
 from api.cli.sheet import GAP, folded
@@ -206,5 +207,5 @@ def refusals() -> Iterator[None]:
         fail(str(error) if error.overload else f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)
     except UnknownJob as error:
         fail(str(error))
-    except (DamagedDownload, LocalServerError, WiretuneError) as error:
+    except (DamagedDownload, LocalServerError, UnreadableAnswer, WiretuneError) as error:
         fail(str(error), code=FAILED)

@@ -11,7 +11,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http import bodies, openapi, parameters, problems
+from api.http import bodies, openapi, parameters, problems, vital
 from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
 from api.http.limits import Limits
@@ -32,6 +32,7 @@ from api.http.routes import (
     sessions,
     verbs,
 )
+from api.http.slots import Slots
 from api.http.uploads import Uploads
 from service import tracing
 from service.control.logs import Logs
@@ -142,6 +143,7 @@ def create_app(
     app.state.downloads = Downloads(store.settings.downloads)
     app.state.uploads = Uploads()
     app.state.parsers = CapacityLimiter(bodies.NUM_PARSERS)
+    app.state.slots, app.state.vital = Slots(), CapacityLimiter(vital.NUM_THREADS)
     problems.install(app)
     for routes in (
         jobs, verbs, queue, results, events, methods, cluster, code, keys, sessions, attempts, health, page,

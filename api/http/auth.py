@@ -162,13 +162,16 @@ def require_visible(jobs: Iterable[str], store: Store, caller: Principal) -> Non
             raise NotFound(f"there is no job `{named}`")
 
 
-def require_token(
+async def require_token(
     job: str,
     request: Request,
     store: StoreOf,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_token_scheme)],
 ) -> None:
-    """Let only the attempt of the path pass. Raises `Unauthorized`, before anything else is looked at."""
+    """Let only the attempt of the path pass. Raises `Unauthorized`, before anything else is looked at.
+
+    Async, as it waits for nothing: else FastAPI sends it through a thread.
+    """
     number = request.path_params["number"]  # as it is written: no token is of anything but an attempt's number
     if given is None or not store.check_token(job, number, given.credentials):
         raise Unauthorized(f"a token of attempt {number} of {job} is required")

@@ -11,7 +11,7 @@ from anyio import to_thread
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
-from api.documents import Model, checked, parse_json, parse_yaml
+from api.documents import Model, checked, parse_json, parse_yaml, require_no_nul
 from search.config import Budget
 from service.errors import InvalidJob, InvalidRequest
 from service.job.spec import JobSpec
@@ -57,8 +57,8 @@ async def job_edit(request: Request) -> JobEdit:
 
 
 async def batch(request: Request) -> Batch:
-    """Return the records in the request's body. Raises `InvalidJob`."""
-    return await _checked(request, Batch, parse=parse_batch, max_bytes=MAX_BATCH_BYTES)
+    """Return the records in the request's body, of which a driver's last words may hold a NUL. Raises `InvalidJob`."""
+    return await _checked(request, Batch, parse=parse_batch, max_bytes=MAX_BATCH_BYTES, may_have_nul=True)
 
 
 async def lease(request: Request) -> Lease:
@@ -117,6 +117,7 @@ async def _checked(
     media_types: Sequence[str] = (JSON_TYPE,),
     parse: Callable[[bytes], Any] = parse_json,
     max_bytes: int = MAX_JOB_BYTES,
+    may_have_nul: bool = False,
 ) -> Model:
     kind = media_type(request)
     if kind in YAML_TYPES and YAML_TYPES[0] in media_types:
@@ -124,7 +125,15 @@ async def _checked(
     elif kind:  # who says nothing sends JSON
         require_media_type(request, media_types)
     text = await _read(request, max_bytes=max_bytes)
-    return await to_thread.run_sync(lambda: checked(model, parse(text)), limiter=request.app.state.parsers)
+
+    def read() -> Model:
+        content = parse(text)
+        found = checked(model, content)
+        if not may_have_nul:
+            require_no_nul(content)
+        return found
+
+    return await to_thread.run_sync(read, limiter=request.app.state.parsers)
 
 
 async def _read(request: Request, *, max_bytes: int) -> bytes:

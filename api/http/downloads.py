@@ -7,7 +7,9 @@ from typing import Annotated, TypeVar
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request
 
-from service.errors import Busy
+from api.http.auth import Caller
+from api.http.shares import Shares
+from service.control.access import Principal
 
 T = TypeVar("T")
 #: So many pieces are made at a time. Each holds a connection of the database, and takes the interpreter from the loop.
@@ -28,30 +30,29 @@ class Download:
 
 
 class Downloads:
-    """The downloads under way: `num`, at most `most`."""
+    """The downloads under way, at most `most`."""
 
     def __init__(self, most: int) -> None:
-        self._most, self.num = most, 0
+        self._shares = Shares(most, "downloads (WIRETUNE_DOWNLOADS)")
         self._threads = CapacityLimiter(_NUM_THREADS)
 
+    @property
+    def num(self) -> int:
+        """Return how many there are."""
+        return self._shares.num
+
     @contextmanager
-    def begin(self) -> Iterator[Download]:
+    def begin(self, caller: Principal) -> Iterator[Download]:
         """Give one more download. Raises Busy where there are as many as may be."""
-        if self.num >= self._most:
-            raise Busy(f"{self.num} downloads are under way, which is the most (WIRETUNE_DOWNLOADS); try again")
-        self.num += 1
-        try:
-            download = Download(self._threads)
-            with download.closing:
-                yield download
-        finally:
-            self.num -= 1
+        download = Download(self._threads)
+        with self._shares.begin(caller), download.closing:
+            yield download
 
 
-async def _download(request: Request) -> AsyncIterator[Download]:
+async def _download(request: Request, caller: Caller) -> AsyncIterator[Download]:
     # FastAPI goes on here when the answer has been sent, or is given up.
     downloads: Downloads = request.app.state.downloads
-    with downloads.begin() as download:
+    with downloads.begin(caller) as download:
         yield download
 
 

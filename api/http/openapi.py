@@ -73,7 +73,7 @@ HOLDING = (*SIGNING_IN, NotFound)
 ROTATING = (*HOLDING, KeyGone)
 LISTING_CODE = SIGNING_IN
 UPLOADING = (*SIGNING_IN, Busy, TooMuchCode)
-DELETING_CODE = (*CALLING, NotFound, CodeInUse)
+DELETING_CODE = (*CALLING, NotFound, CodeInUse, Busy)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
 
 

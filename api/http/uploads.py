@@ -1,7 +1,5 @@
 """Uploads of code: written to a temporary file as they come, checked in a thread, few at a time."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
 
 from anyio import CapacityLimiter, to_thread
@@ -9,7 +7,9 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 
 from api.http import bodies
-from service.errors import Busy, Forbidden, InvalidRequest
+from api.http.auth import Caller
+from api.http.shares import Shares
+from service.errors import Forbidden, InvalidRequest
 from service.job.problems import Problem
 from service.wire.code import MAX_ZIP_BYTES, CodeRefused, Package, of_zip
 
@@ -23,21 +23,10 @@ class Uploads:
     """The uploads under way."""
 
     def __init__(self) -> None:
-        self.num, self.checks = 0, CapacityLimiter(_NUM_CHECKS)
-
-    @contextmanager
-    def begin(self) -> Iterator[None]:
-        """Count one more upload. Raises Busy where there are as many as may be."""
-        if self.num >= _MAX_UPLOADS:
-            raise Busy(f"{self.num} uploads of code are under way, which is the most; try again")
-        self.num += 1
-        try:
-            yield
-        finally:
-            self.num -= 1
+        self.shares, self.checks = Shares(_MAX_UPLOADS, "uploads of code"), CapacityLimiter(_NUM_CHECKS)
 
 
-async def package(request: Request) -> Package:
+async def package(request: Request, caller: Caller) -> Package:
     """Return the checked package in the request's body.
 
     Raises `Forbidden` where the service runs no code of users, before anything is read; `Busy`, `InvalidRequest`.
@@ -47,7 +36,7 @@ async def package(request: Request) -> Package:
         raise Forbidden(f"this service runs no code of its users: {remedy}")
     bodies.require_media_type(request, (MEDIA_TYPE,))
     uploads: Uploads = request.app.state.uploads
-    with uploads.begin(), SpooledTemporaryFile(_MEMORY_BYTES) as file:
+    with uploads.shares.begin(caller), SpooledTemporaryFile(_MEMORY_BYTES) as file:
         num_bytes = 0
         async for chunk in request.stream():
             num_bytes += len(chunk)

@@ -1,6 +1,9 @@
 """The files of a job: its results, as the API makes them, and what lies in its folder on storage."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
 
 from service.control.exported import WHICH, weights_sha256, weights_url
 from service.control.storage import WEIGHTS, FileInfo, Storage
@@ -8,7 +11,8 @@ from service.errors import NotFound
 from service.wire.views import Artifact, ArtifactKind, JobView, ScheduleView, TrialView
 
 _JSON, _BINARY = "application/json", "application/octet-stream"
-_MANIFEST = "/manifest.json"
+_LOG = re.compile(r"attempt-(?P<number>[0-9]{1,18})\.log")
+_CHECKPOINT = re.compile(r"(?P<folder>attempt-[0-9]+/(?P<trial>[^/]+)/.+)/manifest\.json")
 
 
 def artifacts(
@@ -69,19 +73,26 @@ def weights_name(trial: TrialView, which: str | None) -> str:
 
 
 def _stored(job: JobView, files: Mapping[str, FileInfo]) -> Iterator[Artifact]:
-    """Yield complete checkpoints, each as its manifest, and the logs that are kept."""
+    """Yield complete checkpoints, each as its manifest, and the logs that are kept; a job may have left other files."""
+    num_bytes: Counter[str] = Counter()  # of each folder
+    for path, about in files.items():
+        for parent in PurePosixPath(path).parents:
+            num_bytes[str(parent)] += about.num_bytes
     for path, about in sorted(files.items()):
-        folder, is_log = path.removesuffix(_MANIFEST), path.endswith(".log") and "/" not in path
-        if not is_log and folder == path:
+        log, checkpoint = _LOG.fullmatch(path), _CHECKPOINT.fullmatch(path)
+        if log:
+            place, name, kind, trial_id = f"logs?attempt={log['number']}", path, ArtifactKind.LOG, None
+        elif checkpoint:
+            place, name, kind = f"files/{path}", checkpoint["folder"], ArtifactKind.CHECKPOINT
+            trial_id = checkpoint["trial"]
+        else:
             continue
-        inside = [each.num_bytes for name, each in files.items() if name.startswith(f"{folder}/")]
-        number = path.removeprefix("attempt-").removesuffix(".log")
         yield Artifact(
-            name=path if is_log else folder,
-            kind=ArtifactKind.LOG if is_log else ArtifactKind.CHECKPOINT,
-            trial_id=None if is_log else folder.split("/")[1],
-            href=f"/v1/jobs/{job.id}/{f'logs?attempt={number}' if is_log else f'files/{path}'}",
-            media_type="text/plain" if is_log else _JSON,
-            num_bytes=about.num_bytes if is_log else sum(inside),
+            name=name,
+            kind=kind,
+            trial_id=trial_id,
+            href=f"/v1/jobs/{job.id}/{place}",
+            media_type="text/plain" if log else _JSON,
+            num_bytes=about.num_bytes if log else num_bytes[name],
             created_at=about.changed_at,
         )

@@ -21,7 +21,10 @@ _RETRY_S = 10.0  # after a storage that failed
 _ASK_AGAIN_S = 60.0  # for a log that Ray did not give
 _PATIENCE_S = 600.0  # with a log that Ray does not give at all
 _STOP_S = 15.0  # for all logs together, while Ray waits for its end
-_CUT = re.compile(rb"\[\.\.\. (\d+) bytes are cut here; the whole log had (\d+) \.\.\.\]\n")
+_CUT = re.compile(rb"\[\.\.\. (\d{1,18}) bytes are cut here; the whole log had (\d{1,18}) \.\.\.\]\n")
+#: Of a log that is kept; it is in the job's folder, where the job may have put a longer one.
+_MAX_KEPT_BYTES = _HEAD_BYTES + _TAIL_BYTES + 1000
+_TOO_LONG = b"\n[this log ends here: on storage is more than was kept]\n"
 
 
 class _Refusal(NamedTuple):
@@ -130,7 +133,8 @@ class Logs:
             self._storage.write(self._url(attempt), bounded(log))
 
     def _kept(self, attempt: Attempt) -> bytes:
-        return b"".join(self._storage.open(attempt.job_id, self._url(attempt)).chunks())
+        log = self._storage.open(attempt.job_id, self._url(attempt)).first(_MAX_KEPT_BYTES + 1)
+        return log if len(log) <= _MAX_KEPT_BYTES else log[:_MAX_KEPT_BYTES] + _TOO_LONG
 
     def _text(self, ray: RayApi, attempt: Attempt) -> str:
         # A model that prints its environment prints the attempt's token, too.

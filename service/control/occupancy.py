@@ -16,6 +16,7 @@ from service.errors import Unavailable
 from service.wire.cluster import ClusterView, NodeView, Placement
 
 _KEPT_S = 2.0  # however many look, Ray is asked no more often
+_PATIENCE_S = 0.5  # with another's question to Ray
 _NOT_STARTED = "Ray does not run: the next job starts it"
 
 
@@ -38,7 +39,7 @@ class Occupancy:
         self._store, self._ray, self._clock = store, ray, clock
         self._lock = threading.Lock()
         self._asked_at = -_KEPT_S
-        self._found: _Answer | str = ""  # text: why there is none
+        self._found: _Answer | str = "Ray has not answered yet"  # text: why there is none
 
     def view(self, *, by: Principal) -> ClusterView:
         """Return the cluster as `by` sees it; one that does not answer is told, and no error."""
@@ -54,11 +55,16 @@ class Occupancy:
         )
 
     def _newest(self) -> _Answer | str:
-        with self._lock:
+        """Return Ray's answer, or its last one while somebody waits for the next."""
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            return self._found
+        try:
             if self._clock() - self._asked_at >= _KEPT_S:
                 self._found = self._ask()
                 self._asked_at = self._clock()
             return self._found
+        finally:
+            self._lock.release()
 
     def _ask(self) -> _Answer | str:
         try:

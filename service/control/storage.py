@@ -1,7 +1,6 @@
 """The storage that attempts write to: a folder per job, reached through fsspec."""
 
 import errno
-import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -13,12 +12,16 @@ from typing import IO, Any, NamedTuple
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import tokenize
+from pydantic import BaseModel, Field
 
 from service.errors import NotFound, Unavailable
+from service.wire.records import SHA256
 from trainers import filesystem as files
 
 WEIGHTS = "weights.safetensors"
 _MANIFEST = "manifest.json"
+#: A manifest has some 150 bytes for each file of its checkpoint.
+_MAX_MANIFEST_BYTES = 8_000_000
 _CHUNK_BYTES = 1 << 20
 #: What is asked of S3 at a time, and held in memory for each download; its driver's own default is 50 MiB.
 _BLOCK_BYTES = 8 << 20
@@ -38,12 +41,28 @@ class StoredFile:
             while chunk := file.read(_CHUNK_BYTES):
                 yield chunk
 
+    def first(self, most: int) -> bytes:
+        """Return the content, of a longer one the first `most` bytes."""
+        with self.content as file, files.as_os_error(getattr(file, "path", "")):
+            return file.read(most)
+
 
 class FileInfo(NamedTuple):
     """A file that was listed."""
 
     num_bytes: int
     changed_at: datetime | None  # None: such storage does not say
+
+
+class _Shard(BaseModel):
+    name: str
+    sha256: str = Field(pattern=SHA256)
+
+
+class _Manifest(BaseModel):
+    """The part of a checkpoint's manifest that is looked up here; a job may have written anything in its place."""
+
+    shards: tuple[_Shard, ...]
 
 
 @dataclass(frozen=True)
@@ -68,8 +87,8 @@ class Storage:
         """Open a file of the job. One elsewhere is not found: attempts say where their files are, users read them."""
         with self._reaching_into(job_id, url) as (filesystem, path):
             about = filesystem.info(path)
-            if about["type"] == "directory":
-                raise NotFound(f"{url} is a folder")
+            if about["type"] != "file":  # a pipe would keep its reader waiting
+                raise NotFound(f"{url} is a folder, or no plain file")
             content = filesystem.open(path, "rb", block_size=_BLOCK_BYTES)
         return StoredFile(num_bytes=about["size"], etag=f'"{_version(about)}"', content=content)
 
@@ -111,8 +130,9 @@ class Storage:
         """Return the SHA-256 that the manifest beside a checkpoint's file says it has; None: there is none."""
         folder, _, name = url.rpartition("/")
         with suppress(NotFound, ValueError):
-            manifest = json.loads(b"".join(self.open(job_id, f"{folder}/{_MANIFEST}").chunks()))
-            return next((str(each["sha256"]) for each in manifest["shards"] if each["name"] == name), None)
+            content = self.open(job_id, f"{folder}/{_MANIFEST}").first(_MAX_MANIFEST_BYTES)
+            shards = _Manifest.model_validate_json(content).shards
+            return next((each.sha256 for each in shards if each.name == name), None)
         return None
 
     def write(self, url: str, content: bytes) -> None:

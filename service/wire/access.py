@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
-from service.wire.views import View
+from service.wire.views import Asked, View
 
 DEFAULT_PROJECT = "default"
 #: Of keys, owners and projects.
@@ -34,7 +34,7 @@ def _to_come(moment: datetime) -> datetime:
     return moment
 
 
-class NewKey(View):
+class NewKey(Asked):
     """A key to be made."""
 
     name: Name = Field(description="what the key is for")
@@ -83,7 +83,7 @@ class SignInCode(View):
     expires_at: datetime
 
 
-class SignIn(View):
+class SignIn(Asked):
     """The body of `POST /v1/sessions`."""
 
     code: str = Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")

@@ -10,7 +10,7 @@ from service.job.priority import Priority
 
 
 class _View(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class WaitKind(StrEnum):
@@ -41,6 +41,8 @@ QuotaName = Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._@:+|-]{0,
 class QuotaLimits(_View):
     """Limits on what all running jobs of an owner or a project take together; null: none."""
 
+    model_config = ConfigDict(extra="forbid")
+
     workers: int | None = Field(None, ge=0, le=1_000_000)
     gpus: float | None = Field(None, ge=0, le=1_000_000)
     running: int | None = Field(None, ge=0, le=1_000_000, description="jobs at a time")
@@ -49,6 +51,8 @@ class QuotaLimits(_View):
 
 class QuotaView(QuotaLimits):
     """A quota, and whose it is."""
+
+    model_config = ConfigDict(extra="ignore")
 
     kind: QuotaKind
     name: str = Field(description="`*`: of everyone without one of his own")

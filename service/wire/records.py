@@ -7,7 +7,7 @@ twice counts once. Every answer carries `control`.
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StrictBool
 
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.sweep.spec import SampleValues
@@ -30,6 +30,11 @@ INSURANCE_PREFIX = "insurance_"
 FurtherValues = dict[str, bool | int | float | str]
 
 
+#: An id, or another name: a database looks for it by an index, which takes no long ones.
+Word = Annotated[str, Field(max_length=200)]
+MAX_REASON_CHARS = 10_000
+#: Sentences of a driver; what is too long is cut, for a refusal would lose the whole batch.
+Reason = Annotated[str, AfterValidator(lambda text: text[:MAX_REASON_CHARS])]
 #: A count, or a step: what a database holds as a whole number.
 Count = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
 
@@ -50,11 +55,11 @@ class Control(StrEnum):
 
 class TrialStarted(Record):
     kind: Literal["trial_started"] = "trial_started"
-    trial_id: str
-    arm: str
+    trial_id: Word
+    arm: Word
     seed: Count
-    backend: str = Field(description="gloo or nccl")
-    device: str
+    backend: Word = Field(description="gloo or nccl")
+    device: Word
     metrics: dict[str, Direction] = Field(
         default_factory=dict, description="the workload's own, and which way is better"
     )
@@ -64,8 +69,10 @@ class MetricPoints(Record):
     """Points of one series of the committed line. A diverged value is null."""
 
     kind: Literal["metrics"] = "metrics"
-    trial_id: str
-    name: str = Field(description="loss, validation_loss, validation_<metric>, learning_rate, density, bytes_sent, ...")
+    trial_id: Word
+    name: Word = Field(
+        description="loss, validation_loss, validation_<metric>, learning_rate, density, bytes_sent, ..."
+    )
     steps: Annotated[tuple[Count, ...], FailFast()] = Field(description="committed steps")
     seconds: Annotated[tuple[float, ...], FailFast()] = Field(description="training clock")
     values: Annotated[tuple[float | None, ...], FailFast()]
@@ -74,11 +81,11 @@ class MetricPoints(Record):
 class ProbeResult(BaseModel):
     """A candidate of a stage's search, and what it measured: as it is reported, and as it is shown."""
 
-    probe_id: str
+    probe_id: Word
     learning_rate: float
     level: float | None
     values: FurtherValues = Field(default_factory=dict, description="what else is searched")
-    origin: str
+    origin: Word
     num_steps: Count
     seconds: float
     ended_s: float | None = Field(None, description="training clock when its end was told; null: not known")
@@ -87,27 +94,27 @@ class ProbeResult(BaseModel):
     loss: float | None = Field(description="mean training loss of the last half; null: diverged")
     forecast: float | None = None
     forecast_std: float | None = None
-    status: str = "ok"
+    status: Word = "ok"
 
 
 class ProbeDone(Record, ProbeResult):
     """A probe; reported when it ends, and again with its forecast when the stage is decided."""
 
     kind: Literal["probe"] = "probe"
-    trial_id: str
+    trial_id: Word
     stage: Count
 
 
 class StageOutcome(BaseModel):
     """The values of a stage, why, and what its search cost: as they are reported, and as they are shown."""
 
-    trial_id: str
+    trial_id: Word
     stage: Count
     first_step: Count = Field(description="committed steps when the stage opened")
     learning_rate: float
     level: float | None
     values: FurtherValues = Field(default_factory=dict, description="what else is searched")
-    reason: str
+    reason: Reason
     switched: StrictBool
     probability: float | None
     forecast: float | None
@@ -133,7 +140,7 @@ class ScheduleEntry(Record):
     values: FurtherValues = Field(default_factory=dict, description="what else was searched")
     density: float | None = Field(None, description="measured mean")
     threshold: float | None = Field(None, description="in force at the end")
-    reason: str = ""
+    reason: Reason = ""
     steered_by: tuple[str, ...] = Field((), description="people whose pins and vetoes held")
 
 
@@ -207,7 +214,7 @@ class Billed(Record):
     """The bill of a trial up to now; the next one replaces it."""
 
     kind: Literal["billed"] = "billed"
-    trial_id: str
+    trial_id: Word
     bill: Bill
 
 
@@ -215,7 +222,7 @@ class StageClosed(Record):
     """The one report that is waited for: from here on a later attempt can go on."""
 
     kind: Literal["stage_closed"] = "stage_closed"
-    trial_id: str
+    trial_id: Word
     stage: Count
     step: Count = Field(description="committed steps after it")
     num_steps: Count = Field(description="committed in this stage; 0: it was rolled back")
@@ -232,7 +239,7 @@ class Checkpointed(Record):
     """A checkpoint inside a commit: a later attempt goes on from here, and with a larger budget if it is `steady`."""
 
     kind: Literal["checkpoint"] = "checkpoint"
-    trial_id: str
+    trial_id: Word
     stage: Count = Field(description="the open stage")
     step: Count = Field(description="committed steps it holds")
     bill: Bill = Field(description="so far, search included")
@@ -246,7 +253,7 @@ class Searched(Record):
     """A search as far as its probes have ended; a later attempt makes none of them again."""
 
     kind: Literal["searched"] = "searched"
-    trial_id: str
+    trial_id: Word
     stage: Count = Field(description="the open stage, which is not decided yet")
     step: Count = Field(description="committed steps at its start")
     probes: tuple[str, ...] = Field(description="ids of those that have ended")
@@ -265,7 +272,7 @@ class RungReached(Record):
     """A trial's first evaluation behind a rung; the answer says whether it goes on."""
 
     kind: Literal["rung"] = "rung"
-    trial_id: str
+    trial_id: Word
     rung: Count = Field(description="counts from 0")
     step: Count = Field(description="committed steps")
     seconds: float = Field(description="training clock")
@@ -277,7 +284,7 @@ class SampleDrawn(Record):
     """The values of a sample that were learned from the trials before it; it trains once they are stored."""
 
     kind: Literal["sample"] = "sample"
-    trial_id: str
+    trial_id: Word
     values: SampleValues
     drawn_by: str = Field(max_length=40)
 
@@ -312,7 +319,7 @@ class Origin(Record):
 
 class TrialFinished(Record, RunEnd):
     kind: Literal["trial_finished"] = "trial_finished"
-    trial_id: str
+    trial_id: Word
     outcome: Literal["completed", "diverged"]
     line: Line = Field("main", description="whose weights, schedule and losses these are")
     validation_loss: float | None
@@ -326,7 +333,7 @@ class TrialFinished(Record, RunEnd):
 class AttemptFinished(Record):
     kind: Literal["attempt_finished"] = "attempt_finished"
     outcome: Literal["succeeded", "failed", "cancelled", "paused"]
-    reason: str = ""
+    reason: Reason = ""
     retry: StrictBool = Field(True, description="of a failed one: whether another attempt may do better")
 
 
@@ -351,7 +358,7 @@ class Batch(Record):
     """`sequence` counts from 1 within its stream. An empty batch of the driver renews the lease."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    stream: str
+    stream: Word
     sequence: Count = Field(ge=1)
     records: Annotated[tuple[AnyRecord, ...], FailFast()] = Field((), max_length=MAX_RECORDS)
 

@@ -25,6 +25,14 @@ MAX_STEERED = 32
 
 
 class View(BaseModel):
+    """Base of answers. Readers leave out what they do not know: a newer service may say more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Asked(BaseModel):
+    """Base of what is asked. A field that is not known is refused: it may be misspelt."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -184,7 +192,7 @@ class JobOrder(StrEnum):
         return self.value.startswith("-")
 
 
-class JobEdit(View):
+class JobEdit(Asked):
     """A JSON merge patch on a job: what of it may be edited. What is left out stays."""
 
     labels: dict[Slug, Name | None] | None = Field(
@@ -197,7 +205,7 @@ class JobEdit(View):
     priority: Priority | None = Field(None, description="only of a job that is not over; null: normal")
 
 
-class SteerRequest(View):
+class SteerRequest(Asked):
     """A person's word on what the controllers of a running job may use, from the next stage of each trial on."""
 
     trials: tuple[str, ...] | None = Field(

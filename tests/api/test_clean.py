@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from api.cli import main
 from api.cli.local import Server
+from api.client import Client, Unreachable
 from service.control import cleaning, embedded
 from service.control.listing import JobFilter
 from service.control.storage import Storage
@@ -209,6 +210,58 @@ def test_what_cannot_be_removed_is_said_and_the_rest_goes(
 
     assert done.exit_code == 1 and finished in done.stderr and "read-only" in done.stderr
     assert (json.loads(done.stdout)["bytes"], scratch.exists()) == (500, False)
+
+
+@pytest.fixture
+def cancelled(store: Store, job: JobSpec) -> list[str]:
+    """Two jobs that left files, and may be tried again."""
+    found = [Reporting(store, job) for _ in range(2)]
+    for reporting in found:
+        reporting.start("tuned")
+        reporting.save("tuned")
+        store.cancel(reporting.job_id)
+        reporting.finish("cancelled")
+    return [reporting.job_id for reporting in found]
+
+
+def test_a_job_that_goes_on_while_others_are_cleaned_keeps_its_files(
+    served: str, store: Store, cancelled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = cleaning.remove
+
+    def remove_and_retry(settings: Settings, leftover: cleaning.Leftover) -> None:
+        remove(settings, leftover)
+        (other,) = {*cancelled} - {leftover.job_id}
+        store.retry(other)
+
+    monkeypatch.setattr(cleaning, "remove", remove_and_retry)
+
+    (gone,) = clean("--yes", "--weights")["leftovers"]
+
+    (other,) = {*cancelled} - {gone["job_id"]}
+    left = Storage(store.settings.resolved_storage_url).sizes(other)
+    assert len(left) == 2
+
+
+def test_a_service_that_goes_away_meanwhile_leaves_a_word_on_what_was_done(
+    served: str, cancelled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, lives = Client.job, [True]
+
+    def job(client: Client, job_id: str) -> Any:
+        if not lives:
+            raise Unreachable(served, ConnectionError("refused"))
+        lives.pop()
+        return ask(client, job_id)
+
+    monkeypatch.setattr(Client, "job", job)
+
+    done = run_cli.invoke(main.app, ["clean", "--yes", "--json"])
+
+    assert done.exit_code == 1
+    (gone,) = json.loads(done.stdout)["leftovers"]
+    (other,) = {*cancelled} - {gone["job_id"]}
+    assert f"{other}: no Wiretune service answers" in done.stderr
 
 
 def test_a_look_at_a_machine_without_a_service_makes_nothing(settings: Settings) -> None:

@@ -429,6 +429,27 @@ def test_an_interrupted_run_cancels_its_job_and_leaves_a_server_it_found(
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_run_that_is_interrupted_while_it_submits_leaves_no_job_to_train(
+    live_url: str, key: str, store: Store, monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    monkeypatch.setattr(runs, "running_server", lambda settings: Server(live_url, key))
+    submit, interruptions = Client.submit, [KeyboardInterrupt]
+
+    def interrupted(client: Client, *args: Any, **options: Any) -> Any:
+        made = submit(client, *args, **options) if is_sent or not interruptions else None
+        if interruptions:
+            raise interruptions.pop()
+        return made
+
+    monkeypatch.setattr(Client, "submit", interrupted)
+
+    with pytest.raises(Interrupted, match="is cancelled"):
+        Run(Settings(), Console(quiet=True)).run(JobSpec.model_validate(EXAMPLE_JOB), at_end=lambda client, view: None)
+
+    assert [job.state for job in store.jobs().jobs] == [JobState.CANCELLED]
+
+
 def test_a_followed_job_is_printed_line_by_line_without_a_terminal(
     live_url: str, key: str, reporting: Reporting, capsys: pytest.CaptureFixture[str]
 ) -> None:

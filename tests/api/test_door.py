@@ -1,12 +1,14 @@
 """The cluster's door: what a running attempt may do over HTTP, and nobody else."""
 
+import math
+import secrets
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from service.control.store import Store
-from service.wire.records import Batch, MetricPoints
+from service.wire.records import MAX_REASON_CHARS, Batch, MetricPoints
 from tests.api.conftest import Reporting
 
 
@@ -76,6 +78,38 @@ def test_a_record_of_the_wrong_shape_is_named(door: TestClient, reporting: Repor
 
     assert response.status_code == 422
     assert [error["pointer"] for error in response.json()["errors"]] == ["/records/0/values"]
+
+
+@pytest.mark.parametrize("field", ["name", "trial_id"])
+def test_a_name_that_no_index_takes_is_refused_and_no_outage(
+    door: TestClient, reporting: Reporting, store: Store, field: str
+) -> None:
+    sent = batch(reporting.trial("tuned"), 1)
+    sent["records"][0][field] = secrets.token_urlsafe(4096)  # which no database makes smaller
+
+    response = door.post("records", json=sent)
+
+    assert response.status_code == 422
+    assert [error["pointer"] for error in response.json()["errors"]] == [f"/records/0/{field}"]
+    assert store.failed_at == -math.inf
+
+
+def test_a_drivers_last_words_may_hold_a_nul(door: TestClient, reporting: Reporting, store: Store) -> None:
+    ended = {"kind": "attempt_finished", "outcome": "failed", "reason": "a\0b", "retry": False}
+
+    response = door.post("records", json={"stream": "driver", "sequence": 1, "records": [ended]})
+
+    assert response.status_code == 200
+    assert store.attempts(reporting.job_id)[0].reason.startswith("a")
+
+
+def test_a_reason_that_is_too_long_is_cut(door: TestClient, reporting: Reporting, store: Store) -> None:
+    ended = {"kind": "attempt_finished", "outcome": "failed", "reason": "x" * 2**20, "retry": False}
+
+    response = door.post("records", json={"stream": "driver", "sequence": 1, "records": [ended]})
+
+    assert response.status_code == 200
+    assert len(store.attempts(reporting.job_id)[0].reason) == MAX_REASON_CHARS
 
 
 def test_a_large_batch_gets_through(door: TestClient, reporting: Reporting) -> None:

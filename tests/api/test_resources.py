@@ -189,6 +189,44 @@ def repr_digest(content: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(content).digest()).decode()}:"
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "x/manifest.json", "a/b/c/manifest.json", "x.log", "attempt-x.log"])
+def test_a_file_that_a_job_left_elsewhere_is_no_checkpoint_and_no_log(
+    http: TestClient, reporting: Reporting, files: list[dict[str, Any]], name: str
+) -> None:
+    storage = Storage(reporting.store.settings.resolved_storage_url)
+    storage.write(storage.file_url(reporting.job_id, name), b"{}")
+
+    assert http.get(f"/v1/jobs/{reporting.job_id}/artifacts").json() == files
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"[]",
+        b'"shards"',
+        b'{"shards": 1}',
+        b'{"shards": [1]}',
+        b'{"shards": [{"name": "shared.safetensors"}]}',
+        b'{"shards": [{"name": "shared.safetensors", "sha256": "no digits"}]}',
+        b"[" * 100_000,
+        b" " * 8_000_000 + b'{"shards": [{"name": "shared.safetensors", "sha256": "' + b"0" * 64 + b'"}]}',
+    ],
+    ids=["a list", "a text", "a number", "numbers", "no hash", "no digits", "depth", "length"],
+)
+def test_a_file_beside_a_manifest_that_is_none_has_no_hash(
+    http: TestClient, reporting: Reporting, files: list[dict[str, Any]], manifest: bytes
+) -> None:
+    (checkpoint,) = (each for each in files if each["kind"] == "checkpoint")
+    path = checkpoint["href"].partition("/files/")[2]
+    storage = Storage(reporting.store.settings.resolved_storage_url)
+    storage.write(storage.file_url(reporting.job_id, path), manifest)
+
+    answer = http.get(checkpoint["href"].replace("manifest.json", "shared.safetensors"))
+
+    assert (answer.status_code, answer.content) == (200, bytes(200))
+    assert "repr-digest" not in answer.headers
+
+
 def test_weights_come_with_the_hash_that_their_worker_took(http: TestClient, files: list[dict[str, Any]]) -> None:
     found = [each for each in files if each["kind"] == "weights"]
 

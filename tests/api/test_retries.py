@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -10,9 +11,11 @@ import httpx2
 import pytest
 
 from api import calls
+from api.calls import Call
 from api.client import ApiError, AsyncClient, Client, Unreachable, _Patience, may_repeat
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.wire.views import Event, EventKind
 
 LOST = "its answer is lost"
 
@@ -127,6 +130,30 @@ def test_a_verb_for_a_version_is_asked_again_and_done_once(far: Client, road: Ro
     assert refusal.value.status == 412
 
 
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_proxy_without_its_service_is_outlived(far: Client, road: Road, job: JobSpec, status: int) -> None:
+    made = far.submit(job)
+    made.cancel()
+    road.faults = [status] * 2
+
+    assert made.wait().state is JobState.CANCELLED
+
+    road.faults, road.seen = [status], []
+    with pytest.raises(Unreachable, match=f"a proxy says {status}"):
+        made.cancel()
+    assert len(road.seen) == 1  # the service may have heard of it
+
+
+def test_awaited_it_is_outlived_too(road: Road, key: str) -> None:
+    async def ask() -> None:
+        async with AsyncClient(road.url, key) as client:
+            await client.jobs()
+            road.faults = [502, 504]
+            await client.jobs()
+
+    asyncio.run(ask())
+
+
 def test_a_service_that_has_never_answered_is_not_waited_for(road: Road, key: str) -> None:
     road.faults = [LOST]
 
@@ -176,3 +203,60 @@ def test_a_call_is_made_again_where_that_is_safe(call: calls.Call[Any], passing:
     }
 
     assert {each for each, error in errors.items() if may_repeat(call, error)} == passing
+
+
+def away() -> Unreachable:
+    return Unreachable("http://x", httpx2.ReadError("reset"))
+
+
+def said(number: int) -> tuple[str, int]:
+    event = Event(id=number, job_id="j", project="p", kind=EventKind.JOB, at=datetime.now(UTC), data={})
+    return event.model_dump_json(), number
+
+
+class Streams:
+    """Stands where streams of events come from: each of `lives` is what one of them yields before it is lost."""
+
+    def __init__(self, *lives: list[tuple[str, int]]) -> None:
+        self._lives = list(lives)
+
+    def blocking(self, _: Call[Any]) -> Iterator[tuple[str, int]]:
+        yield from self._lives.pop(0)
+        raise away()
+
+    async def awaited(self, _: Call[Any]) -> AsyncIterator[tuple[str, int]]:
+        for each in self._lives.pop(0):
+            yield each
+        raise away()
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first of several failures is borne."""
+    monkeypatch.setattr("api.client.PATIENCE_S", 0.0)
+    monkeypatch.setattr("api.client.POLL_S", 0.001)
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_reader_that_takes_its_time_loses_no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client("http://x", "") as client:
+        monkeypatch.setattr(client, "_stream", Streams([said(1)], [said(2)], [], []).blocking)
+        events = client.events()
+
+        assert [next(events).id, next(events).id] == [1, 2]
+        with pytest.raises(Unreachable):
+            next(events)
+
+
+@pytest.mark.usefixtures("no_patience")
+def test_a_reader_that_awaits_loses_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read() -> list[int]:
+        async with AsyncClient("http://x", "") as client:
+            monkeypatch.setattr(client, "_stream", Streams([said(1)], [said(2)], [], []).awaited)
+            found = []
+            with pytest.raises(Unreachable):
+                async for event in client.events():
+                    found.append(event.id)
+            return found
+
+    assert asyncio.run(read()) == [1, 2]

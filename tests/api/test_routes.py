@@ -185,7 +185,23 @@ def test_control_characters_are_refused_in_names_and_labels(http: TestClient, te
     for path, body in (("", bad), (":validate", bad), (f"/{plain}:clone", {"name": text, "labels": {"team": text}})):
         errors = refused(http.post(f"/v1/jobs{path}", json=body), 422, "invalid-job")["errors"]
         assert [error["pointer"] for error in errors] == ["/name", "/labels/team"]
-        assert "must have no control characters" in errors[0]["message"]
+        assert errors[0]["message"].startswith(("must have no control characters", "must have no NUL"))
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/yaml"])
+@pytest.mark.parametrize(
+    ("params", "pointer"),
+    [({"text": ["plain", "a\0b"]}, "/workload/params/text/1"), ({"a\0b": 1}, "/workload/params")],
+)
+def test_a_nul_is_refused_wherever_it_is(http: TestClient, kind: str, params: dict[str, Any], pointer: str) -> None:
+    """PostgreSQL reads no JSON that holds one, and so would find no job any more."""
+    bad = EXAMPLE_JOB | {"workload": {"kind": "own", "factory": "module:make", "params": params}}
+    plain = http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"]
+
+    for path, body in (("", bad), (":validate", bad), (f"/{plain}:clone", {"workload": bad["workload"]})):
+        answer = http.post(f"/v1/jobs{path}", content=json.dumps(body), headers={"Content-Type": kind})
+        (error,) = refused(answer, 422, "invalid-job")["errors"]
+        assert (error["pointer"], error["message"]) == (pointer, "must have no NUL")
 
 
 def test_a_name_with_control_characters_of_an_earlier_release_is_read(http: TestClient, store: Store) -> None:

@@ -79,7 +79,7 @@ def connections_out(store: Store) -> int:
 def test_while_fifty_clients_do_not_read_their_metrics_the_service_is_ready(
     app: FastAPI, store: Store, key: str, finished: str
 ) -> None:
-    app.state.downloads = Downloads(50)
+    app.state.downloads = Downloads(200)
     with serving(app) as url:
         with stalled_readers(url, f"/v1/jobs/{finished}/metrics.csv", key, 50) as begun:
             stands_still = wait_until(lambda: connections_out(store) == 0, timeout_s=PATIENCE_S)
@@ -130,6 +130,21 @@ def test_one_download_too_many_is_told_to_come_back(app: FastAPI, key: str, fini
     assert refused.headers["content-type"] == "application/problem+json"
     assert refused.json()["type"] == "/problems/busy"
     assert let_in.status_code == 200 and len(let_in.content) > 2**20
+
+
+def test_one_key_has_a_quarter_of_the_downloads(app: FastAPI, store: Store, key: str, finished: str) -> None:
+    app.state.downloads = Downloads(8)
+    path, another = f"/v1/jobs/{finished}/weights", store.add_key("another")
+    with (
+        serving(app) as url,
+        httpx2.Client(base_url=url, trust_env=False) as http,
+        stalled_readers(url, path, key, 2),
+    ):
+        refused, let_in = (http.get(path, headers={"Authorization": f"Bearer {each}"}) for each in (key, another))
+
+    assert (refused.status_code, refused.json()["type"]) == (503, "/problems/busy")
+    assert "of this key" in refused.json()["detail"]
+    assert let_in.status_code == 200
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(app: FastAPI, key: str, finished: str) -> None:

@@ -24,6 +24,7 @@ class Api:
         self.batches: list[dict[str, Any]] = []
         self.leases = 0
         self.control = Control.RUN
+        self.more: dict[str, Any] = {}  # of each answer
         self.lose_answers = 0  # of this many requests: taken, but the caller hears nothing
         self.refuse = 0  # answer this many requests with `refusal`, its status and media type
         self.refusal = (503, "text/html")
@@ -60,7 +61,7 @@ class Api:
             self.lose_answers -= 1
             handler.connection.close()
             return
-        told = {"sequence": body.get("sequence", 0), "control": self.control}
+        told = {"sequence": body.get("sequence", 0), "control": self.control, **self.more}
         self.send(handler, 200, "application/json", json.dumps(told))
 
     def send(self, handler: BaseHTTPRequestHandler, status: int, media_type: str, body: str) -> None:
@@ -127,6 +128,15 @@ def test_what_gathered_while_the_api_was_away_goes_in_batches_that_it_takes(
 
     assert api.steps == 7 * list(long)
     assert max(sum(len(each["steps"]) for each in batch["records"]) for batch in api.batches) <= MAX_BATCH_POINTS
+
+
+def test_a_running_driver_reads_the_answers_of_a_newer_service(api: Api, start: Callable[..., Reporter]) -> None:
+    steer = {"id": 1, "by": "ci", "pin": {"density": 0.02}, "since": "unknown here"}
+    api.more, reporter = {"steers": [steer], "quota": {"left": 1}}, start()
+
+    reporter.flush(_point(0))
+
+    assert [each.pin for each in reporter.steers()] == [{"density": 0.02}]
 
 
 def test_records_arrive_in_order(api: Api, start: Callable[..., Reporter]) -> None:

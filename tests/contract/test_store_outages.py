@@ -117,10 +117,18 @@ def test_the_store_knows_when_the_database_failed_last_and_no_users_mistake_coun
     assert clock.now - 1 < store.failed_at <= clock.now
 
 
+def refused(sqlstate):
+    error = Exception("refused")
+    error.sqlstate = sqlstate
+    return error
+
+
 def test_a_request_that_the_database_refuses_is_no_outage(store, clock):
     for kind in (DataError, ProgrammingError):
         with pytest.raises(Unavailable), store._reading():
             raise kind("select", {}, Exception("refused"))
+    with pytest.raises(Unavailable), store._reading():  # an index row that is too large
+        raise OperationalError("insert", {}, refused("54000"))
     assert store.failed_at == -math.inf
 
     for outage in (OperationalError("select", {}, Exception("away")), NoFreeConnection("all are taken")):

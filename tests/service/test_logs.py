@@ -235,6 +235,19 @@ def test_whoever_reads_on_misses_nothing_of_what_a_shortened_log_still_has(offse
         assert found == kept[offset:]
 
 
+@pytest.mark.parametrize(
+    "log", [b"x" * 5_000_000, b"[... " + b"9" * 5000 + b" bytes are cut here; the whole log had 1 ...]\n"]
+)
+def test_a_log_that_its_job_has_replaced_costs_no_more_than_a_kept_one(logs, store, ray, job_id, log):
+    logs.keep_ended(end(store, ray, job_id) + 1)
+    storage = Storage(store.settings.resolved_storage_url)
+    storage.write(storage.log_url(job_id, 1), log)
+
+    found = logs.read(job_id)
+
+    assert len(found) < 4_100_000 and found[:5000] == log[:5000]
+
+
 def test_a_log_that_is_lost_is_said_to_be(logs, store, ray, job_id):
     ray.outputs.clear()
 

@@ -68,6 +68,15 @@ def test_a_link_out_of_the_jobs_folder_is_not_followed(tmp_path):
             storage.open("job-1", f"{storage.job_url('job-1')}/{name}")
 
 
+def test_a_pipe_keeps_nobody_waiting(tmp_path):
+    storage = Storage(f"file://{tmp_path}")
+    (tmp_path / "job-1").mkdir()
+    os.mkfifo(tmp_path / "job-1" / "file")
+
+    with pytest.raises(NotFound, match="no plain file"):
+        storage.open("job-1", storage.file_url("job-1", "file"))
+
+
 def test_a_results_folder_that_is_a_link_is_read(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "results").symlink_to(tmp_path / "disk")

@@ -2,11 +2,13 @@
 
 from typing import Annotated
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends
 
 from api.http import bodies
 from api.http.auth import Number, StoreOf, require_token
 from api.http.openapi import REPORTING, body, refusals
+from api.http.vital import VitalThreads
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
 
 router = APIRouter(
@@ -20,9 +22,9 @@ router = APIRouter(
 # HTTP clients with a base URL ask for its root with a slash.
 @router.get("/", include_in_schema=False)
 @router.get("", operation_id="getAttempt")
-def get_attempt(job: str, number: Number, store: StoreOf) -> AttemptBrief:
+async def get_attempt(job: str, number: Number, store: StoreOf, threads: VitalThreads) -> AttemptBrief:
     """Return what a fresh attempt needs: the job, where to write, and where earlier attempts got to."""
-    return store.brief(job, number)
+    return await to_thread.run_sync(store.brief, job, number, limiter=threads)
 
 
 @router.post(
@@ -30,11 +32,11 @@ def get_attempt(job: str, number: Number, store: StoreOf) -> AttemptBrief:
     operation_id="addRecords",
     openapi_extra=body("Batch", example={"stream": "driver", "sequence": 1, "records": []}),
 )
-def add_records(
-    job: str, number: Number, batch: Annotated[Batch, Depends(bodies.batch)], store: StoreOf
+async def add_records(
+    job: str, number: Number, batch: Annotated[Batch, Depends(bodies.batch)], store: StoreOf, threads: VitalThreads
 ) -> Acknowledgement:
     """Store a batch of records; a batch that comes twice counts once."""
-    return store.ingest(job, number, batch)
+    return await to_thread.run_sync(store.ingest, job, number, batch, limiter=threads)
 
 
 @router.post(
@@ -43,6 +45,6 @@ def add_records(
     openapi_extra=body("Lease", example={"schema_version": 1}),
     dependencies=[Depends(bodies.lease)],
 )
-def renew_lease(job: str, number: Number, store: StoreOf) -> Acknowledgement:
+async def renew_lease(job: str, number: Number, store: StoreOf, threads: VitalThreads) -> Acknowledgement:
     """Keep the attempt's lease; the answer says whether to go on."""
-    return store.renew(job, number)
+    return await to_thread.run_sync(store.renew, job, number, limiter=threads)

@@ -4,14 +4,16 @@ from fastapi import APIRouter, Depends, Request
 
 from api.http.auth import Caller, require_key
 from api.http.openapi import CALLING, refusals
+from api.http.slots import Slot
 from service.control.occupancy import Occupancy
+from service.errors import Busy
 from service.wire.cluster import ClusterView
 
 router = APIRouter(prefix="/v1", tags=["cluster"], dependencies=[Depends(require_key)], responses=refusals(*CALLING))
 
 
-@router.get("/cluster", operation_id="getCluster")
-def get_cluster(request: Request, caller: Caller) -> ClusterView:
+@router.get("/cluster", operation_id="getCluster", responses=refusals(*CALLING, Busy))
+def get_cluster(request: Request, caller: Caller, _: Slot) -> ClusterView:
     """Return the cluster's nodes and whose workers they run; of jobs that the caller does not see, only how many."""
     occupancy: Occupancy = request.app.state.occupancy
     return occupancy.view(by=caller)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from api.http import uploads
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.openapi import DELETING_CODE, HOLDING, LISTING_CODE, UPLOADING, refusals, uploading
+from api.http.slots import Slot
 from service.control.code import MAX_PAGE
 from service.wire.code import DIGEST, CodePage, CodeView, Package
 
@@ -24,7 +25,7 @@ Project = Annotated[str | None, Query(description="whose package; by default you
     openapi_extra=uploading(uploads.MEDIA_TYPE),
 )
 def create_code(
-    package: Annotated[Package, Depends(uploads.package)], store: StoreOf, caller: Caller, response: Response
+    package: Annotated[Package, Depends(uploads.package)], store: StoreOf, caller: Caller, response: Response, _: Slot
 ) -> CodeView:
     """Keep a zip's files for jobs of the caller's project. The same files give the same digest, however packed."""
     made = store.code.add(package, by=caller)
@@ -50,6 +51,6 @@ def get_code(code: Digest, store: StoreOf, caller: Caller, project: Project = No
 
 
 @router.delete("/{code}", status_code=204, operation_id="deleteCode", responses=refusals(*DELETING_CODE))
-def delete_code(code: Digest, store: StoreOf, caller: Caller, project: Project = None) -> None:
+def delete_code(code: Digest, store: StoreOf, caller: Caller, _: Slot, project: Project = None) -> None:
     """Delete a package that no job needs any more."""
     store.code.remove(code, by=caller, project=project)

@@ -1,11 +1,13 @@
 """`/healthz`, `/readyz`, `/metrics`: is the process up, does it serve, how does it do."""
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from api.http.auth import StoreOf, require_key
 from api.http.openapi import HOLDING, refusals
+from api.http.vital import VitalThreads
 from service.errors import Unavailable
 
 router = APIRouter(tags=["health"])
@@ -18,9 +20,9 @@ async def health() -> dict[str, str]:
 
 
 @router.get("/readyz", operation_id="ready", responses=refusals(Unavailable))
-def ready(store: StoreOf) -> dict[str, str]:
+async def ready(store: StoreOf, threads: VitalThreads) -> dict[str, str]:
     """Answer once the database does."""
-    store.answer()
+    await to_thread.run_sync(store.answer, limiter=threads)
     return {"status": "ready"}
 
 

@@ -11,6 +11,7 @@ from api.http.auth import Caller, StoreOf, require_key, require_visible
 from api.http.downloads import Download, DownloadOf
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, file, refusals
+from api.http.slots import Slot
 from api.tables import csv_chunks
 from service.control.artifacts import artifacts, weights_name
 from service.control.exported import Which, weights_sha256, weights_url
@@ -128,6 +129,7 @@ def get_weights(
     store: StoreOf,
     trial: TrialOf,
     download: DownloadOf,
+    _: Slot,
     which: Annotated[
         Which | None, Query(description="of the best evaluated state, or of the end; default: as `checkpoint.export`")
     ] = None,
@@ -153,8 +155,8 @@ def _sent(found: StoredFile, name: str, download: Download, sha256: str | None) 
     return StreamingResponse(download.chunks(found.chunks()), media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/artifacts", operation_id="listArtifacts")
-def list_artifacts(job: str, store: StoreOf) -> tuple[Artifact, ...]:
+@router.get("/artifacts", operation_id="listArtifacts", responses=refusals(Unavailable, Busy))
+def list_artifacts(job: str, store: StoreOf, _: Slot) -> tuple[Artifact, ...]:
     """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
     storage = Storage(store.settings.resolved_storage_url)
     return artifacts(store.job(job), store.trials(job), store.schedules(job), storage)
@@ -171,6 +173,7 @@ def get_file(
     path: Annotated[str, Path(pattern=_PATH, max_length=500, description="in the job's folder on storage")],
     store: StoreOf,
     download: DownloadOf,
+    _: Slot,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return a file of the job's folder on storage: a checkpoint's manifest, or one that a manifest names."""
@@ -221,6 +224,7 @@ def get_logs(
     job: str,
     request: Request,
     download: DownloadOf,
+    _: Slot,
     attempt: Annotated[int | None, Query(ge=1, le=MAX_WHOLE, description="default: the last")] = None,
     offset: Annotated[int, Query(ge=0, le=MAX_WHOLE, description="leave out so many bytes: those already read")] = 0,
 ) -> StreamingResponse:

@@ -11,8 +11,9 @@ from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import SeenVersions
 from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, body, refusals
 from api.http.routes.jobs import IdempotencyKey, check, require_permission, require_priority
+from api.http.slots import Slot
 from search.config import Budget
-from service.errors import DoesNotFit
+from service.errors import Busy, DoesNotFit
 from service.job.changes import differences
 from service.job.spec import JobSpec
 from service.wire.views import Cloned, JobView, SteeringView, SteerRequest
@@ -39,6 +40,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(requi
 
 _DRY_RUN: dict[int | str, dict[str, Any]] = {200: {"model": Cloned, "description": "A dry run"}}
 _ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit)
+_AT_STORAGE = refusals(*EXTENDING, DoesNotFit, Busy)
 
 
 def require_place(
@@ -88,8 +90,8 @@ def cancel_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller)
     return store.cancel(job, versions=versions, by=caller)
 
 
-@router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_GOING_ON)
-def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller) -> JobView:
+@router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_AT_STORAGE)
+def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller, _: Slot) -> JobView:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint, with all its attempts."""
     return store.retry(job, workers=workers, versions=versions, by=caller)
 
@@ -98,7 +100,7 @@ def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions
     "/{job}:extend",
     status_code=202,
     operation_id="extendJob",
-    responses=_GOING_ON,
+    responses=_AT_STORAGE,
     openapi_extra=body("Budget", example={"seconds": 80}),
 )
 def extend_job(
@@ -108,6 +110,7 @@ def extend_job(
     workers: Workers,
     versions: SeenVersions,
     caller: Caller,
+    _: Slot,
 ) -> JobView:
     """Give a job that succeeded a larger budget; `reason` says where each trial goes on from."""
     return store.extend(job, caps, workers=workers, versions=versions, by=caller)
