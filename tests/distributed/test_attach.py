@@ -196,6 +196,23 @@ def test_parameters_that_stay_a_ranks_own_are_in_float32_and_their_steps_are_nev
         attach(model, torch.optim.SGD(model.parameters()), exchange={"kind": kind})
 
 
+@pytest.mark.parametrize(
+    ("kind", "brought", "message"),
+    [
+        ("dgc", {"momentum": 0.9}, "`optimizer`: a parameter group brings momentum 0.9, .*before it compresses"),
+        ("liec_sgd", {"momentum": 0.9}, "`optimizer`: a parameter group brings momentum 0.9"),
+        ("cser", {"weight_decay": 0.1}, "`optimizer`: a parameter group brings .*weight_decay 0.1"),
+        ("demo", {"momentum": 0.9}, "without momentum"),
+    ],
+)
+def test_each_group_is_held_to_what_the_exchange_asks(kind: str, brought: dict[str, float], message: str):
+    model = torch.nn.Linear(4, 4)
+    groups = [{"params": [model.weight]}, {"params": [model.bias]} | brought]
+
+    with pytest.raises(ValueError, match=message):
+        attach(model, torch.optim.SGD(groups, lr=0.1), exchange={"kind": kind})
+
+
 def test_one_process_without_ddp_has_nothing_that_makes_a_direction():
     with pytest.raises(ValueError, match="`model` must be a DistributedDataParallel"):
         Script(0, bare=True, exchange={"kind": "demo"})

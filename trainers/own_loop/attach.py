@@ -41,6 +41,7 @@ from trainers.snapshot import Buffers, State, Steps, Tensors
 from trainers.spec.exchange import ExchangeBase, UpdateConfig
 from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
+from trainers.spec.two_way import group_conflict
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.model import forget_lost
 
@@ -119,16 +120,19 @@ def attach(
 
 def _config(optimizer: torch.optim.Optimizer, exchange: Exchanging, sync: Syncing, *, seed: int) -> ReplicaConfig:
     """Return what a job with this optimizer would train by."""
+    described = _described(optimizer, exchange)
     config = ReplicaConfig.model_validate(
         {
             "workload": OwnWorkload(factory="script:model"),  # nobody builds it
-            "optimizer": _described(optimizer, exchange),
+            "optimizer": described,
             "exchange": exchange,
             "sync": sync,
             "seed": seed,
             "threads": min(torch.get_num_threads(), MAX_THREADS),
         }
     )
+    if message := group_conflict(config.exchange, described, optimizer.param_groups):
+        raise ValueError(f"`optimizer`: {message}")
     if config.exchange.competes:
         raise ValueError(f"`exchange` must be of one kind: nothing chooses here, got `{config.exchange.kind}`")
     levels = getattr(config.exchange, "levels", None)

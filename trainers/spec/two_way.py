@@ -108,10 +108,10 @@ def is_plain(optimizer: "JobOptimizer") -> bool:
 def group_conflict(
     exchange: ExchangeBase, optimizer: "OptimizerConfig", groups: Iterable[Mapping[str, Any]]
 ) -> str | None:
-    """Return why `exchange` does not go with the options that a workload's parameter groups bring; None: it does."""
+    """Return why `exchange` does not go with the options that parameter groups bring; None: it does."""
     for group in groups:
         brought = {name: group[name] for name in ("momentum", "weight_decay") if name in group}
         if message := exchange.optimizer_conflict(optimizer.model_copy(update=brought), clip=None):
             given = ", ".join(f"{name} {value:g}" for name, value in brought.items())
-            return f"a parameter group of the workload brings {given}: {message}"
+            return f"a parameter group brings {given}: {message}"
     return None
