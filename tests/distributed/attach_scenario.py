@@ -150,6 +150,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "by hand": _by_hand(rank, num_workers),
         "accumulated": _accumulated(rank, num_workers),
         "twice": {name: _twice(rank, exchange) for name, exchange in ONCE_A_STEP.items()},
+        "timeout": _timeout_s(rank),
         "frozen": Script(rank, bare=True, frozen=True, sync=DILOCO).bits,
         "lost": _lost(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
@@ -247,6 +248,13 @@ def _twice(rank: int, exchange: dict[str, Any]) -> dict[str, str]:
             found[name] = str(error)
         script.inputs[3, 0] = 1.0
     return found
+
+
+def _timeout_s(rank: int) -> float:
+    """Return how long a collective of an exchange may take."""
+    handle = Script(rank, exchange=TOPK).handle
+    assert handle is not None
+    return handle.node_links.between.group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
 
 
 def _lost(rank: int) -> list[bool]:

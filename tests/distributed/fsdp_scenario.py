@@ -83,6 +83,8 @@ def fsdp(rank: int, num_workers: int) -> dict[str, Any]:
             "like ddp": all(map(_alike, whole.weights, plain)),
             "bytes": sum(whole.handle.take_bytes().values()),
         }
+    group = first.handle._node_links.between.group
+    found["timeout"] = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
     return found | {"refused": {name: _refusal(rank, mesh, name) for name in (*REFUSED, "two dimensions", "attach")}}
 
 

@@ -9,6 +9,7 @@ from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, Scri
 from scenarios import Reports
 
 from trainers.own_loop.attach import Chosen, attach
+from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.collectives import all_reduce
 
 ON_TWO_RANKS = ["attached"]
@@ -80,6 +81,12 @@ def test_what_takes_each_backward_for_a_step_refuses_a_second_one(two_ranks: Rep
         said = rank["twice"][kind]
         assert said.keys() == {"after a gradient"}
         assert "inside `model.no_sync()`" in said["after a gradient"]
+
+
+def test_an_exchange_waits_for_peers_as_long_as_the_default_group(two_ranks: Reports):
+    expected = ReplicaConfig.model_fields["collective_timeout_s"].default  # of the group of the tests
+
+    assert [rank["timeout"] for rank in two_ranks["attached"]] == [expected] * 2
 
 
 def test_a_bare_model_begins_as_rank_0s_frozen_parameters_too(two_ranks: Reports):

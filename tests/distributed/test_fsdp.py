@@ -6,6 +6,8 @@ import pytest
 from fsdp_scenario import KINDS
 from scenarios import Reports
 
+from trainers.spec.replica import ReplicaConfig
+
 ON_FOUR_RANKS = ["fsdp"]
 
 
@@ -23,6 +25,12 @@ def test_a_loaded_state_trains_on_bit_for_bit(four_ranks: Reports, kind: str):
 def test_where_everything_is_sent_it_trains_like_plain_ddp(four_ranks: Reports):
     for rank in four_ranks["fsdp"]:
         assert rank["none"]["like ddp"] and rank["everything"]["like ddp"]
+
+
+def test_an_exchange_waits_for_peers_as_long_as_the_default_group(four_ranks: Reports):
+    expected = ReplicaConfig.model_fields["collective_timeout_s"].default  # of the group of the tests
+
+    assert [rank["timeout"] for rank in four_ranks["fsdp"]] == [expected] * 4
 
 
 @pytest.mark.parametrize("kind", ["topk", "signsgd", "sparse_loco"])

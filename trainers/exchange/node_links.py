@@ -45,7 +45,7 @@ class NodeLinks:
         """Make the process groups; collective over the default group. Raises PeerLost.
 
         `num_present`: so many ranks of that group take part, each of which is a node; None: all of the topology.
-        `timeout_s` None: torch's timeout.
+        `timeout_s` None: that of the default group.
         """
         leaders = self.topology.leaders if num_present is None else range(num_present)
         self.num_ranks = self.topology.num_workers if num_present is None else num_present
@@ -97,11 +97,20 @@ def _group(ranks: Sequence[int], timeout_s: float | None) -> dist.ProcessGroup |
     if len(ranks) == 1:
         return None
     with among_peers():
-        # Without a timeout torch takes its own half an hour, not the default group's.
         group: dist.ProcessGroup = dist.new_group(
-            list(ranks), timeout=None if timeout_s is None else timedelta(seconds=timeout_s)
+            list(ranks), timeout=default_timeout() if timeout_s is None else timedelta(seconds=timeout_s)
         )
     return group
+
+
+def default_timeout() -> timedelta | None:
+    """Return the default group's timeout, which torch does not give other groups; None: its backend does not say."""
+    group = dist.group.WORLD
+    assert group is not None
+    try:
+        return group._get_backend(group._device_types[0]).options._timeout
+    except RuntimeError:
+        return None
 
 
 def found(num_workers: int, device: torch.device) -> Topology:

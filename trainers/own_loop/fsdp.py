@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.node_links import NodeLinks, default_timeout
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.topology import Topology
 from trainers.methods import between_nodes
@@ -81,7 +81,8 @@ def _between_replicas(shards: list[int]) -> NodeLinks:
     num_replicas = dist.get_world_size() // size
     node_links = NodeLinks(Topology.stated(num_replicas, 1), dist.get_rank() // size, Unpaced())
     for shard in range(size):
-        group = dist.new_group([replica * size + shard for replica in range(num_replicas)])
+        ranks = [replica * size + shard for replica in range(num_replicas)]
+        group = dist.new_group(ranks, timeout=default_timeout())
         if shard == dist.get_rank() % size:
             node_links.between.group = group
     return node_links
