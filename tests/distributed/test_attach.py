@@ -193,6 +193,14 @@ def test_what_one_process_has_lost_begins_anew_where_ranks_meet():
     assert torch.isfinite(script.vector).all()
 
 
+def test_a_parameter_that_is_trained_later_than_it_was_attached_is_refused():
+    script = Script(0, bare=True, frozen=True, sync={"kind": "diloco", "period": 4}).train(range(2))
+    script.model[0].weight.requires_grad_()
+
+    with pytest.raises(RuntimeError, match="frozen when the model was attached is trained now"):
+        script.train(range(2, 3))
+
+
 @pytest.mark.parametrize("kind", ["cser", "liec_sgd"])
 def test_parameters_that_stay_a_ranks_own_are_in_float32_and_their_steps_are_never_skipped(kind: str):
     model = torch.nn.Linear(4, 4)

@@ -209,6 +209,7 @@ class Attached(Handle):
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         buffers = dict(model.named_buffers())
         self._parameters = [each.detach() for each in parameters.values()]
+        self._frozen = [each for each in model.parameters() if not each.requires_grad]
         if ddp is None:
             for tensor in (*model.parameters(), *buffers.values()):  # frozen ones too
                 node_links.tell(tensor.detach(), "state")
@@ -281,7 +282,15 @@ class Attached(Handle):
         return float(self.optimizer.param_groups[0]["lr"])
 
     def _advance(self, *_: object) -> None:
-        """Count a step of the optimizer, and let the ranks meet if it is time to."""
+        """Count a step of the optimizer, and let the ranks meet if it is time to.
+
+        Raises RuntimeError if the model trains what it did not when it was attached: nobody exchanges that.
+        """
+        if any(each.requires_grad for each in self._frozen):
+            raise RuntimeError(
+                "a parameter that was frozen when the model was attached is trained now, and ranks would not exchange "
+                "it: `detach`, and attach the model again, in a new DistributedDataParallel if it has one"
+            )
         self._steps.taken += 1
         self._hook.stepped = True
         stepped = self._hook.last or Exchanged(loss=0.0)
