@@ -46,8 +46,8 @@ class Tuner:
     ) -> None:
         self.handle, self.is_over = handle, False
         self._clock = clock
-        self._groups = handle.optimizer.param_groups
-        guess = float(self._groups[0]["lr"])
+        groups = handle.optimizer.param_groups
+        guess = float(groups[0]["lr"])
         if not guess > 0:
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {guess}")
         if budget.counts_bytes_alone and len(handle.node_links.topology.nodes) == 1:
@@ -55,7 +55,7 @@ class Tuner:
                 f"`bytes` must not be the only cap, got {budget.bytes}: one node sends nothing, so the run would never "
                 "end; add `seconds` or `steps`"
             )
-        self._ratios = [float(group["lr"]) / guess for group in self._groups]
+        self._ratios = [float(group["lr"]) / guess for group in groups]
         kind = KINDS.get(type(handle.optimizer).__name__, "own")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
@@ -102,7 +102,7 @@ class Tuner:
         self._signs.end()
 
     def _set(self, values: Values) -> None:
-        for group, ratio in zip(self._groups, self._ratios, strict=True):
+        for group, ratio in zip(self.handle.optimizer.param_groups, self._ratios, strict=True):
             group["lr"] = values.learning_rate * ratio
         self.handle.chosen = Chosen(*(getattr(values, name) for name in Chosen._fields))
 

@@ -172,6 +172,7 @@ def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     assert first.handle is not None and second.handle is not None and whole.handle is not None
     second.handle.load_state_dict(first.handle.state_dict())
     second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
     second.train(range(6, 12))
     first.handle.snapshot("slot")
     first.train(range(6, 11)).handle.restore("slot")

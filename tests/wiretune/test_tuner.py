@@ -102,6 +102,16 @@ def test_after_the_budget_the_last_rate_stays():
     assert after == [falling[-1]] * 2
 
 
+def test_an_optimizer_whose_state_is_loaded_later_is_steered_too():
+    script = Script(controller={"kind": "linear"}, steps=5)
+    script.optimizer.load_state_dict(script.optimizer.state_dict())
+
+    for _ in range(5):
+        script.step()
+
+    assert len(set(script.rates)) == 5
+
+
 def test_seconds_end_the_search_and_the_run_though_steps_become_slower():
     now, script = 0.0, Script()
     handle = attach(script.model, script.optimizer)

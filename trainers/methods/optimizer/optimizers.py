@@ -54,10 +54,13 @@ class Optimizer:
     ) -> None:
         self.config = config
         self._optimizer = optimizer
-        self._groups: list[Group] = optimizer.param_groups
         self.brought = brought  # options that the workload gave each group
         self._scales = [group["lr"] for group in self._groups]
         self.parameters = {name: parameter for parameter, name in names.items()}
+
+    @property
+    def _groups(self) -> list[Group]:
+        return self._optimizer.param_groups  # others once a script has loaded its optimizer's state
 
     def use(self, kind: str | None) -> None:
         """Step by the optimizer of this kind, which can only be this one; None says so too.
