@@ -162,7 +162,10 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
 def _dense(rank: int) -> dict[str, Any]:
     plain, dense = Script(rank).train(range(12)), Script(rank, exchange={"kind": "none"}).train(range(12))
     assert dense.handle is not None
-    return {"equal": (plain.losses, plain.bits) == (dense.losses, dense.bits), "bytes": dense.handle.take_bytes()}
+    found = {"equal": (plain.losses, plain.bits) == (dense.losses, dense.bits), "bytes": dense.handle.take_bytes()}
+    first, second = (dense.model(rows) for rows in dense.inputs[0])
+    (first * second).mean().backward()
+    return found | {"of two forwards": dense.handle.take_bytes()}
 
 
 def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,13 @@ def test_without_an_exchange_it_is_plain_ddp_bit_for_bit(two_ranks: Reports):
     step = all_reduce(4 * NUM_PARAMETERS, 2).bytes
 
     for rank in two_ranks["attached"]:
-        assert rank["dense"] == {"equal": True, "bytes": {"gradient": 12 * step}}
+        assert rank["dense"]["equal"]
+        assert rank["dense"]["bytes"] == {"gradient": 12 * step}
+
+
+def test_plain_ddp_is_billed_by_backwards_and_not_by_forwards(two_ranks: Reports):
+    for rank in two_ranks["attached"]:
+        assert rank["dense"]["of two forwards"] == {"gradient": all_reduce(4 * NUM_PARAMETERS, 2).bytes}
 
 
 @pytest.mark.parametrize("kind", ["topk", *DIRECTIONS])

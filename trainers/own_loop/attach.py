@@ -235,6 +235,7 @@ class Attached(Handle):
             once_a_step=takes_backwards_for_steps(config.exchange) and config.sync.payload == "gradient",
         )
         self._on_bucket: Send = self._hook.on_bucket
+        self._reduces = False  # whether DDP all-reduces the next backward
         self._undo: list[Callable[[], None]] = [optimizer.register_step_post_hook(self._advance).remove]
         if ddp is not None:
             self._enter(ddp)
@@ -261,7 +262,9 @@ class Attached(Handle):
         if self.config.sync.payload == "parameters":
             self._on_bucket, ddp.broadcast_buffers = _keep, False  # buffers are each rank's own, as in a job
         elif isinstance(self.config.exchange, NoneConfig) and self.node_links.share == 1:
-            self._undo.append(ddp.register_forward_hook(self._count).remove)
+            self._undo.append(ddp.register_forward_hook(self._note_forward).remove)
+            trained = [each for each in ddp.parameters() if each.requires_grad]
+            self._undo += [each.register_hook(self._count).remove for each in trained]  # type: ignore[no-untyped-call]
             return
 
         def hook(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
@@ -274,9 +277,15 @@ class Attached(Handle):
         ddp.register_comm_hook(None, hook)
         self._undo.append(undo)
 
-    def _count(self, ddp: DistributedDataParallel, *_: object) -> None:
-        """Bill the all-reduce of the backward to come, under the condition of DDP's own forward."""
+    def _note_forward(self, ddp: DistributedDataParallel, *_: object) -> None:
+        """Note that the next backward is one that DDP reduces, under the condition of DDP's own forward."""
         if torch.is_grad_enabled() and ddp.require_backward_grad_sync:
+            self._reduces = True
+
+    def _count(self, _: Tensor) -> None:
+        """Bill the all-reduce of a backward, at its first gradient."""
+        if self._reduces:
+            self._reduces = False
             self.node_links.charge_sum({"gradient": sum(each.nbytes for each in self._parameters)})
 
     def _rate(self) -> float:
