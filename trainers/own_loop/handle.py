@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from trainers.snapshot import Stateful, load_scalars, scalars_of, tensors_of
@@ -41,5 +40,6 @@ class Handle:
         expected, got = ({name: tuple(each.shape) for name, each in tensors.items()} for tensors in (live, saved))
         if expected != got:
             raise ValueError(f"`state` must be of the same exchange, model and number of ranks: {expected}, got {got}")
-        torch._foreach_copy_(list(live.values()), [saved[name] for name in live])
+        for name, tensor in live.items():  # of a dense exchange there are none
+            tensor.copy_(saved[name])
         load_scalars(self._parts, state["scalars"])
