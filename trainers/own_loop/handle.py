@@ -1,4 +1,4 @@
-"""What the handles of a user's own loop have in common: a state that each rank saves and loads."""
+"""Handles of a user's own loop have a state in common, which each rank saves and loads."""
 
 from collections.abc import Mapping
 from typing import Any
