@@ -26,7 +26,7 @@ class Rounded:
         self._next: dict[str, float] = {}
 
     def begin(self) -> None:
-        """A step begins: forget what one that did not count has left, whose groups may have been others."""
+        """Forget what a step that did not count has left, whose groups may have been others: the next one begins."""
         self._next = {}
 
     def average(self, call: int, groups: Sequence[Sequence[Tensor]]) -> Tensor:
