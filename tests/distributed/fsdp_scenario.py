@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.own_loop.attach import attach
@@ -35,15 +35,24 @@ REFUSED: dict[str, dict[str, Any]] = {
 class Script:
     """A user's training script, whose model FSDP2 shards in two groups; sizes do not divide by the shards."""
 
-    def __init__(self, rank: int, mesh: DeviceMesh | None, kind: str | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        mesh: DeviceMesh | None,
+        kind: str | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        reduced_in: torch.dtype | None = None,
+    ) -> None:
         torch.manual_seed(0)
         inner = nn.Sequential(nn.Linear(20, 65), nn.ReLU())
-        self.model: nn.Module = nn.Sequential(inner, nn.Linear(65, 3))
+        self.model: nn.Module = nn.Sequential(inner, nn.Linear(65, 3)).to(dtype)
         if mesh is None:
             self.model = DistributedDataParallel(self.model)
         else:
-            fully_shard(inner, mesh=mesh)
-            fully_shard(self.model, mesh=mesh)
+            policy = MixedPrecisionPolicy(reduce_dtype=reduced_in)
+            fully_shard(inner, mesh=mesh, mp_policy=policy)
+            fully_shard(self.model, mesh=mesh, mp_policy=policy)
         self.handle = None if kind is None else compress_replicas(self.model, CompressionConfig(**KINDS[kind]), seed=5)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.inputs = torch.randn(40, 8, 20, generator=torch.Generator().manual_seed(rank))
@@ -85,7 +94,9 @@ def fsdp(rank: int, num_workers: int) -> dict[str, Any]:
         }
     group = first.handle._node_links.between.group
     found["timeout"] = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-    return found | {"refused": {name: _refusal(rank, mesh, name) for name in (*REFUSED, "two dimensions", "attach")}}
+    found["in bfloat16"] = Script(rank, mesh["shard"], "topk", reduced_in=torch.bfloat16).train(range(12)).bits
+    refused = (*REFUSED, "two dimensions", "attach", "float16", "reduced in float16")
+    return found | {"refused": {name: _refusal(rank, mesh, name) for name in refused}}
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
@@ -93,11 +104,17 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 
 def _refusal(rank: int, mesh: DeviceMesh, case: str) -> str:
-    script = Script(rank, mesh if case == "two dimensions" else mesh["shard"])
+    script = Script(
+        rank,
+        mesh if case == "two dimensions" else mesh["shard"],
+        dtype=torch.float16 if case == "float16" else torch.float32,
+        reduced_in=torch.float16 if case == "reduced in float16" else None,
+    )
     try:
         if case == "attach":
             attach(script.model, script.optimizer)
         compress_replicas(script.model, CompressionConfig(**REFUSED.get(case, KINDS["topk"])))
+        script.train(range(1))
     except ValueError as error:
         return str(error)
     return "nothing"

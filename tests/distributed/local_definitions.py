@@ -145,8 +145,9 @@ def slow_momentum(problems: Sequence[Problem], rates: Sequence[float], *, period
     for step, rate in enumerate(rates, start=1):
         x = x - rate * workers.gradients(x)
         if step % period == 0:
-            velocity = beta * velocity + (anchor - x.mean(axis=0)) / rate
-            anchor = anchor - rate * velocity
+            gamma = np.mean(rates[step - period : step])
+            velocity = beta * velocity + (anchor - x.mean(axis=0)) / gamma
+            anchor = anchor - gamma * velocity
             x = np.broadcast_to(anchor, x.shape)
         trace.append(x)
     return np.stack(trace)
@@ -230,7 +231,8 @@ def overlap_local_sgd(
         x = x - rate * workers.gradients(x)
         if step % period == 0:
             x = (1 - pull) * x + pull * anchor
-            velocity = beta * velocity + (anchor - x) / rate
-            anchor = (anchor - rate * velocity).mean(axis=0)
+            gamma = np.mean(rates[step - period : step])
+            velocity = beta * velocity + (anchor - x) / gamma
+            anchor = (anchor - gamma * velocity).mean(axis=0)
         trace.append(x)
     return np.stack(trace)

@@ -22,6 +22,10 @@ def test_a_loaded_state_trains_on_bit_for_bit(four_ranks: Reports, kind: str):
         assert rank[kind]["halves"] == rank[kind]["whole"]
 
 
+def test_replicas_whose_gradients_are_reduced_in_bfloat16_stay_equal(four_ranks: Reports):
+    assert len({rank["in bfloat16"] for rank in four_ranks["fsdp"]}) == 1
+
+
 def test_where_everything_is_sent_it_trains_like_plain_ddp(four_ranks: Reports):
     for rank in four_ranks["fsdp"]:
         assert rank["none"]["like ddp"] and rank["everything"]["like ddp"]
@@ -46,6 +50,8 @@ def test_replicas_send_less_than_a_dense_shard(four_ranks: Reports, kind: str):
         ("cser", "`cser` follows the learning rate"),
         ("levels", "`levels` must be `static` .*got `warmup`"),
         ("a range", "`density` must be one number"),
+        ("float16", "parameters must be float32 or bfloat16, .* got .*float16"),
+        ("reduced in float16", "`reduce_dtype` must be torch.float32 or torch.bfloat16, got torch.float16"),
         ("two dimensions", "`model` must be sharded over one dimension"),
         ("attach", "`model` must hold its parameters whole"),
     ],

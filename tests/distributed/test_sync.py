@@ -9,6 +9,7 @@ import pytest
 import torch
 from exchange_bench import Bench, D as GRADIENT, Place
 from exchange_kinds import UNEVEN
+from hypothesis import given, strategies as st
 from killed_workers import outcome
 from local_definitions import (
     AdamW,
@@ -28,12 +29,16 @@ from sync_bench import Problem, SyncBench, solution
 from sync_scenarios import ANCHORED, APART, COMPRESSED, INNER, LINEAR, LOCAL, RATES, SYNCHRONOUS
 
 from tests.patience import crowd
+from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
+from trainers.methods.sync.policy import Update
+from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 
@@ -190,6 +195,55 @@ def test_diloco_with_a_heavy_ball_is_slow_momentum_while_the_rate_stays():
     slow = SyncBench(LocalSgdConfig(period=3, slow_momentum=0.6), Place(0, 1))
 
     np.testing.assert_allclose(ball.run(rates), slow.run(rates), atol=2e-5)
+
+
+class Slope(Problem):
+    """The same gradient everywhere."""
+
+    def gradient(self, x: torch.Tensor) -> torch.Tensor:
+        return self.optimum
+
+
+#: Methods with a velocity in units of gradients.
+WITH_VELOCITY: dict[str, SyncConfig] = {
+    "local_sgd": LocalSgdConfig(period=4, slow_momentum=0.6),
+    "overlap_local_sgd": OverlapLocalSgdConfig(period=4),
+}
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("local_sgd", 3), ("overlap_local_sgd", 1)])  # that begin at the anchor
+def test_a_constant_gradient_makes_the_same_velocity_while_rates_fall(name: str, rounds: int):
+    def velocities(rates: list[float]) -> list[list[float]]:
+        bench, seen = SyncBench(WITH_VELOCITY[name], Place(0, 1)), []
+        bench.problem = Slope(bench.problem.curvature, bench.problem.optimum)
+        for number in range(rounds):
+            bench.run(rates[4 * number : 4 * number + 4])
+            seen.append(bench.state()[0]["velocity"].tolist())
+        return seen
+
+    falling = [0.1 * (1 - step / (4 * rounds)) for step in range(4 * rounds)]
+
+    np.testing.assert_allclose(velocities(falling), velocities([0.1] * 4 * rounds), rtol=1e-4, atol=1e-3)
+
+
+@given(st.floats(0, 1e30), st.integers(1, 99))
+def test_the_mean_rate_of_a_round_whose_rate_is_constant_is_that_rate_to_the_bit(rate: float, num_steps: int):
+    bench = SyncBench(LocalSgdConfig(period=100), Place(0, 1))
+    for number in range(num_steps):
+        bench.policy.advance(Exchanged(loss=1.0), Update(number + 1, rate, None, None))
+
+    assert bench.state()[1]["rate"] == rate
+
+
+@pytest.mark.parametrize("name", WITH_VELOCITY)
+def test_a_state_that_was_saved_in_a_round_before_rates_were_goes_on(name: str):
+    first, other = (SyncBench(WITH_VELOCITY[name], Place(0, 1)) for _ in range(2))
+    first.run([0.1] * 6)
+    state = first.state()
+    del state[1]["rate"]
+    other.load(state)
+
+    assert other.run([0.1] * 6) == first.run([0.1] * 6)
 
 
 def test_the_outer_rate_of_sparse_loco_is_applied_once_and_to_what_arrives_alone(groups: Groups):

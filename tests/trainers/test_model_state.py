@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training import feed
 from trainers.training.checkpoint import commit_manifest, read_tensors
 from trainers.training.model import NUM_BATCHES
-from trainers.training.replica import Replica
+from trainers.training.replica import BEFORE_MEETING, Replica
 from trainers.workloads import registry
 from trainers.workloads.digits import Digits
 
@@ -51,6 +52,23 @@ def test_a_restore_covers_statistics_and_random_masks(replica: Replica):
 
     assert statistics(replica) == before
     assert replica.run(SEGMENT).losses == losses
+
+
+def test_a_meeting_that_is_undone_leaves_the_masks_that_come_next(
+    make_config: Callable[..., ReplicaConfig], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(registry.BUILTIN, "digits-mlp", NormedDigits)
+    losses = []
+    for is_undone in (False, True):
+        replica = Replica(make_config(sync=LocalSgdConfig(period=4)), 0, 1, device="cpu")
+        assert replica.run(SEGMENT, until_meeting=True).meets
+        if is_undone:
+            replica.meet()
+            replica.restore(BEFORE_MEETING)
+        replica.meet()
+        losses.append(replica.run(SEGMENT).losses)
+
+    assert losses[0] == losses[1]
 
 
 def test_a_checkpoint_covers_statistics_and_random_masks(replica: Replica, tmp_path: Path):

@@ -1,13 +1,18 @@
 """Averages in float16 of one rank, whose magnitude changes from one step to the next."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
+from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.rounding import Rounded
+from trainers.methods.exchange.powersgd.exchange import PowerSgdExchange
+from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 
 
 def _averaged(rounded: Rounded, value: float) -> Tensor:
@@ -28,3 +33,52 @@ def test_a_sum_comes_back_however_much_smaller_or_0_the_one_before_was(before: f
     _averaged(rounded, value)  # which may be too small for the scale of the last
 
     torch.testing.assert_close(_averaged(rounded, value), torch.full((3,), value), rtol=1e-3, atol=0.0)
+
+
+def _begun(rounded: Rounded) -> None:
+    rounded.begin()
+
+
+def _put_back(rounded: Rounded) -> None:
+    rounded.load_scalars(rounded.scalars())
+
+
+@pytest.mark.parametrize("afterwards", [_begun, _put_back])
+def test_a_step_that_does_not_count_leaves_no_scale_behind(afterwards: Callable[[Rounded], None]):
+    rounded = Rounded(Connection(1, Unpaced(), Ledger()), "float16")
+    _averaged(rounded, 1.0)
+    before = rounded.scalars()
+
+    rounded.average(0, [[torch.ones(3)], [torch.full((3,), torch.inf)]])
+    afterwards(rounded)
+    assert rounded.scalars() == before
+
+    _averaged(rounded, 1.0)
+    assert rounded.scalars() == before
+
+
+def test_a_probe_that_diverged_at_another_rank_changes_no_bit_of_powersgd():
+    def trained(*, probes: bool) -> list[Tensor]:
+        config = PowerSgdConfig(rank=(1, 16))
+        buffer = GradientBuffer([(40, 30), (30,)], config, torch.device("cpu"))
+        exchange = PowerSgdExchange(config, buffer, Connection(1, Unpaced(), Ledger()))
+        draw, seen = torch.Generator().manual_seed(1), list[Tensor]()
+
+        def step(level: int, factor: float = 1.0) -> bool:
+            buffer.expect()
+            buffer.gradient.copy_(factor * torch.randn(buffer.num_elements, generator=draw))
+            buffer.finish()
+            return exchange.step(torch.zeros(()), level, 0.1).diverged
+
+        assert not step(16)  # no factors are worth it
+        saved, drawn = exchange.scalars(), draw.get_state()
+        if probes:
+            assert step(1, torch.inf)
+            exchange.load_scalars(saved)
+            draw.set_state(drawn)
+        for level in (16, 1, 1):
+            assert not step(level)
+            seen.append(buffer.gradient.clone())
+        return seen
+
+    assert all(map(torch.equal, trained(probes=True), trained(probes=False)))

@@ -1,5 +1,7 @@
 """Local updates on one rank, and what of them is a pure function."""
 
+import io
+import json
 import math
 from functools import partial
 from itertools import product
@@ -8,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from trainers.methods import registry
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import AdamWConfig, ScheduleFreeSgdConfig
@@ -22,6 +25,8 @@ from trainers.methods.sync.streaming_diloco.fragments import divide
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.segment import Segment, SegmentResult
+from trainers.snapshot import load_scalars, scalars_of
+from trainers.spec.method import Method
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
@@ -294,6 +299,21 @@ def test_compressed_averages_cost_what_the_exchange_makes_of_them():
 def test_a_replica_refuses_a_method_that_its_exchange_or_optimizer_does_not_go_with(make_config):
     with pytest.raises(ValueError, match="`vrl_sgd` averages exactly"):
         make_config(sync=VrlSgdConfig(), exchange=TopKConfig(density=0.1))
+
+
+@pytest.mark.parametrize("method", registry.of("sync"), ids=lambda method: method.kind)
+def test_a_state_goes_through_json_and_through_torch_s_files_wherever_a_round_is(make_config, method: Method):
+    replica = _replica(make_config, sync=method.config(**method.least))
+    parts = replica._state.shared | replica._state.own
+    for _ in range(9):
+        replica.run(Segment(num_steps=1, learning_rate=0.1))
+        scalars, file = scalars_of(parts), io.BytesIO()
+        torch.save(scalars, file)
+        file.seek(0)
+
+        assert torch.load(file) == scalars  # by default it takes what is known to be harmless
+        load_scalars(parts, json.loads(json.dumps(scalars, allow_nan=False)))
+        assert scalars_of(parts) == scalars
 
 
 def test_the_trivial_policy_is_the_default_and_leaves_checkpoints_as_they_were(make_config):

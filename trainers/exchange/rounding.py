@@ -25,6 +25,10 @@ class Rounded:
         self._scales: dict[str, float] = {}
         self._next: dict[str, float] = {}
 
+    def begin(self) -> None:
+        """Forget what a step that did not count has left, whose groups may have been others: the next one begins."""
+        self._next = {}
+
     def average(self, call: int, groups: Sequence[Sequence[Tensor]]) -> Tensor:
         """Average all tensors of all groups over the ranks, in place, in one collective.
 
@@ -79,7 +83,7 @@ class Rounded:
         return dict(self._scales)
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
-        self._scales = dict(scalars)
+        self._scales, self._next = dict(scalars), {}
 
 
 def _parts(words: Tensor, tensors: Sequence[Tensor]) -> Sequence[Tensor]:

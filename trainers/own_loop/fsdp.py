@@ -27,7 +27,7 @@ from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.dense.spec import DenseBase
 from trainers.methods.exchange.doublesqueeze.spec import DoubleSqueezeConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
-from trainers.own_loop.ddp import check_config
+from trainers.own_loop.ddp import TYPES, check_config, check_types
 from trainers.own_loop.handle import Handle
 from trainers.segment import Purpose
 from trainers.spec.quantized import QuantizedBase
@@ -41,12 +41,15 @@ def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0
     """Have the replicas of `model` exchange gradients as `config` says, from its next backward on; collective.
 
     `model` is sharded by `fully_shard` over one dimension of a mesh of all ranks, replicas x shards, whose rows are
-    neighbouring ranks. A step whose gradients are not finite on some replica leaves infinity in them on all.
+    neighbouring ranks. Each shard of each group of parameters decides by itself whether a step is finite: one that is
+    not on some replica leaves infinity in that shard on all, and its memory as it was. Other shards may have finite
+    gradients, and memories without what they have sent; so leave out a step unless all gradients are finite.
 
-    Raises ValueError for what `compress_gradients` refuses, for kinds that look at matrices or layers, for `levels`,
-    and for a model that is not sharded like that.
+    Raises ValueError for what `compress_gradients` refuses, types of parameters among it, for kinds that look at
+    matrices or layers, for `levels`, and for a model that is not sharded like that.
     """
     check_config(config)
+    check_types([each for each in model.parameters() if each.requires_grad])
     if not isinstance(config, FLAT):
         raise ValueError(f"`{config.kind}` looks at matrices or layers, and a shard has none: give `topk`")
     if config.level_policy != "static":
@@ -108,10 +111,15 @@ class ShardHook:
         self.between = between_nodes.build(config, self._buffer, node_links, seed=seed)
 
     def exchange(self, shard: Tensor) -> None:
-        """Replace `shard` `(n,)` by its mean over the replicas, in place; raises ValueError for another length."""
+        """Replace `shard` `(n,)` by its mean over the replicas, in place.
+
+        Raises ValueError for another length, and for a type in which FSDP is to reduce and that cannot hold the mean.
+        """
         if shard.shape != self._buffer.gradient.shape:
             expected = len(self._buffer.gradient)
             raise ValueError(f"a step must use all trained parameters, {expected} entries here, got {len(shard)}")
+        if shard.dtype not in TYPES:
+            raise ValueError(f"`reduce_dtype` must be torch.float32 or torch.bfloat16, got {shard.dtype}")
         self._buffer.expect()
         self._buffer.gradient.copy_(shard)
         self._buffer.finish()

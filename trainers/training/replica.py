@@ -326,8 +326,9 @@ class Replica:
                 waited = self._round_wait.count(self._waited_s() - waited_s, ends_round=has_met)
                 taken.append(Taken(outcome, scale, alignment, time.monotonic() - started, waited))
                 if self._held is not None:
-                    self._state.snapshot(BEFORE_MEETING)
                     break
+        if self._held is not None:  # outside of the scope, which puts down what comes next at random when it ends
+            self._state.snapshot(BEFORE_MEETING)
         return self._result(segment, taken, before, first_step=first_step, diverged=diverged)
 
     def _result(

@@ -44,6 +44,7 @@ class Local(PolicyBase, ABC):
         self._since = 0  # steps since the ranks last met
         self._left = 0  # until they meet again, as of the last step
         self._path = 0.0  # sum of the learning rates of those that this rank has trained
+        self._rate: float | None = None  # mean learning rate of all, equal on all ranks; None: it begins with the next
         self._has_met = False
 
     @property
@@ -64,11 +65,16 @@ class Local(PolicyBase, ABC):
         self._since += 1
         if update.is_trained:
             self._path += update.learning_rate
+        self._rate = self._mean_rate(update.learning_rate)
         if not is_due:
             return outcome
         met = self._meet(outcome, update)
-        self._since, self._path, self._has_met = 0, 0.0, True
+        self._since, self._path, self._rate, self._has_met = 0, 0.0, None, True
         return met
+
+    def _mean_rate(self, newest: float) -> float:
+        """Return the mean rate with the `newest` step, which has been counted; that of equal rates has their bits."""
+        return newest if self._rate is None else self._rate + (newest - self._rate) / self._since
 
     def will_meet(self, update: Update) -> bool:
         return self._steps_left(update) <= 1
@@ -89,7 +95,8 @@ class Local(PolicyBase, ABC):
         """Return the live state tensors by name."""
 
     def scalars(self) -> dict[str, Any]:
-        return {"since": self._since, "path": self._path, "has_met": self._has_met}
+        return {"since": self._since, "path": self._path, "rate": self._rate, "has_met": self._has_met}
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._since, self._path, self._has_met = scalars["since"], scalars["path"], scalars["has_met"]
+        self._rate = scalars.get("rate")  # which was not always saved

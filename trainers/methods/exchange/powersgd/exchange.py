@@ -52,6 +52,7 @@ class PowerSgdExchange:
     def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
         if self._config.lr_corrected:
             self._factor = self._rate.correction(learning_rate)
+        self._rounded.begin()
         everything: list[Factorised] = []
         finite: list[Tensor] = []  # of each collective
         for bucket in self._buffer.buckets:

@@ -2,7 +2,7 @@
 
 Stich (2019), "Local SGD converges fast and communicates little", Algorithm 1; slow momentum is that of Wang, Tantia,
 Ballas and Rabbat (2020), "SlowMo: improving communication-efficient distributed SGD with slow momentum", Algorithm 1,
-with a slow learning rate of 1.
+with a slow learning rate of 1. Its rate of a round is here the mean of those of the round's steps.
 """
 
 import torch
@@ -29,15 +29,14 @@ class LocalSgd(Anchored):
 
     def begin(self) -> None:
         """Begin a round where the ranks, which are all at one place, are now."""
-        self._since, self._path = 0, 0.0
+        self._since, self._path, self._rate = 0, 0.0, None
         self._anchor.copy_(self._iterate.read())
 
     def _outer_step(self, mean: Tensor, update: Update) -> Tensor:
-        learning_rate = update.learning_rate
-        if not self._slow_momentum or not learning_rate:  # a rate of 0 has no velocity
+        if not self._slow_momentum or not self._rate:  # a rate of 0 has no velocity
             return mean
-        self._velocity.mul_(self._slow_momentum).add_(mean, alpha=1 / learning_rate)
-        return learning_rate * self._velocity
+        self._velocity.mul_(self._slow_momentum).add_(mean, alpha=1 / self._rate)
+        return self._rate * self._velocity
 
     def tensors(self) -> dict[str, Tensor]:
         return super().tensors() | {"velocity": self._velocity}

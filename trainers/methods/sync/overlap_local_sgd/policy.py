@@ -1,7 +1,7 @@
 """Overlap-Local-SGD: ranks are pulled to an anchor, which is averaged while they take the next round's steps.
 
 Wang, Liang and Joshi (2020), "Overlap Local-SGD: an algorithmic approach to hide communication delays in distributed
-SGD", section 3, with the momentum of the authors' code.
+SGD", section 3, with the momentum of the authors' code. Its rate is here the mean of those of the round's steps.
 """
 
 import torch
@@ -28,10 +28,9 @@ class OverlapLocalSgd(DelayedAverage):
     def _take(self, average: Tensor, update: Update) -> None:
         pulled = torch.lerp(self._iterate.read(), average, self._pull)
         self._iterate.write(pulled)
-        rate = update.learning_rate
-        if rate:
-            self._velocity.mul_(self._momentum).add_(average - pulled, alpha=1 / rate)
-            average.sub_(self._velocity, alpha=rate)
+        if self._rate:
+            self._velocity.mul_(self._momentum).add_(average - pulled, alpha=1 / self._rate)
+            average.sub_(self._velocity, alpha=self._rate)
         else:  # there is no velocity at a rate of 0
             average.copy_(pulled)
 

@@ -192,7 +192,7 @@ class StreamingDiLoCo(Local):
         self.settle()
         return super().scalars() | {
             "turn": self._turn,
-            "arrived": self._arrived,
+            "arrived": None if self._arrived is None else list(self._arrived),
             "fragments": [fragment.scalars() for fragment in self._fragments],
         }
 
