@@ -11,6 +11,7 @@ from service.control.models import AttemptRow, JobRow
 from service.job.parts import Workers
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.job.stored import stored_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,8 @@ class Work:
 
     @cached_property
     def spec(self) -> JobSpec:
-        """The job itself; raises ValidationError if this release cannot read it."""
-        return JobSpec.stored(self.stored)
+        """The job itself; raises UnreadableJob if this release cannot read it."""
+        return stored_spec(self.job_id, self.stored)
 
 
 @dataclass(frozen=True, kw_only=True)
