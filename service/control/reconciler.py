@@ -163,7 +163,7 @@ class Reconciler:
         for work in jobs:
             if work.state not in ACTIVE and (verdict := judge_alone(work, now=now, leases_count=False)).reason:
                 self._fail(work, verdict.reason)
-        self._admit(ray, self._in_time(backlog.waiting, now=now), backlog, self._nodes, now=now)
+        self._admit(ray, self._possible(backlog.waiting, now=now), backlog, self._nodes, now=now)
 
     def _rest_idle(self, backlog: Backlog, *, now: float) -> None:
         self._store.telemetry.note_running(())
@@ -182,22 +182,24 @@ class Reconciler:
                 self._hinder(work, reason)
             else:
                 self._end(work, verdict)
-        waiting = sorted(self._in_time(backlog.waiting, now=now), key=lambda job: job.job_id)
+        waiting = sorted(self._possible(backlog.waiting, now=now), key=lambda job: job.job_id)
         places = tuple(
             Place(number, job, WaitKind.NO_CLUSTER, job.shape.one, detail=reason)
             for number, job in enumerate(waiting, start=1)
         )
         self._note(Plan(places=places), backlog, self._nodes or (), now=now)
 
-    def _in_time(self, waiting: Sequence[Waiting], *, now: float) -> list[Waiting]:
-        """Fail the jobs that have waited for too long, and return the others."""
-        in_time = []
+    def _possible(self, waiting: Sequence[Waiting], *, now: float) -> list[Waiting]:
+        """Fail the jobs that have waited for too long, or cannot be read, and return the others."""
+        possible = []
         for job in waiting:
-            if job.deadline is not None and job.deadline < now:
+            if job.unreadable:
+                self._fail(job, _unreadable(job.unreadable))
+            elif job.deadline is not None and job.deadline < now:
                 self._fail(job, RULES[JobState.QUEUED].on_deadline)
             else:
-                in_time.append(job)
-        return in_time
+                possible.append(job)
+        return possible
 
     def _leases_count(self, now: float) -> bool:
         """Return whether the API and the database have been up for one full lease."""
