@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import delete as delete_from, func, select, tuple_
 from sqlalchemy.orm import Session
 
-from service.control import audit
+from service.control import audit, rows
 from service.control.access import Action, Owned, Principal, may, visible_project
 from service.control.models import CodeRemovalRow, CodeRow, JobRow
 from service.control.storage import Storage
@@ -125,6 +125,7 @@ class CodeShelf:
 
         def remove(session: Session) -> str:
             row = _find(session, digest, by, project=project, is_locked=True)
+            rows.store(session)  # jobs of the same group, which may name it
             if (job := _live_job(session, row)) is not None:
                 raise CodeInUse(f"job `{job}` needs `{digest}`: cancel the job, or wait until it is over")
             session.delete(row)
