@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from service.job.stored import has_one_seed
 from service.wire.views import JobView, Series, TrialView
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _rows(job: JobView, trials: Trials) -> Iterator[tuple[str, ...]]:
 
 
 def _trial(job: JobView, trial: TrialView | Series) -> str:
-    return trial.arm if len(job.spec.seeds) == 1 else f"{trial.arm} seed {trial.seed}"
+    return trial.arm if has_one_seed(job.spec) else f"{trial.arm} seed {trial.seed}"
 
 
 def _number(value: float | None) -> str:

@@ -87,8 +87,8 @@ class _Handle:
 
     @property
     def spec(self) -> JobSpec:
-        """The job itself, with every default filled in."""
-        return self.view.spec
+        """The job itself, with every default filled in; raises UnreadableJob where another release stored it."""
+        return self.view.readable
 
     def __repr__(self) -> str:
         return f"<Job {display.headline(self.view, self._trials)}>"

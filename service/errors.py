@@ -13,6 +13,7 @@ WiretuneError
   CodeInUse           409  a job that is not over needs the code
   TooMuchCode         409  the project keeps as many packages of code as it may
   DoesNotFit          409  more than the cluster can ever place
+  UnreadableJob       409  another release stored the job, and this one cannot read it
   PreconditionFailed  412  the job is not as its user last saw it
   Fenced              409  a later attempt owns the job; the writer must stop
   OutOfSequence       409  a batch of records is missing before this one
@@ -88,6 +89,19 @@ class DoesNotFit(WiretuneError):
     def __init__(self, message: str, problems: Sequence[Problem] = ()) -> None:
         self.problems = list(problems)
         super().__init__(message)
+
+
+class UnreadableJob(WiretuneError):
+    """Raised with the fields at fault, by their paths."""
+
+    status, slug, title = 409, "unreadable-job", "This release cannot read the job"
+
+    def __init__(self, job_id: str, fields: str) -> None:
+        self.fields = fields
+        super().__init__(
+            f"job `{job_id}` was stored by another release, and this one cannot read it: {fields}; run that release "
+            "again, or a newer one"
+        )
 
 
 class PreconditionFailed(WiretuneError):

@@ -237,13 +237,13 @@ def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) 
     """Show a job: where it is and why, its schedules, its bill, its arms over the seeds."""
     with open_client(url, key) as client:
         view = client.job(client.find(job)).view
-        found = report.result(client, view)
+        found = None if view.unread else report.result(client, view)
     if as_json:
-        print_json(found)
+        print_json(found or {"job": view})
         return
     for line in where_it_is(view):
         say(console(), line)
-    if view.started_at is not None:
+    if found is not None and view.started_at is not None:
         print_result(found, with_trials=True)
 
 

@@ -131,7 +131,7 @@ def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as
         fail(f"no step of {job_id} was timed yet: give --compute-ms, or the job's file to measure it here")
     steps, seconds = sum(bill.steps_timed for bill in bills), sum(bill.seconds_compute for bill in bills)
     recorded_ms = 1e3 * seconds / steps if steps else None
-    return _measured(Source(view.spec, known["compute_ms"] or recorded_ms, known["shapes"]), timeout_s=timeout_s)
+    return _measured(Source(view.readable, known["compute_ms"] or recorded_ms, known["shapes"]), timeout_s=timeout_s)
 
 
 def _is_factory(text: str) -> bool:

@@ -14,6 +14,7 @@ from api.client import ApiError, Client
 from search.config import Budget
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
+from service.job.stored import has_one_seed
 from service.wire.records import Bill, Sample, ScheduleEntry
 from service.wire.views import (
     Cost,
@@ -84,18 +85,18 @@ def _trial_summary(trial: TrialReport, entries: Sequence[ScheduleEntry]) -> dict
 
 def tables(found: Result) -> Iterator[Sheet]:
     """Yield what a person reads at the end of a job: schedules, the bill, and with several seeds every arm's means."""
-    sweep = found.report.sweep
+    spec, sweep = found.job.readable, found.report.sweep
     if sweep is not None:
         yield sweep_table(sweep)
     # Of a sweep's samples only the best one's: each has a schedule, and nobody reads them all.
-    listed = {sweep.ranking[0].arm, *(arm.name for arm in found.job.spec.arms)} if sweep is not None else None
+    listed = {sweep.ranking[0].arm, *(arm.name for arm in spec.arms)} if sweep is not None else None
     for schedule in found.schedules:
         if listed is None or schedule.arm in listed:
             yield schedule_table(found.name(schedule), schedule)
-    yield bill_table(found.report, found.job.spec)
+    yield bill_table(found.report, spec)
     if any(trial.bill.by_option for trial in found.report.trials):
-        yield options_table(found.report, found.job.spec)
-    if len(found.job.spec.seeds) > 1:
+        yield options_table(found.report, spec)
+    if len(spec.seeds) > 1:
         yield arms_table(found.report)
 
 
@@ -135,7 +136,7 @@ def _value(value: Any) -> str:
 
 def trials_table(found: Result) -> Sheet:
     """Return where each trial is."""
-    spec = found.job.spec
+    spec = found.job.readable
     level = " or ".join(sorted({level_name(spec, arm.name) for arm in spec.arms}))
     table = _table("Trials", "trial", "state", "step", "training", "learning rate", level, "val. loss")
     begun = "paused" if found.job.state is JobState.PAUSED else "training"
@@ -306,7 +307,7 @@ def crossing_lines(found: Result) -> Iterator[str]:
     first = found.report.trials[0].arm
     for trial in found.report.trials:
         crossing = trial.crossing
-        if crossing is None or len(found.job.spec.seeds) > 1:
+        if crossing is None or not has_one_seed(found.job.spec):
             continue
         goal = f"the {found.report.metric} at which {found.name(trial)} ended ({figures.loss(crossing.value)})"
         if crossing.seconds is None:

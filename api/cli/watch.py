@@ -1,5 +1,6 @@
 """A job's progress as lines of text, from the public API alone."""
 
+import json
 from collections.abc import Iterator
 
 from api.cli import figures
@@ -9,6 +10,7 @@ from search.config import Budget
 from search.types import Values
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
+from service.job.stored import UnreadJob, has_one_seed
 from service.wire.records import Bill
 from service.wire.views import JobView, ProbeView, ScheduleView, StageView, TrialReport, TrialView
 
@@ -49,7 +51,7 @@ class Progress:
         self._told.add(what)
         return is_new
 
-    def _trial_lines(self, trial: TrialView, stages: list[StageView], spec: JobSpec) -> Iterator[str]:
+    def _trial_lines(self, trial: TrialView, stages: list[StageView], spec: JobSpec | UnreadJob) -> Iterator[str]:
         name = trial_name(trial, spec)
         if trial.backend and self._is_new("started", trial.trial_id):
             yield f"{name}: training on {trial.device} over {trial.backend}"
@@ -66,13 +68,15 @@ class Progress:
             yield f"{name}: {_where(trial)}"
 
 
-def trial_name(trial: TrialView | TrialReport | ScheduleView, spec: JobSpec) -> str:
+def trial_name(trial: TrialView | TrialReport | ScheduleView, spec: JobSpec | UnreadJob) -> str:
     """Return the arm's name, with the seed where there are several."""
-    return trial.arm if len(spec.seeds) == 1 else f"{trial.arm} seed {trial.seed}"
+    return trial.arm if has_one_seed(spec) else f"{trial.arm} seed {trial.seed}"
 
 
-def level_name(spec: JobSpec, arm: str) -> str:
+def level_name(spec: JobSpec | UnreadJob, arm: str) -> str:
     """Return what the arm's level is: `density` or `threshold`."""
+    if isinstance(spec, UnreadJob):
+        return "level"
     own = next((each.exchange for each in spec.arms if each.name == arm), None)  # a sample is no arm
     return (own or spec.exchange).level_name
 
@@ -83,13 +87,21 @@ def where_it_is(job: JobView) -> Iterator[str]:
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
     yield f"{job.state}{_since(job)}{attempt}"
     yield from _why(job)
-    spec = job.spec
+    if isinstance(job.spec, JobSpec):
+        yield _asked_for(job.spec)
+    if job.unread:
+        yield f"another release has stored it, and it cannot be read here: {job.unread}"
+    if isinstance(job.spec, UnreadJob):
+        yield from json.dumps(job.spec.root, indent=len(INDENT)).splitlines()
+    yield from _own_words(job)
+
+
+def _asked_for(spec: JobSpec) -> str:
     arms, seeds = ", ".join(arm.name for arm in spec.arms), ", ".join(map(str, spec.seeds))
     lanes = f"{spec.lanes.count} lanes of " if spec.lanes.count > 1 else ""
     cost = f"{lanes}{spec.workers.count} workers, {_budget(spec.budget)} a trial"
     workload = getattr(spec.workload, "factory", spec.workload.kind)
-    yield f"{workload}, {cost}; arms: {arms}; seeds: {seeds}"
-    yield from _own_words(job)
+    return f"{workload}, {cost}; arms: {arms}; seeds: {seeds}"
 
 
 def _own_words(job: JobView) -> Iterator[str]:

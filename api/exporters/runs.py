@@ -50,8 +50,9 @@ class Subject:
     @property
     def parameters(self) -> dict[str, Any]:
         """The job in its user's words, for this seed and with the arm's overrides, or the values drawn for a sample."""
-        spec = at(self.job.spec, self.drawn).model_dump(mode="json", exclude={"arms", "seeds"})
-        arm = next((each for each in self.job.spec.arms if each.name == self.arm), None)
+        job = self.job.readable
+        spec = at(job, self.drawn).model_dump(mode="json", exclude={"arms", "seeds"})
+        arm = next((each for each in job.arms if each.name == self.arm), None)
         overrides = arm.model_dump(mode="json", exclude={"name"}, exclude_none=True) if arm else {}
         return spec | overrides | {"job": self.job.id, "arm": self.arm, "seed": self.seed}
 

@@ -30,6 +30,7 @@ from service.errors import (
     TooMuchCode,
     Unauthorized,
     Unavailable,
+    UnreadableJob,
     WiretuneError,
 )
 from service.job.spec import JobSpec
@@ -62,7 +63,7 @@ _PARSED = (
 #: Anybody who calls may be refused so.
 CALLING = (Unauthorized, Forbidden, TooManyRequests, Unavailable)
 READING = (*CALLING, NotFound, InvalidJob)
-CREATING = (*CALLING, InvalidJob, KeyReused, DoesNotFit)
+CREATING = (*CALLING, InvalidJob, KeyReused, DoesNotFit, UnreadableJob)
 CHANGING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, CheckpointGone)
 EXTENDING = (*CHANGING, InvalidJob)
 EDITING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, InvalidJob)
@@ -74,7 +75,7 @@ ROTATING = (*HOLDING, KeyGone)
 LISTING_CODE = SIGNING_IN
 UPLOADING = (*SIGNING_IN, Busy, TooMuchCode)
 DELETING_CODE = (*CALLING, NotFound, CodeInUse, Busy)
-REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, InvalidJob, Unavailable)
+REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, UnreadableJob, InvalidJob, Unavailable)
 
 
 #: The headers of answers, and which have them.

@@ -112,6 +112,10 @@ class Shape(NamedTuple):
         return Size(num * self.cpus, num * self.gpus, num)
 
 
+#: Stands for the shape of a job that this release cannot read.
+NO_SHAPE = Shape(num_workers=1, placed_together=1, cpus=1.0, gpus=0.0, lanes=1, trials=1)
+
+
 def total(nodes: Sequence[Node]) -> Size:
     """Return what the empty cluster holds."""
     return Size(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))

@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
+from functools import partial
 
 from pydantic import TypeAdapter
-from sqlalchemy import delete as delete_from, func, select, tuple_
+from sqlalchemy import ColumnElement, and_, delete as delete_from, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from service.control import audit
+from service.control import audit, rows
 from service.control.access import Action, Owned, Principal, may, visible_project
 from service.control.models import CodeRemovalRow, CodeRow, JobRow
 from service.control.storage import Storage
@@ -123,33 +124,50 @@ class CodeShelf:
         A file that storage does not remove now is left to `sweep`.
         """
 
-        def remove(session: Session) -> str:
+        def remove(session: Session) -> tuple[str, float]:
+            now = self._clock()
             row = _find(session, digest, by, project=project, is_locked=True)
+            rows.store(session)  # jobs of the same group, which may name it
             if (job := _live_job(session, row)) is not None:
                 raise CodeInUse(f"job `{job}` needs `{digest}`: cancel the job, or wait until it is over")
             session.delete(row)
-            session.merge(CodeRemovalRow(project=row.project, digest=digest, created_at=self._clock()))
-            audit.add(session, by, "deleteCode", digest, now=self._clock())
-            return row.project
+            session.merge(CodeRemovalRow(project=row.project, digest=digest, created_at=now))
+            audit.add(session, by, "deleteCode", digest, now=now)
+            return row.project, now
 
-        its_project = self._writer.write(remove)
+        its_project, removed_at = self._writer.write(remove)
         try:
-            self._remove_file(its_project, digest)
+            self._remove_file(its_project, digest, removed_at)
         except Unavailable as error:
             _log.warning("the file of deleted code stays for now: %s", error)
 
     def sweep(self) -> None:
         """Remove the files of deleted packages. Raises Unavailable where the database does not answer."""
+        removals = select(CodeRemovalRow.project, CodeRemovalRow.digest, CodeRemovalRow.created_at)
         with self._reading() as session:
-            removals = session.execute(select(CodeRemovalRow.project, CodeRemovalRow.digest)).all()
-        for project, digest in removals:
+            found = session.execute(removals).all()
+        for project, digest, created_at in found:
+            now = self._clock()
+            if not self._writer.write(partial(_claim, project=project, digest=digest, created_at=created_at, now=now)):
+                continue
             with suppress(Unavailable):  # `remove` has told of it; the next time
-                self._remove_file(project, digest)
+                self._remove_file(project, digest, now)
 
-    def _remove_file(self, project: str, digest: str) -> None:
+    def _remove_file(self, project: str, digest: str, created_at: float) -> None:
         self._storage.remove_code(project, digest)
-        done = delete_from(CodeRemovalRow).where(CodeRemovalRow.project == project, CodeRemovalRow.digest == digest)
+        done = delete_from(CodeRemovalRow).where(_is_removal(project, digest, created_at))
         self._writer.write(lambda session: session.execute(done))
+
+
+def _claim(session: Session, *, project: str, digest: str, created_at: float, now: float) -> bool:
+    """Renew an order to remove a file. Return whether it still held: the code may have been uploaded again since."""
+    renewed = update(CodeRemovalRow).where(_is_removal(project, digest, created_at)).values(created_at=now)
+    return bool(session.execute(renewed.returning(CodeRemovalRow.digest)).all())
+
+
+def _is_removal(project: str, digest: str, created_at: float) -> ColumnElement[bool]:
+    row = CodeRemovalRow
+    return and_(row.project == project, row.digest == digest, row.created_at == created_at)
 
 
 def use(session: Session, spec: JobSpec, *, project: str, now: float) -> None:

@@ -39,7 +39,7 @@ def comparison(
     )
     return Comparison(
         jobs=tuple(jobs),
-        differences=tuple(_differences([job.spec for job in jobs])),
+        differences=tuple(_differences([job.readable for job in jobs])),
         metric=metric,
         confidence=CONFIDENCE,
         target=target,

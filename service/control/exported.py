@@ -16,7 +16,10 @@ def weights_sha256(trial: TrialView, url: str) -> str | None:
 
 
 def weights_url(job: JobView, trial: TrialView, which: Which | None) -> str:
-    """Return where the trial's weights are, None: those that the job exports. Raises NotFound with the reason."""
+    """Return where the trial's weights are, None: those that the job exports.
+
+    Raises NotFound with the reason, and UnreadableJob where that depends on what this release cannot read.
+    """
     name = f"trial `{trial.trial_id}`"
     if trial.weights_url is None:
         why = "the job ended before it had" if job.state in TERMINAL else "it has not finished"
@@ -25,7 +28,7 @@ def weights_url(job: JobView, trial: TrialView, which: Which | None) -> str:
         return trial.weights_url
     if trial.outcome is None:  # it was extended
         raise NotFound(f"{name} has not finished again: without `which` its earlier weights are there")
-    if which == "best" and job.spec.checkpoint.export == "last":
+    if which == "best" and job.readable.checkpoint.export == "last":
         raise NotFound(
             f"{name} has no best weights: with `checkpoint.export: last` no best state is kept; clone the job with "
             "`checkpoint: {export: best}`"

@@ -21,6 +21,7 @@ from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import RULES, TERMINAL, JobState, Verb, may_follow, verbs_in
+from service.job.stored import stored_spec
 from service.job.sweep import sample_name
 from service.wire.records import Bill, Sample
 from service.wire.views import EventKind, JobEdit
@@ -151,8 +152,8 @@ def _made(before: float) -> ColumnElement[bool]:
 
 
 def _submitted(job: JobRow) -> JobSpec:
-    """Return the job as it was first posted."""
-    spec = JobSpec.stored(job.spec)  # an earlier release may have written it with fewer fields
+    """Return the job as it was first posted; raises UnreadableJob."""
+    spec = stored_spec(job.id, job.spec)  # an earlier release may have written it with fewer fields
     if job.first_budget is not None:
         spec = spec.model_copy(update={"budget": Budget.model_validate(job.first_budget)})
     if job.first_workers is not None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
@@ -91,7 +91,8 @@ def spent(budget: Mapping[str, Any], trial: _Trial) -> float:
         return 0.0
     steps = trial.step + trial.bill.get("steps_search", 0) + trial.bill.get("steps_taken_back", 0)
     used = {"seconds": trial.seconds, "steps": steps, "bytes": trial.bill.get("bytes_sent", 0)}
-    largest: float = max(used[unit] / cap for unit, cap in budget.items() if cap is not None)
+    shares = (used[unit] / cap for unit, cap in budget.items() if cap is not None and unit in used)
+    largest: float = max(shares, default=0.0)  # another release may have other units
     return min(1.0, largest)
 
 
@@ -111,5 +112,8 @@ def _level_name(spec: Mapping[str, Any], arm: str) -> str:
 
 @lru_cache(1024)
 def _name_of(exchange: str) -> str:
-    name: str = _exchange.validate_json(exchange).level_name
+    try:
+        name: str = _exchange.validate_json(exchange).level_name
+    except ValidationError:  # of another release
+        return "level"
     return name

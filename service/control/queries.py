@@ -13,12 +13,13 @@ from service.control import overfitting, points, stage_views
 from service.control.columns import Sample
 from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
 from service.control.moments import moment, moment_or_none
-from service.errors import NotFound
+from service.errors import NotFound, UnreadableJob
 from service.job.advice import advice
 from service.job.priority import Priority
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL, verbs_in
+from service.job.states import TERMINAL, Verb, verbs_in
 from service.job.steering import is_steerable
+from service.job.stored import UnreadJob, stored_spec
 from service.wire.records import Bill, Line, Origin, RunEnd, ScheduleEntry
 from service.wire.views import (
     AttemptView,
@@ -33,6 +34,8 @@ from service.wire.views import (
     TrialView,
 )
 
+#: Verbs after which the job's own parts are read.
+_OF_READABLE = (Verb.RESUME, Verb.RETRY, Verb.EXTEND)
 _TRAINING_POINTS = 2000  # of a training loss, to tell whether it fell
 #: What every trial reports, besides the losses and metrics of its evaluations.
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
@@ -87,7 +90,17 @@ def _no_job(job_id: str) -> NotFound:
 
 def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
     """Return the job as users see it; `spec` is what its row holds, where the caller has it."""
-    spec = spec or JobSpec.stored(job.spec)
+    try:
+        spec = spec or stored_spec(job.id, job.spec)
+    except UnreadableJob as error:
+        verbs = tuple(verb for verb in verbs_in(job.job_state, searches=False) if verb not in _OF_READABLE)
+        shown = UnreadJob.model_validate(job.spec)
+        return _job_view(job, verbs=verbs, labels=job.spec["labels"], unreadable=error.fields, spec=shown)
+    verbs = verbs_in(job.job_state, searches=any(map(is_steerable, spec.trials())))
+    return _job_view(job, verbs=verbs, labels=spec.labels, advice=advice(spec), spec=spec)
+
+
+def _job_view(job: JobRow, **of_spec: Any) -> JobView:
     return JobView.model_construct(  # of checked parts: to check them again takes longer than all the rest
         id=job.id,
         name=job.name,
@@ -100,15 +113,12 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
         started_at=moment_or_none(job.started_at),
         finished_at=moment_or_none(job.finished_at),
         version=job.version,
-        verbs=verbs_in(job.job_state, searches=any(map(is_steerable, spec.trials()))),
-        labels=spec.labels,
         notes=job.notes,
         archived=job.archived,
         priority=Priority(job.priority),
         queue=None,
-        advice=advice(spec),
         source=job.source,
-        spec=spec,
+        **of_spec,
     )
 
 

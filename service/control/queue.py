@@ -80,6 +80,7 @@ class Waiting:
     attempt: int = 0
     reason: str = ""
     preempted_by: str | None = None  # itself: to go on with more workers
+    unreadable: str = ""  # the fields of its shape that this release cannot read: it is never placed
 
     @property
     def is_preempted(self) -> bool:

@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from service import log_lines, tracing
 from service.control import permissions
 from service.control.capacity import Node, Shape, conflicts
@@ -27,7 +25,7 @@ from service.control.store import Store
 from service.control.waiting import Backlog
 from service.control.webhooks import Webhooks
 from service.control.work import Work
-from service.errors import IllegalTransition, NotFound, Unavailable
+from service.errors import IllegalTransition, NotFound, Unavailable, UnreadableJob
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, RULES, JobState
@@ -165,7 +163,7 @@ class Reconciler:
         for work in jobs:
             if work.state not in ACTIVE and (verdict := judge_alone(work, now=now, leases_count=False)).reason:
                 self._fail(work, verdict.reason)
-        self._admit(ray, self._in_time(backlog.waiting, now=now), backlog, self._nodes, now=now)
+        self._admit(ray, self._possible(backlog.waiting, now=now), backlog, self._nodes, now=now)
 
     def _rest_idle(self, backlog: Backlog, *, now: float) -> None:
         self._store.telemetry.note_running(())
@@ -184,22 +182,24 @@ class Reconciler:
                 self._hinder(work, reason)
             else:
                 self._end(work, verdict)
-        waiting = sorted(self._in_time(backlog.waiting, now=now), key=lambda job: job.job_id)
+        waiting = sorted(self._possible(backlog.waiting, now=now), key=lambda job: job.job_id)
         places = tuple(
             Place(number, job, WaitKind.NO_CLUSTER, job.shape.one, detail=reason)
             for number, job in enumerate(waiting, start=1)
         )
         self._note(Plan(places=places), backlog, self._nodes or (), now=now)
 
-    def _in_time(self, waiting: Sequence[Waiting], *, now: float) -> list[Waiting]:
-        """Fail the jobs that have waited for too long, and return the others."""
-        in_time = []
+    def _possible(self, waiting: Sequence[Waiting], *, now: float) -> list[Waiting]:
+        """Fail the jobs that have waited for too long, or cannot be read, and return the others."""
+        possible = []
         for job in waiting:
-            if job.deadline is not None and job.deadline < now:
+            if job.unreadable:
+                self._fail(job, _unreadable(job.unreadable))
+            elif job.deadline is not None and job.deadline < now:
                 self._fail(job, RULES[JobState.QUEUED].on_deadline)
             else:
-                in_time.append(job)
-        return in_time
+                possible.append(job)
+        return possible
 
     def _leases_count(self, now: float) -> bool:
         """Return whether the API and the database have been up for one full lease."""
@@ -229,8 +229,8 @@ class Reconciler:
                 self._hinder(work, str(error))
             except NotFound as error:  # it ended and was deleted in the meantime
                 _log.info("%s", error)
-            except ValidationError as error:  # of another release; the other jobs go on
-                self._hinder(work, _unreadable(error))
+            except UnreadableJob as error:
+                self._hinder(work, _unreadable(error.fields))
 
     def _side_by_side(self, act: Callable[[Each], None], all_of_them: Iterable[Each]) -> None:
         """Call `act` with each, some at once: what it waits for, Ray and the database's writes, many can share."""
@@ -330,14 +330,14 @@ class Reconciler:
             self._lose(work, verdict.reason)
 
     def _lose(self, work: Work, reason: str) -> None:
-        with suppress(NotFound, ValidationError):  # it ended and was deleted in the meantime; or it cannot be shown
+        with suppress(NotFound):  # it ended and was deleted in the meantime
             self._store.lose_attempt(work.job_id, work.attempt, reason=reason)
             with log_fields(job=work.job_id, attempt=work.attempt):
                 _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, reason)
 
     def _fail(self, job: Work | Waiting, reason: str) -> None:
         state = job.state if isinstance(job, Work) else JobState.QUEUED
-        with suppress(NotFound, ValidationError):  # it was cancelled and deleted in the meantime; or cannot be shown
+        with suppress(NotFound):  # it was cancelled and deleted in the meantime
             left = self._store.fail_waiting(job.job_id, state=state, deadline=job.deadline, reason=reason)
             if left.state is JobState.FAILED:
                 with log_fields(job=job.job_id):
@@ -382,12 +382,12 @@ class Reconciler:
             self._store.explain(start.job.job_id, state=JobState.QUEUED, reason=str(error))
         except (IllegalTransition, NotFound) as error:  # cancelled by its user in the meantime, or room was taken
             _log.info("%s", error)
-        except ValidationError as error:
-            self._fail(start.job, _unreadable(error))
+        except UnreadableJob as error:
+            self._fail(start.job, _unreadable(error.fields))
 
     def _begin(self, ray: RayApi, start: Start, nodes: Sequence[Node]) -> None:
         job = start.job
-        if (forbidden := self._forbidden(self._store.job(job.job_id).spec)) is not None:
+        if (forbidden := self._forbidden(self._store.job(job.job_id).readable)) is not None:
             self._fail(job, forbidden)
             return
         if job.attempt:  # the last one may have been lost to the storage, and the next one would be
@@ -419,7 +419,5 @@ class Reconciler:
                     return
 
 
-def _unreadable(error: ValidationError) -> str:
-    """Return in a line what of a stored job this release does not know."""
-    places = (".".join(map(str, each["loc"])) for each in error.errors(include_url=False, include_input=False))
-    return f"this release cannot read the job: {', '.join(dict.fromkeys(places))}"
+def _unreadable(fields: str) -> str:
+    return f"this release cannot read the job: {fields}"

@@ -69,15 +69,16 @@ def job_report(
         sweep: the ranking over the job's `params`; None: it has none.
     """
     by_trial = {curve.trial_id: curve for curve in curves}
-    first = job.spec.arms[0].name
+    spec = job.readable
+    first = spec.arms[0].name
     firsts = {trial.seed: by_trial[trial.trial_id] for trial in trials if trial.arm == first and trial.outcome}
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
-    metric = job.spec.objective.metric
+    metric = spec.objective.metric
     direction = directions.get(metric, "min")
     # A sample that ends at a rung would be the worst, and say nothing of where arms get to.
     targets = _targets([trial for trial in trials if trial.sample is None], by_trial, direction)
     drawn = {trial.arm: trial.sample.values for trial in trials if trial.sample and trial.sample.values}
-    specs = {(each.arm, each.seed): each for each in job.spec.trials(drawn)}
+    specs = {(each.arm, each.seed): each for each in spec.trials(drawn)}
     found = [
         _trial_report(
             trial,
@@ -97,7 +98,7 @@ def job_report(
         )
         for trial in trials
     ]
-    arms = [_arm_report(arm.name, [each for each in found if each.arm == arm.name]) for arm in job.spec.arms]
+    arms = [_arm_report(arm.name, [each for each in found if each.arm == arm.name]) for arm in spec.arms]
     return JobReport(
         job_id=job.id,
         name=job.name,

@@ -1,7 +1,7 @@
 """Plain rows that a transaction stores last: one statement for each table, however many writes share the transaction.
 
 Sixteen submissions in a group make a hundred rows. Sent one by one, each costs the database's layer a statement, and
-PostgreSQL a round trip. Nothing in the transaction may look for such a row: it is stored after all of them.
+PostgreSQL a round trip. Who looks for such a row within the transaction calls `store` first.
 """
 
 from typing import Any

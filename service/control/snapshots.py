@@ -10,8 +10,8 @@ from service.control import events, points, queries, sweeps
 from service.control.comparison import common_metric, comparison
 from service.control.models import EventRow, TrialRow
 from service.control.report import job_report
-from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.job.stored import stored_spec
 from service.wire.views import Comparison, EventKind, JobReport, Prices, ScheduleView, Series, Snapshot
 
 #: Series that the page draws.
@@ -29,6 +29,8 @@ def snapshot(
     """Return the job with all that its page shows; with `since` only what events behind that id are about.
 
     It is whole all the same where the change cannot be told: events are gone or too many, or steps were taken back.
+
+    Raises UnreadableJob: a page draws what the job's own parts say.
     """
     job = queries.require(session, job_id)
     cursor = events.bounds(session)[1]
@@ -67,12 +69,12 @@ def version(session: Session, job_id: str) -> str:
 
 
 def report(session: Session, job_id: str, prices: Prices | None = None) -> JobReport:
-    """Return what every trial and arm of the job came to."""
+    """Return what every trial and arm of the job came to; raises UnreadableJob."""
     found = queries.trials(session, job_id)
     job = queries.job_view(queries.require(session, job_id))
     z_scores = {trial.id: queries.z_scores(session, trial.id) for trial in found}
     reasons = {trial.id: queries.unsearched(session, trial.id) for trial in found}
-    metric = job.spec.objective.metric
+    metric = job.readable.objective.metric
     curves = [queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize) for trial in found]
     steered = {trial.id: queries.steered(session, trial.id) for trial in found}
     overfitted = {trial.id: queries.overfitted(session, trial, metric) for trial in found}
@@ -86,12 +88,12 @@ def report(session: Session, job_id: str, prices: Prices | None = None) -> JobRe
         overfitted=overfitted,
         steered=steered,
         prices=prices,
-        sweep=sweeps.report(job.spec, sweeps.rungs(session, job_id), trials),
+        sweep=sweeps.report(job.readable, sweeps.rungs(session, job_id), trials),
     )
 
 
 def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
-    """Return the jobs side by side, all of one moment; raises NotFound."""
+    """Return the jobs side by side, all of one moment; raises NotFound and UnreadableJob."""
     jobs = [queries.job_view(queries.require(session, job_id)) for job_id in job_ids]
     reports = [report(session, job_id) for job_id in job_ids]
     metric = common_metric(reports)
@@ -101,8 +103,8 @@ def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
 
 
 def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tuple[ScheduleView, ...]:
-    """Return the learned schedules of `trials`; of an unfinished one, what is decided."""
-    spec = JobSpec.stored(queries.require(session, job_id).spec)
+    """Return the learned schedules of `trials`; of an unfinished one, what is decided. Raises UnreadableJob."""
+    spec = stored_spec(job_id, queries.require(session, job_id).spec)
     drawn = queries.samples(queries.trials(session, job_id))
     optimizers = {(trial.arm, trial.seed): trial.replica.optimizer.kind for trial in spec.trials(drawn)}
     return tuple(queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed]) for trial in trials)

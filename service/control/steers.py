@@ -19,7 +19,7 @@ from service.errors import InvalidJob
 from service.job import steering
 from service.job.parts import TrialSpec
 from service.job.problems import Problem
-from service.job.spec import JobSpec
+from service.job.stored import stored_spec
 from service.wire.views import EventKind, SteerableView, SteeringView, SteerRequest, SteerView
 
 #: A stage that may spend this share of the budget, or more, is the last; sums of seconds are not exact.
@@ -59,7 +59,7 @@ def of_trial(session: Session, job: JobRow, trial_id: str) -> tuple[Steer, ...]:
 
 
 def view(session: Session, job_id: str) -> SteeringView:
-    """Return all that was said, and what may be steered."""
+    """Return all that was said, and what may be steered; raises UnreadableJob."""
     job = queries.require(session, job_id)
     return SteeringView(
         version=job.version,
@@ -150,7 +150,7 @@ def _is_same(row: SteerRow, said: dict[str, object]) -> bool:
 
 def _all_specs(session: Session, job: JobRow) -> dict[tuple[str, int], TrialSpec]:
     drawn = queries.samples(queries.trials(session, job.id))
-    return {(each.arm, each.seed): each for each in JobSpec.stored(job.spec).trials(drawn)}
+    return {(each.arm, each.seed): each for each in stored_spec(job.id, job.spec).trials(drawn)}
 
 
 def _specs(session: Session, job: JobRow, asked: SteerRequest) -> dict[str, TrialSpec]:

@@ -57,6 +57,7 @@ from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, U
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState, Verb
+from service.job.stored import stored_spec
 from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.access import NewKey, Role
@@ -184,8 +185,8 @@ class Store:
 
         A known key of his gives its first job again.
 
-        Raises KeyReused when the key made another job, InvalidJob when it cannot learn from a job that it names, or
-        its project has no such code as it names.
+        Raises KeyReused when the key made another job, UnreadableJob when that cannot be told; InvalidJob when it
+        cannot learn from a job that it names, or its project has no such code as it names.
         """
 
         def add(session: Session) -> tuple[JobView, bool]:
@@ -571,7 +572,7 @@ class Store:
     # Attempts, from the cluster's side
 
     def brief(self, job_id: str, number: int) -> AttemptBrief:
-        """Return what attempt `number` needs to start; raises Fenced when it does not own the job."""
+        """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
         settings = self.settings
         with self._reading() as session:
             job = queries.require(session, job_id)
@@ -579,7 +580,7 @@ class Store:
             return AttemptBrief(
                 job_id=job_id,
                 number=number,
-                spec=JobSpec.stored(job.spec),
+                spec=stored_spec(job_id, job.spec),
                 storage_url=Storage(settings.resolved_storage_url).attempt_url(job_id, number),
                 lease_s=settings.lease_s,
                 renew_s=settings.renew_s,

@@ -13,8 +13,10 @@ from sqlalchemy.orm import Session
 from search.sweep.ranking import Mark, Standing, best_trade_offs, pruned, ranking, saved_share
 from service.control import events
 from service.control.models import JobRow, RungRow, TrialRow
+from service.errors import UnreadableJob
 from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
+from service.job.stored import stored_spec
 from service.wire.records import MarkPoint, RungReached, SampleDrawn
 from service.wire.views import EventKind, RankedTrial, RungView, SampleStatus, SweepReport, TrialView
 
@@ -58,10 +60,13 @@ def is_to_end(trial: TrialRow, pruned_at: Mapping[str, Pruned], resume: Mapping[
 
 
 def pruned_trials(session: Session, job: JobRow) -> dict[str, Pruned]:
-    """Return, by trial, where each sample ends that was behind at a rung."""
+    """Return, by trial, where each sample ends that was behind at a rung; none of a job that cannot be read."""
     if not job.spec.get("params"):
         return {}
-    spec = JobSpec.stored(job.spec)
+    try:
+        spec = stored_spec(job.id, job.spec)
+    except UnreadableJob:
+        return {}
     trials = session.scalars(select(TrialRow).where(TrialRow.job_id == job.id)).all()
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     samples = {trial.id for trial in trials if trial.sample is not None}
@@ -84,7 +89,7 @@ def rungs(session: Session, job_id: str) -> Sequence[RungRow]:
 
 def seen(session: Session, job: JobRow, trials: Sequence[TrialView]) -> tuple[MarkPoint, ...]:
     """Return what the samples measured, for those that learn from it; nothing where none does."""
-    spec = JobSpec.stored(job.spec)
+    spec = stored_spec(job.id, job.spec)
     if not spec.params or spec.sweep_config.sampler != "bo":
         return ()
     values = {trial.trial_id: trial.sample.values for trial in trials if trial.sample is not None}

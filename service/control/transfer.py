@@ -4,19 +4,21 @@ So a later attempt learns from the same, whatever has finished since. Functions 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from search.config import BoConfig
 from search.past_jobs.prior import MIN_FINITE, NO_PRIOR, PastSearch, Prior
 from service.control.models import JobRow, StageRow, TrialRow
-from service.errors import InvalidJob
+from service.errors import InvalidJob, UnreadableJob
 from service.job.parts import TrialSpec
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.job.stored import stored_spec
 from trainers.spec.workloads import OwnWorkload
 
 #: `auto` takes at most so many jobs ...
@@ -109,7 +111,11 @@ def _named(session: Session, job_id: str, kind: _Kind, project: str | None) -> P
 
 def _search(session: Session, job: JobRow, kind: _Kind) -> PastSearch:
     """Return the wide search of the job's first run of that kind that has one; raises `_Refusal`."""
-    searching = [trial for trial in JobSpec.stored(job.spec).trials() if isinstance(trial.controller, BoConfig)]
+    try:
+        spec = stored_spec(job.id, job.spec)
+    except UnreadableJob as error:
+        raise _Refusal(str(error)) from error
+    searching = [trial for trial in spec.trials() if isinstance(trial.controller, BoConfig)]
     if not searching:
         raise _Refusal(f"job `{job.id}` has no arm that searched")
     alike = [(trial.arm, trial.seed) for trial in searching if _Kind.of(trial) == kind]
@@ -130,4 +136,11 @@ def _decided(session: Session, job_id: str, runs: list[tuple[str, int]]) -> Iter
     query = query.where(TrialRow.job_id == job_id, StageRow.stage == 0).order_by(TrialRow.position)
     for arm, seed, decision in session.execute(query):
         if (arm, seed) in runs:
-            yield PastSearch.of(job_id, decision)
+            yield _past_search(job_id, decision)
+
+
+def _past_search(job_id: str, decision: Mapping[str, Any]) -> PastSearch:
+    try:
+        return PastSearch.of(job_id, decision)
+    except ValidationError as error:
+        raise _Refusal(f"the search of job `{job_id}` was stored by another release, and cannot be read") from error

@@ -1,6 +1,7 @@
 """Verbs: a user's requests to an existing job. Functions of one open transaction.
 
 All are called alike, and raise IllegalTransition where `service.job.states.ALLOWED_IN` does not have the job's state.
+Those after which the job's own parts are read raise UnreadableJob where this release cannot.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,6 +17,7 @@ from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, JobState, Verb
+from service.job.stored import stored_spec
 from service.wire.views import SteerRequest
 
 #: Of a job, those that its user has seen; None: the verb is meant whatever the job has become.
@@ -66,6 +68,7 @@ def pause(_: Session, job: JobRow, *, now: float) -> None:
 def resume(_: Session, job: JobRow, *, workers: int | None, now: float) -> None:
     """Queue a paused job where it was: places go by age. `workers` is as in `retry`."""
     require(job, Verb.RESUME)
+    stored_spec(job.id, job.spec)  # else its next attempt could not begin
     _queue(job, workers=workers, now=now, reason="resumed by the user")
 
 
@@ -91,10 +94,11 @@ def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> 
     where every trial diverged.
     """
     require(job, Verb.RETRY)
+    spec = stored_spec(job.id, job.spec)
     if divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)]):
         message = "every trial diverged, and is over: clone the job with what its reason advises"
         raise InvalidJob([Problem(pointer="", message=message)])
-    code.use(session, JobSpec.stored(job.spec), project=job.project, now=now)
+    code.use(session, spec, project=job.project, now=now)
     job.stops, job.waited_s = False, 0.0
     _queue(job, workers=workers, now=now, reason="tried again by the user")
 
@@ -106,7 +110,7 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     Every trial that ended well goes on from where its schedule began to depend on the budget's end, else from its end.
     """
     require(job, Verb.EXTEND)
-    spec = JobSpec.stored(job.spec)
+    spec = stored_spec(job.id, job.spec)
     larger = _larger(spec, caps, was_stopped=job.stops)
     code.use(session, spec, project=job.project, now=now)
     job.first_budget = job.first_budget or job.spec["budget"]

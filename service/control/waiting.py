@@ -3,19 +3,22 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from service.control import events, quotas
-from service.control.capacity import Node, Shape, Size
+from service.control.capacity import NO_SHAPE, Node, Shape, Size
 from service.control.models import AttemptRow, EventRow, JobRow
 from service.control.queue import QuotaKey, Running, Start, Waiting, ends_by, fits_beside
 from service.errors import IllegalTransition
 from service.job.parts import Checkpointing
 from service.job.priority import Priority
 from service.job.states import ACTIVE, JobState
+from service.job.stored import unread_fields
 from service.wire.queue import QuotaLimits
 from service.wire.views import EventKind
 
@@ -79,12 +82,16 @@ def _by_id(rows: Iterable[Row[Any]]) -> dict[str, Waiting]:
 
 
 def _waiting(row: Row[Any]) -> Waiting:
+    try:
+        shape, unreadable = Shape.of_json(row.spec), ""
+    except ValidationError:  # of another release
+        shape, unreadable = NO_SHAPE, unread_fields(row.spec)
     return Waiting(
         job_id=row.id,
         owner=row.owner,
         project=row.project,
         priority=Priority(row.priority),
-        shape=Shape.of_json(row.spec),
+        shape=shape,
         queued_at=row.queued_at,
         not_before=row.not_before,
         deadline=row.deadline,
@@ -92,6 +99,7 @@ def _waiting(row: Row[Any]) -> Waiting:
         attempt=row.attempt,
         reason=row.reason,
         preempted_by=row.preempted_by,
+        unreadable=unreadable,
     )
 
 
@@ -116,24 +124,36 @@ def running(session: Session) -> tuple[Running, ...]:
 
 
 def _running(row: Any) -> Running:
+    """Return the job; of one that this release cannot read, what its attempt was given, and no more."""
     attempt: AttemptRow = row.AttemptRow
-    shape = Shape.of_json(row.spec)
-    size = shape.one
-    if attempt.cpus is not None and attempt.gpus is not None and attempt.workers is not None:
-        size = Size(attempt.cpus, attempt.gpus, attempt.workers)
-    state, seconds = JobState(row.state), row.spec["budget"].get("seconds")
-    larger = shape.with_one_more(size, attempt.trials or 1)
-    spacing_s = Checkpointing.model_validate(row.spec.get("checkpoint", {})).every_seconds
-    return Running(
+    state = JobState(row.state)
+    job = Running(
         job_id=row.id,
         owner=row.owner,
         project=row.project,
         priority=Priority(row.priority),
-        size=size,
+        size=_given(attempt) or Size(),
         began_at=attempt.began_at,
-        ends_by=ends_by(seconds, shape, attempt.trials or 1, began_at=attempt.began_at),
         may_pause=state is JobState.RUNNING,
         is_leaving=state in _LEAVING,
-        larger=larger,
+    )
+    try:
+        shape = Shape.of_json(row.spec)
+        spacing_s = Checkpointing.model_validate(row.spec.get("checkpoint", {})).every_seconds
+    except ValidationError:
+        return job
+    size, trials, seconds = _given(attempt) or shape.one, attempt.trials or 1, row.spec["budget"].get("seconds")
+    return replace(
+        job,
+        size=size,
+        ends_by=ends_by(seconds, shape, trials, began_at=attempt.began_at),
+        larger=shape.with_one_more(size, trials),
         grows_at=attempt.began_at + spacing_s,
     )
+
+
+def _given(attempt: AttemptRow) -> Size | None:
+    """Return what the attempt was given; None: an earlier release has not said."""
+    if attempt.cpus is None or attempt.gpus is None or attempt.workers is None:
+        return None
+    return Size(attempt.cpus, attempt.gpus, attempt.workers)

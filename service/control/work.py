@@ -5,12 +5,15 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from pydantic import ValidationError
+
 from service.control import attempts
 from service.control.capacity import Shape
 from service.control.models import AttemptRow, JobRow
 from service.job.parts import Workers
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.job.stored import stored_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +30,20 @@ class Work:
     not_before: float
     deadline: float | None
     lease_expires: float | None
-    shape: Shape | None = None  # with the workers that the attempt was given; None: no attempt yet
+    shape: Shape | None = None  # with the workers that the attempt was given; None: no attempt yet, or unreadable
 
     @cached_property
     def workers(self) -> Workers:
-        """The job's part of that name, which is read even where the rest cannot be."""
-        return Workers.model_validate(self.stored.get("workers", {}))
+        """The job's part of that name, or its defaults: the driver of a job that cannot be read is watched, too."""
+        try:
+            return Workers.model_validate(self.stored.get("workers", {}))
+        except ValidationError:
+            return Workers()
 
     @cached_property
     def spec(self) -> JobSpec:
-        """The job itself; raises ValidationError if this release cannot read it."""
-        return JobSpec.stored(self.stored)
+        """The job itself; raises UnreadableJob if this release cannot read it."""
+        return stored_spec(self.job_id, self.stored)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +73,11 @@ def work_of(job: JobRow, attempt: AttemptRow | None) -> Work:
     )
 
 
-def _shape(job: JobRow, attempt: AttemptRow) -> Shape:
-    shape = Shape.of_json(job.spec)
+def _shape(job: JobRow, attempt: AttemptRow) -> Shape | None:
+    try:
+        shape = Shape.of_json(job.spec)
+    except ValidationError:  # of another release
+        return None
     return shape._replace(num_workers=attempts.num_workers(job, attempt) or shape.num_workers, least=0)
 
 

@@ -11,12 +11,14 @@ from search.curves.calibration import Calibration
 from search.schedule_file import FORMAT, Provenance
 from search.sweep.spec import CostUnit
 from search.types import Band, Posterior, Refusal, Setting, Steer, Tax
+from service.errors import UnreadableJob
 from service.job.changes import Change
 from service.job.parts import LOSS, MAX_LABELS, Direction, Name, Notes, Slug
 from service.job.priority import Priority
 from service.job.problems import Problem
-from service.job.spec import JobSpec, StoredJob
+from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
+from service.job.stored import ShownJob, UnreadJob, unread_fields
 from service.wire.queue import QueuePlace
 from service.wire.records import Bill, Count, Line, ProbeResult, RunEnd, Sample, ScheduleEntry, StageOutcome
 
@@ -116,7 +118,24 @@ class JobView(View):
         None, description="its place while it is queued; `version` does not count it. Null in snapshots"
     )
     advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
-    spec: StoredJob
+    unreadable: str | None = Field(
+        None,
+        description="the fields that another release has stored and the service cannot read, such as `workers.colour`; "
+        "`spec` is then the job as it is stored. Null: it reads all",
+    )
+    spec: ShownJob
+
+    @property
+    def unread(self) -> str:
+        """The fields that the service, or this release, cannot read; empty: there are none."""
+        return self.unreadable or (unread_fields(self.spec.root) if isinstance(self.spec, UnreadJob) else "")
+
+    @property
+    def readable(self) -> JobSpec:
+        """The job itself; raises UnreadableJob where this release cannot read it."""
+        if isinstance(self.spec, UnreadJob):
+            raise UnreadableJob(self.id, self.unread)
+        return self.spec
 
 
 class JobProgress(View):
@@ -587,7 +606,7 @@ class Cloned(View):
 
     source: str = Field(description="the job it was made from")
     changes: tuple[Change, ...]
-    spec: StoredJob
+    spec: ShownJob
     job: JobView | None = Field(description="null: a dry run")
 
 

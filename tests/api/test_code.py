@@ -193,6 +193,31 @@ def away(*_: Any, **__: Any) -> None:
     raise Unavailable("the storage is away")
 
 
+def test_code_that_is_uploaded_again_during_a_sweep_keeps_its_file(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {store.code.add(package(text), by=LOCAL).digest: text for text in ("x = 1", "x = 2")}
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "remove_code", away)
+        for digest in texts:
+            store.code.remove(digest, by=LOCAL)
+    remove, removed = Storage.remove_code, list[str]()
+
+    def interrupted(storage: Storage, project: str, digest: str) -> None:
+        remove(storage, project, digest)
+        removed.append(digest)
+        if len(removed) == 1:
+            store.code.sweep()  # of another replica
+            for text in texts.values():
+                store.code.add(package(text), by=LOCAL)
+
+    monkeypatch.setattr(Storage, "remove_code", interrupted)
+    store.code.sweep()
+
+    for digest in texts:
+        assert Storage(settings.resolved_storage_url).has_code("default", digest)
+
+
 def test_no_write_waits_for_the_storage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[str] = set()
     for name in ("write", "has_code", "remove_code"):

@@ -56,6 +56,14 @@ def test_a_label_filter_keeps_spaces_and_commas_of_values(text, labels):
     assert call("pages/jobs/filters.js", "it.labelsOf(text)", text=text) == labels
 
 
+def test_a_job_of_another_release_says_so_in_the_place_of_its_charts():
+    job = {"state": "queued", "unreadable": "workers.colour"}
+
+    said = call("pages/job/heading.js", "it.waitingText(job)", job=job)
+
+    assert "cannot read it: workers.colour" in said
+
+
 def test_a_running_mean_begins_at_its_first_value_and_leaves_gaps():
     values = [4, None, 4, 0]
 

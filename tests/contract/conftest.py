@@ -188,8 +188,12 @@ class Group:
         assert entered.wait(PATIENCE_S)
 
     def add(self, function: Callable[[Session], object]) -> "Future[object]":
+        return self.call(lambda: self._write(function))
+
+    def call(self, call: Callable[[], object]) -> "Future[object]":
+        """Have the write of a call of the store's own wait with the others."""
         num_waiting = self._waiting.qsize()
-        future = self._pool.submit(self._write, function)
+        future = self._pool.submit(call)
         assert wait_until(lambda: self._waiting.qsize() != num_waiting, timeout_s=PATIENCE_S, every_s=0.001)
         return future
 

@@ -3,10 +3,12 @@
 import pytest
 
 from service.control.listing import JobFilter
+from service.control.models import StageRow
 from service.errors import InvalidJob
 from service.job.states import JobState
 from service.wire.records import AttemptFinished, Bill
 from tests.decisions import decision
+from tests.unreadable import make_unreadable
 
 AUTO = {"controller": {"kind": "bo", "transfer": "auto"}}
 SGD = {"optimizer": {"kind": "sgd", "learning_rate": 0.1}}
@@ -117,3 +119,28 @@ def test_a_known_key_gives_its_job_again_whatever_has_finished_since(store, make
     past()
 
     assert store.add_job(make_spec(**AUTO), idempotency_key="k")[0].id == first.id
+
+
+def test_auto_passes_over_a_job_that_this_release_cannot_read_and_a_named_one_is_refused(store, make_spec, past):
+    alike, unreadable, other = past(), past(), past()
+    make_unreadable(store, unreadable, "workers")
+    rewrite_decision(store, other, probes=[{"colour": "red"}])
+
+    job, _ = store.add_job(make_spec(**AUTO))
+
+    assert [search.job for search in _brief(store, job.id).trials[0].prior.searches] == [alike]
+    for past_job, why in ((unreadable, "workers.colour"), (other, "another release")):
+        with pytest.raises(InvalidJob, match=why):
+            store.add_job(make_spec(**_named(past_job)))
+
+
+def rewrite_decision(store, job_id, **fields):
+    """Let the job's first decision have these fields, as another release may have left it."""
+
+    trial_id = store.trials(job_id)[0].trial_id
+
+    def write(session):
+        stage = session.get_one(StageRow, (trial_id, 0))
+        stage.decision = stage.decision | fields
+
+    store._writer.write(write)

@@ -12,11 +12,12 @@ from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.errors import Fenced, Unavailable
 from service.job.spec import JobSpec
-from service.job.states import JobState
+from service.job.states import RULES, JobState
 from service.settings import Settings
 from service.wire.records import AttemptBrief, Batch, TrialStarted
 from service.wire.views import JobView
 from tests.read_only import read_only
+from tests.unreadable import JOB, PARTS, make_unreadable
 
 SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
 LEASE_S = 15.0
@@ -138,13 +139,48 @@ def test_a_job_that_this_release_cannot_read_holds_up_no_other(store, node, tick
     assert state_of(store, waiting) == ("failed", "this release cannot read the job: colour")
 
 
-def test_a_lost_driver_of_a_job_that_cannot_be_read_is_given_up(store, node, tick, running):
-    rewrite(store, running, colour="red")
+@pytest.mark.parametrize("part", PARTS)
+def test_a_field_that_this_release_does_not_know_fails_its_job_alone_wherever_it_is(store, tick, part):
+    paused, running = (store.add_job(JOB)[0].id for _ in range(2))
+    store.pause(paused)
+    tick(1)
+    start(store, running)
+    queued, other = store.add_job(JOB)[0].id, store.add_job(SPEC)[0].id
+    for each in (paused, running, queued):
+        make_unreadable(store, each, part)
+
+    tick(1)
+    tick(1)
+
+    assert store.job(other).state is JobState.STARTING
+    assert state_of(store, queued) == ("failed", f"this release cannot read the job: {f'{part}.colour'.lstrip('.')}")
+    assert [store.job(each).state for each in (paused, running)] == [JobState.PAUSED, JobState.RUNNING]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_paused_job_that_cannot_be_read_is_given_up_in_time(store, tick, now, part):
+    paused = store.add_job(JOB)[0].id
+    store.pause(paused)
+    make_unreadable(store, paused, part)
+    now[0] += RULES[JobState.PAUSED].deadline_s
+    other = store.add_job(SPEC)[0].id
+
+    tick(1)
+
+    assert (store.job(paused).state, store.job(other).state) == (JobState.FAILED, JobState.STARTING)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_lost_driver_of_a_job_that_cannot_be_read_is_given_up(store, node, tick, part):
+    job_id = store.add_job(JOB)[0].id
+    tick(1)
+    start(store, job_id)
+    make_unreadable(store, job_id, part)
 
     node.drivers = dict.fromkeys(node.drivers, RayStatus.FAILED)
     tick(1)
 
-    assert state_of(store, running)[0] == "queued"
+    assert state_of(store, job_id)[0] == "queued"
 
 
 def state_of(store, job_id):

@@ -9,6 +9,7 @@ from api.http.broadcast import Broadcaster, EventStream
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, refusals
 from service.control.access import visible_project
+from service.errors import UnreadableJob
 from service.wire.views import EventKind, EventPage, Snapshot
 
 router = APIRouter(prefix="/v1", tags=["events"], dependencies=[Depends(require_key)], responses=refusals(*READING))
@@ -69,7 +70,12 @@ def list_job_events(
     return list_events(request, store, caller, job, kind, after, limit, last_event_id)
 
 
-@router.get("/jobs/{job}/snapshot", operation_id="getSnapshot", response_model=Snapshot, responses=UNCHANGED)
+@router.get(
+    "/jobs/{job}/snapshot",
+    operation_id="getSnapshot",
+    response_model=Snapshot,
+    responses=UNCHANGED | refusals(UnreadableJob),
+)
 def get_snapshot(
     job: str,
     store: StoreOf,

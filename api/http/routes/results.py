@@ -18,7 +18,7 @@ from service.control.exported import Which, weights_sha256, weights_url
 from service.control.logs import Logs
 from service.control.points import EVERY_STEP, Steps
 from service.control.storage import Storage, StoredFile
-from service.errors import Busy, NotFound, Unavailable
+from service.errors import Busy, NotFound, Unavailable, UnreadableJob
 from service.wire.records import MAX_WHOLE
 from service.wire.views import Artifact, AttemptView, Comparison, JobReport, ScheduleView, Series, StageView, TrialView
 
@@ -108,7 +108,11 @@ def export_metrics(job: str, store: StoreOf, trials: TrialsOf, download: Downloa
     return StreamingResponse(download.chunks(chunks), media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
 
 
-@router.get("/schedule", operation_id="getSchedule")
+#: Of what goes by the job's own parts.
+_READING_THE_JOB = refusals(UnreadableJob)
+
+
+@router.get("/schedule", operation_id="getSchedule", responses=_READING_THE_JOB)
 def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     """Return a learned schedule: by default that of the first arm and seed."""
     (found,) = store.schedules(job, arm=trial.arm, seed=trial.seed)
@@ -122,7 +126,7 @@ def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     "/weights",
     operation_id="getWeights",
     response_class=Response,
-    responses=UNCHANGED | _DOWNLOADING | file("application/octet-stream", "a safetensors file"),
+    responses=UNCHANGED | _DOWNLOADING | _READING_THE_JOB | file("application/octet-stream", "a safetensors file"),
 )
 def get_weights(
     job: str,
@@ -155,7 +159,7 @@ def _sent(found: StoredFile, name: str, download: Download, sha256: str | None) 
     return StreamingResponse(download.chunks(found.chunks()), media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/artifacts", operation_id="listArtifacts", responses=refusals(Unavailable, Busy))
+@router.get("/artifacts", operation_id="listArtifacts", responses=refusals(Unavailable, Busy, UnreadableJob))
 def list_artifacts(job: str, store: StoreOf, _: Slot) -> tuple[Artifact, ...]:
     """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
     storage = Storage(store.settings.resolved_storage_url)
@@ -187,7 +191,7 @@ def get_file(
     return _sent(found, path.rpartition("/")[2], download, storage.listed_sha256(job, url))
 
 
-@router.get("/report", operation_id="getReport")
+@router.get("/report", operation_id="getReport", responses=_READING_THE_JOB)
 def get_report(job: str, store: StoreOf) -> JobReport:
     """Return the result: every trial with its bill, every arm's mean over its seeds with a 95 % interval."""
     return store.report(job)
@@ -202,7 +206,7 @@ def list_attempts(job: str, store: StoreOf) -> tuple[AttemptView, ...]:
 MAX_COMPARED = 26  # a letter for each
 
 
-@router.get("/comparison", operation_id="getComparison")
+@router.get("/comparison", operation_id="getComparison", responses=_READING_THE_JOB)
 def get_comparison(
     job: str,
     store: StoreOf,

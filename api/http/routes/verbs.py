@@ -13,7 +13,7 @@ from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, bod
 from api.http.routes.jobs import IdempotencyKey, check, require_permission, require_priority
 from api.http.slots import Slot
 from search.config import Budget
-from service.errors import Busy, DoesNotFit
+from service.errors import Busy, DoesNotFit, UnreadableJob
 from service.job.changes import differences
 from service.job.spec import JobSpec
 from service.wire.views import Cloned, JobView, SteeringView, SteerRequest
@@ -39,8 +39,8 @@ def merged(base: Any, patch: Any) -> Any:
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
 
 _DRY_RUN: dict[int | str, dict[str, Any]] = {200: {"model": Cloned, "description": "A dry run"}}
-_ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit)
-_AT_STORAGE = refusals(*EXTENDING, DoesNotFit, Busy)
+_ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit, UnreadableJob)
+_AT_STORAGE = refusals(*EXTENDING, DoesNotFit, UnreadableJob, Busy)
 
 
 def require_place(
@@ -51,9 +51,10 @@ def require_place(
 ) -> int | None:
     """Return the number of workers that the job is to go on with.
 
-    Raises InvalidJob where it needs what the service does not allow (any more), DoesNotFit if it can never be placed.
+    Raises InvalidJob where it needs what the service does not allow (any more), DoesNotFit if it can never be placed,
+    UnreadableJob if this release cannot read it.
     """
-    spec = store.job(job).spec
+    spec = store.job(job).readable
     if workers is None:
         require_permission(spec, request)
     else:
@@ -120,7 +121,7 @@ def extend_job(
     "/{job}:steer",
     status_code=202,
     operation_id="steerJob",
-    responses=refusals(*EDITING),
+    responses=refusals(*EDITING, UnreadableJob),
     openapi_extra=body("SteerRequest", example={"pin": {"density": 0.02}, "veto": {"learning_rate": {"above": 0.1}}}),
 )
 def steer_job(
@@ -134,7 +135,7 @@ def steer_job(
     return store.steer(job, asked, versions=versions, by=caller)
 
 
-@router.get("/{job}/steering", operation_id="getSteering", responses=refusals(*READING))
+@router.get("/{job}/steering", operation_id="getSteering", responses=refusals(*READING, UnreadableJob))
 def get_steering(job: str, store: StoreOf) -> SteeringView:
     """Return what people pinned, vetoed and asked for, since which stage it held, and what they may steer."""
     return store.steering(job)
@@ -158,7 +159,7 @@ def clone_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Cloned:
     """Queue a new job that is this one with changes, a JSON merge patch; pointers lead into the changed job."""
-    source = store.job(job).spec
+    source = store.job(job).readable
     spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
     require_priority(spec.priority, store, caller, operation="cloneJob", job=job)
     check(spec, request, caller.name, caller.project)

@@ -64,7 +64,7 @@ export function controls(changed) {
 function verbsFor(me, job) {
   if (me.role === "viewer") return [];
   const isOwn = me.role !== "submitter" || me.name === job.owner;
-  return [...(isOwn ? job.verbs : []), "clone"];
+  return [...(isOwn ? job.verbs : []), ...(job.unreadable ? [] : ["clone"])];
 }
 
 const openForm = (job) => location.assign(`/?clone=${encodeURIComponent(job.id)}`);

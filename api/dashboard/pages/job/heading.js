@@ -7,10 +7,7 @@ import { OVER, whyOf } from "./states.js";
 export function heading(job) {
   const why = whyOf(job);
   const facts = [
-    ["workload", job.spec.workload.factory ?? job.spec.workload.kind],
-    ["workers", String(job.spec.workers.count)],
-    ["link", linkText(job.spec.link)],
-    ["budget", budget(job.spec.budget)],
+    ...(job.unreadable ? [] : asked(job.spec)),
     ["attempt", job.attempt ? String(job.attempt) : null],
     ["clone of", job.source && element("a", { href: `/?job=${encodeURIComponent(job.source)}` }, job.source)],
     ["created", since(job.created_at)],
@@ -28,6 +25,13 @@ export function heading(job) {
   ];
 }
 
+const asked = (spec) => [
+  ["workload", spec.workload.factory ?? spec.workload.kind],
+  ["workers", String(spec.workers.count)],
+  ["link", linkText(spec.link)],
+  ["budget", budget(spec.budget)],
+];
+
 export const linkText = (link) =>
   (link.mode === "emulate" ? `emulated ${number(link.mbps)} Mbit/s, ${duration(link.latency_ms / 1000)}` : "as it is");
 
@@ -40,6 +44,7 @@ function budget(given) {
 }
 
 export function waitingText(job) {
+  if (job.unreadable) return `Another release of Wiretune has stored this job, and this one cannot read it: ${job.unreadable}.`;
   if (OVER.includes(job.state)) return `This job ${job.state === "failed" ? "failed" : `was ${job.state}`} before it trained.`;
   if (job.state === "paused") return `It has not trained yet; "resume" has it go on.`;
   return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";

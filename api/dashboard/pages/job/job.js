@@ -56,6 +56,7 @@ export function jobPage(root, id) {
       held = merged(held, await api.snapshot(id, since, MAX_POINTS));
       if (held.job.state === "queued") held = { ...held, job: { ...held.job, queue: (await api.job(id)).queue } };
     } catch (error) {
+      if (error.status === 409) return showUnread(await api.job(id));
       if (error.status !== 404) throw error;
       return showNone();
     }
@@ -69,6 +70,18 @@ export function jobPage(root, id) {
     text.update(held.job);
     stored.update(held.job, `${held.job.version} ${held.stages.length} ${held.trials.filter((trial) => trial.outcome !== null).length}`);
     if (!panels.hidden) await drawPanels(held);
+  }
+
+  // Another release has stored it; what may be asked of it, and its text, are there all the same.
+  function showUnread(job) {
+    document.title = `${job.name} – Wiretune`;
+    actions.body.hidden = about.hidden = false;
+    stored.attempts.hidden = stored.body.hidden = panels.hidden = true;
+    patch(head, ...heading(job));
+    actions.update(job, me);
+    patch(waiting, element("div", { class: "panel" }, empty(waitingText(job))));
+    printed.update(job);
+    text.update(job);
   }
 
   function showNone() {
