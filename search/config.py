@@ -1,7 +1,6 @@
 """Every knob of the controller, declared once. Pydantic only, so that a job can be checked without torch."""
 
 import math
-from bisect import bisect_left
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
@@ -159,7 +158,7 @@ class StagedConfig(RateRange):
         description="most of the budget that probes may spend; null: 0.2 for `stages`; for `events` 0.2 of 480 steps "
         "and less, half of that for four times as many, at least 0.03",
     )
-    min_probe_steps: int = Field(14, ge=4, le=10_000, description="a probe is not shortened below this")
+    min_probe_steps: int = Field(14, ge=4, description="a probe is not shortened below this")
     max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
     max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
     max_level_move: float = Field(
@@ -196,8 +195,14 @@ class StagedConfig(RateRange):
 
     def least_budget(self, num_steps: int) -> int:
         """Return the steps of the smallest budget of which probes may spend `num_steps`."""
-        budgets = range(num_steps, math.ceil(num_steps / self.search_fraction(math.inf)))
-        return num_steps + bisect_left(budgets, float(num_steps), key=lambda steps: self.search_fraction(steps) * steps)
+        too_few, enough = num_steps - 1, math.ceil(num_steps / self.search_fraction(math.inf))
+        while enough - too_few > 1:  # what probes may spend grows with the budget
+            middle = (too_few + enough) // 2
+            if self.search_fraction(middle) * middle >= num_steps:
+                enough = middle
+            else:
+                too_few = middle
+        return enough
 
 
 #: Longer probes of the first search where the coarse ones do not decide.
@@ -228,10 +233,7 @@ class WideConfig(StagedConfig):
         4.0, le=8, description="decades of learning rate that it looks at first, where no range is stated"
     )
     coarse_probe_steps: int = Field(
-        7,
-        ge=2,
-        le=10_000,
-        description="steps of the probes that tell decades apart; up to 20 on batches of less than 16 samples",
+        7, ge=2, description="steps of the probes that tell decades apart; up to 20 on batches of less than 16 samples"
     )
 
 

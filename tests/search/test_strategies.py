@@ -103,5 +103,5 @@ def test_the_least_budget_of_the_longest_probes_is_found_by_few_looks(monkeypatc
     looks, fraction = [], BoConfig.search_fraction
     monkeypatch.setattr(BoConfig, "search_fraction", lambda self, steps: looks.append(steps) or fraction(self, steps))
 
-    assert BoConfig().least_budget(17 * 10_000) > 17 * 10_000
-    assert len(looks) < 100
+    assert BoConfig().least_budget(2**63) > 2**63
+    assert len(looks) < 200
