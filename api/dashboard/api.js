@@ -98,6 +98,10 @@ export async function download(href, name) {
 
 let caller = null; // asked for once
 
+export const forget = () => {
+  caller = null;
+};
+
 // Who is signed in; `may` lists what his role allows him to do to what is his own.
 export const me = () => (caller ??= get("/v1/me").catch((error) => {
   caller = null;

@@ -78,6 +78,7 @@ function hear({ state, jobs, moved }) {
   }
   if (state === "live" && !page) goOn(); // another tab has signed in
   else if (state === "live" || state === "refused") {
+    if (state === "refused") api.forget(); // a page that asks for nothing is signed out, too
     page?.missed?.();
     ask();
   } else if (page && jobs.filter((job) => page.shows(job, moved.includes(job))).length) ask();
