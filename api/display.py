@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from service.job.stored import has_one_seed
+from service.wire.stored import has_one_seed
 from service.wire.views import JobView, Series, TrialView
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from api.client import ApiError, Client
 from search.config import Budget
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
-from service.job.stored import has_one_seed
 from service.wire.records import Bill, Sample, ScheduleEntry
+from service.wire.stored import has_one_seed
 from service.wire.views import (
     Cost,
     Estimate,

@@ -10,8 +10,8 @@ from search.config import Budget
 from search.types import Values
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
-from service.job.stored import UnreadJob, has_one_seed
 from service.wire.records import Bill
+from service.wire.stored import UnreadJob, has_one_seed
 from service.wire.views import JobView, ProbeView, ScheduleView, StageView, TrialReport, TrialView
 
 #: Training seconds between two lines about a trial that decides nothing.

@@ -21,9 +21,9 @@ from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import RULES, TERMINAL, JobState, Verb, may_follow, verbs_in
-from service.job.stored import stored_spec
 from service.job.sweep import sample_name
 from service.wire.records import Bill, Sample
+from service.wire.stored import stored_spec
 from service.wire.views import EventKind, JobEdit
 
 

@@ -19,8 +19,8 @@ from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, Verb, verbs_in
 from service.job.steering import is_steerable
-from service.job.stored import UnreadJob, stored_spec
 from service.wire.records import Bill, Line, Origin, RunEnd, ScheduleEntry
+from service.wire.stored import UnreadJob, stored_spec
 from service.wire.views import (
     AttemptView,
     Event,

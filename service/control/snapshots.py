@@ -11,7 +11,7 @@ from service.control.comparison import common_metric, comparison
 from service.control.models import EventRow, TrialRow
 from service.control.report import job_report
 from service.job.states import JobState
-from service.job.stored import stored_spec
+from service.wire.stored import stored_spec
 from service.wire.views import Comparison, EventKind, JobReport, Prices, ScheduleView, Series, Snapshot
 
 #: Series that the page draws.

@@ -57,11 +57,11 @@ from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, U
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState, Verb
-from service.job.stored import stored_spec
 from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
+from service.wire.stored import stored_spec
 from service.wire.views import (
     AttemptView,
     Comparison,

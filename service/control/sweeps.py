@@ -16,8 +16,8 @@ from service.control.models import JobRow, RungRow, TrialRow
 from service.errors import UnreadableJob
 from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
-from service.job.stored import stored_spec
 from service.wire.records import MarkPoint, RungReached, SampleDrawn
+from service.wire.stored import stored_spec
 from service.wire.views import EventKind, RankedTrial, RungView, SampleStatus, SweepReport, TrialView
 
 

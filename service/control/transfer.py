@@ -18,7 +18,7 @@ from service.job.parts import TrialSpec
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.job.stored import stored_spec
+from service.wire.stored import stored_spec
 from trainers.spec.workloads import OwnWorkload
 
 #: `auto` takes at most so many jobs ...

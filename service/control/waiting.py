@@ -18,8 +18,8 @@ from service.errors import IllegalTransition
 from service.job.parts import Checkpointing
 from service.job.priority import Priority
 from service.job.states import ACTIVE, JobState
-from service.job.stored import unread_fields
 from service.wire.queue import QuotaLimits
+from service.wire.stored import unread_fields
 from service.wire.views import EventKind
 
 _COLUMNS = (

@@ -13,7 +13,7 @@ from service.control.models import AttemptRow, JobRow
 from service.job.parts import Workers
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.job.stored import stored_spec
+from service.wire.stored import stored_spec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,9 @@ from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
-from service.job.stored import ShownJob, UnreadJob, unread_fields
 from service.wire.queue import QueuePlace
 from service.wire.records import Bill, Count, Line, ProbeResult, RunEnd, Sample, ScheduleEntry, StageOutcome
+from service.wire.stored import ShownJob, UnreadJob, unread_fields
 
 #: Values, or entries of a list, that one request steers at most.
 MAX_STEERED = 32

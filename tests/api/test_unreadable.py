@@ -13,8 +13,8 @@ from service.control import jobs
 from service.control.store import Store
 from service.errors import UnreadableJob
 from service.job.states import TERMINAL, JobState, Verb
-from service.job.stored import UnreadJob
 from service.wire.records import AttemptFinished, Batch, Control
+from service.wire.stored import UnreadJob
 from tests.api.conftest import Reporting
 from tests.api.test_routes import refused
 from tests.unreadable import JOB, PARTS, make_unreadable
