@@ -13,9 +13,12 @@ from torch.distributed import TCPStore
 groups = []  # kept: torch may hang where a script's model is the last to hold one (`_GROUPS` in own_loop/attach.py)
 
 
-def destroy_process_group(destroy=dist.destroy_process_group):
+destroy = dist.destroy_process_group
+
+
+def destroy_process_group(group=None):  # Accelerate gives the default
     groups.append(dist.group.WORLD)
-    destroy()
+    destroy(group)
 
 
 dist.destroy_process_group = destroy_process_group
