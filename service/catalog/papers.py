@@ -10,8 +10,8 @@ from trainers.methods.exchange.dgc import spec as dgc
 from trainers.methods.exchange.signsgd import spec as signsgd
 from trainers.methods.exchange.threshold import spec as threshold
 from trainers.methods.exchange.topk import spec as topk
-from trainers.methods.levels.spec import ACCORDION
 from trainers.methods.optimizer.spec import LARS
+from trainers.spec.levels import ACCORDION
 from trainers.spec.method import Paper
 
 

@@ -10,9 +10,9 @@ from service.cluster import exchange_probing
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.levels.spec import StaticConfig
 from trainers.methods.optimizer.spec import contenders
 from trainers.segment import Segment, SegmentResult
+from trainers.spec.levels import StaticConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic import collectives, cost

@@ -23,12 +23,12 @@ from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from trainers.methods.activations.dropit.spec import DropItConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.levels.spec import AccordionConfig
 from trainers.methods.optimizer.spec import contenders
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.methods.sync.diloco.spec import OuterConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
+from trainers.spec.levels import AccordionConfig
 from trainers.spec.partition import IidPartition
 from trainers.spec.replica import ReplicaConfig
 

@@ -17,8 +17,8 @@ from contest.methods import METHODS
 from trainers.methods.activations.spec import ActivationsConfig
 from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.auto.spec import ExchangeConfig
-from trainers.methods.levels.spec import CostConfig, LevelsConfig
 from trainers.methods.sync.spec import SyncConfig
+from trainers.spec.levels import CostConfig, LevelsConfig
 
 
 def kinds_of(union: object) -> set[str]:

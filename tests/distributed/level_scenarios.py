@@ -14,7 +14,10 @@ from trainers.methods.exchange.dgc.spec import DgcConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.methods.levels.spec import (
+from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
+from trainers.segment import Segment
+from trainers.spec.levels import (
     AccordionConfig,
     AffineCost,
     CalibratedConfig,
@@ -22,9 +25,6 @@ from trainers.methods.levels.spec import (
     PacketCost,
     WarmupConfig,
 )
-from trainers.methods.optimizer.spec import SgdConfig
-from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
-from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp

@@ -14,8 +14,8 @@ from sync_bench import Problem
 from tests.patience import crowd
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.methods.levels.spec import AccordionConfig, CatConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.spec.levels import AccordionConfig, CatConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp

@@ -33,7 +33,11 @@ from trainers.methods.levels.cat import (
 )
 from trainers.methods.levels.prices import payload_bits, stated
 from trainers.methods.levels.regimes import is_critical
-from trainers.methods.levels.spec import (
+from trainers.methods.levels.steered import with_epoch
+from trainers.methods.levels.warmup import density_at
+from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
+from trainers.snapshot import Kept
+from trainers.spec.levels import (
     AccordionConfig,
     AffineCost,
     CalibratedConfig,
@@ -42,10 +46,6 @@ from trainers.methods.levels.spec import (
     PayloadCost,
     WarmupConfig,
 )
-from trainers.methods.levels.steered import with_epoch
-from trainers.methods.levels.warmup import density_at
-from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
-from trainers.snapshot import Kept
 from trainers.traffic import cost
 from trainers.traffic.payload_layout import PayloadLayout
 from trainers.workload import WorkloadError

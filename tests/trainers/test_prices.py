@@ -9,7 +9,7 @@ from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import LinkPacer
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.levels.prices import LinkFit, LinkPrice
-from trainers.methods.levels.spec import CatConfig
+from trainers.spec.levels import CatConfig
 from trainers.spec.link import EmulateLink
 from trainers.traffic import collectives
 

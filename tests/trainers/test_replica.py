@@ -14,9 +14,9 @@ from trainers.exchange.topology import Topology
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.methods.levels.spec import AccordionConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig
 from trainers.segment import Segment
+from trainers.spec.levels import AccordionConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica

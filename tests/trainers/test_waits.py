@@ -36,7 +36,7 @@ from trainers.methods.exchange.terngrad.spec import TernGradConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
-from trainers.methods.levels.spec import CatConfig
+from trainers.spec.levels import CatConfig
 from trainers.traffic import collectives
 
 SHAPES = ((60, 200), (40, 200), (30, 200))

@@ -28,7 +28,6 @@ from trainers.exchange.topology import Topology
 from trainers.methods import registry
 from trainers.methods.blocks import blocks
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.levels.spec import AccordionConfig
 from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig, OwnOptimizerConfig, SgdConfig
 from trainers.methods.sync import build
@@ -39,6 +38,7 @@ from trainers.own_loop.handle import Handle, num_ranks, rank
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
 from trainers.spec.exchange import ExchangeBase, UpdateConfig
+from trainers.spec.levels import AccordionConfig
 from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
 from trainers.spec.two_way import group_conflict

@@ -29,10 +29,10 @@ from trainers.exchange.topology import Topology
 from trainers.methods import between_nodes, registry
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import DenseBase
-from trainers.methods.levels.spec import AccordionConfig
 from trainers.own_loop.handle import Handle
 from trainers.segment import Purpose
 from trainers.spec.exchange import CorrectedConfig, ExchangeBase
+from trainers.spec.levels import AccordionConfig
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.buckets import Layer
 

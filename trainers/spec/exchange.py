@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from trainers.methods.levels.spec import (
+from trainers.spec.levels import (
     AccordionConfig,
     CalibratedConfig,
     CatConfig,

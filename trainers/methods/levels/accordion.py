@@ -8,8 +8,8 @@ from torch import Tensor
 from trainers.exchange.connection import Connection
 from trainers.exchange.level import LayerLevels, Level
 from trainers.methods.levels.regimes import DECIDER, Part, Regimes
-from trainers.methods.levels.spec import AccordionConfig
 from trainers.snapshot import Kept
+from trainers.spec.levels import AccordionConfig
 from trainers.traffic.buckets import Bucket
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from trainers.exchange.connection import Connection
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.levels.cat import Numbers
-from trainers.methods.levels.spec import AffineCost, CatConfig, LinkCost, PacketCost, PayloadCost
 from trainers.snapshot import Stateless
+from trainers.spec.levels import AffineCost, CatConfig, LinkCost, PacketCost, PayloadCost
 from trainers.traffic import collectives
 from trainers.traffic.payload_layout import INDEX_BYTES, UNIT_BYTES, VALUE_BITS, ValueFormat
 

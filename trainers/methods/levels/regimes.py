@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.methods.levels.spec import RegimeConfig
+from trainers.spec.levels import RegimeConfig
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.workload import WorkloadError
 

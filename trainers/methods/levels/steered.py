@@ -12,10 +12,10 @@ from trainers.exchange.step_result import Exchanged
 from trainers.methods import build as methods
 from trainers.methods.levels.accordion import Accordion
 from trainers.methods.levels.regimes import Part
-from trainers.methods.levels.spec import AccordionConfig, WarmupConfig
 from trainers.methods.levels.warmup import Warmup
 from trainers.snapshot import Inheriting, Kept, part_of, tensors_of
 from trainers.spec.exchange import ExchangeBase, SteeredConfig
+from trainers.spec.levels import AccordionConfig, WarmupConfig
 from trainers.traffic.buckets import Bucket
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from trainers.exchange.connection import Connection
-from trainers.methods.levels.spec import WarmupConfig
 from trainers.snapshot import Kept
+from trainers.spec.levels import WarmupConfig
 from trainers.traffic.buckets import Bucket
 
 

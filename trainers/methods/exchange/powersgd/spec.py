@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from trainers.methods.levels.spec import AccordionConfig
 from trainers.spec.exchange import CorrectedConfig, SteeredConfig
+from trainers.spec.levels import AccordionConfig
 from trainers.spec.method import Competing, Method, Paper
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.collectives import HALF_BYTES, WORD_BYTES, Traffic, all_reduce

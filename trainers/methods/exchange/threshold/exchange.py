@@ -23,7 +23,7 @@ from trainers.exchange.memory import Memory, Selection
 from trainers.exchange.selector import Count
 from trainers.exchange.sparse import SparseExchange
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
-from trainers.methods.levels.spec import CalibratedConfig
+from trainers.spec.levels import CalibratedConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 

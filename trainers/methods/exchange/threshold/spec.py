@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainers.methods.levels.spec import CalibratedConfig
 from trainers.spec.exchange import Density, SteeredConfig, Threshold
+from trainers.spec.levels import CalibratedConfig
 from trainers.spec.method import Competing, Method, Paper
 from trainers.spec.ranges import Conflict
 from trainers.spec.sparse import SparseConfig

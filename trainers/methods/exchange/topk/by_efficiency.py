@@ -26,7 +26,7 @@ from trainers.methods.levels.cat import (
     gain_of_signs,
     scale_of_draws,
 )
-from trainers.methods.levels.spec import CatConfig
+from trainers.spec.levels import CatConfig
 from trainers.traffic.buckets import Bucket
 
 

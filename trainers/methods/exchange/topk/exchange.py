@@ -17,7 +17,7 @@ from trainers.exchange.selector import Count, Selector, next_capacities
 from trainers.exchange.sparse import SparseExchange
 from trainers.methods.exchange.topk.by_efficiency import ByEfficiency
 from trainers.methods.exchange.topk.spec import TopKConfig
-from trainers.methods.levels.spec import CatConfig
+from trainers.spec.levels import CatConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.sizes import num_selected

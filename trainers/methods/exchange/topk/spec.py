@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trainers.methods.levels.spec import CatConfig
+from trainers.spec.levels import CatConfig
 from trainers.spec.method import Competing, Method, Paper
 from trainers.spec.sparse import ByDensity
 from trainers.traffic.buckets import Bucket

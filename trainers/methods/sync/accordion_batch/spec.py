@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from trainers.methods.levels.spec import ACCORDION, RegimeConfig
 from trainers.spec.exchange import ExchangeBase
+from trainers.spec.levels import ACCORDION, RegimeConfig
 from trainers.spec.method import Method
 from trainers.spec.sync import Payload, SyncBase
 

@@ -1,4 +1,4 @@
-"""The policies that change an exchange's level from step to step. Pydantic only: a job is checked without torch."""
+"""Configurations of the policies that change an exchange's level from step to step. Pydantic only, without torch."""
 
 from typing import Annotated, Literal, Self
 
