@@ -11,7 +11,7 @@ from streaming_scenarios import EXCHANGES
 from sync_scenarios import INNER
 
 from trainers.segment import SegmentResult
-from trainers.training.group import merge
+from trainers.training.segment_results import merge
 
 ON_THREE_RANKS = ["streaming", "screened", "lost_replica"]
 ON_FOUR_RANKS = ["streaming_pairs", "screened_pairs", "screened_on_nodes"]

@@ -30,8 +30,8 @@ from trainers.spec.method import Method
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
-from trainers.training.group import merge
 from trainers.training.replica import Replica, RoundWait, is_trained
+from trainers.training.segment_results import merge
 from trainers.workload import WorkloadError
 
 SEGMENT = Segment(num_steps=6, learning_rate=0.1)

@@ -13,15 +13,15 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from trainers import overload
 from trainers.overload import explained
-from trainers.segment import Purpose, Segment, SegmentResult, StepTimes
+from trainers.segment import Segment, SegmentResult
 from trainers.training.call_results import Outcome, WorkerLost, judge
-from trainers.training.group import Group, Recovery, WorkerGroup, merge
+from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.replica import BEFORE_MEETING
+from trainers.training.segment_results import in_a_row, merge, with_meeting
 
 #: Losses in a row, without a call completed in between, before they are the caller's.
 MAX_LOSSES = 5
@@ -35,8 +35,6 @@ GRACE_MADS = 10
 AS_FAST, LEAST_PACE = 0.8, 0.05
 #: Weight of a round in a rank's speed.
 SPEED_WEIGHT = 0.5
-#: Of a segment's result: one entry for each step.
-SERIES = ("losses", "step_seconds", "waits", "gradient_scales", "alignments")
 #: Calls that need all ranks: whoever is away is waited for.
 OF_ALL = ("save", "load", "reset")
 
@@ -107,10 +105,10 @@ class ElasticGroup(Group):
             self._wait_for(self._least)
             results = self._run_round(segment, begin)
             taken = self._merged(results)
-            rounds.append(_met(taken, self._meet()) if taken.meets and not taken.diverged else taken)
+            rounds.append(with_meeting(taken, self._meet()) if taken.meets and not taken.diverged else taken)
             if rounds[-1].diverged:
                 break
-        return _in_a_row(rounds)
+        return in_a_row(rounds)
 
     def absorb(self, others: Sequence[Group]) -> None:
         raise ValueError("lanes do not join where workers may be away: leave out `lanes`, or `workers.min`")
@@ -264,62 +262,3 @@ class ElasticGroup(Group):
         self._group.ask(rank, "take_state", (self._present.index(donor),))
         self._group.answers([donor, rank], "give_state")
         log.info("worker %d is back", rank)
-
-
-def _met(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
-    """Return the steps `taken` with the meeting after the last one, which that step's result is part of."""
-    last = len(taken.losses) - 1
-    kept: dict[str, Any] = (
-        {name: getattr(taken, name)[:last] for name in SERIES}
-        if met.diverged
-        else {
-            "losses": (*taken.losses[:last], met.losses[0]),
-            "step_seconds": (*taken.step_seconds[:last], taken.step_seconds[last] + met.step_seconds[0]),
-            "waits": (*taken.waits[:last], *met.waits),
-        }
-    )
-    if met.diverged:
-        kept["steps_by_workers"] = dict.fromkeys(taken.steps_by_workers, last)
-    said = {name: getattr(met, name) for name in ("density", "threshold", "diverged")}
-    return taken.model_copy(update=kept | said | _sums([taken, met]) | {"meets": False, "steps_to_meeting": 0})
-
-
-def _in_a_row(rounds: Sequence[SegmentResult]) -> SegmentResult:
-    """Return the results of rounds that followed each other as that of one segment."""
-    joined = {name: tuple(value for each in rounds for value in getattr(each, name)) for name in SERIES}
-    densities = [each.density for each in rounds if each.density is not None]
-    return rounds[-1].model_copy(
-        update=joined
-        | _sums(rounds)
-        | {
-            "first_step": rounds[0].first_step,
-            "bytes_dense": sum(each.bytes_dense for each in rounds),
-            "density": math.fsum(densities) / len(densities) if densities else None,  # as `mean_density` has it
-            "saved_bytes": rounds[0].saved_bytes,
-            "steps_by_workers": _steps_by_workers(rounds),
-        }
-    )
-
-
-def _steps_by_workers(rounds: Sequence[SegmentResult]) -> dict[int, int]:
-    if not any(each.steps_by_workers for each in rounds):
-        return {}
-    steps = Counter[int]()
-    for each in rounds:
-        steps.update(each.steps_by_workers or {len(each.bytes_sent): len(each.losses)})
-    return dict(steps)
-
-
-def _sums(results: Sequence[SegmentResult]) -> dict[str, Any]:
-    """Return the bytes of each rank over all `results`, by purpose, and the times of all their steps."""
-    sent = {
-        field: tuple(map(_sum, zip(*(getattr(each, field) for each in results), strict=True)))
-        for field in ("bytes_sent", "bytes_within")
-    }
-    times = [each.times for each in results if each.times is not None]
-    return sent | {"times": reduce(StepTimes.plus, times) if len(times) == len(results) else None}
-
-
-def _sum(by_result: Sequence[Mapping[Purpose, int]]) -> dict[Purpose, int]:
-    purposes = dict.fromkeys(purpose for each in by_result for purpose in each)
-    return {purpose: sum(each.get(purpose, 0) for each in by_result) for purpose in purposes}

@@ -7,7 +7,6 @@ import itertools
 import math
 import multiprocessing
 import os
-import statistics
 import tempfile
 import threading
 import time
@@ -22,12 +21,13 @@ from typing import Any, Self
 
 from trainers import overload
 from trainers.exchange.topology import Nodes
-from trainers.segment import Direction, Evaluation, Segment, SegmentResult, StepTimes
+from trainers.segment import Direction, Evaluation, Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.rank import Rank
 from trainers.training.replica import Backend
+from trainers.training.segment_results import bytes_by_rank, merge
 from trainers.workload import WorkloadError
 
 _HOW_TO_WAIT_LONGER = "`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`"
@@ -125,7 +125,7 @@ class Group(ABC):
     def evaluate(self) -> Evaluation:
         """Evaluate on the validation set."""
         answers = [Evaluation.model_validate(answer) for answer in self.call("evaluate")]
-        return answers[0].model_copy(update=_bytes(answers))
+        return answers[0].model_copy(update=bytes_by_rank(answers))
 
     def save(self, url: str) -> None:
         """Write a checkpoint to the folder `url`; it is complete when this returns."""
@@ -156,68 +156,6 @@ class Group(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def merge(results: list[SegmentResult], *, leaves_out: bool = False) -> SegmentResult:
-    """Return the ranks' views of one segment as one: a step lasts as long as its slowest rank.
-
-    Ranks that train by themselves report what is their own. One whose loss is not finite ends the segment for all, or
-    where an average `leaves_out` such ranks, only if that of all others is not finite either.
-    """
-    if leaves_out:
-        results = _of_finite(results)
-    losses = _means([result.losses for result in results])
-    num_finite = sum(1 for _ in itertools.takewhile(math.isfinite, losses))
-    seconds = tuple(map(max, zip(*(result.step_seconds for result in results), strict=True)))
-    return results[0].model_copy(
-        update={
-            "losses": losses[:num_finite],
-            "step_seconds": seconds[:num_finite],
-            "waits": _means([result.waits for result in results])[:num_finite],
-            "gradient_scales": _means([result.gradient_scales for result in results])[:num_finite],
-            "alignments": _means([result.alignments for result in results])[:num_finite],
-            "diverged": num_finite < len(losses) or any(result.diverged for result in results),
-            "saved_bytes": max(result.saved_bytes for result in results),
-            "times": _mean_times([result.times for result in results]),
-        }
-        | _bytes(results)
-    )
-
-
-def _mean_times(times: Sequence[StepTimes | None]) -> StepTimes | None:
-    """Return the mean over ranks; None: not all of them measure it."""
-    known = [each for each in times if each is not None]
-    if len(known) < len(times):
-        return None
-    return StepTimes(
-        **{name: statistics.fmean(getattr(each, name) for each in known) for name in StepTimes.model_fields}
-    )
-
-
-def _of_finite(results: Sequence[SegmentResult]) -> list[SegmentResult]:
-    """Return the results with the mean of the finite ranks wherever a rank's number is not finite."""
-    filled: dict[str, list[tuple[float, ...]]] = {}
-    for name in ("losses", "gradient_scales", "alignments"):
-        steps = list(zip(*(getattr(result, name) for result in results), strict=True))
-        finite = [[value for value in step if math.isfinite(value)] or step for step in steps]
-        means = [statistics.mean(step) for step in finite]
-        whole = [[v if math.isfinite(v) else mean for v in step] for step, mean in zip(steps, means, strict=True)]
-        filled[name] = [*zip(*whole, strict=True)] or [()] * len(results)
-    return [
-        result.model_copy(update={name: by_rank[index] for name, by_rank in filled.items()})
-        for index, result in enumerate(results)
-    ]
-
-
-def _means(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Return the mean of each step over the ranks; exact, so that the mean of equal numbers is that number."""
-    return tuple(map(statistics.mean, zip(*series, strict=True)))
-
-
-def _bytes(answers: Sequence[SegmentResult] | Sequence[Evaluation]) -> dict[str, Any]:
-    """Return the bytes of all ranks as fields of what they answered together."""
-    fields = ("bytes_sent", "bytes_within")
-    return {field: tuple(rank for answer in answers for rank in getattr(answer, field)) for field in fields}
 
 
 class WorkerGroup(Group):

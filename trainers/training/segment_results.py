@@ -1,0 +1,133 @@
+"""The results of ranks, and of rounds, put together into one. Pure."""
+
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from trainers.segment import Evaluation, Purpose, SegmentResult, StepTimes
+
+#: Of a segment's result: one entry for each step.
+_SERIES = ("losses", "step_seconds", "waits", "gradient_scales", "alignments")
+#: Of the same: one entry for each rank.
+_BYTES = ("bytes_sent", "bytes_within")
+
+
+def merge(results: list[SegmentResult], *, leaves_out: bool = False) -> SegmentResult:
+    """Return the ranks' views of one segment as one: a step lasts as long as its slowest rank.
+
+    Ranks that train by themselves report what is their own. One whose loss is not finite ends the segment for all, or
+    where an average `leaves_out` such ranks, only if that of all others is not finite either.
+    """
+    if leaves_out:
+        results = _of_finite(results)
+    losses = _means([result.losses for result in results])
+    num_finite = sum(1 for _ in itertools.takewhile(math.isfinite, losses))
+    seconds = tuple(map(max, zip(*(result.step_seconds for result in results), strict=True)))
+    return results[0].model_copy(
+        update={
+            "losses": losses[:num_finite],
+            "step_seconds": seconds[:num_finite],
+            "waits": _means([result.waits for result in results])[:num_finite],
+            "gradient_scales": _means([result.gradient_scales for result in results])[:num_finite],
+            "alignments": _means([result.alignments for result in results])[:num_finite],
+            "diverged": num_finite < len(losses) or any(result.diverged for result in results),
+            "saved_bytes": max(result.saved_bytes for result in results),
+            "times": _mean_times([result.times for result in results]),
+        }
+        | bytes_by_rank(results)
+    )
+
+
+def _mean_times(times: Sequence[StepTimes | None]) -> StepTimes | None:
+    """Return the mean over ranks; None: not all of them measure it."""
+    known = [each for each in times if each is not None]
+    if len(known) < len(times):
+        return None
+    return StepTimes(
+        **{name: statistics.fmean(getattr(each, name) for each in known) for name in StepTimes.model_fields}
+    )
+
+
+def _of_finite(results: Sequence[SegmentResult]) -> list[SegmentResult]:
+    """Return the results with the mean of the finite ranks wherever a rank's number is not finite."""
+    filled: dict[str, list[tuple[float, ...]]] = {}
+    for name in ("losses", "gradient_scales", "alignments"):
+        steps = list(zip(*(getattr(result, name) for result in results), strict=True))
+        finite = [[value for value in step if math.isfinite(value)] or step for step in steps]
+        means = [statistics.mean(step) for step in finite]
+        whole = [[v if math.isfinite(v) else mean for v in step] for step, mean in zip(steps, means, strict=True)]
+        filled[name] = [*zip(*whole, strict=True)] or [()] * len(results)
+    return [
+        result.model_copy(update={name: by_rank[index] for name, by_rank in filled.items()})
+        for index, result in enumerate(results)
+    ]
+
+
+def _means(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return the mean of each step over the ranks; exact, so that the mean of equal numbers is that number."""
+    return tuple(map(statistics.mean, zip(*series, strict=True)))
+
+
+def bytes_by_rank(answers: Sequence[SegmentResult] | Sequence[Evaluation]) -> dict[str, Any]:
+    """Return the bytes of all ranks as fields of what they answered together."""
+    return {field: tuple(rank for answer in answers for rank in getattr(answer, field)) for field in _BYTES}
+
+
+def with_meeting(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
+    """Return the steps `taken` with the meeting after the last one, which that step's result is part of."""
+    last = len(taken.losses) - 1
+    kept: dict[str, Any] = (
+        {name: getattr(taken, name)[:last] for name in _SERIES}
+        if met.diverged
+        else {
+            "losses": (*taken.losses[:last], met.losses[0]),
+            "step_seconds": (*taken.step_seconds[:last], taken.step_seconds[last] + met.step_seconds[0]),
+            "waits": (*taken.waits[:last], *met.waits),
+        }
+    )
+    if met.diverged:
+        kept["steps_by_workers"] = dict.fromkeys(taken.steps_by_workers, last)
+    said = {name: getattr(met, name) for name in ("density", "threshold", "diverged")}
+    return taken.model_copy(update=kept | said | _sums([taken, met]) | {"meets": False, "steps_to_meeting": 0})
+
+
+def in_a_row(rounds: Sequence[SegmentResult]) -> SegmentResult:
+    """Return the results of rounds that followed each other as that of one segment."""
+    joined = {name: tuple(value for each in rounds for value in getattr(each, name)) for name in _SERIES}
+    densities = [each.density for each in rounds if each.density is not None]
+    return rounds[-1].model_copy(
+        update=joined
+        | _sums(rounds)
+        | {
+            "first_step": rounds[0].first_step,
+            "bytes_dense": sum(each.bytes_dense for each in rounds),
+            "density": math.fsum(densities) / len(densities) if densities else None,  # as `mean_density` has it
+            "saved_bytes": rounds[0].saved_bytes,
+            "steps_by_workers": _steps_by_workers(rounds),
+        }
+    )
+
+
+def _steps_by_workers(rounds: Sequence[SegmentResult]) -> dict[int, int]:
+    if not any(each.steps_by_workers for each in rounds):
+        return {}
+    steps = Counter[int]()
+    for each in rounds:
+        steps.update(each.steps_by_workers or {len(each.bytes_sent): len(each.losses)})
+    return dict(steps)
+
+
+def _sums(results: Sequence[SegmentResult]) -> dict[str, Any]:
+    """Return the bytes of each rank over all `results`, by purpose, and the times of all their steps."""
+    sent = {field: tuple(map(_sum, zip(*(getattr(each, field) for each in results), strict=True))) for field in _BYTES}
+    times = [each.times for each in results if each.times is not None]
+    return sent | {"times": reduce(StepTimes.plus, times) if len(times) == len(results) else None}
+
+
+def _sum(by_result: Sequence[Mapping[Purpose, int]]) -> dict[Purpose, int]:
+    purposes = dict.fromkeys(purpose for each in by_result for purpose in each)
+    return {purpose: sum(each.get(purpose, 0) for each in by_result) for purpose in purposes}
