@@ -30,8 +30,9 @@ from trainers.spec.method import Method
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
-from trainers.training.replica import Replica, RoundWait, is_trained
+from trainers.training.replica import Replica, is_trained
 from trainers.training.segment_results import merge
+from trainers.training.stopwatch import RoundWait
 from trainers.workload import WorkloadError
 
 SEGMENT = Segment(num_steps=6, learning_rate=0.1)

@@ -40,6 +40,8 @@ from trainers.traffic import collectives
 from trainers.training import checkpoint, feed, model, transfer
 from trainers.training.alignment import Alignment
 from trainers.training.checkpoint import CheckpointError, Shard
+from trainers.training.passes import Passes
+from trainers.training.stopwatch import RoundWait, Stopwatch
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import registry
 
@@ -64,26 +66,6 @@ class Taken(NamedTuple):
     alignment: Tensor
     seconds: float
     waited: float  # as `RoundWait` tells it
-
-
-class RoundWait:
-    """The wait of a step for the exchange: that of one of the last round, on average.
-
-    A round ends where ranks meet, which may be after every step. The last of its steps has all of its wait.
-    """
-
-    def __init__(self) -> None:
-        self._seconds, self._num_steps = 0.0, 0  # of the round that has not ended yet
-        self._per_step = math.nan
-
-    def count(self, seconds: float, *, num_steps: int = 1, ends_round: bool) -> float:
-        """Count what steps have waited; returns the wait of a step, nan before a round has ended."""
-        self._seconds += seconds
-        self._num_steps += num_steps
-        if ends_round and self._num_steps:
-            self._per_step = self._seconds / self._num_steps
-            self._seconds, self._num_steps = 0.0, 0
-        return self._per_step
 
 
 class Replica:
@@ -118,12 +100,11 @@ class Replica:
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
         self._feed = feed.build(self.workload, config, num_workers)
+        self._passes = Passes(config, self.workload, self.model, self._feed, self.device)
         self._blocks = blocks.build(config, self.model, self._buffer, epoch_steps=self._feed.epoch_steps)
         self._single = EveryStep(DenseExchange(self._buffer, Connection(1, pacing.Unpaced(), Ledger())))
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._upload: Future[list[Shard]] | None = None  # the last that was begun
-        self._met_s = 0.0  # inside averages since the beginning, waits for those beside training among them
-        self._met_wire_s = 0.0  # of the wire's seconds, those inside averages
         self._round_wait = RoundWait()
         self._steps = Steps()
         # Distinct per rank and job, so that e.g. dropout masks differ; torch mixes the bits.
@@ -144,6 +125,7 @@ class Replica:
         self._buffer.part()
         link = pacing.build(self.config.link)
         self._node_links = NodeLinks(topology, self.rank, link, payload=self.config.sync.payload)
+        self._stopwatch = Stopwatch(self._communication, self._node_links, self.device)
         self._sync = sync.build(
             PolicyParts(
                 self.config,
@@ -303,7 +285,7 @@ class Replica:
         which `meet` then does. A rank with a `pace` below 1 trains this share of the steps, the first one included, and
         leaves out the others, whose results are those of the one before.
         """
-        first_step, self._held, before = self.step, None, self._stopwatch()
+        first_step, self._held, before = self.step, None, self._stopwatch.read()
         taken: list[Taken] = []
         diverged = False
         self._use(segment)
@@ -311,7 +293,7 @@ class Replica:
             self._alignment.begin()
         with self._random.scope():
             for index in range(begin, segment.num_steps):
-                started, waited_s = time.monotonic(), self._waited_s()
+                started, waited_s = time.monotonic(), self._stopwatch.waited_s
                 if is_trained(index - begin, pace):
                     outcome, scale, alignment = self._train_step(segment, index, may_meet=not until_meeting)
                 else:
@@ -323,7 +305,7 @@ class Replica:
                 if not taken:
                     self._check_buffers()
                 has_met = not self._sync.steps_since_meeting
-                waited = self._round_wait.count(self._waited_s() - waited_s, ends_round=has_met)
+                waited = self._round_wait.count(self._stopwatch.waited_s - waited_s, ends_round=has_met)
                 taken.append(Taken(outcome, scale, alignment, time.monotonic() - started, waited))
                 if self._held is not None:
                     break
@@ -341,7 +323,7 @@ class Replica:
             first_step=first_step,
             losses=tuple(step.outcome.loss for step in taken),
             step_seconds=seconds,
-            waits=tuple(step.waited for step in taken) if self._is_timed else (),
+            waits=tuple(step.waited for step in taken) if self._stopwatch.times_steps else (),
             gradient_scales=_numbers([step.scale for step in taken]),
             alignments=_numbers([step.alignment for step in taken]),
             bytes_sent=(self._node_links.between.ledger.take(),),
@@ -349,7 +331,7 @@ class Replica:
             bytes_dense=(len(taken) + diverged) * dense_step.bytes,
             density=mean_density([step.outcome for step in taken]),
             threshold=self._exchange.threshold,
-            times=self._times(before, sum(seconds)),
+            times=self._stopwatch.since(before, sum(seconds)),
             saved_bytes=self._saved.num_bytes,
             batch_samples=self._batch_samples(segment),
             diverged=diverged,
@@ -379,10 +361,10 @@ class Replica:
         After PeerLost, `restore(BEFORE_MEETING)` undoes whatever was done of it.
         """
         assert self._held is not None
-        started, before = time.monotonic(), self._stopwatch()
+        started, before = time.monotonic(), self._stopwatch.read()
         outcome = self._advanced(*self._held)
         took = time.monotonic() - started
-        times = None if outcome.diverged else self._times(before, took)
+        times = None if outcome.diverged else self._stopwatch.since(before, took)
         return SegmentResult(
             first_step=self.step - 1,
             losses=() if outcome.diverged else (outcome.loss,),
@@ -476,39 +458,12 @@ class Replica:
 
     def _advanced(self, outcome: Exchanged, update: Update) -> Exchanged:
         """Have the policy do what is due after the step; returns what is known then."""
-        started, wire_s = time.monotonic(), self._wire_s()
-        met = self._sync.advance(outcome, update)
-        self._met_s += time.monotonic() - started
-        self._met_wire_s += self._wire_s() - wire_s
+        with self._stopwatch.averaging():
+            met = self._sync.advance(outcome, update)
         if met.is_left_out:
             self._optimizer.forget_lost()
             model.forget_lost(self.model)
         return met
-
-    def _wire_s(self) -> float:
-        """Return what this rank's collectives have taken since the beginning."""
-        return self._node_links.between.ledger.wire_s + self._node_links.within.ledger.wire_s
-
-    def _waited_s(self) -> float:
-        """Return how long training has waited for the exchange, or been inside an average, since the beginning."""
-        return self._communication.exposed_s + self._met_s
-
-    @property
-    def _is_timed(self) -> bool:
-        return self.device.type == "cpu"  # no clock of the host sees a GPU's work
-
-    def _stopwatch(self) -> StepTimes:
-        """Return the times since the beginning; `compute` is not among them."""
-        wire_s = self._wire_s()
-        compress_s = self._communication.busy_s - (wire_s - self._met_wire_s)
-        return StepTimes(compute=0.0, exposed=self._waited_s(), compress=compress_s, wire=wire_s)
-
-    def _times(self, before: StepTimes, steps_s: float) -> StepTimes | None:
-        """Return the times of steps that took `steps_s` together, since `before`; None where no host's clock can."""
-        if not self._is_timed:
-            return None
-        took = {name: max(0.0, value - getattr(before, name)) for name, value in self._stopwatch()}
-        return StepTimes(**took | {"compute": max(0.0, steps_s - took["exposed"])})
 
     def _update(self, loss: float) -> None:
         """Step with the gradient in the buffer, which is that of `loss`."""
@@ -527,38 +482,17 @@ class Replica:
         total = torch.zeros((), device=self.device)
         for micro in range(self.config.accumulate):
             with self._buffer.untouched(), self._saved.counted() if is_first else nullcontext():
-                loss = self._loss(self.step, micro, segment.batch_size) / self.config.accumulate
+                place = feed.Place(self.step, self.rank, micro)
+                loss = self._passes.loss(place, segment.batch_size) / self.config.accumulate
             total += loss.detach()
             if micro < self.config.accumulate - 1:
-                self._backward(loss)
+                self._passes.backward(loss)
         # Of the last micro-batch, whose gradients are sent while they are computed.
         with self._communication.beside(
             partial(self._sync.gradients.step, total, segment.level, learning_rate)
         ) as pending:
-            self._backward(loss)
+            self._passes.backward(loss)
         return self._communication.outcome(pending)
-
-    def _backward(self, loss: Tensor) -> None:
-        if loss.requires_grad:
-            torch.autograd.backward(loss)
-        elif not self.config.blocks.leaves_out:  # else it may depend on no block that was drawn
-            raise WorkloadError(
-                "`loss` returned a value without a gradient: compute it from the model's output by torch operations, "
-                "without `detach`, `item` or `no_grad`"
-            )
-
-    def _loss(self, step: int, micro: int, batch_size: int | None = None) -> Tensor:
-        place = feed.Place(step, self.rank, micro)
-        batch = feed.to_device(self._feed.batch(place, batch_size), self.device)
-        with random_state.host_seeded(feed.seed_of((self.config.seed, *place))), self._autocast():
-            loss = self.workload.loss(self.model, batch)
-        if not isinstance(loss, Tensor) or loss.ndim:
-            found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            raise WorkloadError(f"`loss` must return a scalar tensor, the mean over the batch; got {found}")
-        return loss
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
 
     # -- evaluation -----------------------------------------------------------------------------------------
 
@@ -573,7 +507,7 @@ class Replica:
             share = torch.arange(num_samples)[self._present.index(self.rank) :: len(self._present)]
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share
-                    sums += len(indices) * self._evaluate_batch(indices, names)
+                    sums += len(indices) * self._passes.measure(indices, names)
         self._node_links.all_reduce_sum(sums, {"control": sums.nbytes})
         means = dict(zip(names, (sums / num_samples).tolist(), strict=True))
         return Evaluation(
@@ -583,18 +517,6 @@ class Replica:
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
         )
-
-    def _evaluate_batch(self, indices: Tensor, names: Sequence[str]) -> Tensor:
-        """Return the batch's means `(len(names),)` in float64."""
-        batch = feed.to_device(feed.fetch(self.workload, self.workload.validation, indices), self.device)
-        with self._autocast():
-            measured = self.workload.evaluate(self.model, batch)
-        if measured.keys() != set(names):
-            raise WorkloadError(f"`evaluate` must return {sorted(names)}, as `metrics` says; got {sorted(measured)}")
-        for name in names:
-            if torch.as_tensor(measured[name]).ndim:
-                raise WorkloadError(f"`evaluate` must return scalars, means over the batch; `{name}` is none")
-        return torch.tensor([float(measured[name]) for name in names], dtype=torch.float64)
 
     def _evaluated(self) -> dict[str, Tensor]:
         """Return what is evaluated and exported: parameters and buffers by name."""
@@ -630,7 +552,7 @@ class Replica:
         with lent, model.counting_anew(layers), random.scope():
             for index in range(model.NUM_BATCHES):
                 ahead, micro = divmod(index, self.config.accumulate)
-                self._loss(self.step + ahead, micro)
+                self._passes.loss(feed.Place(self.step + ahead, self.rank, micro))
         return {name: scratch[name] for name in model.norm_statistics(self.model, layers)}
 
     def _averaged(self, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
