@@ -1,13 +1,14 @@
-"""Chooses how far from the middle of the plateau of coarse probes a run is placed, leaving out one family at a time.
+"""Chooses where on the plateau of coarse probes a run is placed, leaving out one family at a time.
 
     PYTHONPATH=benchmarks python benchmarks/suite/constants.py collect [--seeds 0 1 2] [--tasks ...]
     PYTHONPATH=benchmarks python benchmarks/suite/constants.py choose
 
 `collect` trains each task at rates a quarter of a decade apart: as coarse probes, and as runs of 300 steps with the
 controller's decay. Results are lines of `constants.jsonl`; what is in it is not run again. `choose` lets the controller
-search on the recorded probes, from three guesses, and looks its pick up in the recorded runs of 300 steps and in the
-grid of 1,000 steps (`rows.jsonl`). It prints which factor is best for all families but one, and how far above the best
-rate that one ends with it. Nothing is charged here: it is about the rate alone.
+search on the recorded probes, from nine guesses, and looks its pick up in the recorded runs of 300 steps and in the
+grid of 1,000 steps (`rows.jsonl`). It prints which value is best for all families but one, and how far above the best
+rate that one ends with it: first of the factor `pick`, by itself, then of the `usual` rate, with the pick that the
+controller has. Nothing is charged here: it is about the rate alone.
 """
 
 import argparse
@@ -15,20 +16,21 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from search import strategies
+from search.bayesian.wide_optimum import expected_rate
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
 from search.space import SearchSpace
 from search.types import Candidate, Observation, Spent, Values
-from suite.run import GUESSES, rows
-from suite.tasks import TASKS
+from suite.run import rows
+from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
 
 FILE = Path(__file__).parent / "constants.jsonl"
@@ -36,13 +38,15 @@ FILE = Path(__file__).parent / "constants.jsonl"
 PROBED, TRAINED = range(-16, 9), range(-7, 6)
 PROBE_STEPS, RUN_STEPS = 10, 300
 OPTIMIZERS = ("sgd", "adamw")
-#: What may be chosen: by how many decades the run's rate lies above the middle of the plateau.
-DECADES = np.arange(-1.0, 0.51, 0.05)
-#: Of a factor counts the mean with its neighbours': a cliff may lie just above the best one.
+#: Decades by which guesses are off: with whole ones alone, all searches of a task would see the same rates.
+OFF = np.arange(-1.0, 1.01, 0.25)
+#: What may be chosen, in decades: how far above the middle of the plateau a run is, and what rate is usual.
+PICKS, USUAL = np.arange(-1.0, 0.51, 0.05), np.arange(-2.5, -0.19, 0.1)
+#: Of a value counts the mean with its neighbours': a cliff may lie just above the best one.
 NEIGHBOURS = np.full(3, 1 / 3)
 #: One run that is lost counts as this log of a loss's ratio, lest it decide alone.
 WORST = 0.5
-Curve = tuple[np.ndarray, np.ndarray]  # log10 of rates, and by how much the log of the loss lies above the best
+Curve = tuple[int, np.ndarray, np.ndarray]  # steps, log10 of rates, by how much the log of the loss lies above the best
 
 
 def collect(tasks: Sequence[str], seeds: Sequence[int]) -> None:
@@ -72,7 +76,7 @@ def middle(row: dict[str, Any], factor: float) -> float:
     """Return the middle of the plateau by recorded probes, from the task's own rate x `factor`; or the guess, kept."""
     task = TASKS[row["task"]]
     traits = OPTIMIZER_TRAITS[task.optimizer]
-    OPTIMIZER_TRAITS[task.optimizer] = OptimizerTraits(**traits.model_dump() | {"pick": 1.0})
+    OPTIMIZER_TRAITS[task.optimizer] = OptimizerTraits(**traits.model_dump() | {"pick": 1.0, "usual": None})
     try:
         space = SearchSpace(
             optimizer=task.optimizer, batch_size=task.batch_size, guess=Values(learning_rate=task.guess * factor)
@@ -110,39 +114,67 @@ def curves() -> dict[str, list[Curve]]:
         if row["what"] == "grid" and row["arm"] == "linear" and row["steps"] == 1000 and not TASKS[row["task"]].added:
             losses[row["task"], 1000][round(math.log10(row["rate"]), 3)].append(row["loss"])
     found = defaultdict(list)
-    for (task, _), by_rate in losses.items():
+    for (task, steps), by_rate in losses.items():
         rates = np.array(sorted(by_rate))
         logs = np.array([statistics.fmean(math.log(min(loss, 1e9)) for loss in by_rate[rate]) for rate in rates])
-        found[task].append((rates, logs - logs.min()))
+        found[task].append((steps, rates, logs - logs.min()))
     return found
 
 
-def excesses() -> Iterator[tuple[str, str, np.ndarray]]:
-    """Yield task, optimizer, and how much each of `DECADES` costs, for every search on recorded probes."""
-    known = curves()
-    for row in recorded():
-        for factor in GUESSES.values():
-            at = math.log10(middle(row, factor)) + DECADES
-            for rates, logs in known[row["task"]]:
-                yield row["task"], TASKS[row["task"]].optimizer, np.minimum(np.interp(at, rates, logs), WORST)
+class Search(NamedTuple):
+    """A search on recorded probes: its task, and the middle of the plateau that it found, in decades."""
+
+    task: Task
+    middle: float
+
+    def asked(self, decades: float) -> float:
+        return self.middle + decades
+
+    def drawn(self, usual: float) -> float:
+        asked = OPTIMIZER_TRAITS[self.task.optimizer].pick * 10**self.middle
+        return math.log10(expected_rate(asked, 10**usual))
 
 
 def choose() -> None:
-    found = list(excesses())
+    searches = [
+        Search(TASKS[row["task"]], math.log10(middle(row, 10**decades))) for row in recorded() for decades in OFF
+    ]
     for optimizer in OPTIMIZERS:
-        print(
-            f"\n{optimizer}\n\n| left out | factor | excess of the one left out: mean, median |\n" + "| --- " * 3 + "|"
-        )
-        families = sorted({TASKS[task].family for task, kind, _ in found if kind == optimizer})
-        left_out = []
-        for family in families:
-            is_own = {task: TASKS[task].family == family for task, _, _ in found}
-            mean = np.mean([costs for task, kind, costs in found if kind == optimizer and not is_own[task]], axis=0)
-            best = 1 + int(np.convolve(mean, NEIGHBOURS, "valid").argmin())
-            own = [costs[best] for task, kind, costs in found if kind == optimizer and is_own[task]]
-            left_out += own
-            print(f"| {family} | {10 ** DECADES[best]:.2f} | {_percent(own)} |")
-        print(f"| all | | {_percent(left_out)} |")
+        own = [search for search in searches if search.task.optimizer == optimizer]
+        _choose(f"{optimizer}, `pick`", own, PICKS, Search.asked)
+        _choose(f"{optimizer}, `usual`", own, USUAL, Search.drawn)
+
+
+def _choose(
+    title: str, searches: Sequence[Search], values: np.ndarray, rate_of: Callable[[Search, float], float]
+) -> None:
+    """Print what is chosen for each family by all others, and how it does on the family: after 300 and 1,000 steps."""
+    known = curves()
+    costs = [
+        _costs(search.task, known[search.task.name], np.array([rate_of(search, value) for value in values]))
+        for search in searches
+    ]
+    print(f"\n{title}\n\n| left out | value | excess of the one left out: mean, median |\n" + "| --- " * 3 + "|")
+    left_out = list[np.ndarray]()
+    for family in sorted({search.task.family for search in searches}):
+        is_own = [search.task.family == family for search in searches]
+        others = [cost.mean(axis=0) for cost, own in zip(costs, is_own, strict=True) if not own]
+        best = 1 + int(np.convolve(np.mean(others, axis=0), NEIGHBOURS, "valid").argmin())
+        own_costs = [cost[:, best] for cost, own in zip(costs, is_own, strict=True) if own]
+        left_out += own_costs
+        print(f"| {family} | {10 ** values[best]:.3g} | {_percent(np.concatenate(own_costs).tolist())} |")
+    print(f"| all | | {_percent(np.concatenate(left_out).tolist())} |")
+
+
+def _costs(task: Task, by_length: Sequence[Curve], rates: np.ndarray) -> np.ndarray:
+    """Return by how much the log loss at each of `rates` lies above the best one, `(lengths, rates)`."""
+    power = OPTIMIZER_TRAITS[task.optimizer].length_power
+    return np.array(
+        [
+            np.minimum(np.interp(rates - power * math.log10(steps / RUN_STEPS), at, logs), WORST)
+            for steps, at, logs in by_length
+        ]
+    )
 
 
 def _percent(excess: Sequence[float]) -> str:

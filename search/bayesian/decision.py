@@ -34,6 +34,7 @@ from search.bayesian.wide_optimum import (
     plateau_of,
     shows_progress,
     steady_scores,
+    usual_rate,
 )
 from search.config import SearchConfig
 from search.space import Axis, Box
@@ -277,7 +278,9 @@ def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
     low, high = plateau_of(stage)
     factor = values.learning_rate / math.sqrt(low * high)
     source = f"{factor:.2g} x the middle of the plateau from {number(low)} to {number(high)}"
-    return Choice(values, f"{name(setup, values)}: {source}, {probes}")
+    usual = usual_rate(setup, stage)
+    drawn = "" if usual is None else f", drawn towards the usual {number(usual)}"
+    return Choice(values, f"{name(setup, values)}: {source}{drawn}, {probes}")
 
 
 def _choose_wide(setup: SearchSetup, stage: Stage) -> Choice:

@@ -26,6 +26,10 @@ from search.types import Values
 LEAST_PROGRESS = 0.001
 #: The plateau holds the rates that gain at least this share of what the best one gains.
 PLATEAU = 0.7
+#: Standard deviations in decades: of the best rate about what the plateau asks for, and about what is usual ...
+PLATEAU_STD = USUAL_STD = 0.4
+#: ... but for this share of runs, which want a rate anywhere in so many decades.
+UNUSUAL_SHARE, UNUSUAL_DECADES = 0.3, 6.0
 #: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
 #: this power of W (docs/decisions/0013).
 BATCH_POWER = 1 / 3
@@ -120,12 +124,34 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     Where so few steps do not train yet, it follows from the highest rate that does no harm. Where a stated range ends
     on the plateau, nobody knows its edge, and its middle within the range is used.
     """
-    pick = setup.traits.pick * setup.space.num_alone**BATCH_POWER
+    larger_batch = setup.space.num_alone**BATCH_POWER
     if not shows_progress(stage):
-        return setup.clip_rate(harmless_rate(stage) * min(1.0, pick))
+        return setup.clip_rate(harmless_rate(stage) * min(1.0, setup.traits.pick * larger_batch))
     low, high = plateau_of(stage)
-    is_open = setup.config.stated_rates is not None and high >= max(each.values.learning_rate for each in scores(stage))
-    return setup.clip_rate(math.sqrt(low * high) * (1.0 if is_open else pick))
+    middle = math.sqrt(low * high)
+    if setup.config.stated_rates is not None and high >= max(each.values.learning_rate for each in scores(stage)):
+        return setup.clip_rate(middle)
+    return setup.clip_rate(expected_rate(setup.traits.pick * middle, usual_rate(setup, stage)) * larger_batch)
+
+
+def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
+    """Return the optimizer's usual rate; None: nobody knows one, or a stated range or past jobs know more."""
+    knows_more = setup.config.stated_rates is not None or stage.prior.searches
+    return None if knows_more else setup.traits.usual
+
+
+def expected_rate(asked: float, usual: float | None) -> float:
+    """Return the rate to expect as the best where the plateau asks for the rate `asked`, and another one is `usual`.
+
+    It is the mean of a posterior of the log rate: seven steps know it within a factor of 2.5 only. The prior is part
+    normal and part flat, so a run that is far from what is usual is hardly drawn towards it (docs/decisions/0031).
+    """
+    if usual is None:
+        return asked
+    away, variance = math.log10(usual / asked), PLATEAU_STD**2 + USUAL_STD**2
+    as_usual = (1 - UNUSUAL_SHARE) * math.exp(-(away**2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)
+    is_usual = as_usual / (as_usual + UNUSUAL_SHARE / UNUSUAL_DECADES)
+    return float(asked * 10 ** (is_usual * away * PLATEAU_STD**2 / variance))
 
 
 def length_factor(setup: SearchSetup, stage: Stage) -> float:

@@ -12,7 +12,7 @@ from search.bayesian.proposals import MAX_FINALIST_EXTENSIONS
 from search.bayesian.refinement import MOST_OF_GUESS
 from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
-from search.bayesian.wide_optimum import shows_progress, steady_scores
+from search.bayesian.wide_optimum import expected_rate, shows_progress, steady_scores
 from search.budget.link import StepCost
 from search.config import PAYING_STEPS, BoConfig, Budget
 from search.curves.curve_summary import Reading
@@ -90,6 +90,29 @@ def test_guesses_that_are_whole_decades_apart_lead_to_the_same_rate(optimizer):
         rates.append(controller.decide().values.learning_rate)
 
     assert rates == pytest.approx([rates[0]] * 3, rel=0.05)
+
+
+@pytest.mark.parametrize("factor", [1 / 3, 3.0])
+def test_a_pick_is_drawn_towards_what_is_usual_and_hardly_from_far_away(factor):
+    near, far = expected_rate(0.1, 0.1 * factor), expected_rate(0.1, 0.1 * factor**5)
+
+    assert min(0.1, 0.1 * factor) < near < max(0.1, 0.1 * factor)
+    assert far == pytest.approx(0.1, rel=0.05)
+    assert expected_rate(0.1, 0.1) == 0.1 == expected_rate(0.1, None)
+
+
+def test_adamw_is_drawn_towards_its_usual_rate_unless_a_range_is_stated():
+    def picked(optimizer="adamw", **config):
+        controller = _controller(optimizer=optimizer, budget=Budget(steps=300), **config)
+        _search(controller, _bowl)
+        return controller.decide()
+
+    usual, sgd = picked(), picked("sgd")
+    stated = picked(min_learning_rate=1e-3, max_learning_rate=10.0)
+
+    assert usual.values.learning_rate < stated.values.learning_rate  # what is best here is far above the usual
+    assert "drawn towards the usual 0.016" in usual.reason
+    assert "usual" not in sgd.reason + stated.reason
 
 
 @pytest.mark.parametrize(("optimizer", "power"), [("sgd", 0.0), ("adamw", 0.32)])

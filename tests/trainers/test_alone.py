@@ -11,6 +11,7 @@ from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.demo.spec import DemoConfig
+from trainers.methods.exchange.dgc.spec import DgcConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.qsgd.spec import QsgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
@@ -105,6 +106,7 @@ UNLIKE: dict[str, dict[str, Any]] = {
     "drawn blocks": {"blocks": JointSparConfig(share=0.5)},
     "exchanges that compete": {"exchange": AutoConfig()},
     "an exchange that makes the update": {"exchange": DemoConfig(), "optimizer": FromExchangeConfig()},
+    "an exchange with the momentum": {"exchange": DgcConfig(), "optimizer": SgdConfig(momentum=0.0)},
 }
 
 

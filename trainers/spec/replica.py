@@ -68,11 +68,12 @@ class ReplicaConfig(Config):
         """Return how many values `num_workers` workers can try at a time, each by one that exchanges nothing.
 
         Only 1, by all of them together, where a worker alone shows little of the run: where workers train apart and
-        meet again, where a step trains some blocks, where exchanges are compared or make the update, or where data
-        differ.
+        meet again, where a step trains some blocks, where exchanges are compared, make the update or apply the
+        momentum, or where data differ.
         """
         is_alike = isinstance(self.partition, IidPartition) and isinstance(self.blocks, AllBlocksConfig)
-        by_exchange = self.menu or self.apart_under or isinstance(self.exchange, UpdateConfig)
+        is_update = isinstance(self.exchange, UpdateConfig) or self.exchange.without_momentum is not None
+        by_exchange = self.menu or self.apart_under or is_update
         return num_workers if is_alike and not by_exchange else 1
 
     def _beside(self) -> Beside:
