@@ -25,7 +25,8 @@ class Schedule(RecordedSchedule):
         Raises:
             ValueError: the first group's rate is not positive, so there is no ratio to it.
         """
-        base = 1.0 if self.optimizer == OWN else optimizer.param_groups[0]["lr"]
+        first = optimizer.param_groups[0]
+        base = 1.0 if self.optimizer == OWN else first.get("initial_lr", first["lr"])  # as `LambdaLR` takes it
         if not base > 0:
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {base}.")
         announced: list[float | None] = [None]

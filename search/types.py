@@ -182,6 +182,9 @@ class Observation(Value):
     is_cut: bool = Field(False, description="a probe ended before its allowance was spent; never a commit's")
     rolled_back: bool = Field(False, description="a commit's steps were rolled back; never a probe's")
     spent: Spent = Field(description="the run's totals when this observation ended")
+    searched_from: Spent = Field(
+        Spent(), description="of a probe: the totals when its search opened; what was spent before is none of its cost"
+    )
 
 
 class Forecast(Value):

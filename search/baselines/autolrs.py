@@ -206,6 +206,7 @@ class AutoLrs:
             raise ValueError(f"`axes` must be (): only the learning rate is searched, got {names}.")
         self._space, self._config, self._seed, self._budget = space, config, seed, budget
         self._range = rate_range(config, space)
+        self._lowest_rate = space.min_learning_rate if config.stated_rates is None else self._range[0]
         self._round = Round(rate=space.guess.learning_rate)
 
     def steer(self, steers: Sequence[Steer]) -> None:
@@ -242,8 +243,9 @@ class AutoLrs:
         if observation.candidate_id is None:
             if now.decision is None:
                 raise ValueError(f"stage {now.index} has no commit yet: `decide` first.")
-            rate = now.decision.values.learning_rate * (ALL_DIVERGED_FACTOR if observation.diverged else 1.0)
-            spent = observation.spent
+            rate, spent = now.decision.values.learning_rate, observation.spent
+            if observation.diverged:
+                rate = max(self._lowest_rate, rate * ALL_DIVERGED_FACTOR)
             self._round = Round(index=now.index + 1, rate=rate, opened=spent, spent=spent, searched=self._searched())
             return
         if now.running is None or now.running.id != observation.candidate_id:
@@ -370,8 +372,9 @@ class AutoLrs:
         finite = [each for each in now.tried if not each.has_diverged]
         if not finite:
             lowest = min(now.rate, *(each.candidate.values.learning_rate for each in now.tried))
-            rate = max(self._space.min_learning_rate, lowest * ALL_DIVERGED_FACTOR)
-            reason = f"{rate:.3g}, half of {lowest:.3g}: all {len(now.tried)} probes diverged"
+            rate = max(self._lowest_rate, lowest * ALL_DIVERGED_FACTOR)
+            what = f"half of {lowest:.3g}" if rate < lowest else "the lowest that may be used"
+            reason = f"{rate:.3g}, {what}: all {len(now.tried)} probes diverged"
             return self._with_rate(rate), reason, None
         best = min(finite, key=lambda each: each.forecast.mean)
         values, forecast = best.candidate.values, best.forecast

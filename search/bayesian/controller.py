@@ -248,7 +248,8 @@ class Controller:
                 self._apply_close(value)
 
     def _apply_tell(self, reading: Reading) -> None:
-        took, self._spent = spending.minus(reading.spent, self._spent), reading.spent
+        before = spending.later(self._spent, reading.searched_from)  # an evaluation between is no part of the search
+        took, self._spent = spending.minus(reading.spent, before), reading.spent
         self._search = spending.plus(self._search, took)
         self._stage.readings[reading.candidate_id] = reading
         candidate = next(each for each in self._stage.candidates if each.id == reading.candidate_id)

@@ -204,7 +204,8 @@ def _choose_after_divergence(setup: SearchSetup, stage: Stage) -> Choice:
     start = min([stage.incumbent.learning_rate, *tried] if stage.has_incumbent else tried)
     rate = max(setup.space.min_learning_rate, start * ALL_DIVERGED_FACTOR)
     values = stage.incumbent.model_copy(update={"learning_rate": rate})
-    reason = f"{name(setup, values)}, half of {number(start)}: all {len(tried)} probes diverged"
+    what = f"half of {number(start)}" if rate < start else "the lowest rate that may be used"
+    reason = f"{name(setup, values)}, {what}: all {len(tried)} probes diverged"
     return Choice(values, reason)
 
 

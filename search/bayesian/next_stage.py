@@ -154,7 +154,8 @@ def _raised(setup: SearchSetup, stage: Stage) -> tuple[Values, str]:
 def _after_a_stall(setup: SearchSetup, stage: Stage) -> _Begin:
     used = _raised(setup, stage)[0]
     rate = max(setup.space.min_learning_rate, used.learning_rate * STALLED_FACTOR)
-    note = f"the loss stood still at {used.learning_rate:.3g}, so the rate is {rate:.3g} now"
+    what = f"so the rate is {rate:.3g} now" if rate < used.learning_rate else "the lowest rate that may be used"
+    note = f"the loss stood still at {used.learning_rate:.3g}, {what}"
     width = next_width(setup, stage, has_lasted=True)
     return _Begin(used.model_copy(update={"learning_rate": rate}), note, width, stage.barred)
 
@@ -177,7 +178,8 @@ def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
         note = f"the stage before {what} at the pinned {used.learning_rate:.3g}, so that pin is over"
         return _Begin(stage.unsteered, note, WIDEST, (*stage.barred, used))
     rate = max(setup.space.min_learning_rate, used.learning_rate * factor)
-    note = f"the stage before {what} at {used.learning_rate:.3g}, so this one starts from {rate:.3g}"
+    then = f"so this one starts from {rate:.3g}" if rate < used.learning_rate else "the lowest rate that may be used"
+    note = f"the stage before {what} at {used.learning_rate:.3g}, {then}"
     incumbent = used.model_copy(update={"learning_rate": rate})
     return _Begin(incumbent, note, WIDEST, (*stage.barred, used))
 

@@ -73,6 +73,15 @@ def minus(after: Spent, before: Spent) -> Spent:
     )
 
 
+def later(first: Spent, second: Spent) -> Spent:
+    """Return the larger of two totals, unit by unit."""
+    return Spent(
+        steps=max(first.steps, second.steps),
+        bytes=max(first.bytes, second.bytes),
+        seconds=max(first.seconds, second.seconds),
+    )
+
+
 def plus(first: Spent, second: Spent) -> Spent:
     return Spent(
         steps=first.steps + second.steps,

@@ -33,6 +33,7 @@ class Reading(Value):
     is_cut: bool = False  # ended before its allowance was spent
     block_steps: int | None = None  # of which each entry of `losses` but the first is a mean; None: as `thinned` does
     spent: Spent
+    searched_from: Spent = Spent()  # the run's totals when its search opened
 
     @classmethod
     def of(cls, observation: Observation) -> "Reading":
@@ -50,6 +51,7 @@ class Reading(Value):
             diverged=observation.diverged,
             is_cut=observation.is_cut,
             spent=observation.spent,
+            searched_from=observation.searched_from,
         )
 
     @property

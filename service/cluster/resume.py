@@ -79,7 +79,8 @@ class Resume(BaseModel):
         journal = {**self.journal, "budget": budget.model_dump(mode="json")}
         if commit is not None and "events" in journal:
             journal["events"] = _moved(journal["events"], commit.decision.commit_until)
-        progress = self.progress.model_copy(update={"num_stale": 0})  # else it would end at once
+        # else it would end at once; and what was spent at the last best is another share of the budget now
+        progress = self.progress.model_copy(update={"num_stale": 0, "best_at": 0.0})
         return self.model_copy(update={"journal": journal, "open_commit": commit, "progress": progress})
 
 

@@ -71,6 +71,7 @@ class _Search:
         self._state, self._begun = state, begun
         self.probes = list(begun.probes)
         self._opened_s = state.seconds() - begun.seconds
+        self._opened = state.spent().model_copy(update={"seconds": self._opened_s})
         self._turn = threading.Lock()  # lanes' threads ask the strategy too
 
     @property
@@ -136,7 +137,7 @@ class _Search:
         for probe in probes:
             seen = probe.measured.observation(probe.candidate.id, state.spent(), is_cut=probe.is_cut)
             with self._turn:
-                state.strategy.tell(seen)
+                state.strategy.tell(seen.model_copy(update={"searched_from": self._opened}))
             done = reports.probe_done(state.trial_id, probe, ended_s=ended_s)
             state.recorder.report(done, state.recorder.bill(state.progress, state.second))
             self.probes.append(done)

@@ -63,7 +63,10 @@ def differences(before: Provenance, now: Provenance) -> str:
     ]
     if before.fingerprint != now.fingerprint:
         other.append("the first weights, or the data, are others")
-    why = "; ".join(other) or "releases and data are the same: it trained on a GPU, or its budget read a clock"
+    why = "; ".join(other) or (
+        "releases and data are the same: it trained on a GPU, its workers became others on the way, or its budget read "
+        "a clock"
+    )
     return f"replayed: the weights differ ({why})"
 
 

@@ -166,6 +166,17 @@ def test_a_run_that_ended_early_goes_on_with_a_larger_budget(train: Callable[...
     assert finished.bill.steps == 240 + 5 * 30
 
 
+def test_an_extended_run_exports_a_state_that_is_better_than_those_of_the_smaller_budget(
+    train: Callable[..., Memory],
+) -> None:
+    objective = {"metric": "accuracy"}
+    short = train("best", objective=objective, budget={"steps": 60})
+
+    finished = _finished(train("best", objective=objective, resume=short.of(StageClosed)[-1].resume))
+
+    assert finished.exported_step == 90
+
+
 @pytest.mark.parametrize("kind", ["fixed", "bo", "local", "autolrs"])
 def test_a_run_whose_first_step_fails_tries_no_other_rate(
     kind: str, tmp_path: Path, arithmetic_group: Callable[..., Any]

@@ -133,6 +133,15 @@ def test_if_all_probes_diverge_half_of_the_lowest_rate_is_used():
     assert "all 2 probes diverged" in decision.reason
 
 
+def test_no_rate_below_a_stated_one_is_used_though_all_diverges():
+    strategy = _autolrs(num_probes=2, min_learning_rate=0.05, max_learning_rate=0.2)
+    for stage in (1, 2):
+        while (candidate := strategy.ask()) is not None:
+            _tell(strategy, candidate, [], steps=10 * stage, diverged=True)
+        assert strategy.decide().values.learning_rate == 0.05
+        _tell(strategy, None, [], steps=100 * stage, diverged=True)
+
+
 def test_no_search_begins_that_the_budget_does_not_outlast():
     strategy = _autolrs(budget=Budget(steps=50), first_stage=100, num_probes=5)
 

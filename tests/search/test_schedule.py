@@ -58,6 +58,30 @@ def test_torch_replays_the_schedule_and_keeps_the_ratio_of_groups(schedule):
     assert levels == [0.01, 0.03]
 
 
+def test_torch_goes_on_with_the_schedule_where_an_optimizer_was_restored_or_had_a_scheduler(schedule):
+    def trained(optimizer, scheduler, num_steps):
+        used = []
+        for _ in range(num_steps):
+            used.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+        return used
+
+    first, again = (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7) for _ in range(2))
+    before = schedule.scheduler(first)
+    used = trained(first, before, 6)
+    again.load_state_dict(first.state_dict())
+    after = schedule.scheduler(again)
+    after.load_state_dict(before.state_dict())
+    again.load_state_dict(first.state_dict())
+
+    assert used + trained(again, after, 4) == pytest.approx(RATES)
+
+    warmed = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7)
+    torch.optim.lr_scheduler.LinearLR(warmed, start_factor=0.1)
+    assert trained(warmed, schedule.scheduler(warmed), 10) == pytest.approx(RATES)
+
+
 OPTIONS = {"momentum": 0.8, "weight_decay": 0.02, "nesterov": True, "batch_size": 64}
 
 

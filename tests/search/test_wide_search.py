@@ -354,6 +354,24 @@ def test_probes_together_stay_under_the_cap(simulated_run, optimizer, unit, num_
     assert getattr(run.searched, unit) <= share * getattr(budget, unit) * (1 + 1e-9)
 
 
+def test_what_was_spent_before_a_search_is_no_part_of_it():
+    budget = Budget(seconds=60.0)
+    searches = []
+    for before in (0.0, 20.0):  # an evaluation before the first step
+        controller, now = _controller(budget=budget), before
+        while (candidate := controller.ask()) is not None:
+            now += 0.35
+            seen = _observe(candidate, [2.0, *[_bowl(candidate)] * 6])
+            spent = Spent(steps=seen.spent.steps, seconds=now)
+            controller.tell(seen.model_copy(update={"spent": spent, "searched_from": Spent(seconds=before)}))
+        again = Controller.from_state_dict(controller.state_dict())
+        searches.append((len(controller.decide().probes), controller.decide().search_seconds))
+        assert again.decide() == controller.decide()
+
+    assert searches[0] == (len(controller.decide().probes), pytest.approx(searches[1][1]))
+    assert searches[0][0] >= 5
+
+
 def test_a_longer_run_searches_more_steps_and_a_smaller_share_of_its_own():
     config, lengths = BoConfig(), [100 * 2**power for power in range(20)]
     shares = [config.search_fraction(length) for length in lengths]
