@@ -342,12 +342,12 @@ class OptimizerTraits(Config):
     cools_down: bool = Field(description="whether the rate must decay at the end of the budget")
     length_power: float = Field(0.0, description="the best rate of a run falls with this power of its length")
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
-    usual: float | None = Field(None, description="the rate towards which the pick is drawn; None: none is usual")
+    usual: float | None = Field(None, description="the rate towards which higher picks are drawn; None: none is usual")
 
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
-#: none (docs/decisions/0025). `usual` is by benchmarks/suite/constants.py, too (docs/decisions/0031).
+#: none (docs/decisions/0025). `usual` was chosen in the same way (docs/decisions/0031).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),
     "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),  # as SGD, which it scales

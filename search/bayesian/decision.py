@@ -277,10 +277,11 @@ def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
     if not shows_progress(stage):
         return Choice(values, f"{name(setup, values)}, by the highest rate that did no harm, {probes}")
     low, high = plateau_of(stage)
-    factor = values.learning_rate / math.sqrt(low * high)
+    middle = math.sqrt(low * high)
+    factor = values.learning_rate / middle
     source = f"{factor:.2g} x the middle of the plateau from {number(low)} to {number(high)}"
-    usual = usual_rate(setup, stage)
-    drawn = "" if usual is None else f", drawn towards the usual {number(usual)}"
+    usual = usual_rate(setup, stage) or math.inf
+    drawn = f", drawn down towards the usual {number(usual)}" if usual < setup.traits.pick * middle else ""
     return Choice(values, f"{name(setup, values)}: {source}{drawn}, {probes}")
 
 

@@ -144,9 +144,10 @@ def expected_rate(asked: float, usual: float | None) -> float:
     """Return the rate to expect as the best where the plateau asks for the rate `asked`, and another one is `usual`.
 
     It is the mean of a posterior of the log rate: seven steps know it within a factor of 2.5 only. The prior is part
-    normal and part flat, so a run that is far from what is usual is hardly drawn towards it (docs/decisions/0031).
+    normal and part flat, so a run that is far from what is usual is hardly drawn towards it. Nor is one that asks for
+    less: large models do, and what is too low is raised while the run trains (docs/decisions/0031).
     """
-    if usual is None:
+    if usual is None or asked <= usual:
         return asked
     away, variance = math.log10(usual / asked), PLATEAU_STD**2 + USUAL_STD**2
     as_usual = (1 - UNUSUAL_SHARE) * math.exp(-(away**2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)

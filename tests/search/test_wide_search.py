@@ -55,6 +55,11 @@ def _search(controller, tail):
     return asked
 
 
+def _low_bowl(candidate):
+    """The loss where a rate of 0.001 is best."""
+    return 1.0 + 0.1 * math.log10(candidate.values.learning_rate / 0.001) ** 2
+
+
 def _bowl(candidate):
     """The loss where a rate of 0.1 is best: a tenth above it for every decade."""
     return 1.0 + 0.1 * math.log10(candidate.values.learning_rate / 0.1) ** 2
@@ -92,27 +97,26 @@ def test_guesses_that_are_whole_decades_apart_lead_to_the_same_rate(optimizer):
     assert rates == pytest.approx([rates[0]] * 3, rel=0.05)
 
 
-@pytest.mark.parametrize("factor", [1 / 3, 3.0])
-def test_a_pick_is_drawn_towards_what_is_usual_and_hardly_from_far_away(factor):
-    near, far = expected_rate(0.1, 0.1 * factor), expected_rate(0.1, 0.1 * factor**5)
+def test_a_pick_is_drawn_down_to_what_is_usual_hardly_from_far_away_and_never_up():
+    near, far, lower = (expected_rate(0.1, usual) for usual in (0.03, 0.0003, 0.3))
 
-    assert min(0.1, 0.1 * factor) < near < max(0.1, 0.1 * factor)
+    assert 0.03 < near < 0.09
     assert far == pytest.approx(0.1, rel=0.05)
-    assert expected_rate(0.1, 0.1) == 0.1 == expected_rate(0.1, None)
+    assert lower == 0.1 == expected_rate(0.1, 0.1) == expected_rate(0.1, None)
 
 
 def test_adamw_is_drawn_towards_its_usual_rate_unless_a_range_is_stated():
-    def picked(optimizer="adamw", **config):
+    def picked(optimizer="adamw", *, tail=_bowl, **config):
         controller = _controller(optimizer=optimizer, budget=Budget(steps=300), **config)
-        _search(controller, _bowl)
+        _search(controller, tail)
         return controller.decide()
 
-    usual, sgd = picked(), picked("sgd")
+    usual, sgd, low = picked(), picked("sgd"), picked(tail=_low_bowl)
     stated = picked(min_learning_rate=1e-3, max_learning_rate=10.0)
 
     assert usual.values.learning_rate < stated.values.learning_rate  # what is best here is far above the usual
-    assert "drawn towards the usual 0.016" in usual.reason
-    assert "usual" not in sgd.reason + stated.reason
+    assert "drawn down towards the usual 0.016" in usual.reason
+    assert "usual" not in sgd.reason + stated.reason + low.reason
 
 
 @pytest.mark.parametrize(("optimizer", "power"), [("sgd", 0.0), ("adamw", 0.32)])
