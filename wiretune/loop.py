@@ -69,10 +69,14 @@ def attach(
     number of samples that a rank trains in a step: if it is told, probes on small batches are longer. The loop reports
     its losses to the `Tuner` that is returned.
 
-    Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, and for what a
-    job would refuse of a controller.
+    Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, for a budget
+    without a controller, and for what a job would refuse of a controller.
     """
     if controller is None:
+        told = {"steps": steps, "seconds": seconds, "bytes": bytes, "batch_size": batch_size}
+        for name in (name for name, value in told.items() if value is not None):
+            what = "the budget of a controller" if name in Budget.model_fields else "for a controller"
+            raise ValueError(f"`{name}` is {what}: give `controller={{'kind': 'bo'}}`, or leave it out")
         return own_loop.attach(model, optimizer, **how)
     budget = Budget(steps=steps, seconds=seconds, bytes=bytes)
     config: ControllerConfig = TypeAdapter(ControllerConfig).validate_python(controller)

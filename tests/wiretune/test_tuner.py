@@ -258,6 +258,12 @@ def test_a_controller_that_a_job_would_refuse_is_refused(how: dict[str, Any], me
         Script(**how)
 
 
+@pytest.mark.parametrize("name", ["steps", "seconds", "bytes", "batch_size"])
+def test_what_a_controller_needs_is_refused_without_one(name: str):
+    with pytest.raises(ValueError, match=f"`{name}` is .* controller: give `controller={{'kind': 'bo'}}`, or leave"):
+        Script(**{name: 100})
+
+
 def test_a_rate_of_zero_is_no_guess():
     model = nn.Linear(4, 4)
 
