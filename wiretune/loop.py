@@ -9,7 +9,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from search.config import Budget, ControllerConfig, range_conflict
+from search.config import Budget, ControllerConfig, ScheduleConfig, range_conflict
+from search.schedule_file import ScheduleFile
 from trainers.own_loop import attach as own_loop
 from trainers.own_loop.attach import Attached, Exchanging, Syncing
 from trainers.own_loop.ddp import PerNode
@@ -85,7 +86,20 @@ def attach(
 
 
 def check_ranges(controller: ControllerConfig, config: ReplicaConfig) -> None:
-    """Raise ValueError for a range that `controller` does not search, as a job would."""
+    """Raise ValueError for a range that `controller` does not search, and for a level that is none, as a job would."""
+    if isinstance(controller, ScheduleConfig):
+        check_levels(controller.schedule, config)
     for number, each in enumerate(config.ranges(), start=1):
         if reason := range_conflict(controller, each.name, number):
             raise ValueError(f"`{each.field}`: {reason}: give one number, got {json.dumps(each.pair)}")
+
+
+def check_levels(schedule: ScheduleFile, config: ReplicaConfig) -> None:
+    """Raise ValueError for an entry of a schedule that sets what is no level of the exchange."""
+    exchange = config.exchange
+    for number, entry in enumerate(schedule.entries):
+        if entry.level is not None and exchange.level is not None and (wrong := exchange.level_conflict(entry.level)):
+            raise ValueError(
+                f"`controller.schedule.entries[{number}].level` is the exchange's `{exchange.level_name}` here and "
+                f"{wrong}, got {entry.level:g}"
+            )

@@ -264,6 +264,22 @@ def test_what_a_controller_needs_is_refused_without_one(name: str):
         Script(**{name: 100})
 
 
+def following(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a controller that follows a schedule whose second entry has `entry` in it."""
+    steps = {"num_steps": 10, "learning_rate": 0.1}
+    entries = [steps | {"step": 0}, steps | {"step": 10} | entry]
+    return {"kind": "schedule", "schedule": {"optimizer": "sgd", "num_steps": 20, "entries": entries}}
+
+
+def test_a_schedules_level_is_one_of_the_exchange():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    topk = {"kind": "topk", "density": 0.1}
+
+    with pytest.raises(ValueError, match=r"entries\[1\].level` is the exchange's `density` .* in \(0, 1\].*, got 2"):
+        wiretune.attach(model, optimizer, exchange=topk, controller=following({"level": 2.0}), steps=20)
+
+
 def test_a_rate_of_zero_is_no_guess():
     model = nn.Linear(4, 4)
 
