@@ -9,10 +9,10 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from search.config import Budget, ControllerConfig, ScheduleConfig, range_conflict
+from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, range_conflict
 from search.schedule_file import ScheduleFile
 from trainers.own_loop import attach as own_loop
-from trainers.own_loop.attach import Attached, Exchanging, Syncing
+from trainers.own_loop.attach import Attached, Chosen, Exchanging, Syncing
 from trainers.own_loop.ddp import PerNode
 from trainers.spec.replica import ReplicaConfig
 from wiretune.tuner import Tuner
@@ -71,7 +71,8 @@ def attach(
     its losses to the `Tuner` that is returned.
 
     Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, for a budget
-    without a controller, and for what a job would refuse of a controller.
+    without a controller, for what a job would refuse of a controller, and for what only a job does: `transfer`, and
+    searched values of a schedule such as the momentum.
     """
     if controller is None:
         told = {"steps": steps, "seconds": seconds, "bytes": bytes, "batch_size": batch_size}
@@ -81,8 +82,24 @@ def attach(
         return own_loop.attach(model, optimizer, **how)
     budget = Budget(steps=steps, seconds=seconds, bytes=bytes)
     config: ControllerConfig = TypeAdapter(ControllerConfig).validate_python(controller)
+    check_controller(config)
     handle = own_loop.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
     return Tuner(handle, config, budget=budget, seed=how.get("seed", 0), batch_size=batch_size)
+
+
+def check_controller(controller: ControllerConfig) -> None:
+    """Raise ValueError for what a job does by `controller` and nothing in a loop does."""
+    if isinstance(controller, BoConfig) and controller.transfer is not None:
+        raise ValueError("`controller.transfer` learns from past jobs of a service, and a loop has none: leave it out")
+    if not isinstance(controller, ScheduleConfig):
+        return
+    for number, entry in enumerate(controller.schedule.entries):
+        if ignored := sorted(entry.values.keys() - {*Chosen._fields, "optimizer"}):  # which is that of all entries
+            raise ValueError(
+                f"`controller.schedule.entries[{number}].values` sets `{ignored[0]}`, and a controller in a loop does "
+                "not: follow the schedule by `wiretune.Schedule.scheduler`, which sets momentum, weight decay and "
+                "nesterov, and by `batch_size_at` and `option_at`"
+            )
 
 
 def check_ranges(controller: ControllerConfig, config: ReplicaConfig) -> None:

@@ -280,6 +280,28 @@ def test_a_schedules_level_is_one_of_the_exchange():
         wiretune.attach(model, optimizer, exchange=topk, controller=following({"level": 2.0}), steps=20)
 
 
+@pytest.mark.parametrize(
+    "values", [{"momentum": 0.8}, {"weight_decay": 0.1}, {"nesterov": True}, {"batch_size": 16}, {"option": "fp16"}]
+)
+def test_what_a_controller_in_a_loop_would_ignore_of_a_schedule_is_refused(values: dict[str, Any]):
+    with pytest.raises(ValueError, match=rf"entries\[1\].values` sets `{next(iter(values))}`.*Schedule.scheduler"):
+        Script(controller=following({"values": values}), steps=20)
+
+
+def test_past_jobs_are_refused_where_there_is_no_service():
+    with pytest.raises(ValueError, match="`controller.transfer` learns from past jobs of a service"):
+        Script(controller={"kind": "bo", "transfer": "auto"}, steps=20)
+
+
+def test_a_schedule_is_followed_in_what_a_loop_can_set():
+    script = Script(controller=following({"values": {"optimizer": "sgd"}, "learning_rate": 0.05}), steps=20)
+
+    for _ in range(20):
+        script.step()
+
+    assert [first for first, _ in script.rates] == [0.1] * 10 + [0.05] * 10
+
+
 def test_a_rate_of_zero_is_no_guess():
     model = nn.Linear(4, 4)
 
