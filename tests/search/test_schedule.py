@@ -210,6 +210,14 @@ def test_a_file_says_where_it_is_from_and_a_later_release_may_say_more(schedule)
     assert Schedule.from_json(json.dumps(content)).provenance == provenance
 
 
+def test_an_entry_with_a_field_that_nobody_knows_is_refused(schedule):
+    content = json.loads(schedule.to_json())
+    content["entries"][0]["weather"] = "fine"
+
+    with pytest.raises(ValueError, match=r"entries.0.weather"):
+        Schedule.from_json(json.dumps(content))
+
+
 def test_a_jobs_schedule_leaves_out_where_it_is_from(schedule):
     text = schedule.model_copy(update={"provenance": Provenance(job_id="j", job={}, arm="a", seed=0)}).to_json()
 
