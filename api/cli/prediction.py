@@ -174,7 +174,7 @@ def _predicted(source: Source, **asked: Any) -> Prediction:
     if asked["mbps"] is None and link is None:
         fail("the job's link is measured, so nobody knows it yet: give --mbps, and --latency in milliseconds")
     if link is not None:
-        asked["mbps"] = asked["mbps"] or link.mbps
+        asked["mbps"] = link.mbps if asked["mbps"] is None else asked["mbps"]
         asked["latency_ms"] = link.latency_ms if asked["latency_ms"] is None else asked["latency_ms"]
     given = {name: value for name, value in asked.items() if value is not None}
     given.setdefault("workers", max(2, source.job.workers.count))

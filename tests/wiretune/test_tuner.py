@@ -289,7 +289,7 @@ def test_what_a_controller_in_a_loop_would_ignore_of_a_schedule_is_refused(value
 
 
 def test_past_jobs_are_refused_where_there_is_no_service():
-    with pytest.raises(ValueError, match="`controller.transfer` learns from past jobs of a service"):
+    with pytest.raises(ValueError, match=r"`controller\.transfer` learns from past jobs of a service"):
         Script(controller={"kind": "bo", "transfer": "auto"}, steps=20)
 
 
