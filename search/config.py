@@ -99,10 +99,17 @@ class PastJobs(Config):
         return jobs
 
 
+def _is_auto_or_jobs(given: object) -> object:
+    if given != "auto" and not isinstance(given, dict | PastJobs):
+        raise ValueError(f"`transfer` must be `auto` or `{{jobs: [job-...]}}`, got {given!r:.100}")
+    return given
+
+
 #: `auto`: the newest jobs that are like this one.
 Transfer = Annotated[
     Annotated[PastJobs, Tag("named")] | Annotated[Literal["auto"], Tag("auto")],
     Discriminator(lambda given: "named" if isinstance(given, dict | PastJobs) else "auto"),
+    BeforeValidator(_is_auto_or_jobs),
 ]
 
 
