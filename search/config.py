@@ -99,10 +99,17 @@ class PastJobs(Config):
         return jobs
 
 
+def _is_auto_or_jobs(given: object) -> object:
+    if given != "auto" and not isinstance(given, dict | PastJobs):
+        raise ValueError(f"`transfer` must be `auto` or `{{jobs: [job-...]}}`, got {given!r:.100}")
+    return given
+
+
 #: `auto`: the newest jobs that are like this one.
 Transfer = Annotated[
     Annotated[PastJobs, Tag("named")] | Annotated[Literal["auto"], Tag("auto")],
     Discriminator(lambda given: "named" if isinstance(given, dict | PastJobs) else "auto"),
+    BeforeValidator(_is_auto_or_jobs),
 ]
 
 
@@ -159,20 +166,29 @@ class StagedConfig(RateRange):
         "and less, half of that for four times as many, at least 0.03",
     )
     min_probe_steps: int = Field(14, ge=4, description="a probe is not shortened below this")
-    max_up: float = Field(2.0, gt=1, description="most a later stage may multiply the learning rate by")
+    max_up: float = Field(
+        2.0, gt=1, allow_inf_nan=False, description="most a later stage may multiply the learning rate by"
+    )
     max_down: float = Field(0.25, gt=0, lt=1, description="most a later stage may shrink the learning rate to")
     max_level_move: float = Field(
-        4.0, gt=1, description="most a later stage may multiply or divide the level by, and each further axis"
+        4.0,
+        gt=1,
+        allow_inf_nan=False,
+        description="most a later stage may multiply or divide the level by, and each further axis",
     )
     promote: bool = Field(True, description="a later stage's commit begins with the steps of the probe that won")
     event_step_time: float = Field(
         1.5,
         gt=1,
+        allow_inf_nan=False,
         description="an event: by its waits for the exchange a step takes so many times as long, or as short "
         "(budgets in seconds, where a searched value decides what a step costs)",
     )
     event_gradient_scale: float = Field(
-        4.0, gt=1, description="an event: within a commit the gradient's scale jumps by this factor, up or down"
+        4.0,
+        gt=1,
+        allow_inf_nan=False,
+        description="an event: within a commit the gradient's scale jumps by this factor, up or down",
     )
     event_loss_stds: PositiveFloat = Field(
         3.0, description="an event: no progress for a fifth of the commit, and the loss so far above its forecast"
@@ -252,7 +268,7 @@ class BoConfig(WideConfig):
         description="most that the gradients of commits may raise the rate by between two searches; 1: it stays",
     )
     switch_probability: float = Field(0.95, ge=0.5, lt=1, description="switch only if this sure to be better")
-    min_gain: float = Field(0.002, ge=0, description="and better by this share of the loss")
+    min_gain: float = Field(0.002, ge=0, allow_inf_nan=False, description="and better by this share of the loss")
 
 
 class SobolConfig(WideConfig):

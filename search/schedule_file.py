@@ -16,6 +16,23 @@ FORMAT: Literal["wiretune.schedule/1"] = "wiretune.schedule/1"
 VERSION = 1  # what a later release adds without changing what is there keeps the number
 
 
+#: No search tries a higher one (`search.space.SearchSpace`).
+MAX_LEARNING_RATE = 1e3
+
+
+class Settable(Values):
+    """The further values that a run can be set to, by the bounds of a job: a file's numbers were in no range of one."""
+
+    batch_size: int | None = Field(None, ge=1)
+    momentum: float | None = Field(None, ge=0, lt=1)
+    weight_decay: float | None = Field(None, ge=0, allow_inf_nan=False)
+    period: int | None = Field(None, ge=1)
+    gamma: float | None = Field(None, ge=0, lt=1)
+    share: float | None = Field(None, gt=0, le=1)
+    outer_learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
+    outer_momentum: float | None = Field(None, ge=0, lt=1)
+
+
 class Entry(Value):
     """Values from `step` on, for `num_steps` steps; the rate goes linearly to `final_learning_rate` if given."""
 
@@ -33,13 +50,20 @@ class Entry(Value):
     reason: str = ""
     steered_by: tuple[str, ...] = Field((), description="people whose pins and vetoes held")
 
+    @field_validator("learning_rate", "final_learning_rate")
+    @classmethod
+    def _is_one_that_trains(cls, given: float | None) -> float | None:
+        if given is not None and given > MAX_LEARNING_RATE:
+            raise ValueError(f"should be in [0, {MAX_LEARNING_RATE:g}], got {given:g}")
+        return given
+
     @field_validator("values")
     @classmethod
     def _can_be_set(cls, given: dict[str, Any]) -> dict[str, Any]:
         if unknown := given.keys() - {*FURTHER}:
             raise ValueError(f"`values` may name {', '.join(FURTHER)}, got {sorted(unknown)[0]!r}")
         try:
-            return Values(learning_rate=0.0, **given).further
+            return Settable(learning_rate=0.0, **given).further
         except ValidationError as error:
             wrong = error.errors()[0]
             raise ValueError(f"`values.{wrong['loc'][0]}`: {wrong['msg']}, got {wrong['input']!r}") from None

@@ -9,9 +9,10 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from search.config import Budget, ControllerConfig, range_conflict
+from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, range_conflict
+from search.schedule_file import ScheduleFile
 from trainers.own_loop import attach as own_loop
-from trainers.own_loop.attach import Attached, Exchanging, Syncing
+from trainers.own_loop.attach import Attached, Chosen, Exchanging, Syncing
 from trainers.own_loop.ddp import PerNode
 from trainers.spec.replica import ReplicaConfig
 from wiretune.tuner import Tuner
@@ -69,19 +70,53 @@ def attach(
     number of samples that a rank trains in a step: if it is told, probes on small batches are longer. The loop reports
     its losses to the `Tuner` that is returned.
 
-    Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, and for what a
-    job would refuse of a controller.
+    Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, for a budget
+    without a controller, for what a job would refuse of a controller, and for what only a job does: `transfer`, and
+    searched values of a schedule such as the momentum.
     """
     if controller is None:
+        told = {"steps": steps, "seconds": seconds, "bytes": bytes, "batch_size": batch_size}
+        for name in (name for name, value in told.items() if value is not None):
+            what = "the budget of a controller" if name in Budget.model_fields else "for a controller"
+            raise ValueError(f"`{name}` is {what}: give `controller={{'kind': 'bo'}}`, or leave it out")
         return own_loop.attach(model, optimizer, **how)
     budget = Budget(steps=steps, seconds=seconds, bytes=bytes)
     config: ControllerConfig = TypeAdapter(ControllerConfig).validate_python(controller)
+    check_controller(config)
     handle = own_loop.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
     return Tuner(handle, config, budget=budget, seed=how.get("seed", 0), batch_size=batch_size)
 
 
+def check_controller(controller: ControllerConfig) -> None:
+    """Raise ValueError for what a job does by `controller` and nothing in a loop does."""
+    if isinstance(controller, BoConfig) and controller.transfer is not None:
+        raise ValueError("`controller.transfer` learns from past jobs of a service, and a loop has none: leave it out")
+    if not isinstance(controller, ScheduleConfig):
+        return
+    for number, entry in enumerate(controller.schedule.entries):
+        if ignored := sorted(entry.values.keys() - {*Chosen._fields, "optimizer"}):  # which is that of all entries
+            raise ValueError(
+                f"`controller.schedule.entries[{number}].values` sets `{ignored[0]}`, and a controller in a loop does "
+                "not: follow the schedule by `wiretune.Schedule.scheduler`, which sets momentum, weight decay and "
+                "nesterov, and by `batch_size_at` and `option_at`"
+            )
+
+
 def check_ranges(controller: ControllerConfig, config: ReplicaConfig) -> None:
-    """Raise ValueError for a range that `controller` does not search, as a job would."""
+    """Raise ValueError for a range that `controller` does not search, and for a level that is none, as a job would."""
+    if isinstance(controller, ScheduleConfig):
+        check_levels(controller.schedule, config)
     for number, each in enumerate(config.ranges(), start=1):
         if reason := range_conflict(controller, each.name, number):
             raise ValueError(f"`{each.field}`: {reason}: give one number, got {json.dumps(each.pair)}")
+
+
+def check_levels(schedule: ScheduleFile, config: ReplicaConfig) -> None:
+    """Raise ValueError for an entry of a schedule that sets what is no level of the exchange."""
+    exchange = config.exchange
+    for number, entry in enumerate(schedule.entries):
+        if entry.level is not None and exchange.level is not None and (wrong := exchange.level_conflict(entry.level)):
+            raise ValueError(
+                f"`controller.schedule.entries[{number}].level` is the exchange's `{exchange.level_name}` here and "
+                f"{wrong}, got {entry.level:g}"
+            )

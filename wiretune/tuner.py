@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from itertools import chain, pairwise
+from numbers import Integral
 
 import torch
 import torch.distributed as dist
@@ -57,8 +58,8 @@ class Tuner:
             )
         self._ratios = [float(group["lr"]) / guess for group in groups]
         kind = KINDS.get(type(handle.optimizer).__name__, "own")
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
+        if batch_size is not None and not (isinstance(batch_size, Integral) and batch_size >= 1):
+            raise ValueError(f"`batch_size` must be a whole number of at least 1, got {batch_size!r}")
         samples = batch_size and batch_size * handle.node_links.topology.num_workers
         space = space_of(handle.config, kind, guess, batch_size=samples)
         strategy = strategies.build(config, space=space, seed=seed, budget=budget)

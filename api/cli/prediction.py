@@ -125,13 +125,13 @@ def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as
         return _measured(Source(job.resolved(str(Path.cwd())), **known), timeout_s=timeout_s)
     with open_client(url, key) as client:
         job_id = client.find(text)
-        view, trials = client.job(job_id).view, client.trials(job_id)
+        job, trials = client.job(job_id).spec, client.trials(job_id)
     bills = [trial.bill for trial in trials if trial.bill.steps_timed]
     if known["compute_ms"] is None and not bills:
         fail(f"no step of {job_id} was timed yet: give --compute-ms, or the job's file to measure it here")
     steps, seconds = sum(bill.steps_timed for bill in bills), sum(bill.seconds_compute for bill in bills)
     recorded_ms = 1e3 * seconds / steps if steps else None
-    return _measured(Source(view.readable, known["compute_ms"] or recorded_ms, known["shapes"]), timeout_s=timeout_s)
+    return _measured(Source(job, known["compute_ms"] or recorded_ms, known["shapes"]), timeout_s=timeout_s)
 
 
 def _is_factory(text: str) -> bool:
@@ -174,7 +174,7 @@ def _predicted(source: Source, **asked: Any) -> Prediction:
     if asked["mbps"] is None and link is None:
         fail("the job's link is measured, so nobody knows it yet: give --mbps, and --latency in milliseconds")
     if link is not None:
-        asked["mbps"] = asked["mbps"] or link.mbps
+        asked["mbps"] = link.mbps if asked["mbps"] is None else asked["mbps"]
         asked["latency_ms"] = link.latency_ms if asked["latency_ms"] is None else asked["latency_ms"]
     given = {name: value for name, value in asked.items() if value is not None}
     given.setdefault("workers", max(2, source.job.workers.count))

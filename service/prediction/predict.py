@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from service.catalog.methods import MAX_SHAPES, SHAPES, parsed
 from service.job.parts import TrialSpec
+from service.job.problems import problems_of
 from service.job.spec import JobSpec
 from service.prediction.evidence import Lesson, Recorded, Task, recorded
 from service.prediction.model import GOODPUT, WITHIN_MBPS, Site, StepParts, step
@@ -71,11 +72,14 @@ class PredictionRequest(BaseModel):
             raise conflict_error([Conflict("/shapes", None, message)])
         if self.shapes is not None:
             parsed(self.shapes)
-        if _dense_run(_base(self)) is None:
-            message = (
-                "must be a job that `exchange: {kind: none}` fits: dense training is what methods are compared with"
-            )
-            raise conflict_error([Conflict("/job", None, message)])
+        dense = _dense_job(_base(self))
+        try:
+            JobSpec.model_validate(dense)
+        except ValidationError as error:
+            wrong = problems_of(error, dense, JobSpec)[0]
+            place = "/workers" if wrong.pointer.startswith("/workers") else f"/job{wrong.pointer}"
+            message = f"dense training, with which methods are compared, does not go here: {wrong.message}"
+            raise conflict_error([Conflict(place, wrong.value, message)]) from None
         return self
 
     @property
@@ -168,7 +172,7 @@ def predict(request: PredictionRequest, known: Recorded | None = None) -> Predic
     found = known or recorded()
     shapes = parameter_shapes(request.job.workload) if request.shapes is None else parsed(request.shapes)
     assert shapes is not None  # the request has seen to it
-    dense, choices = _dense_run(_base(request)), list(_choices(request, found))
+    dense, choices = _fitting(_dense_job(_base(request))), list(_choices(request, found))
     assert dense is not None
     asked = _Question(request, found, shapes, dense)
     order = _by_step if request.task is None else _by_loss
@@ -219,13 +223,11 @@ def _base(request: PredictionRequest) -> dict[str, Any]:
     others = {part: value for part, value in base.items() if part not in ("lanes", "params", "sweep")}
     others |= {"link": {"mode": "measure"}}
     fixed = others | {"controller": {"kind": "fixed"}}
-    return others if _dense_run(fixed) is None else fixed
+    return others if _fitting(_dense_job(fixed)) is None else fixed
 
 
-def _dense_run(base: Mapping[str, Any]) -> TrialSpec | None:
-    return _fitting(
-        {part: value for part, value in base.items() if part not in CHOICES} | {"exchange": {"kind": "none"}}
-    )
+def _dense_job(base: Mapping[str, Any]) -> dict[str, Any]:
+    return {part: value for part, value in base.items() if part not in CHOICES} | {"exchange": {"kind": "none"}}
 
 
 def _fitting(job: Mapping[str, Any]) -> TrialSpec | None:

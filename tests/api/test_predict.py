@@ -70,6 +70,25 @@ def test_a_link_that_nobody_knows_has_to_be_stated(job_file):
     assert "give --mbps" in done.output
 
 
+def test_a_link_of_0_mbps_is_refused_and_not_replaced_by_the_jobs(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB | {"link": {"mode": "emulate", "mbps": 50, "latency_ms": 1}}))
+
+    done = _run("predict", str(path), "--mbps", "0", "--compute-ms", "10")
+
+    assert done.exit_code == 2
+    assert "mbps: Input should be greater than or equal to 0.01" in done.output
+
+
+def test_more_workers_than_the_data_have_steps_for_are_refused_with_that_reason(http, job_file):
+    done = _run("predict", job_file, "--mbps", "50", "--workers", "45", "--compute-ms", "10")
+    answer = http.post("/v1/predictions", json=ASKED | {"workers": 45})
+
+    assert done.exit_code == 2
+    assert "`count` must be in [1, 44], got 45: a step takes 32 samples" in " ".join(done.output.split())
+    assert answer.json()["errors"][0]["pointer"] == "/workers"
+
+
 def test_an_unknown_task_is_refused_with_those_that_there_are(job_file):
     done = _run("advise", job_file, "--mbps", "50", "--compute-ms", "10", "--like", "cats")
 

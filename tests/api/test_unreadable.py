@@ -175,3 +175,15 @@ def test_show_prints_where_the_job_is_and_what_is_stored(
     for text in ("running", "workers.colour", '"colour": "red"'):
         assert text in shown.output
     assert json.loads(as_json.output)["job"]["spec"] == stored(store, job_id)
+
+
+def test_a_prediction_for_a_job_that_cannot_be_read_ends_with_the_reason(store: Store, live_url: str, key: str) -> None:
+    job_id = job_in(store, JobState.QUEUED)
+    make_unreadable(store, job_id, "workers")
+
+    done = CliRunner().invoke(
+        main.app, ["predict", job_id, "--compute-ms", "10", "--mbps", "50", "--url", live_url, "--key", key]
+    )
+
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert "cannot read it: workers.colour" in done.stderr

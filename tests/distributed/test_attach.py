@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -232,6 +233,30 @@ def test_each_group_is_held_to_what_the_exchange_asks(kind: str, brought: dict[s
 
     with pytest.raises(ValueError, match=message):
         attach(model, torch.optim.SGD(groups, lr=0.1), exchange={"kind": kind})
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"exchange": "topk"}, r"`exchange` must be a part of a job, as {'kind': 'topk'}, got 'topk'"),
+        ({"sync": "diloco"}, r"`sync` must be a part of a job, as {'kind': 'diloco'}, got 'diloco'"),
+        ({"exchange": {}}, "exchange\n.*kind"),
+        ({"sync": {}}, "sync\n.*kind"),
+        ({"sync": {"kind": "accordion_batch"}}, "`accordion_batch` sets its own: give {'kind': 'local_sgd'}"),
+    ],
+)
+def test_what_is_no_part_of_a_job_or_for_jobs_alone_is_a_value_error(how: dict[str, Any], message: str):
+    model = torch.nn.Linear(4, 4)
+
+    with pytest.raises(ValueError, match=message):
+        attach(model, torch.optim.SGD(model.parameters(), lr=0.1), **how)
+
+
+def test_a_model_of_which_nothing_is_trained_is_refused():
+    model = torch.nn.Linear(4, 4).requires_grad_(False)
+
+    with pytest.raises(ValueError, match="`model` must have a parameter that is trained"):
+        attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_one_process_without_ddp_has_nothing_that_makes_a_direction():

@@ -158,6 +158,41 @@ def test_a_broken_file_is_refused_with_what_is_wrong(schedule, change, message):
         Schedule.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("values", "bound"),
+    [
+        ({"batch_size": 0}, "greater than or equal to 1, got 0"),
+        ({"momentum": 1.0}, "less than 1, got 1.0"),
+        ({"momentum": -0.1}, "greater than or equal to 0, got -0.1"),
+        ({"weight_decay": -1e-3}, "greater than or equal to 0, got -0.001"),
+        ({"weight_decay": float("inf")}, "finite number, got inf"),
+        ({"period": 0}, "greater than or equal to 1, got 0"),
+        ({"gamma": 1.0}, "less than 1, got 1.0"),
+        ({"share": 0.0}, "greater than 0, got 0.0"),
+        ({"share": 1.5}, "less than or equal to 1, got 1.5"),
+        ({"outer_learning_rate": 0.0}, "greater than 0, got 0.0"),
+        ({"outer_momentum": 1.5}, "less than 1, got 1.5"),
+        ({"outer_momentum": float("nan")}, "got nan"),
+    ],
+)
+def test_a_value_has_the_bounds_of_a_job(schedule, values, bound):
+    entry = {"step": 0, "num_steps": 10, "learning_rate": 0.1, "values": values}
+    text = json.dumps(json.loads(schedule.to_json()) | {"entries": [entry]})
+
+    with pytest.raises(ValueError, match=f"`values.{next(iter(values))}`: .*{bound}"):
+        Schedule.from_json(text)
+
+
+@pytest.mark.parametrize("rate", [-1e-3, 1001.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("name", ["learning_rate", "final_learning_rate"])
+def test_a_rate_is_one_that_a_search_may_try_or_what_a_decay_ends_at(schedule, name, rate):
+    entry = {"step": 0, "num_steps": 10, "learning_rate": 0.1} | {name: rate}
+    text = json.dumps(json.loads(schedule.to_json()) | {"entries": [entry]})
+
+    with pytest.raises(ValueError, match=rf"entries.0.{name}"):
+        Schedule.from_json(text)
+
+
 def test_a_negative_step_is_refused(schedule):
     with pytest.raises(ValueError, match="`step` must be at least 0, got -1"):
         schedule.learning_rate_at(-1)
@@ -197,6 +232,14 @@ def test_a_file_says_where_it_is_from_and_a_later_release_may_say_more(schedule)
     content["provenance"]["weather"] = "fine"
 
     assert Schedule.from_json(json.dumps(content)).provenance == provenance
+
+
+def test_an_entry_with_a_field_that_nobody_knows_is_refused(schedule):
+    content = json.loads(schedule.to_json())
+    content["entries"][0]["weather"] = "fine"
+
+    with pytest.raises(ValueError, match=r"entries.0.weather"):
+        Schedule.from_json(json.dumps(content))
 
 
 def test_a_jobs_schedule_leaves_out_where_it_is_from(schedule):

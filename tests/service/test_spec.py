@@ -40,7 +40,7 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
     ("changes", "pointer", "value", "allowed"),
     [
         ({"workload": {"kind": "mnist"}}, "/workload/kind", "mnist", "digits-mlp"),
-        ({"controller": {"kind": "bo", "transfer": "avto"}}, "/controller/transfer", "avto", "did you mean `auto`"),
+        ({"controller": {"kind": "bo", "transfer": "avto"}}, "/controller/transfer", "avto", "be `auto` or `{jobs"),
         ({"controller": {"kind": "bo", "transfer": {"jobs": []}}}, "/controller/transfer/jobs", None, "at least 1"),
         ({"controller": {"kind": "bo", "transfer": {"job": []}}}, "/controller/transfer/job", None, "no field"),
         ({"controller": {"kind": "fixed", "transfer": "auto"}}, "/controller/transfer", "auto", "have it: `bo`"),
@@ -224,6 +224,13 @@ def test_own_code_and_files_are_found_from_the_folder_of_the_command() -> None:
     assert resolved(path="/opt/models").path == "/opt/models"
     assert resolved(weights="start.safetensors").weights == "/home/me/start.safetensors"
     assert resolved(weights="s3://bucket/start.safetensors").weights == "s3://bucket/start.safetensors"
+
+
+@pytest.mark.parametrize(("given", "shown"), [(["job-a"], "['job-a']"), ("job-a", "'job-a'"), (7, "7"), (True, "True")])
+def test_past_jobs_are_auto_or_named_in_jobs(given: Any, shown: str) -> None:
+    found = refused({"controller": {"kind": "bo", "transfer": given}})
+
+    assert found["/controller/transfer"].message == f"`transfer` must be `auto` or `{{jobs: [job-...]}}`, got {shown}"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {"deep": [float("nan")]}])

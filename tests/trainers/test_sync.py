@@ -5,6 +5,7 @@ import json
 import math
 from functools import partial
 from itertools import product
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.policy import PolicyBase
 from trainers.methods.sync.screen import Outliers
 from trainers.methods.sync.stl_sgd.policy import Stage, period_at, stage_at
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
@@ -45,6 +47,16 @@ def _stages(config: StlSgdConfig, count: int) -> list[Stage]:
     while len(stages) < count:
         stages.append(stage_at(stages[-1].end, config))
     return stages
+
+
+@pytest.mark.parametrize("method", registry.of("sync"), ids=lambda method: method.kind)
+def test_a_configuration_says_whether_its_policy_sets_rates_or_gradients(method: Method):
+    policy = get_type_hints(method.load())["return"]
+
+    sets = issubclass(policy, PolicyBase) and any(
+        getattr(policy, name) is not getattr(PolicyBase, name) for name in ("learning_rate", "amend")
+    )
+    assert method.config.sets_rates == sets
 
 
 @pytest.mark.parametrize("config", [StlSgdConfig(first_stage=7), StlSgdConfig(first_stage=7, growth="linear", gamma=1)])

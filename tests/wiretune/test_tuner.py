@@ -248,7 +248,9 @@ def test_a_controller_that_does_not_search_changes_no_loss():
         ({"controller": {"kind": "local"}, "steps": 100, "sync": PERIODS}, "`local` searches rate and level alone"),
         ({"controller": {"kind": "bo"}, "steps": 100, "sync": OUTER, "exchange": LEVELS}, "at most 3 values"),
         ({"sync": PERIODS}, "`sync/period` must be one number"),
-        ({"controller": {"kind": "bo"}, "steps": 100, "batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+        ({"controller": {"kind": "bo"}, "steps": 100, "batch_size": 0}, "`batch_size` must be .* at least 1, got 0"),
+        ({"controller": {"kind": "bo"}, "steps": 100, "batch_size": "8"}, "`batch_size` must be a whole .*, got '8'"),
+        ({"controller": {"kind": "bo"}, "steps": 100, "batch_size": 2.5}, "`batch_size` must be a whole .*, got 2.5"),
         ({"controller": {"kind": "bo", "prob": 3}, "steps": 100}, "prob"),
         ({"controller": {"kind": "autolars"}, "steps": 100}, "autolars"),
     ],
@@ -256,6 +258,50 @@ def test_a_controller_that_does_not_search_changes_no_loss():
 def test_a_controller_that_a_job_would_refuse_is_refused(how: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         Script(**how)
+
+
+@pytest.mark.parametrize("name", ["steps", "seconds", "bytes", "batch_size"])
+def test_what_a_controller_needs_is_refused_without_one(name: str):
+    with pytest.raises(ValueError, match=f"`{name}` is .* controller: give `controller={{'kind': 'bo'}}`, or leave"):
+        Script(**{name: 100})
+
+
+def following(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return a controller that follows a schedule whose second entry has `entry` in it."""
+    steps = {"num_steps": 10, "learning_rate": 0.1}
+    entries = [steps | {"step": 0}, steps | {"step": 10} | entry]
+    return {"kind": "schedule", "schedule": {"optimizer": "sgd", "num_steps": 20, "entries": entries}}
+
+
+def test_a_schedules_level_is_one_of_the_exchange():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    topk = {"kind": "topk", "density": 0.1}
+
+    with pytest.raises(ValueError, match=r"entries\[1\].level` is the exchange's `density` .* in \(0, 1\].*, got 2"):
+        wiretune.attach(model, optimizer, exchange=topk, controller=following({"level": 2.0}), steps=20)
+
+
+@pytest.mark.parametrize(
+    "values", [{"momentum": 0.8}, {"weight_decay": 0.1}, {"nesterov": True}, {"batch_size": 16}, {"option": "fp16"}]
+)
+def test_what_a_controller_in_a_loop_would_ignore_of_a_schedule_is_refused(values: dict[str, Any]):
+    with pytest.raises(ValueError, match=rf"entries\[1\].values` sets `{next(iter(values))}`.*Schedule.scheduler"):
+        Script(controller=following({"values": values}), steps=20)
+
+
+def test_past_jobs_are_refused_where_there_is_no_service():
+    with pytest.raises(ValueError, match=r"`controller\.transfer` learns from past jobs of a service"):
+        Script(controller={"kind": "bo", "transfer": "auto"}, steps=20)
+
+
+def test_a_schedule_is_followed_in_what_a_loop_can_set():
+    script = Script(controller=following({"values": {"optimizer": "sgd"}, "learning_rate": 0.05}), steps=20)
+
+    for _ in range(20):
+        script.step()
+
+    assert [first for first, _ in script.rates] == [0.1] * 10 + [0.05] * 10
 
 
 def test_a_rate_of_zero_is_no_guess():

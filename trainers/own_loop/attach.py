@@ -32,7 +32,7 @@ from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig, OwnOptimizerConfig, SgdConfig
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, PolicyBase, Update
+from trainers.methods.sync.policy import Parts, Update
 from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_types, check_unused, topology_of
 from trainers.own_loop.handle import Handle, num_ranks, rank
 from trainers.segment import Purpose
@@ -87,7 +87,12 @@ def attach(
     """
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner  # Accelerate, Lightning and Fabric wrap it
-    config = _config(optimizer, exchange or {"kind": "none"}, sync or {"kind": "every_step"}, seed=seed)
+    exchange = {"kind": "none"} if exchange is None else exchange
+    sync = {"kind": "every_step"} if sync is None else sync
+    for name, part, example in (("exchange", exchange, "topk"), ("sync", sync, "diloco")):
+        if not isinstance(part, ExchangeBase | SyncBase | Mapping):
+            raise ValueError(f"`{name}` must be a part of a job, as {{'kind': '{example}'}}, got {part!r}")
+    config = _config(optimizer, exchange, sync, seed=seed)
     ddp = next((each for each in model.modules() if isinstance(each, DistributedDataParallel)), None)
     if any(isinstance(each, FSDPModule) for each in model.modules()):
         raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
@@ -114,6 +119,8 @@ def attach(
             "iterate would stay apart: take another, or train Schedule-Free as a job"
         )
     parameters = [each for each in model.parameters() if each.requires_grad]
+    if not parameters:
+        raise ValueError("`model` must have a parameter that is trained, and it has none, or all are frozen")
     check_types(parameters, (torch.float32,) if steps_alone else TYPES)
     node_links = _connected(per_node, config, parameters[0].device)
     return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
@@ -134,6 +141,11 @@ def _config(optimizer: torch.optim.Optimizer, exchange: Exchanging, sync: Syncin
     )
     if message := group_conflict(config.exchange, described, optimizer.param_groups):
         raise ValueError(f"`optimizer`: {message}")
+    if config.sync.sets_rates:
+        raise ValueError(
+            f"`sync` must leave rates and gradients to the loop, and `{config.sync.kind}` sets its own: give "
+            "{'kind': 'local_sgd'}, or train it as a job"
+        )
     if config.exchange.competes:
         raise ValueError(f"`exchange` must be of one kind: nothing chooses here, got `{config.exchange.kind}`")
     levels = getattr(config.exchange, "levels", None)
@@ -219,7 +231,6 @@ class Attached(Handle):
         self._model, self._wrapped = model, wrapped
         buffer = GradientBuffer([tuple(each.shape) for each in names], config.exchange, self._parameters[0].device)
         self._sync = build.build(PolicyParts(config, wrapped, buffer, node_links, blocks.build(config, model, buffer)))
-        self._check_policy()
         self._steps = Steps()
         shared, own = self._sync.divide({})
         super().__init__(shared | own | {"exchange": self._sync.exchange, "steps": self._steps})
@@ -246,14 +257,6 @@ class Attached(Handle):
         Raises ValueError if it is no level of this exchange.
         """
         self.chosen = self.chosen._replace(level=self.config.exchange.check_level(level))
-
-    def _check_policy(self) -> None:
-        for name in ("learning_rate", "amend"):
-            if getattr(type(self._sync), name) is not getattr(PolicyBase, name):
-                raise ValueError(
-                    f"`sync` must leave rates and gradients to the loop, and `{self.config.sync.kind}` sets its own: "
-                    "give {'kind': 'local_sgd'}, or train it as a job"
-                )
 
     def _enter(self, ddp: DistributedDataParallel) -> None:
         """Take the place of DDP's all-reduce, unless that is all that is asked for."""

@@ -23,6 +23,8 @@ class SyncBase(Config):
     """A policy that keeps the workers' parameters together."""
 
     payload: ClassVar[Payload] = "parameters"
+    #: Whether its policy sets rates or gradients of its own, which a loop of the user's own keeps to itself.
+    sets_rates: ClassVar[bool] = False
 
     kind: str
 

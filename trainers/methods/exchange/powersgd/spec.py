@@ -24,7 +24,10 @@ class PowerSgdConfig(CorrectedConfig, SteeredConfig):
     kind: Literal["powersgd"] = "powersgd"
     rank: Rank | tuple[Rank, Rank] = Field(4, description="of the factorisation")
     min_saving: float = Field(
-        2.0, gt=1, description="factorise a matrix only if its factors have so many times fewer numbers"
+        2.0,
+        gt=1,
+        allow_inf_nan=False,
+        description="factorise a matrix only if its factors have so many times fewer numbers",
     )
     values: Literal["float16", "float32"] = Field(
         "float16", description="of the first factors and of the rest on the wire; the second ones are float32"

@@ -13,7 +13,9 @@ class TernGradConfig(QuantizedBase):
     """Random rounding to -1, 0 or 1 times each layer's largest magnitude (Wen et al., 2017)."""
 
     kind: Literal["terngrad"] = "terngrad"
-    clip: float = Field(2.5, gt=0, description="in standard deviations of a layer, before rounding")
+    clip: float = Field(
+        2.5, gt=0, allow_inf_nan=False, description="in standard deviations of a layer, before rounding"
+    )
 
     def layout(self, num_entries: int, num_layers: int) -> CodedLayout:
         return terngrad_layout(num_entries, num_layers)

@@ -14,6 +14,7 @@ class AccordionBatchConfig(RegimeConfig, SyncBase):
     """Exchange every gradient in critical regimes, and then those of `factor` steps as one (Agarwal et al., 2021)."""
 
     payload: ClassVar[Payload] = "gradient"
+    sets_rates: ClassVar[bool] = True
 
     kind: Literal["accordion_batch"] = "accordion_batch"
     factor: int = Field(8, ge=2, le=1024, description="by which batch and learning rate grow")

@@ -1,7 +1,7 @@
 """STL-SGD: local SGD in stages. Pydantic only."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,8 @@ from trainers.spec.sync import CompressedUpdatesConfig
 
 class StlSgdConfig(CompressedUpdatesConfig):
     """Local SGD in stages of falling rates and growing periods (Shen et al., 2021)."""
+
+    sets_rates: ClassVar[bool] = True
 
     kind: Literal["stl_sgd"] = "stl_sgd"
     first_stage: int = Field(100, ge=1, description="steps of the first stage")
