@@ -21,7 +21,7 @@ MAX_LEARNING_RATE = 1e3
 
 
 class Settable(Values):
-    """The further values that a run can be set to, by the bounds of a job: a file's numbers were in no range of one."""
+    """The further values that a run can be set to, within the bounds that a job has for them."""
 
     batch_size: int | None = Field(None, ge=1)
     momentum: float | None = Field(None, ge=0, lt=1)
