@@ -251,6 +251,13 @@ class WideConfig(StagedConfig):
     coarse_probe_steps: int = Field(
         7, ge=2, description="steps of the probes that tell decades apart; up to 20 on batches of less than 16 samples"
     )
+    ramp_steps: int | None = Field(
+        None,
+        ge=0,
+        le=10**6,
+        description="steps in which the rate rises to what the first search found; null: 10 for each matrix of the "
+        "model, at most 100 and a third of the run, under `adamw` and for more than four matrices; else none",
+    )
 
 
 class BoConfig(WideConfig):
@@ -292,6 +299,7 @@ class LocalConfig(StagedConfig):
     wide_probes_per_axis: ClassVar[int] = 0
     wide_decades: ClassVar[float] = 0.0
     coarse_probe_steps: ClassVar[int] = 0
+    ramp_steps: ClassVar[int | None] = 0
     max_raise: ClassVar[float] = 1.0
     switch_probability: ClassVar[float] = 0.5
     min_gain: ClassVar[float] = 0.0
@@ -358,16 +366,21 @@ class OptimizerTraits(Config):
     cools_down: bool = Field(description="whether the rate must decay at the end of the budget")
     length_power: float = Field(0.0, description="the best rate of a run falls with this power of its length")
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
-    usual: float | None = Field(None, description="the rate towards which higher picks are drawn; None: none is usual")
+    usual: float | None = Field(
+        None, description="the rate that is usual, of weights of scale 1 in a single matrix; None: none is"
+    )
+    ramps: bool = Field(False, description="whether the rate must rise slowly where a model has many matrices")
 
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
-#: none (docs/decisions/0025). `usual` was chosen in the same way (docs/decisions/0031).
+#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),
     "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),  # as SGD, which it scales
-    "adamw": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True, length_power=0.32, rises=True, usual=0.016),
+    "adamw": OptimizerTraits(
+        centre=1.0, pick=1.2, cools_down=True, length_power=0.32, rises=True, usual=0.4, ramps=True
+    ),
     "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True),
     "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),

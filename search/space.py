@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,6 +189,16 @@ class Contender(Value):
     learning_rate: float
 
 
+class Weights(NamedTuple):
+    """What a model trains, before its first step: how many matrices, and how large their entries are.
+
+    `scale` is the geometric mean of the root mean squares of the matrices. Those of zeros alone do not count.
+    """
+
+    num_matrices: int
+    scale: float
+
+
 class SearchSpace(Value):
     """The guess, and the axes that are searched beside the learning rate."""
 
@@ -207,6 +217,7 @@ class SearchSpace(Value):
     step: StepCost | None = None  # what a step was found to cost before the first one; None: nobody measured it
     num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
     batch_size: int | None = Field(None, ge=1)  # samples that a step of a coarse probe trains; None: not known
+    weights: Weights | None = None  # None: not known, or trained before
     rewinds_data: bool = True  # a probe sees the batches of the one before; False: the loop's next ones
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8

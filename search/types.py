@@ -266,6 +266,7 @@ class Decision(Value):
     forecast: Forecast | None = Field(None, description="the chosen values' loss at the end of the commit")
     promoted: str | None = Field(None, description="the probe whose steps the commit begins with; None: rewind")
     commit_until: Allowance = Field(description="run totals at which the commit ends")
+    ramp_steps: int = Field(0, description="steps in which the rate rises to that of `values`, first of this commit")
     probes: tuple[ProbeReport, ...] = ()
     refused: tuple[Refusal, ...] = Field((), description="what would have been probed, had there been room")
     search_seconds: float = Field(0.0, description="spent on this stage's probes")

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from search import strategies
 from search.config import Budget, ControllerConfig
-from search.space import Axis, SearchSpace
+from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from trainers.own_loop.attach import Attached, Chosen
 from trainers.spec.replica import ReplicaConfig
+from trainers.training.model import matrices
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
 
@@ -61,7 +62,8 @@ class Tuner:
         if batch_size is not None and not (isinstance(batch_size, Integral) and batch_size >= 1):
             raise ValueError(f"`batch_size` must be a whole number of at least 1, got {batch_size!r}")
         samples = batch_size and batch_size * handle.node_links.topology.num_workers
-        space = space_of(handle.config, kind, guess, batch_size=samples)
+        found = matrices(chain.from_iterable(group["params"] for group in groups))
+        space = space_of(handle.config, kind, guess, batch_size=samples, weights=found and Weights(*found))
         strategy = strategies.build(config, space=space, seed=seed, budget=budget)
         leader = Leader(strategy, budget, clock=clock)
         self.decisions = leader.decisions
@@ -136,10 +138,12 @@ class Tuner:
         return Taken._make([*means, round(sums[-1].item() / len(links.topology.nodes))])
 
 
-def space_of(config: ReplicaConfig, kind: str, guess: float, *, batch_size: int | None = None) -> SearchSpace:
+def space_of(
+    config: ReplicaConfig, kind: str, guess: float, *, batch_size: int | None = None, weights: Weights | None = None
+) -> SearchSpace:
     """Return what a loop that trains by `config` searches, from the rate `guess` of an optimizer of this `kind` on.
 
-    `batch_size`: samples of a step, of all ranks together; None: not known.
+    `batch_size`: samples of a step, of all ranks together; `weights`: as they are before it. None: not known.
     """
     level = config.exchange.level
     return SearchSpace(
@@ -148,6 +152,7 @@ def space_of(config: ReplicaConfig, kind: str, guess: float, *, batch_size: int 
         level_name=config.exchange.level_name,
         period=config.period,
         batch_size=batch_size,
+        weights=weights,
         rewinds_data=False,
         axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in config.ranges()),
     )

@@ -4,11 +4,11 @@
     PYTHONPATH=benchmarks python benchmarks/suite/constants.py choose
 
 `collect` trains each task at rates a quarter of a decade apart: as coarse probes, and as runs of 300 steps with the
-controller's decay. Results are lines of `constants.jsonl`; what is in it is not run again. `choose` lets the controller
-search on the recorded probes, from nine guesses, and looks its pick up in the recorded runs of 300 steps and in the
-grid of 1,000 steps (`rows.jsonl`). It prints which value is best for all families but one, and how far above the best
-rate that one ends with it: first of the factor `pick`, by itself, then of the `usual` rate, with the pick that the
-controller has. Nothing is charged here: it is about the rate alone.
+controller's ramp and decay. Results are lines of `constants.jsonl`; what is in it is not run again. `choose` lets the
+controller search on the recorded probes, from nine guesses, and looks its pick up in the recorded runs of 300 steps and
+in the grid of 1,000 steps (`rows.jsonl`). It prints which value is best for all families but one, and how far above the
+best rate that one ends with it: first of the factor `pick`, by itself, then of AdamW's `usual` rate, with the pick that
+the controller has. Nothing is charged here: it is about the rate alone.
 """
 
 import argparse
@@ -25,12 +25,13 @@ import numpy as np
 import torch
 
 from search import strategies
+from search.bayesian.stage import Ramp, SearchSetup
 from search.bayesian.wide_optimum import expected_rate
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
-from search.space import SearchSpace
+from search.space import SearchSpace, Weights
 from search.types import Candidate, Observation, Spent, Values
 from suite.run import rows
-from suite.tasks import TASKS, Task
+from suite.tasks import DEEP, TASKS, Task
 from suite.training import SCHEDULES, Line
 
 FILE = Path(__file__).parent / "constants.jsonl"
@@ -38,10 +39,13 @@ FILE = Path(__file__).parent / "constants.jsonl"
 PROBED, TRAINED = range(-16, 9), range(-7, 6)
 PROBE_STEPS, RUN_STEPS = 10, 300
 OPTIMIZERS = ("sgd", "adamw")
+#: Tasks that constants are chosen by.
+CHOSEN_BY = ("", DEEP)
 #: Decades by which guesses are off: with whole ones alone, all searches of a task would see the same rates.
 OFF = np.arange(-1.0, 1.01, 0.25)
-#: What may be chosen, in decades: how far above the middle of the plateau a run is, and what rate is usual.
-PICKS, USUAL = np.arange(-1.0, 0.51, 0.05), np.arange(-2.5, -0.19, 0.1)
+#: What may be chosen, in decades: how far above the middle of the plateau a run is, and what rate is usual, of weights
+#: of scale 1.
+PICKS, USUAL = np.arange(-1.0, 0.51, 0.05), np.arange(-1.2, 0.41, 0.05)
 #: Of a value counts the mean with its neighbours': a cliff may lie just above the best one.
 NEIGHBOURS = np.full(3, 1 / 3)
 #: One run that is lost counts as this log of a loss's ratio, lest it decide alone.
@@ -61,7 +65,10 @@ def collect(tasks: Sequence[str], seeds: Sequence[int]) -> None:
         for quarter in TRAINED:
             line.restore(start)
             rate = guess * 10 ** (quarter / 4)
-            losses = line.train([rate * SCHEDULES["half"](step / RUN_STEPS) for step in range(RUN_STEPS)])
+            ramp = Ramp(0, _setup(TASKS[task], guess, line.weights).ramp_steps)
+            losses = line.train(
+                [rate * ramp.factor(step) * SCHEDULES["half"](step / RUN_STEPS) for step in range(RUN_STEPS)]
+            )
             runs[quarter] = line.evaluate() if len(losses) == RUN_STEPS else math.inf
         with FILE.open("a") as file:
             file.write(json.dumps({"task": task, "seed": seed, "probes": probes, "runs": runs}) + "\n")
@@ -72,19 +79,31 @@ def recorded() -> list[dict[str, Any]]:
     return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
 
 
+def _setup(task: Task, guess: float, weights: Weights | None = None) -> SearchSetup:
+    space = SearchSpace(
+        optimizer=task.optimizer, batch_size=task.batch_size, guess=Values(learning_rate=guess), weights=weights
+    )
+    return SearchSetup(space, BoConfig(), Budget(steps=RUN_STEPS), seed=0)
+
+
+@cache
+def root_scale(task: str) -> float:
+    """Return what the usual rate is proportional to: the scale of the weights over the root of their number."""
+    weights = Line(TASKS[task], 0).weights
+    return weights.scale / math.sqrt(weights.num_matrices) if weights else math.nan
+
+
 def middle(row: dict[str, Any], factor: float) -> float:
     """Return the middle of the plateau by recorded probes, from the task's own rate x `factor`; or the guess, kept."""
     task = TASKS[row["task"]]
     traits = OPTIMIZER_TRAITS[task.optimizer]
     OPTIMIZER_TRAITS[task.optimizer] = OptimizerTraits(**traits.model_dump() | {"pick": 1.0, "usual": None})
     try:
-        space = SearchSpace(
-            optimizer=task.optimizer, batch_size=task.batch_size, guess=Values(learning_rate=task.guess * factor)
-        )
-        strategy = strategies.build(BoConfig(), space=space, seed=0, budget=Budget(steps=RUN_STEPS))
+        setup = _setup(task, task.guess * factor)
+        strategy = strategies.build(setup.config, space=setup.space, seed=setup.seed, budget=setup.budget)
         while (candidate := strategy.ask()) is not None and not candidate.rung:
             strategy.tell(_told(row, candidate, task.guess))
-        return space.guess.learning_rate if candidate else strategy.decide().values.learning_rate
+        return setup.space.guess.learning_rate if candidate else strategy.decide().values.learning_rate
     finally:
         OPTIMIZER_TRAITS[task.optimizer] = traits
 
@@ -132,7 +151,7 @@ class Search(NamedTuple):
 
     def drawn(self, usual: float) -> float:
         asked = OPTIMIZER_TRAITS[self.task.optimizer].pick * 10**self.middle
-        return math.log10(expected_rate(asked, 10**usual))
+        return math.log10(expected_rate(asked, 10**usual * root_scale(self.task.name)))
 
 
 def choose() -> None:
@@ -142,7 +161,8 @@ def choose() -> None:
     for optimizer in OPTIMIZERS:
         own = [search for search in searches if search.task.optimizer == optimizer]
         _choose(f"{optimizer}, `pick`", own, PICKS, Search.asked)
-        _choose(f"{optimizer}, `usual`", own, USUAL, Search.drawn)
+        if OPTIMIZER_TRAITS[optimizer].usual is not None:
+            _choose(f"{optimizer}, `usual`", own, USUAL, Search.drawn)
 
 
 def _choose(
@@ -184,7 +204,7 @@ def _percent(excess: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("collect", "choose"))
-    plain = [name for name, task in TASKS.items() if task.optimizer in OPTIMIZERS and not task.added]
+    plain = [name for name, task in TASKS.items() if task.optimizer in OPTIMIZERS and task.added in CHOSEN_BY]
     parser.add_argument("--tasks", nargs="+", choices=plain, default=plain)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     given = parser.parse_args()

@@ -136,6 +136,7 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
             optimizer=definition.optimizer,
             batch_size=definition.batch_size,
             guess=Values(learning_rate=definition.guess * factor),
+            weights=line.weights,
         )
         config = TypeAdapter[Any](ControllerConfig).validate_python(controller)
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=steps))

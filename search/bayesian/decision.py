@@ -143,7 +143,7 @@ def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
         return _choose_after_divergence(setup, stage)
     if not any_sound(stage.decisive):
         return _choose_after_divergence(setup, stage.decisive)
-    if not (shows_progress(stage.at(0)) or shows_progress(stage.decisive)):
+    if not knows_rate(setup, stage):
         return _choose_blindly(setup, stage)
     finalists = stage.at(FINAL_RUNG).probes  # of a single one nothing follows for the rate
     return _choose_wide(setup, stage) if len(finalists) > 1 else _choose_by_coarse_probes(setup, stage.at(0))
@@ -158,6 +158,11 @@ def _choose_without_control(setup: SearchSetup, stage: Stage) -> Choice:
         return Choice(stage.incumbent, f"{used} stays: its own probe took too long to compare with")
     reason = f"{name(setup, sound[0])} suits the link as it has become: a probe of {used} took too long"
     return Choice(sound[0], reason)
+
+
+def knows_rate(setup: SearchSetup, stage: Stage) -> bool:
+    """Return whether the wide search tells one rate from another, or the model's weights say which is usual."""
+    return not shows_nothing(stage) or usual_rate(setup, stage.at(0)) is not None
 
 
 def shows_nothing(stage: Stage) -> bool:
@@ -179,7 +184,13 @@ def _choose_blindly(setup: SearchSetup, stage: Stage) -> Choice:
 
 def awakens(setup: SearchSetup, stage: Stage) -> bool:
     """Return whether the commit of the wide search begins below what may be right, and rises."""
-    return may_awaken(setup, stage) and not setup.contenders and shows_nothing(stage)
+    return may_awaken(setup, stage) and not (setup.contenders or knows_rate(setup, stage))
+
+
+def ramp_steps(setup: SearchSetup, stage: Stage) -> int:
+    """Return the steps in which the rate rises to what the wide search found; 0 where it found nothing."""
+    is_searched = not stage.has_incumbent and len(stage.probes) >= MIN_COARSE and any_sound(stage.decisive)
+    return setup.ramp_steps if is_searched and knows_rate(setup, stage) else 0
 
 
 def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:
@@ -274,14 +285,15 @@ def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
     rate = setup.clip_rate(coarse_pick(setup, stage) * length_factor(setup, stage))
     values = setup.opening.model_copy(update={"learning_rate": rate})
     probes = reasons.from_probes(stage)
+    usual = usual_rate(setup, stage)
     if not shows_progress(stage):
-        return Choice(values, f"{name(setup, values)}, by the highest rate that did no harm, {probes}")
+        what = "the highest rate that did no harm" if usual is None else "what is usual for such weights"
+        return Choice(values, f"{name(setup, values)}, by {what}: no rate trained better than the lowest one, {probes}")
     low, high = plateau_of(stage)
     middle = math.sqrt(low * high)
     factor = values.learning_rate / middle
     source = f"{factor:.2g} x the middle of the plateau from {number(low)} to {number(high)}"
-    usual = usual_rate(setup, stage) or math.inf
-    drawn = f", drawn down towards the usual {number(usual)}" if usual < setup.traits.pick * middle else ""
+    drawn = "" if usual is None else f", drawn towards {number(usual)}, which is usual for such weights"
     return Choice(values, f"{name(setup, values)}: {source}{drawn}, {probes}")
 
 

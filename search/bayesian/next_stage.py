@@ -104,6 +104,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         reference=ending.signs.reference if ending.is_kept and not ending.events else None,
         link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
         raised=1.0 if ending.has_failed else (1.0 if stage.probes else stage.raised) * stage.rise,
+        ramp=stage.ramp,
         note=begin.note,
         outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
     )

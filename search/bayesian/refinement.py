@@ -34,6 +34,8 @@ def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Obser
     """
     if not (signs.is_ignorant and may_awaken(setup, stage)) or is_in_cooldown(setup, observation.spent):
         return False
+    if observation.spent.steps < stage.ramp.end:
+        return False  # its rate is still to come
     is_last_way_back = is_over and not stage.has_incumbent
     return is_last_way_back or signs.num_steps >= max(PATIENCE_STEPS, PATIENCE_SHARE * (setup.num_steps or 0.0))
 
@@ -66,7 +68,7 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
     The hypergradient of a few steps prefers rates that are too low, as short probes do. Where even it asks for a higher
     one, the rate is too low (docs/decisions/0017). The rate never falls below the decision's, but a rise may be taken
     back. While the rate decays, and after something happened on the line, the factor stays. So does that of a pinned
-    rate.
+    rate, and of a commit that begins on the ramp, where low rates let all steps point the same way.
 
     A net that learned nothing yet is awakened: its rate rises steadily until it wakes (docs/decisions/0026).
     """
@@ -74,7 +76,7 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
         return stage.rise
     if stage.awakens:
         return _awakening(setup, stage, signs)
-    if not (setup.traits.rises and stage.may_rise):
+    if not (setup.traits.rises and stage.may_rise) or stage.decided.steps < stage.ramp.end:
         return stage.rise
     asked = math.exp(RISE_PER_STEP * trace_of(observation).aligned)
     return _unless_negligible(stage.rise, max(1.0, min(asked, setup.config.max_raise / stage.raised)))

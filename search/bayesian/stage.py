@@ -46,6 +46,9 @@ MOST_COARSE_STEPS = 20
 ESTIMATED_PART = 2 / 3
 #: Finalists more where the level is searched: a surrogate needs four.
 LEVEL_PROBES = 2
+#: A model of more matrices than the first needs a ramp under AdamW: of so many steps for each matrix, at most so many,
+#: and at most this part of the run (docs/decisions/0032).
+SHALLOW, RAMP_PER_MATRIX, MOST_RAMP, RAMP_PART = 4, 10, 100, 1 / 3
 #: Rung 0 are the probes that tell decades apart.
 FINAL_RUNG = 1
 BARRED_AXES = ("level", "batch_size", "momentum", "option", "optimizer")
@@ -180,6 +183,17 @@ class SearchSetup:
         return math.floor(max(least, min(wanted, room, MOST_COARSE_STEPS)))
 
     @property
+    def ramp_steps(self) -> int:
+        """Steps in which the rate rises to what the wide search found."""
+        weights = self.space.weights
+        if self.config.ramp_steps is not None:
+            return self.config.ramp_steps
+        if not self.traits.ramps or weights is None or weights.num_matrices <= SHALLOW:
+            return 0
+        most = MOST_RAMP if self.num_steps is None else min(MOST_RAMP, RAMP_PART * self.num_steps)
+        return math.floor(min(most, RAMP_PER_MATRIX * weights.num_matrices))
+
+    @property
     def _wide_steps(self) -> float:
         return self._cap_steps * (1 - KEPT_PART[self.config.revisit])
 
@@ -231,6 +245,18 @@ class Score(NamedTuple):
     variance: float
 
 
+class Ramp(NamedTuple):
+    """The steps of a run, by its total, in which the rate rises to what was found."""
+
+    start: int
+    end: int
+
+    def factor(self, step: int) -> float:
+        """Return what the rate is multiplied by at a total of `step` steps, in (0, 1]."""
+        return (step - self.start + 1) / (self.end - self.start) if step < self.end else 1.0
+
+
+NO_RAMP = Ramp(0, 0)
 #: Scores of the last stages: see `search.bayesian.history`.
 History = tuple[tuple[Score, ...], ...]
 
@@ -272,6 +298,7 @@ class Stage:
     refused: list[Refusal] = field(default_factory=list)  # without a step
     too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
     decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began
+    ramp: Ramp = NO_RAMP  # after the wide search
     raised: float = 1.0  # what commits since the last search have multiplied the rate by ...
     rise: float = 1.0  # ... and this one so far
     note: str = ""  # why the incumbent is not what the stage before used

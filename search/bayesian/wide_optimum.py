@@ -27,9 +27,11 @@ LEAST_PROGRESS = 0.001
 #: The plateau holds the rates that gain at least this share of what the best one gains.
 PLATEAU = 0.7
 #: Standard deviations in decades: of the best rate about what the plateau asks for, and about what is usual ...
-PLATEAU_STD = USUAL_STD = 0.4
+PLATEAU_STD, USUAL_STD = 0.6, 0.2
 #: ... but for this share of runs, which want a rate anywhere in so many decades.
-UNUSUAL_SHARE, UNUSUAL_DECADES = 0.3, 6.0
+UNUSUAL_SHARE, UNUSUAL_DECADES = 0.1, 6.0
+#: What is usual draws no rate further above the plateau than by this factor.
+MOST_ABOVE = 1.8
 #: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
 #: this power of W (docs/decisions/0013).
 BATCH_POWER = 1 / 3
@@ -121,33 +123,44 @@ def _edge(x: NDArray[np.float64], y: NDArray[np.float64], target: float) -> floa
 def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     """Return the rate that a run should use, by coarse probes of which some did not diverge.
 
-    Where so few steps do not train yet, it follows from the highest rate that does no harm. Where a stated range ends
-    on the plateau, nobody knows its edge, and its middle within the range is used.
+    Where so few steps do not train yet, it is the usual one, or follows from the highest rate that does no harm. Where
+    a stated range ends on the plateau, nobody knows its edge, and its middle within the range is used.
     """
-    larger_batch = setup.space.num_alone**BATCH_POWER
+    larger_batch, usual = setup.space.num_alone**BATCH_POWER, usual_rate(setup, stage)
     if not shows_progress(stage):
-        return setup.clip_rate(harmless_rate(stage) * min(1.0, setup.traits.pick * larger_batch))
+        harmless = harmless_rate(stage) * min(1.0, setup.traits.pick * larger_batch)
+        return setup.clip_rate(harmless if usual is None else usual * larger_batch)
     low, high = plateau_of(stage)
     middle = math.sqrt(low * high)
     if setup.config.stated_rates is not None and high >= max(each.values.learning_rate for each in scores(stage)):
         return setup.clip_rate(middle)
-    return setup.clip_rate(expected_rate(setup.traits.pick * middle, usual_rate(setup, stage)) * larger_batch)
+    asked = setup.traits.pick * middle
+    expected = min(expected_rate(asked, usual), max(asked, MOST_ABOVE * high))
+    return setup.clip_rate(expected * larger_batch)
 
 
 def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
-    """Return the optimizer's usual rate; None: nobody knows one, or a stated range or past jobs know more."""
-    knows_more = setup.config.stated_rates is not None or stage.prior.searches
-    return None if knows_more else setup.traits.usual
+    """Return the rate that is usual for the optimizer on such a model.
+
+    AdamW moves an entry by about the rate in each step, so it is a share of the entries' size. In a chain of L matrices
+    changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024, section 4).
+    None: nobody knows one, a probe diverged at it, or a stated range or past jobs know more.
+    """
+    weights, knows_more = setup.space.weights, setup.config.stated_rates is not None or stage.prior.searches
+    if setup.traits.usual is None or weights is None or knows_more:
+        return None
+    rate = setup.traits.usual * weights.scale / math.sqrt(weights.num_matrices)
+    values = setup.opening.model_copy(update={"learning_rate": rate})
+    return None if is_barred(values, diverged_values(stage)) else rate
 
 
 def expected_rate(asked: float, usual: float | None) -> float:
     """Return the rate to expect as the best where the plateau asks for the rate `asked`, and another one is `usual`.
 
-    It is the mean of a posterior of the log rate: seven steps know it within a factor of 2.5 only. The prior is part
-    normal and part flat, so a run that is far from what is usual is hardly drawn towards it. Nor is one that asks for
-    less: large models do, and what is too low is raised while the run trains (docs/decisions/0031).
+    It is the mean of a posterior of the log rate: seven steps know less about it than the weights do. The prior is part
+    normal and part flat, so a run that is far from what is usual is drawn towards it by less (docs/decisions/0032).
     """
-    if usual is None or asked <= usual:
+    if usual is None:
         return asked
     away, variance = math.log10(usual / asked), PLATEAU_STD**2 + USUAL_STD**2
     as_usual = (1 - UNUSUAL_SHARE) * math.exp(-(away**2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)
@@ -158,10 +171,11 @@ def expected_rate(asked: float, usual: float | None) -> float:
 def length_factor(setup: SearchSetup, stage: Stage) -> float:
     """Return what the rate that short probes ask for is to be multiplied by in a run as long as this one.
 
-    Where coarse probes do not train yet, the rate is the highest that does no harm, and says nothing about the run.
+    The highest rate that does no harm says nothing about the run.
     """
+    is_known = shows_progress(stage) or usual_rate(setup, stage) is not None
     longer = (setup.num_steps or PICK_STEPS) / PICK_STEPS
-    return min(1.0, longer**-setup.traits.length_power) if shows_progress(stage) else 1.0
+    return min(1.0, longer**-setup.traits.length_power) if is_known else 1.0
 
 
 def plateau_of(stage: Stage) -> tuple[float, float]:

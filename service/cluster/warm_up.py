@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from search.budget import link as link_rule
-from search.space import Axis, Contender, SearchSpace
+from search.space import Axis, Contender, SearchSpace, Weights
 from search.types import Values
 from service.cluster import exchange_probing
 from service.job.parts import TrialSpec
@@ -36,6 +36,7 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     num_alone, samples = spec.replica.num_alone(groups[0].num_workers), warm_ups[0].batch_samples
     known = {
         "step": min(steps, key=lambda each: each.seconds, default=None),
+        "weights": groups[0].matrices and Weights(*groups[0].matrices),
         "num_alone": num_alone,
         "batch_size": samples and samples * (groups[0].num_workers if num_alone == 1 else 1),
     }

@@ -73,6 +73,14 @@ def test_the_search_knows_the_samples_of_a_probes_step(partition: Any, samples: 
     assert opening_space(spec, [group])[0].batch_size == samples  # a worker that probes alone has its own alone
 
 
+def test_the_search_knows_what_the_workers_model_begins_with(group: Any) -> None:
+    group.matrices = (14, 0.013)
+
+    weights = opening_space(digits_trial(controller={"kind": "bo"}), [group])[0].weights
+
+    assert weights == (14, 0.013)
+
+
 def test_bytes_alone_are_no_budget_where_all_workers_turn_out_to_share_a_machine(group: Any) -> None:
     group.nodes = ((0, 1),)
 

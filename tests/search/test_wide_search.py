@@ -12,11 +12,11 @@ from search.bayesian.proposals import MAX_FINALIST_EXTENSIONS
 from search.bayesian.refinement import MOST_OF_GUESS
 from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
-from search.bayesian.wide_optimum import expected_rate, shows_progress, steady_scores
+from search.bayesian.wide_optimum import MOST_ABOVE, expected_rate, shows_progress, steady_scores
 from search.budget.link import StepCost
 from search.config import PAYING_STEPS, BoConfig, Budget
 from search.curves.curve_summary import Reading
-from search.space import Axis, SearchSpace
+from search.space import Axis, SearchSpace, Weights
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 STEPS = Budget(steps=2000)
@@ -97,26 +97,61 @@ def test_guesses_that_are_whole_decades_apart_lead_to_the_same_rate(optimizer):
     assert rates == pytest.approx([rates[0]] * 3, rel=0.05)
 
 
-def test_a_pick_is_drawn_down_to_what_is_usual_hardly_from_far_away_and_never_up():
-    near, far, lower = (expected_rate(0.1, usual) for usual in (0.03, 0.0003, 0.3))
+def test_a_pick_is_drawn_to_what_is_usual_and_less_so_from_far_away():
+    below, above, far = (expected_rate(0.1, usual) for usual in (0.03, 0.3, 0.0003))
 
-    assert 0.03 < near < 0.09
-    assert far == pytest.approx(0.1, rel=0.05)
-    assert lower == 0.1 == expected_rate(0.1, 0.1) == expected_rate(0.1, None)
+    assert 0.03 < below < 0.05 and 0.2 < above < 0.3
+    assert far == pytest.approx(0.1, rel=0.1)
+    assert expected_rate(0.1, 0.1) == pytest.approx(0.1) and expected_rate(0.1, None) == 0.1
 
 
-def test_adamw_is_drawn_towards_its_usual_rate_unless_a_range_is_stated():
-    def picked(optimizer="adamw", *, tail=_bowl, **config):
-        controller = _controller(optimizer=optimizer, budget=Budget(steps=300), **config)
-        _search(controller, tail)
-        return controller.decide()
+#: Their usual rate under AdamW is 0.4 x 0.05 / 2.
+WEIGHTS = Weights(num_matrices=4, scale=0.05)
 
-    usual, sgd, low = picked(), picked("sgd"), picked(tail=_low_bowl)
-    stated = picked(min_learning_rate=1e-3, max_learning_rate=10.0)
 
-    assert usual.values.learning_rate < stated.values.learning_rate  # what is best here is far above the usual
-    assert "drawn down towards the usual 0.016" in usual.reason
-    assert "usual" not in sgd.reason + stated.reason + low.reason
+def _opened(tail=_bowl, *, weights=WEIGHTS, optimizer="adamw", guess=0.1, **config):
+    space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=guess), weights=weights)
+    controller = Controller(space, BoConfig(**config), 0, budget=Budget(steps=300))
+    asked = _search(controller, tail)
+    return controller.decide(), asked
+
+
+def test_adamw_is_drawn_to_the_rate_that_is_usual_for_the_models_weights():
+    (high, _), (low, _), (unknown, _) = _opened(), _opened(guess=0.0003, tail=_low_bowl), _opened(weights=None)
+    unknown_low, _ = _opened(guess=0.0003, tail=_low_bowl, weights=None)
+
+    assert 0.01 < high.values.learning_rate < unknown.values.learning_rate
+    assert unknown_low.values.learning_rate < low.values.learning_rate < 0.01
+    assert "drawn towards 0.01, which is usual for such weights" in high.reason
+    assert "usual" not in unknown.reason
+
+
+@pytest.mark.parametrize("other", [{"optimizer": "sgd"}, {"min_learning_rate": 1e-3, "max_learning_rate": 10.0}])
+def test_nothing_is_usual_for_other_optimizers_and_within_a_stated_range(other):
+    assert _opened(**other)[0].values == _opened(weights=None, **other)[0].values
+
+
+def test_nothing_is_drawn_far_above_the_rates_that_train():
+    large = Weights(num_matrices=1, scale=100.0)
+
+    assert _opened(weights=large)[0].values.learning_rate <= MOST_ABOVE * 1.0  # the plateau ends below 1
+
+
+def test_where_no_probe_trains_adamw_uses_what_is_usual_and_asks_for_no_finalists():
+    decision, asked = _opened(lambda candidate: 2.0, guess=3.0)
+
+    assert decision.values.learning_rate == pytest.approx(0.01)
+    assert not any(candidate.rung for candidate in asked)
+    assert "by what is usual for such weights" in decision.reason
+
+
+def test_a_usual_rate_at_which_probes_diverge_is_none():
+    def tail(candidate):
+        return (
+            None if candidate.values.learning_rate > 0.003 else 1.0 - 0.1 * math.log10(candidate.values.learning_rate)
+        )
+
+    assert _opened(tail, guess=0.001)[0].values.learning_rate < 0.003
 
 
 @pytest.mark.parametrize(("optimizer", "power"), [("sgd", 0.0), ("adamw", 0.32)])

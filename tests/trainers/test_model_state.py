@@ -11,7 +11,7 @@ from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
-from trainers.training import feed
+from trainers.training import feed, model
 from trainers.training.checkpoint import commit_manifest, read_tensors
 from trainers.training.model import NUM_BATCHES
 from trainers.training.replica import BEFORE_MEETING, Replica
@@ -144,3 +144,13 @@ def test_taking_the_statistics_disturbs_no_bit_of_training(averaging: Replica):
     assert statistics(averaging) == before
     assert averaging.model.get_submodule("1").momentum == 0.5
     assert averaging.run(SEGMENT).losses == losses
+
+
+def test_the_scale_of_a_models_matrices_leaves_out_vectors_and_zeros():
+    matrices = [torch.full((3, 2), 0.1), torch.full((4, 2, 2), -0.4), torch.zeros(5, 5), torch.ones(7)]
+
+    num_matrices, scale = model.matrices(matrices) or (0, 0.0)
+
+    assert num_matrices == 2
+    assert scale == pytest.approx(0.2)
+    assert model.matrices([torch.zeros(2, 2), torch.ones(3)]) is None

@@ -61,6 +61,7 @@ class Group(ABC):
     nodes: Nodes  # the ranks on each
     metrics: Mapping[str, Direction] = {}  # the workload's own
     fingerprint: str = ""  # tells the training task from others
+    matrices: tuple[int, float] | None = None  # that are trained, as the model begins: how many, and their scale
     recovery = Recovery()  # a group that repairs nothing has spent nothing
 
     @property
@@ -221,6 +222,7 @@ class WorkerGroup(Group):
         """Note what the ranks have built; raises WorkloadError unless it is the same on all, also on later ones."""
         if not self.fingerprint:
             self.fingerprint, self.metrics = built[0]["fingerprint"], built[0]["metrics"]
+            self.matrices = built[0]["matrices"]
         if any(each["fingerprint"] != self.fingerprint for each in built):
             raise WorkloadError(
                 "the workers built different models or data from one seed: draw random numbers from the global "

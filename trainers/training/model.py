@@ -1,6 +1,7 @@
 """The model of a rank: built from a seed, checked, loaded with starting weights, and lent other weights to evaluate."""
 
 import hashlib
+import math
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -155,6 +156,17 @@ def fingerprint(model: nn.Module, workload: Workload) -> str:
         digest.update(name.encode())
         digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def matrices(parameters: Iterable[Tensor]) -> tuple[int, float] | None:
+    """Return how many of `parameters` are matrices, and the geometric mean of the root mean squares of their entries.
+
+    Those of zeros alone do not count: an adapter begins with one. None: none is left.
+    """
+    local = [getattr(each, "to_local", lambda each=each: each)().detach() for each in parameters if each.dim() > 1]
+    squares = [float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 / max(1, each.numel()) for each in local]
+    logs = [math.log(square) / 2 for square in squares if 0 < square < math.inf]
+    return (len(logs), math.exp(sum(logs) / len(logs))) if logs else None
 
 
 @contextmanager

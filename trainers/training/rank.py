@@ -59,7 +59,11 @@ class Rank:
             config, rank, num_workers = self._launch
             self._replica = Replica(config, rank, num_workers, device=self._device, workload=self._workload)
             self._workload = self._replica.workload
-            return {"fingerprint": self._replica.fingerprint(), "metrics": dict(self._replica.workload.metrics)}
+            return {
+                "fingerprint": self._replica.fingerprint(),
+                "metrics": dict(self._replica.workload.metrics),
+                "matrices": self._replica.matrices(),
+            }
         if self._replica is None:
             raise ValueError(f"a rank must be told to `build` first, got {method!r}")
         if method == "connect":

@@ -84,7 +84,7 @@ class RepairingGroup(Group):
         self._group = group
         self.config, self.shapes = group.config, group.shapes
         self.backend, self.device = group.backend, group.device
-        self.metrics, self.fingerprint = group.metrics, group.fingerprint
+        self.metrics, self.fingerprint, self.matrices = group.metrics, group.fingerprint, group.matrices
         self.recovery = Recovery()
         self._history = History()
         self._count()

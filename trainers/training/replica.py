@@ -161,6 +161,14 @@ class Replica:
         """Return a hash that tells this training task from others; to be asked for before the first step."""
         return model.fingerprint(self.model, self.workload)
 
+    def matrices(self) -> tuple[int, float] | None:
+        """Return how many matrices are trained, and their scale, as `model.matrices` has it.
+
+        To be asked for before the first step. None after a start from weights that were trained before.
+        """
+        is_new = self.config.workload.weights is None
+        return model.matrices(self._optimizer.parameters.values()) if is_new else None
+
     def connect(self, init_method: str, present: Sequence[int] | None = None, *, backend: Backend = "auto") -> None:
         """Set the process up for training, and join the other ranks at `init_method` (a torch URL).
 

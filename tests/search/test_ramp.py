@@ -1,0 +1,113 @@
+"""After the wide search the rate of a deep model rises slowly to what was found."""
+
+import json
+
+import pytest
+
+from search.bayesian.controller import Controller
+from search.config import BoConfig, Budget
+from search.space import SearchSpace, Weights
+from search.trace import Trace
+from search.types import Observation, Spent, Steer, Values
+
+DEEP = Weights(num_matrices=12, scale=0.02)
+STEPS = 1000
+
+
+def _controller(
+    weights: Weights | None = DEEP, *, optimizer: str = "adamw", steps: int = STEPS, **config
+) -> Controller:
+    space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=0.003), weights=weights)
+    return Controller(space, BoConfig(**config), 0, budget=Budget(steps=steps))
+
+
+def _told(candidate_id, losses, steps, **more) -> Observation:
+    return Observation(
+        candidate_id=candidate_id, losses=losses, step_seconds=(), bytes_sent=0, spent=Spent(steps=steps), **more
+    )
+
+
+def _search(controller: Controller) -> int:
+    """Have the wide search find that 0.003 trains best; return the steps that it took."""
+    spent = 0
+    while (candidate := controller.ask()) is not None:
+        spent += 10
+        ends = 1.0 if candidate.values.learning_rate > 0.0005 else 1.9
+        losses = () if candidate.values.learning_rate > 0.1 else (2.0,) * 5 + (ends,) * 5
+        controller.tell(_told(candidate.id, losses, spent, diverged=not losses))
+    return spent
+
+
+def _rate(controller: Controller, steps: int) -> float:
+    return controller.values(Spent(steps=steps)).learning_rate
+
+
+def test_the_rate_rises_linearly_to_the_decisions_and_then_stays() -> None:
+    controller = _controller()
+    start, decision = _search(controller), controller.decide()
+    found = decision.values.learning_rate
+
+    assert decision.ramp_steps == 100
+    assert [_rate(controller, start + step) / found for step in (0, 49, 99, 150)] == pytest.approx([0.01, 0.5, 1, 1])
+
+
+def test_the_ramp_goes_on_through_the_next_stages_without_a_rise() -> None:
+    controller = _controller()
+    start = _search(controller)
+    found = controller.decide().values.learning_rate
+    middle = start + 30
+    course = (0.9**step for step in range(30))
+    trace = Trace().extended(losses := tuple(course), losses, losses, [0.5] * 30)
+    controller.watch(_told(None, losses, middle, trace=trace))
+    controller.tell(_told(None, losses, middle, trace=trace))
+    assert controller.ask() is None
+    controller.decide()
+
+    assert _rate(controller, middle) == pytest.approx(found * 31 / 100)
+
+
+def test_a_controller_restored_on_the_ramp_goes_on_alike() -> None:
+    controller = _controller()
+    start = _search(controller)
+    controller.decide()
+    restored = Controller.from_state_dict(json.loads(json.dumps(controller.state_dict())))
+
+    steps = range(start, start + 120, 7)
+    assert [_rate(restored, step) for step in steps] == [_rate(controller, step) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("case", "num_steps"),
+    [
+        ({}, 100),
+        ({"steps": 240}, 80),  # a third of the run
+        ({"weights": Weights(6, 0.02)}, 60),
+        ({"weights": Weights(4, 0.02)}, 0),
+        ({"weights": None}, 0),
+        ({"optimizer": "sgd"}, 0),
+        ({"ramp_steps": 0}, 0),
+        ({"optimizer": "sgd", "weights": None, "ramp_steps": 30}, 30),
+    ],
+)
+def test_its_length_follows_from_model_optimizer_and_run_unless_it_is_stated(case, num_steps) -> None:
+    controller = _controller(**case)
+    _search(controller)
+
+    assert controller.decide().ramp_steps == num_steps
+
+
+def test_without_a_search_there_is_no_ramp() -> None:
+    controller = _controller(steps=60)
+    assert controller.ask() is None
+
+    assert controller.decide().ramp_steps == 0
+    assert _rate(controller, 0) == 0.003
+
+
+def test_a_pinned_rate_is_used_as_it_is() -> None:
+    controller = _controller()
+    controller.steer([Steer(id=1, by="ada", pin={"learning_rate": 0.002})])
+    controller.ask()
+    controller.decide()
+
+    assert _rate(controller, 0) == 0.002
