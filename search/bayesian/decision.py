@@ -113,7 +113,9 @@ def choose(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose the open stage's values from its finished probes, and the optimizer if several compete in it."""
     choice = _as_pinned(setup, stage) if stage.is_pinned else _choose(*leader(setup, stage))
     remarks = reasons.remarks(setup, stage, choice.values, choice.fit)
-    return choice._replace(reason="; ".join(filter(None, [choice.reason, *remarks])))
+    num_steps = ramp_steps(setup.of(choice.values.optimizer), stage)
+    ramp = f"the rate rises to it over {num_steps} steps" if num_steps else ""
+    return choice._replace(reason="; ".join(filter(None, [choice.reason, ramp, *remarks])))
 
 
 def _as_pinned(setup: SearchSetup, stage: Stage) -> Choice:
