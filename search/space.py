@@ -190,7 +190,7 @@ class Contender(Value):
 
 
 class Weights(NamedTuple):
-    """What a model trains, before its first step: how many matrices, and how large their entries are.
+    """The matrices that a model trains, before its first step: how many there are, and how large their entries.
 
     `scale` is the geometric mean of the root mean squares of the matrices. Those of zeros alone do not count.
     """

@@ -338,6 +338,8 @@ class Controller:
         part = shares[0] / sum(shares)
         commit = spending.scale(spending.remaining(setup.budget, start), part)
         decay = commit_decay(setup.of(choice.values.optimizer), start, part)
+        new_ramp = ramp_steps(setup.of(choice.values.optimizer), stage)
+        is_on_ramp = new_ramp > 0 or start.steps < stage.ramp.end  # no probe tells of such a commit
         reports = probe_reports(setup, stage, commit=commit, choice=choice)
         searched = spending.minus(self._search, kept)
         search = spending.minus(searched, stage.search_before)
@@ -348,11 +350,11 @@ class Controller:
             reason=choice.reason,
             switched=choice.values != stage.incumbent,
             probability=choice.probability,
-            forecast=commit_forecast(setup, stage, choice.values, commit=commit, decay=decay),
+            forecast=None if is_on_ramp else commit_forecast(setup, stage, choice.values, commit=commit, decay=decay),
             steers=stage.steers,
             promoted=promoted.candidate.id if promoted else None,
             commit_until=spending.commit_end(setup.budget, start, shares),
-            ramp_steps=ramp_steps(setup.of(choice.values.optimizer), stage),
+            ramp_steps=new_ramp,
             probes=reports,
             refused=(*stage.too_slow.values(), *stage.refused),
             search_seconds=search.seconds,

@@ -139,7 +139,7 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
     )
     excused = {"has_diverged": False, "has_worsened": False} if _repeats_a_rise(stage, signs) else {}
     is_retried = stage.before is not None and stage.before.rolled_back and stage.before.signs.is_dead
-    if is_retried or (stage.awakens and not signs.has_learned):
+    if is_retried or stage.is_on_ramp or (stage.awakens and not signs.has_learned):
         excused |= {"is_dead": False}  # at a quarter of the rate too: its start is dead, or it is but slow
     return signs.model_copy(update=excused)
 

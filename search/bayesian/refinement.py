@@ -34,7 +34,7 @@ def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Obser
     """
     if not (signs.is_ignorant and may_awaken(setup, stage)) or is_in_cooldown(setup, observation.spent):
         return False
-    if observation.spent.steps < stage.ramp.end:
+    if stage.is_on_ramp:
         return False  # its rate is still to come
     is_last_way_back = is_over and not stage.has_incumbent
     return is_last_way_back or signs.num_steps >= max(PATIENCE_STEPS, PATIENCE_SHARE * (setup.num_steps or 0.0))
@@ -76,7 +76,7 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
         return stage.rise
     if stage.awakens:
         return _awakening(setup, stage, signs)
-    if not (setup.traits.rises and stage.may_rise) or stage.decided.steps < stage.ramp.end:
+    if not (setup.traits.rises and stage.may_rise) or stage.is_on_ramp:
         return stage.rise
     asked = math.exp(RISE_PER_STEP * trace_of(observation).aligned)
     return _unless_negligible(stage.rise, max(1.0, min(asked, setup.config.max_raise / stage.raised)))

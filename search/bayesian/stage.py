@@ -354,6 +354,11 @@ class Stage:
         return "learning_rate" in self.pinned
 
     @property
+    def is_on_ramp(self) -> bool:
+        """Return whether its commit begins before the rate has risen to what the wide search found."""
+        return self.decided.steps < self.ramp.end
+
+    @property
     def is_displaced(self) -> bool:
         """Return whether it begins with other values than it would without what people say."""
         return self.unsteered is not None and self.unsteered != self.incumbent

@@ -111,3 +111,13 @@ def test_a_pinned_rate_is_used_as_it_is() -> None:
     controller.decide()
 
     assert _rate(controller, 0) == 0.002
+
+
+def test_a_net_that_learns_nothing_on_the_ramp_is_not_taken_for_dead() -> None:
+    controller = _controller()
+    start = _search(controller)
+    controller.decide()
+    flat, scales = tuple(2.0 + 0.001 * (step % 2) for step in range(60)), (1e-6,) * 60
+    trace = Trace().extended(flat, flat, scales, (0.0,) * 60)
+
+    assert controller.watch(_told(None, flat, start + 60, trace=trace)) == "go_on"
