@@ -130,7 +130,8 @@ class Controller:
         self._check_runs(observation.candidate_id)
         if observation.candidate_id is None:
             signs = signs_of(self._setup, self._stage, observation)
-            self._record("close", Ending.of(observation, signs, events_of(self._setup, observation, signs)))
+            events = events_of(self._setup, self._stage, observation, signs)
+            self._record("close", Ending.of(observation, signs, events))
         else:
             self._record("tell", Reading.of(observation))
 

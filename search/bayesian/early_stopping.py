@@ -104,7 +104,7 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
     if part < setup.config.event_dwell:
         return "go_on"
     signs = signs_of(setup, stage, observation)
-    found = events_of(setup, observation, signs)
+    found = events_of(setup, stage, observation, signs)
     if "divergence" in found:
         return "roll_back" if signs.has_diverged or signs.is_dead or signs.is_lost else "end"
     if setup.config.revisit == "stages" or stage.is_pinned:
@@ -152,11 +152,12 @@ def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
     return signs.num_steps <= REPEATED * before.num_steps
 
 
-def events_of(setup: SearchSetup, observation: Observation, signs: Signs) -> tuple[Event, ...]:
-    """Return what happened in a commit."""
+def events_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: Signs) -> tuple[Event, ...]:
+    """Return what happened in the open commit; on the ramp gradients jump where a net begins to learn."""
     if observation.diverged:
         return ("divergence",)
-    return events.found(signs, setup.config, is_timed=setup.is_timed)
+    found = events.found(signs, setup.config, is_timed=setup.is_timed)
+    return tuple(event for event in found if not (stage.is_on_ramp and event == "gradient_scale"))
 
 
 def part_done(setup: SearchSetup, stage: Stage, spent: Spent) -> float:

@@ -121,3 +121,16 @@ def test_a_net_that_learns_nothing_on_the_ramp_is_not_taken_for_dead() -> None:
     trace = Trace().extended(flat, flat, scales, (0.0,) * 60)
 
     assert controller.watch(_told(None, flat, start + 60, trace=trace)) == "go_on"
+
+
+def test_gradients_that_grow_on_the_ramp_open_no_search() -> None:
+    controller = _controller()
+    start = _search(controller)
+    controller.decide()
+    losses = tuple(2.0 - 0.01 * step for step in range(60))
+    trace = Trace().extended(losses, losses, (0.01,) * 30 + (0.1,) * 30, (0.0,) * 60)
+    told = _told(None, losses, start + 60, trace=trace)
+
+    assert controller.watch(told) == "go_on"
+    controller.tell(told)
+    assert controller.ask() is None

@@ -64,7 +64,7 @@ def _closed(stage, setup, *, switched, rolled_back=False):
     stage.decision = Decision(stage=stage.index, values=values, reason="", switched=switched, commit_until=until)
     observation = _observe(None, [1.5] * 100, total=200, rolled_back=rolled_back)
     signs = signs_of(setup, stage, observation)
-    ending = Ending.of(observation, signs, events_of(setup, observation, signs))
+    ending = Ending.of(observation, signs, events_of(setup, stage, observation, signs))
     return next_stage(setup, stage, ending, search=Spent(steps=40))
 
 
