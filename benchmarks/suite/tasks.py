@@ -47,7 +47,8 @@ CONTEXT = 32
 Data = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 PER_CLASS: Loss = functional.cross_entropy
-#: Added when all that the controller does and its constants were chosen.
+#: Added when all that the controller does and its constants were chosen, but for decision 32: of these and all tasks
+#: below, those with AdamW took part in it, except the last ones.
 NEW = "new"
 #: Nets that learn nothing in their first steps. Decision 26 and its constants were found on them.
 SLOW = "slow to begin"
