@@ -143,7 +143,7 @@ def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
     """Return the rate that is usual for the optimizer on such a model.
 
     AdamW moves an entry by about the rate in each step, so it is a share of the entries' size. In a chain of L matrices
-    changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024, section 4).
+    changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024).
     None: nobody knows one, a probe diverged at it, or a stated range or past jobs know more.
     """
     weights, knows_more = setup.space.weights, setup.config.stated_rates is not None or stage.prior.searches

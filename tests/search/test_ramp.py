@@ -47,7 +47,7 @@ def test_the_rate_rises_linearly_to_the_decisions_and_then_stays() -> None:
     start, decision = _search(controller), controller.decide()
     found = decision.values.learning_rate
 
-    assert decision.ramp_steps == 100
+    assert decision.ramp_steps == 100 and decision.forecast is None
     assert [_rate(controller, start + step) / found for step in (0, 49, 99, 150)] == pytest.approx([0.01, 0.5, 1, 1])
 
 
