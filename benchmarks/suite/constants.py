@@ -65,7 +65,7 @@ def collect(tasks: Sequence[str], seeds: Sequence[int]) -> None:
         for quarter in TRAINED:
             line.restore(start)
             rate = guess * 10 ** (quarter / 4)
-            ramp = Ramp(0, _setup(TASKS[task], guess, line.weights).ramp_steps)
+            ramp = Ramp(_setup(TASKS[task], guess, line.weights).ramp_steps(RUN_STEPS))
             losses = line.train(
                 [rate * ramp.factor(step) * SCHEDULES["half"](step / RUN_STEPS) for step in range(RUN_STEPS)]
             )

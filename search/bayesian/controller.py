@@ -183,7 +183,7 @@ class Controller:
         return is_in_cooldown(self._setup, spent)
 
     def ramp_steps(self, spent: Spent) -> int | None:
-        """Return None: rates are a function of what is spent, however the steps are cut."""
+        """Return None: rates are a function of what is spent. Steps across a ramp's end go straight to its rate."""
         return None
 
     def state_dict(self) -> Mapping[str, Any]:
@@ -266,15 +266,15 @@ class Controller:
         kept = promotion.cost(None if decision.promoted is None else self._stage.readings[decision.promoted])
         self._search = spending.minus(self._search, kept)
         self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
-        if decision.ramp_steps:
-            start = self._stage.decided.steps
-            self._stage.ramp = Ramp(start, start + decision.ramp_steps)
+        ramp = Ramp(decision.ramp_steps) if decision.ramp_steps else self._stage.ramp
+        self._stage.ramp = ramp.begun(self._spent.steps)  # after the steps of a promoted probe
         self._free = self._free.of(decision.values.optimizer)  # from now on no other one is searched
         self._setup = steered_setup(self._free, self._steering())
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
-        self._searched |= {steer.id for steer in self._stage.steers if steer.search_now}
+        if not (self._stage.has_incumbent and self._stage.is_on_ramp):  # else it waits for the ramp's end
+            self._searched |= {steer.id for steer in self._stage.steers if steer.search_now}
         if ending.has_failed:  # nobody may be there to withdraw it
             self._voided |= {steer.id for steer in self._stage.steers if RATE in steer.pin}
         self._stage = next_stage(self._setup, self._stage, ending, search=self._search)
@@ -302,6 +302,7 @@ class Controller:
         setup, stage = self._setup, self._stage
         if (
             stage.is_pinned
+            or stage.is_on_ramp
             or is_in_cooldown(setup, self._spent)
             or (not stage.has_incumbent and not has_room_for_wide(setup, stage))
         ):
@@ -340,7 +341,7 @@ class Controller:
         commit = spending.scale(spending.remaining(setup.budget, start), part)
         decay = commit_decay(setup.of(choice.values.optimizer), start, part)
         new_ramp = ramp_steps(setup.of(choice.values.optimizer), stage)
-        is_on_ramp = new_ramp > 0 or start.steps < stage.ramp.end  # no probe tells of such a commit
+        is_on_ramp = new_ramp > 0 or stage.is_on_ramp  # no probe tells of such a commit
         reports = probe_reports(setup, stage, commit=commit, choice=choice)
         searched = spending.minus(self._search, kept)
         search = spending.minus(searched, stage.search_before)

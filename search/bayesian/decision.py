@@ -32,6 +32,7 @@ from search.bayesian.wide_optimum import (
     length_factor,
     parabola_peak,
     plateau_of,
+    run_steps,
     shows_progress,
     steady_scores,
     usual_rate,
@@ -192,7 +193,7 @@ def awakens(setup: SearchSetup, stage: Stage) -> bool:
 def ramp_steps(setup: SearchSetup, stage: Stage) -> int:
     """Return the steps in which the rate rises to what the wide search found; 0 where it found nothing."""
     is_searched = not stage.has_incumbent and len(stage.probes) >= MIN_COARSE and any_sound(stage.decisive)
-    return setup.ramp_steps if is_searched and knows_rate(setup, stage) else 0
+    return setup.ramp_steps(run_steps(setup, stage)) if is_searched and knows_rate(setup, stage) else 0
 
 
 def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:

@@ -153,11 +153,14 @@ def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
 
 
 def events_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: Signs) -> tuple[Event, ...]:
-    """Return what happened in the open commit; on the ramp gradients jump where a net begins to learn."""
+    """Return what happened in the open commit; on the ramp, where nothing is searched, divergence alone counts.
+
+    Gradients jump there where a net begins to learn. A step time that has changed is seen by the next commit, too.
+    """
     if observation.diverged:
         return ("divergence",)
     found = events.found(signs, setup.config, is_timed=setup.is_timed)
-    return tuple(event for event in found if not (stage.is_on_ramp and event == "gradient_scale"))
+    return tuple(event for event in found if event == "divergence" or not stage.is_on_ramp)
 
 
 def part_done(setup: SearchSetup, stage: Stage, spent: Spent) -> float:

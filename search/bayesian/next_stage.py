@@ -104,7 +104,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         reference=ending.signs.reference if ending.is_kept and not ending.events else None,
         link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
         raised=1.0 if ending.has_failed else (1.0 if stage.probes else stage.raised) * stage.rise,
-        ramp=stage.ramp,
+        ramp=stage.ramp.ended(ending.spent.steps) if ending.is_kept else stage.ramp.begun(ending.spent.steps),
         note=begin.note,
         outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
     )
@@ -118,7 +118,8 @@ def has_stalled(setup: SearchSetup, stage: Stage, ending: Ending) -> bool:
     is_held = setup.traits.cools_down and setup.config.revisit == "events" and not (stage.is_pinned or stage.awakens)
     losses = np.asarray(ending.losses)
     half = len(losses) // 2
-    if not is_held or is_in_cooldown(setup, ending.spent) or stage.index == 0 or half < LEAST_HALF:
+    is_held = is_held and not (stage.is_on_ramp or is_in_cooldown(setup, ending.spent))
+    if not is_held or stage.index == 0 or half < LEAST_HALF:
         return False
     if ending.has_failed or ending.events or not is_usable(losses):
         return False

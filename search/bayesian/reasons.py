@@ -69,6 +69,8 @@ def unsearched(setup: SearchSetup, stage: Stage) -> str:
     """Return why a later stage has no probes."""
     if is_in_cooldown(setup, stage.opened):
         return "while the rate decays nothing is searched"
+    if stage.is_on_ramp:
+        return "while the rate rises to what was found nothing is searched"
     if setup.config.revisit == "stages" or stage.events or stage.search_asked:
         return "there is no room for probes"
     if stage.before is None:

@@ -98,7 +98,8 @@ class SearchSetup:
 
     def contest_steps(self, num_optimizers: int) -> int:
         """Return the fewest steps that compare so many."""
-        return contest_steps(self.config, num_optimizers=num_optimizers, num_finalists=self.rate_probes)
+        finalists = self._rate_probes(has_contest=True)
+        return contest_steps(self.config, num_optimizers=num_optimizers, num_finalists=finalists)
 
     @property
     def most_coarse(self) -> int:
@@ -137,10 +138,12 @@ class SearchSetup:
     @property
     def rate_probes(self) -> int:
         """Those of them with the exchange and the optimizer that do best; each that competes with it has one more."""
+        return self._rate_probes(has_contest=bool(self.space.options or self.contenders))
+
+    def _rate_probes(self, *, has_contest: bool) -> int:
         first = self.config.wide_probes
         if first is None:
-            is_wanted = self._finalists_pay or bool(self.space.ranges)
-            first = FINALISTS if is_wanted else min(1, len(self.space.options) + len(self.space.optimizers))
+            first = FINALISTS if self._finalists_pay or self.space.ranges else int(has_contest)
         of_axes = self.config.wide_probes_per_axis * len(self.space.further)
         return first + LEVEL_PROBES * bool(self.space.axis("level")) + of_axes
 
@@ -152,7 +155,7 @@ class SearchSetup:
     @property
     def is_of_rate_alone(self) -> bool:
         """True where the learning rate is the only value that is searched."""
-        return not (self.space.ranges or self.space.options or self.space.optimizers)
+        return not (self.space.ranges or self.space.options or self.contenders)
 
     @property
     def _finalists_pay(self) -> bool:
@@ -182,15 +185,16 @@ class SearchSetup:
         wanted = least * math.sqrt(LARGE_BATCH / batch_size)
         return math.floor(max(least, min(wanted, room, MOST_COARSE_STEPS)))
 
-    @property
-    def ramp_steps(self) -> int:
-        """Steps in which the rate rises to what the wide search found."""
+    def ramp_steps(self, num_steps: float | None) -> int:
+        """Return the steps in which the rate rises to what the wide search found, in a run of `num_steps` if known."""
         weights = self.space.weights
         if self.config.ramp_steps is not None:
             return self.config.ramp_steps
-        if not self.traits.ramps or weights is None or weights.num_matrices <= SHALLOW:
+        is_deep = weights is not None and weights.num_matrices > SHALLOW
+        if not self.traits.ramps or not is_deep or self.space.warms_up:
             return 0
-        most = MOST_RAMP if self.num_steps is None else min(MOST_RAMP, RAMP_PART * self.num_steps)
+        assert weights is not None
+        most = MOST_RAMP if num_steps is None else min(MOST_RAMP, RAMP_PART * num_steps)
         return math.floor(min(most, RAMP_PER_MATRIX * weights.num_matrices))
 
     @property
@@ -246,17 +250,34 @@ class Score(NamedTuple):
 
 
 class Ramp(NamedTuple):
-    """The steps of a run, by its total, in which the rate rises to what was found."""
+    """The steps of the committed line in which the rate rises to what was found: how many, and how many it has done.
 
-    start: int
-    end: int
+    Probes, and commits that are taken back, are no steps of the line.
+    """
+
+    num_steps: int = 0
+    done: int = 0  # when a commit begins, at a total of `start` steps
+    start: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.done >= self.num_steps
 
     def factor(self, step: int) -> float:
         """Return what the rate is multiplied by at a total of `step` steps, in (0, 1]."""
-        return (step - self.start + 1) / (self.end - self.start) if step < self.end else 1.0
+        done = self.done + step - self.start
+        return (done + 1) / self.num_steps if done < self.num_steps else 1.0
+
+    def begun(self, step: int) -> "Ramp":
+        """Return the ramp for a commit that begins at a total of `step` steps."""
+        return self._replace(start=step)
+
+    def ended(self, step: int) -> "Ramp":
+        """Return the ramp after a commit that ended at a total of `step` steps."""
+        return self._replace(done=self.done + step - self.start, start=step)
 
 
-NO_RAMP = Ramp(0, 0)
+NO_RAMP = Ramp()
 #: Scores of the last stages: see `search.bayesian.history`.
 History = tuple[tuple[Score, ...], ...]
 
@@ -356,7 +377,7 @@ class Stage:
     @property
     def is_on_ramp(self) -> bool:
         """Return whether its commit begins before the rate has risen to what the wide search found."""
-        return self.decided.steps < self.ramp.end
+        return not self.ramp.is_over
 
     @property
     def is_displaced(self) -> bool:

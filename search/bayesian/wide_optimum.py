@@ -6,6 +6,7 @@ values, then along one axis at a time.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
@@ -17,6 +18,7 @@ from scipy.special import stdtrit
 
 from search.bayesian.rewards import diverged_values, scores, stage_level
 from search.bayesian.stage import Probe, Score, SearchSetup, Stage, is_barred
+from search.budget import spending
 from search.past_jobs.transfer import worth_of_divergence
 from search.space import AnyAxis, Axis, Box
 from search.surrogate.model import AnySurrogate
@@ -146,12 +148,17 @@ def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
     changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024).
     None: nobody knows one, a probe diverged at it, or a stated range or past jobs know more.
     """
-    weights, knows_more = setup.space.weights, setup.config.stated_rates is not None or stage.prior.searches
+    weights, knows_more = setup.space.weights, setup.config.stated_rates is not None or past_tells(setup, stage)
     if setup.traits.usual is None or weights is None or knows_more:
         return None
     rate = setup.traits.usual * weights.scale / math.sqrt(weights.num_matrices)
     values = setup.opening.model_copy(update={"learning_rate": rate})
     return None if is_barred(values, diverged_values(stage)) else rate
+
+
+def past_tells(setup: SearchSetup, stage: Stage) -> bool:
+    """Return whether a past job has searched what this one searches."""
+    return stage.prior.tells([axis.name for axis in setup.space.axes])
 
 
 def expected_rate(asked: float, usual: float | None) -> float:
@@ -174,8 +181,18 @@ def length_factor(setup: SearchSetup, stage: Stage) -> float:
     The highest rate that does no harm says nothing about the run.
     """
     is_known = shows_progress(stage) or usual_rate(setup, stage) is not None
-    longer = (setup.num_steps or PICK_STEPS) / PICK_STEPS
+    longer = (run_steps(setup, stage) or PICK_STEPS) / PICK_STEPS
     return min(1.0, longer**-setup.traits.length_power) if is_known else 1.0
+
+
+def run_steps(setup: SearchSetup, stage: Stage) -> float | None:
+    """Return how many steps the budget holds: by the warm-up, else by what probes cost; None: nothing tells."""
+    if setup.num_steps is not None:
+        return setup.num_steps
+    costs = [spending.step_cost(setup.budget, reading) for reading in stage.readings.values() if reading.num_steps]
+    steps = [spending.num_steps(spending.caps(setup.budget), cost) for cost in costs]
+    known = [each for each in steps if math.isfinite(each)]
+    return statistics.median(known) if known else None
 
 
 def plateau_of(stage: Stage) -> tuple[float, float]:
@@ -221,7 +238,7 @@ def parabola_peak(setup: SearchSetup, stage: Stage) -> Values | None:
     None where more than the rate and the exchange is searched or past jobs speak: then the posterior knows more. None
     too where there is no vertex, or it is barred. It is that of the exchange that the run opens with.
     """
-    if setup.space.ranges or stage.prior.searches:
+    if setup.space.ranges or past_tells(setup, stage):
         return None
     judged = [score for score in steady_scores(stage) if score.values.option == setup.opening.option]
     finite = [score for score in judged if score.reward is not None]

@@ -1,7 +1,7 @@
 """Measurements of past runs' wide searches, as a new run takes them along. JSON both ways; pydantic only."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import ConfigDict
@@ -28,26 +28,37 @@ class PastSearch(Value):
 
     @classmethod
     def of(cls, job: str, decision: Mapping[str, Any]) -> "PastSearch":
-        """Read what `decision`, a run's first `search.types.Decision` as JSON, tells of its probes."""
-        reports = _Card.model_validate(decision).probes
-        return cls(
-            job=job,
-            probes=tuple(
-                PastProbe(values=report.candidate.values, reward=_finite(report.reward), variance=report.variance)
-                for report in reports
-            ),
-        )
+        """Read what `decision`, a run's first `search.types.Decision` as JSON, tells of its probes.
+
+        Those of one rung alone have rewards that compare: of the last with `MIN_FINITE` finite ones, else the first.
+        """
+        reports, rungs = _Card.model_validate(decision).probes, dict[int, list[PastProbe]]()
+        for report in reports:
+            probe = PastProbe(values=report.candidate.values, reward=_finite(report.reward), variance=report.variance)
+            rungs.setdefault(report.candidate.rung, []).append(probe)
+        searches = [cls(job=job, probes=tuple(rungs[rung])) for rung in sorted(rungs)]
+        whole = [search for search in searches if search.num_finite >= MIN_FINITE]
+        return [cls(job=job, probes=()), *searches[:1], *whole][-1]
 
     @property
     def num_finite(self) -> int:
         """The number of probes that did not diverge."""
         return sum(probe.reward is not None for probe in self.probes)
 
+    def with_values(self, names: Iterable[str]) -> tuple[PastProbe, ...]:
+        """Return the probes that set all the values of these names."""
+        return tuple(probe for probe in self.probes if all(getattr(probe.values, name) is not None for name in names))
+
 
 class Prior(Value):
     """The past searches that a run may learn from, all with its optimizer kind; by default none."""
 
     searches: tuple[PastSearch, ...] = ()
+
+    def tells(self, names: Collection[str]) -> bool:
+        """Return whether a past search has enough probes that set all the values of these names."""
+        found = (search.with_values(names) for search in self.searches)
+        return any(sum(probe.reward is not None for probe in probes) >= MIN_FINITE for probes in found)
 
 
 NO_PRIOR = Prior()
@@ -63,6 +74,7 @@ class _Known(Value):
 
 class _Candidate(_Known):
     values: Values
+    rung: int = 0
 
 
 class _Report(_Known):

@@ -91,9 +91,7 @@ def shape_of(search: PastSearch, box: Box) -> Function | None:
 
     None: fewer than 4 finite probes set all that `box` searches.
     """
-    probes = [
-        probe for probe in search.probes if all(getattr(probe.values, axis.name) is not None for axis in box.axes)
-    ]
+    probes = search.with_values([axis.name for axis in box.axes])
     finite = [(probe.values, probe.reward, probe.variance) for probe in probes if probe.reward is not None]
     if len(finite) < MIN_FINITE:
         return None

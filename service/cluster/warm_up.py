@@ -37,6 +37,7 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     known = {
         "step": min(steps, key=lambda each: each.seconds, default=None),
         "weights": groups[0].matrices and Weights(*groups[0].matrices),
+        "warms_up": any(each.warmup_steps for each in contenders(spec.replica.optimizer)),
         "num_alone": num_alone,
         "batch_size": samples and samples * (groups[0].num_workers if num_alone == 1 else 1),
     }

@@ -137,6 +137,18 @@ def test_the_search_stays_under_its_cap(contest, steps):
     assert len(set(_probed(run, "finalist"))) >= 2
 
 
+@pytest.mark.parametrize("steps", [250, 300, 349])
+def test_where_one_option_has_room_it_is_searched_as_if_it_were_alone(contest, steps):
+    budget = Budget(steps=steps)
+    several, alone = contest(budget=budget), contest(budget=budget)
+    several.search(_controller(budget=budget))
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=GUESSES["sgd"], optimizer="sgd"))
+    alone.search(Controller(space, BoConfig(), 0, budget=budget))
+
+    assert several.searched.steps == alone.searched.steps
+    assert not _probed(several, "finalist")
+
+
 @pytest.mark.parametrize(("steps", "tried"), [(300, 1), (460, 2), (1000, 3), (1400, 4)])
 def test_a_short_budget_leaves_out_the_last_ones_and_says_which_one_would_try_them(contest, steps, tried):
     budget, kinds = Budget(steps=steps), list(GUESSES)

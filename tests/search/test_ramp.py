@@ -1,6 +1,7 @@
 """After the wide search the rate of a deep model rises slowly to what was found."""
 
 import json
+import math
 
 import pytest
 
@@ -134,3 +135,93 @@ def test_gradients_that_grow_on_the_ramp_open_no_search() -> None:
     assert controller.watch(told) == "go_on"
     controller.tell(told)
     assert controller.ask() is None
+
+
+def test_a_commit_that_is_taken_back_was_no_part_of_the_ramp() -> None:
+    controller = _controller()
+    start = _search(controller)
+    controller.decide()
+    controller.tell(_told(None, (2.0,) * 50, start + 50, diverged=True, rolled_back=True))
+    assert controller.ask() is None
+    again = controller.decide().values.learning_rate
+
+    assert _rate(controller, start + 50) == pytest.approx(again / 100)
+
+
+@pytest.mark.parametrize("asked", [{"revisit": "stages"}, {}])
+def test_nothing_is_searched_on_the_ramp_and_whoever_asks_waits_for_its_end(asked) -> None:
+    controller = _controller(**asked)
+    spent = _search(controller)
+    found = controller.decide().values.learning_rate
+    searched = []
+    for _ in range(3):
+        spent += 60
+        controller.tell(_told(None, tuple(2.0 - 0.01 * step for step in range(60)), spent))
+        controller.steer([] if asked else [Steer(id=1, by="ada", search_now=True)])
+        searched.append(controller.ask() is not None)
+        if not searched[-1]:
+            decision = controller.decide()
+            assert "while the rate rises to what was found nothing is searched" in decision.reason
+            assert _rate(controller, spent) == pytest.approx(found * 61 / 100)
+        else:
+            break
+
+    assert searched == [False, True]
+
+
+def test_the_ramp_begins_after_the_steps_of_a_promoted_finalist() -> None:
+    controller = _controller(steps=4000)
+    candidates, spent, last = [], 0, None
+    while (candidate := controller.ask()) is not None:
+        length = candidate.allowance.steps or 10
+        spent += length
+        away = abs(math.log10(candidate.values.learning_rate / 0.002))
+        losses = tuple(2.0 - (1.0 - 0.3 * min(away, 3)) * step / length for step in range(length))
+        controller.tell(_told(candidate.id, losses, spent))
+        candidates.append(candidate)
+        last = controller.leading() or last
+    decision = controller.decide([each.id for each in candidates])
+
+    assert decision.promoted is not None and decision.ramp_steps == 100
+    assert _rate(controller, spent) == pytest.approx(decision.values.learning_rate / 100)
+
+
+def test_a_loss_that_stands_still_on_the_ramp_lowers_no_rate() -> None:
+    controller = _controller()
+    spent = _search(controller)
+    found = controller.decide().values.learning_rate
+    for _ in range(2):
+        losses = tuple(1.5 + 0.01 * (step % 2) for step in range(45))
+        spent += 45
+        controller.tell(_told(None, losses, spent))
+        assert controller.ask() is None
+        assert controller.decide().values.learning_rate == found
+
+
+def test_of_seconds_without_a_warm_up_probes_tell_what_a_third_of_the_run_is() -> None:
+    space = SearchSpace(optimizer="adamw", guess=Values(learning_rate=0.003), weights=DEEP)
+    controller = Controller(space, BoConfig(), 0, budget=Budget(seconds=10))
+    spent = 0
+    while (candidate := controller.ask()) is not None:
+        length = candidate.allowance.steps or 10
+        spent += length
+        losses = tuple(2.0 - candidate.values.learning_rate * step for step in range(length))
+        controller.tell(
+            Observation(
+                candidate_id=candidate.id,
+                losses=losses,
+                step_seconds=(0.05,) * length,
+                bytes_sent=0,
+                spent=Spent(steps=spent, seconds=0.05 * spent),
+            )
+        )
+
+    assert controller.decide().ramp_steps == 66  # of 200 steps
+
+
+def test_an_optimizer_that_warms_up_by_itself_needs_no_ramp() -> None:
+    space = SearchSpace(optimizer="adamw", guess=Values(learning_rate=0.003), weights=DEEP, warms_up=True)
+    controller = Controller(space, BoConfig(), 0, budget=Budget(steps=STEPS))
+    _search(controller)
+
+    assert controller.decide().ramp_steps == 0

@@ -12,11 +12,12 @@ from search.bayesian.controller import Controller
 from search.bayesian.decision import MIN_COARSE, choose
 from search.bayesian.proposals import _coarse_plan, propose
 from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.wide_optimum import usual_rate
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Reading
 from search.past_jobs.prior import NO_PRIOR, PastProbe, PastSearch, Prior
 from search.past_jobs.transfer import expectation, shape_of
-from search.space import Axis, Box, SearchSpace
+from search.space import Axis, Box, SearchSpace, Weights
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 NOISE = 0.02
@@ -227,9 +228,56 @@ def test_a_decision_is_read_as_a_past_search():
         _tell(controller, candidate, steps)
     decision = controller.decide()
     search = PastSearch.of("job-1", json.loads(decision.model_dump_json()))
+    last_rung = max(report.candidate.rung for report in decision.probes)
+    reports = [report for report in decision.probes if report.candidate.rung == last_rung]
 
-    assert [probe.values for probe in search.probes] == [report.candidate.values for report in decision.probes]
-    assert [probe.reward for probe in search.probes] == [report.reward for report in decision.probes]
-    assert [probe.variance for probe in search.probes] == [report.variance for report in decision.probes]
-    assert search.num_finite == sum(report.reward is not None for report in decision.probes)
+    assert [probe.values for probe in search.probes] == [report.candidate.values for report in reports]
+    assert [probe.reward for probe in search.probes] == [report.reward for report in reports]
+    assert [probe.variance for probe in search.probes] == [report.variance for report in reports]
+    assert search.num_finite == sum(report.reward is not None for report in reports)
     assert Prior.model_validate_json(Prior(searches=(search,)).model_dump_json()).searches == (search,)
+
+
+def _decision(*rungs):
+    """Return a decision as JSON: of each rung the rewards of its probes."""
+    values = Values(learning_rate=0.1).model_dump(mode="json")
+    return {
+        "probes": [
+            {"candidate": {"values": values, "rung": rung}, "reward": reward}
+            for rung, rewards in enumerate(rungs)
+            for reward in rewards
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("rungs", "kept"),
+    [
+        (((0.1, 0.2, 0.3, 0.4), (0.7, 0.8, 0.9, 1.0)), (0.7, 0.8, 0.9, 1.0)),
+        (((0.1, 0.2, 0.3, 0.4), (0.7, 0.8, 0.9)), (0.1, 0.2, 0.3, 0.4)),  # three tell no shape
+        (((0.1, 0.2), (0.7,)), (0.1, 0.2)),
+        ((), ()),
+    ],
+)
+def test_a_past_search_keeps_the_probes_of_one_rung_since_others_have_another_length(rungs, kept):
+    assert tuple(probe.reward for probe in PastSearch.of("past", _decision(*rungs)).probes) == kept
+
+
+def test_a_past_that_searched_other_values_leaves_what_is_usual():
+    space = SearchSpace(
+        optimizer="adamw",
+        guess=Values(learning_rate=0.003, momentum=0.9),
+        weights=Weights(num_matrices=4, scale=0.02),
+        axes=(Axis(name="momentum", low=0.8, high=0.98),),
+    )
+    setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(steps=600), seed=0)
+    like = PastSearch(
+        job="like",
+        probes=tuple(
+            PastProbe(values=probe.values.model_copy(update={"momentum": 0.9}), reward=probe.reward)
+            for probe in _past(0.5).searches[0].probes
+        ),
+    )
+    usual = [usual_rate(setup, _opened(setup, prior)) for prior in (_past(0.5), Prior(searches=(like,)), NO_PRIOR)]
+
+    assert usual == [pytest.approx(0.004), None, pytest.approx(0.004)]
