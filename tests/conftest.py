@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from sqlalchemy import Engine, delete, make_url
 
@@ -17,6 +18,10 @@ from trainers import overload
 
 if TYPE_CHECKING:
     from tests.s3_server import S3Server
+
+# how long an example takes is other work's matter, too
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 
 
 @pytest.hookimpl(tryfirst=True)

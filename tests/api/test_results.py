@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from pyarrow import parquet
 from typer.testing import CliRunner
 
@@ -84,7 +84,6 @@ def test_the_csv_can_be_of_one_trial(http: TestClient, reporting: Reporting) -> 
     assert {row[1] for row in read_csv(text)} == {"dense"}
 
 
-@settings(deadline=None)  # the first example pays for imports
 @given(
     st.lists(
         st.builds(

@@ -24,7 +24,7 @@ TABLE = Table("held", MetaData(), Column("content", JSON))
 def test_json_comes_back_as_it_was(settings: Settings) -> None:
     engine = database.connect(settings.resolved_database_url)
 
-    @trying(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @trying(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
     @given(VALUES)
     def put_and_get(value: Any) -> None:
         with engine.begin() as connection:

@@ -17,9 +17,7 @@ from tests.contract.reported import points
 
 
 @given(seed=strategies.integers(0, 2**32))
-@hypothesis_settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
-)
+@hypothesis_settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 def test_batches_count_once_whatever_is_repeated_early_or_late(store, make_spec, begin, seed):
     chance = random.Random(seed)
     driver = begin(store.add_job(make_spec())[0].id)

@@ -127,7 +127,7 @@ def test_extrapolation_beats_the_last_losses_on_falling_curves(shape):
     ratio=st.floats(1, 1e6),
     level=st.none() | st.floats(allow_nan=True, allow_infinity=True),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_series_gives_a_finite_forecast(losses, ratio, level):
     forecast = forecast_loss(losses, len(losses) * ratio, level=level)
 

@@ -55,7 +55,7 @@ def observations(draw, candidate_id, steps):
     budget=st.sampled_from(BUDGETS),
     together=st.integers(1, 3),
 )
-@settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.generate])  # to shrink a run takes minutes
+@settings(max_examples=15, phases=[Phase.explicit, Phase.generate])  # to shrink a run takes minutes
 def test_no_observation_crashes_the_controller_or_reaches_a_candidate(data, space, budget, together):
     controller, steps = Controller(space, BoConfig(), 0, budget=budget), 0
     for _ in range(3):
