@@ -190,10 +190,8 @@ class SearchSetup:
         weights = self.space.weights
         if self.config.ramp_steps is not None:
             return self.config.ramp_steps
-        is_deep = weights is not None and weights.num_matrices > SHALLOW
-        if not self.traits.ramps or not is_deep or self.space.warms_up:
+        if not self.traits.ramps or self.space.warms_up or weights is None or weights.num_matrices <= SHALLOW:
             return 0
-        assert weights is not None
         most = MOST_RAMP if num_steps is None else min(MOST_RAMP, RAMP_PART * num_steps)
         return math.floor(min(most, RAMP_PER_MATRIX * weights.num_matrices))
 
