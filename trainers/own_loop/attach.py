@@ -179,7 +179,7 @@ def takes_backwards_for_steps(exchange: ExchangeBase) -> bool:
 def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -> NodeLinks:
     """Return links between the ranks of the default group, or of this process alone if there is none; collective."""
     topology = topology_of(per_node, device) if dist.is_initialized() else Topology.stated(1, 1)
-    node_links = NodeLinks(topology, rank(), Unpaced(), payload=config.sync.payload)
+    node_links = NodeLinks(topology, rank(), Unpaced(), payload=config.sync.payload, device=device)
     node_links.join()
     return node_links
 

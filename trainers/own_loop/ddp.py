@@ -72,7 +72,7 @@ def compress_gradients(
     parameters = [each for each in model.parameters() if each.requires_grad]
     check_types(parameters)
     device = parameters[0].device
-    node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced())
+    node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced(), device=device)
     node_links.join()
     buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
     exchange = between_nodes.build(config, buffer, node_links, seed=seed)
