@@ -353,8 +353,13 @@ class Attached(Handle):
         """Keep a copy of model, optimizer and memories in memory under the name `slot`."""
         self._state.snapshot(slot)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's memories, as `Handle` does, and the level that was set."""
+        return super().state_dict() | {"level": self.chosen.level}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self.chosen = self.chosen._replace(level=state.get("level", self.chosen.level))  # earlier releases have none
         self._hook.stepped = True
 
     def restore(self, slot: str) -> None:
