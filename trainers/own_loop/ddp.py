@@ -173,12 +173,12 @@ class BucketHook:
                     "backwards of a step add up to: have those before the last inside `model.no_sync()`"
                 )
         parts = [
-            (self._layers[id(parameter)], gradient)
+            (self._layers[id(parameter)], _laid_out(gradient, parameter))
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
         scale = self._scale()
         for layer, gradient in parts:
-            self._buffer.of(layer).copy_(gradient.reshape(-1)).div_(scale)
+            self._buffer.of(layer).view(layer.shape).copy_(gradient).div_(scale)
         future: Future[Tensor] = Future()
         self._waiting.append((parts, bucket.buffer(), future))
         if bucket.is_last():
@@ -201,8 +201,19 @@ class BucketHook:
                 if self.last.diverged:
                     gradient.fill_(torch.inf)
                 else:
-                    torch.mul(self._buffer.of(layer).view_as(gradient), scale, out=gradient)
+                    torch.mul(self._buffer.of(layer).view(layer.shape), scale, out=gradient)
             future.set_result(words)
+
+
+def _laid_out(gradient: Tensor, parameter: Parameter) -> Tensor:
+    """Return a bucket's `gradient` with its entries where DDP puts them, in the order of the parameter in memory.
+
+    The bucket has a view of it in the order of its shape, which is another one for `channels_last`, or a transpose. DDP
+    keeps to that where the parameter has gaps.
+    """
+    if parameter.is_contiguous() or parameter.stride() != torch.empty_like(parameter, device="meta").stride():
+        return gradient
+    return gradient.as_strided(parameter.shape, parameter.stride())
 
 
 class CompressedGradients(Handle):
