@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.futures import Future
 from torch.nn import Parameter
@@ -64,13 +64,14 @@ def compress_gradients(
     with a direction or a momentum of their own take each for a step. `per_node` says which ranks exchange as one.
     Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
-    that are neither float32 nor bfloat16, or not on one device, for nodes that do not hold every rank once, and for a
-    memory where DDP finds unused parameters.
+    that are neither float32 nor bfloat16, not on one device, or without entries, for nodes that do not hold every rank
+    once, and for a memory where DDP finds unused parameters.
     """
     check_config(config)
     check_unused(model, config)
     parameters = [each for each in model.parameters() if each.requires_grad]
     check_types(parameters)
+    check_entries(model)
     device = parameters[0].device
     node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced(), device=device)
     node_links.join()
@@ -118,6 +119,16 @@ def check_types(parameters: Sequence[Parameter], types: Sequence[torch.dtype] = 
         got = sorted(map(str, found_types | devices))
         known = " or ".join(str(each).removeprefix("torch.") for each in types)
         raise ValueError(f"parameters must be {known}, and on one device, got {', '.join(got)}")
+
+
+def check_entries(model: nn.Module) -> None:
+    """Raise ValueError for a trained parameter without entries, which no buffer of gradients has a place for."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and not parameter.numel():
+            shape = tuple(parameter.shape)
+            raise ValueError(
+                f"`model`: parameter `{name}` must have entries to be trained, got shape {shape}: freeze it"
+            )
 
 
 def topology_of(per_node: PerNode, device: torch.device) -> Topology:
