@@ -33,31 +33,40 @@ class Schedule(RecordedSchedule):
         followers = _followers(optimizer)
 
         def factor(step: int) -> float:
-            _set_options(followers, self.entry_at(step).values)
+            _set_options(optimizer, followers, self.entry_at(step).values)
             level = self.level_at(step)
             if on_level is not None and level is not None and level != announced[0]:
                 announced[0] = level
                 on_level(level)
             return self.learning_rate_at(step) / float(base)
 
-        return LambdaLR(optimizer, factor)
+        return _Following(optimizer, factor)
 
 
-Groups = list[dict[str, Any]]  # torch parameter groups
+class _Following(LambdaLR):
+    """A scheduler that goes on where another one was: not with the level and the options of step 0."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.lr_lambdas[0](self.last_epoch)  # which sets the options, and announces the level
 
 
-def _followers(optimizer: Optimizer) -> dict[str, Groups]:
-    """Return by option the groups that have the first one's."""
+def _followers(optimizer: Optimizer) -> dict[str, list[int]]:
+    """Return by option the numbers of the groups that have the first one's.
+
+    Loading its state gives an optimizer other groups, in the same order.
+    """
     first = optimizer.param_groups[0]
     return {
-        option: [group for group in optimizer.param_groups if group.get(option) == first[option]]
+        option: [number for number, group in enumerate(optimizer.param_groups) if group.get(option) == first[option]]
         for option in ("betas", "momentum", "weight_decay", "nesterov")
         if option in first
     }
 
 
-def _set_options(followers: Mapping[str, Groups], values: Mapping[str, float | str]) -> None:
-    for option, groups in followers.items():
+def _set_options(optimizer: Optimizer, followers: Mapping[str, list[int]], values: Mapping[str, float | str]) -> None:
+    for option, numbers in followers.items():
         value = values.get("momentum" if option == "betas" else option)
-        for group in groups if value is not None else ():
+        for number in numbers if value is not None else ():
+            group = optimizer.param_groups[number]
             group[option] = (value, group["betas"][1]) if option == "betas" else value

@@ -103,18 +103,20 @@ def check_controller(controller: ControllerConfig) -> None:
 
 
 def check_ranges(controller: ControllerConfig, config: ReplicaConfig) -> None:
-    """Raise ValueError for a range that `controller` does not search, and for a level that is none, as a job would."""
+    """Raise ValueError, as a job would, for a range that `controller` does not search, or a schedule that misfits."""
     if isinstance(controller, ScheduleConfig):
-        check_levels(controller.schedule, config)
+        check_schedule(controller.schedule, config)
     for number, each in enumerate(config.ranges(), start=1):
         if reason := range_conflict(controller, each.name, number):
             raise ValueError(f"`{each.field}`: {reason}: give one number, got {json.dumps(each.pair)}")
 
 
-def check_levels(schedule: ScheduleFile, config: ReplicaConfig) -> None:
-    """Raise ValueError for an entry of a schedule that sets what is no level of the exchange."""
+def check_schedule(schedule: ScheduleFile, config: ReplicaConfig) -> None:
+    """Raise ValueError for an entry of a schedule that sets what is no level of the exchange, or what does not fit."""
     exchange = config.exchange
     for number, entry in enumerate(schedule.entries):
+        if wrong := config.setting_conflict(entry.values, optimizer=config.optimizer.kind):
+            raise ValueError(f"`controller.schedule.entries[{number}].values` do not fit: {wrong}")
         if entry.level is not None and exchange.level is not None and (wrong := exchange.level_conflict(entry.level)):
             raise ValueError(
                 f"`controller.schedule.entries[{number}].level` is the exchange's `{exchange.level_name}` here and "

@@ -6,6 +6,7 @@ so that each question is asked once, of everything that the arm trains with.
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from search.config import (
     MAX_DIMENSIONS,
@@ -226,11 +227,17 @@ def _schedule_of_other_parts(schedule: ScheduleFile, replica: ReplicaConfig) -> 
             f"the schedule was learned by `{schedule.optimizer}`, so its rates mean nothing to "
             f"{' or '.join(f'`{kind}`' for kind in kinds)}: give `optimizer: {{kind: {schedule.optimizer}}}`",
         )
+    seen = set[frozenset[tuple[str, Any]]]()  # values: many entries have the same
     for number, entry in enumerate(schedule.entries):
         place, option = f"/controller/schedule/entries/{number}", entry.values.get("option")
         if entry.level is not None and exchange.level is not None and (wrong := exchange.level_conflict(entry.level)):
             message = f"`level` is the exchange's `{exchange.level_name}` here and {wrong}, got {entry.level:g}"
             yield Conflict(f"{place}/level", entry.level, message)
+        key = frozenset(entry.values.items())
+        is_new = schedule.optimizer in kinds and key not in seen
+        if is_new and (wrong := replica.setting_conflict(entry.values, optimizer=schedule.optimizer)):
+            yield Conflict(f"{place}/values", entry.values, f"the schedule's `values` do not fit: {wrong}")
+        seen.add(key)
         if option is not None and option not in options:
             yield Conflict(
                 f"{place}/values/option",

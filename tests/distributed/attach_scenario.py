@@ -152,6 +152,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "twice": {name: _twice(rank, exchange) for name, exchange in ONCE_A_STEP.items()},
         "timeout": _timeout_s(rank),
         "frozen": Script(rank, bare=True, frozen=True, sync=DILOCO).bits,
+        "in another order": _in_another_order(rank),
         "lost": _lost(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
         "tuned": {name: _tuned_with_late_averages(rank, how) for name, how in TUNED.items()},
@@ -259,6 +260,19 @@ def _timeout_s(rank: int) -> float:
     handle = Script(rank, exchange=TOPK).handle
     assert handle is not None
     return handle.node_links.between.group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+
+def _in_another_order(rank: int) -> dict[str, Any]:
+    """What a bare model begins as: one weight leaves gaps in memory, another is transposed on one rank alone."""
+    torch.manual_seed(rank)
+    base, other = torch.randn(4, 5), torch.randn(4, 3)
+    around = base[:, 3:].clone()
+    model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(3, 4, bias=False))
+    model[0].weight = nn.Parameter(base[:, :3])
+    model[1].weight = nn.Parameter(other.t().contiguous().t() if rank else other)
+    attach(model, torch.optim.SGD(model.parameters(), lr=0.1), sync=DILOCO)
+    told = [layer.weight.tolist() for layer in model]
+    return {"told": told, "own": [base[:, :3].tolist(), other.tolist()], "around": torch.equal(base[:, 3:], around)}
 
 
 def _lost(rank: int) -> list[bool]:

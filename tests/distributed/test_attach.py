@@ -102,6 +102,13 @@ def test_a_bare_model_begins_as_rank_0s_frozen_parameters_too(two_ranks: Reports
     assert first == second
 
 
+def test_a_bare_model_begins_as_rank_0s_whatever_the_order_in_memory(two_ranks: Reports):
+    first, second = (rank["in another order"] for rank in two_ranks["attached"])
+
+    assert first["told"] == second["told"] == first["own"]
+    assert first["around"] and second["around"]
+
+
 def test_ranks_meet_at_the_mean_of_where_they_went(two_ranks: Reports):
     assert all(rank["by hand"] for rank in two_ranks["attached"])
 
@@ -257,6 +264,46 @@ def test_a_model_of_which_nothing_is_trained_is_refused():
 
     with pytest.raises(ValueError, match="`model` must have a parameter that is trained"):
         attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_entries_that_lie_in_one_place_are_refused_by_name():
+    model = torch.nn.Linear(4, 4)
+    model.register_buffer("mask", torch.ones(1, 1).expand(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with pytest.raises(ValueError, match=r"buffer `mask` of shape \(4, 4\) has strides \(0, 0\).*add `.clone\(\)`"):
+        attach(model, optimizer, sync={"kind": "diloco"})
+
+    model.mask = model.mask.clone()
+    handle = attach(model, optimizer, sync={"kind": "diloco"})
+    handle.snapshot("start")
+    handle.restore("start")
+
+
+def test_a_trained_parameter_without_entries_is_refused_by_name():
+    model = torch.nn.Linear(4, 4)
+    model.register_parameter("nobody", torch.nn.Parameter(torch.empty(0, 3)))
+
+    with pytest.raises(ValueError, match=r"parameter `nobody` must have entries .*got shape \(0, 3\)"):
+        attach(model, torch.optim.SGD(model.parameters(), lr=0.1), sync={"kind": "diloco"})
+
+
+def test_a_loaded_state_has_the_level_that_was_set():
+    first, second = (Script(0, bare=True, sync={"kind": "diloco"}, exchange={"kind": "sparse_loco"}) for _ in range(2))
+    assert first.handle is not None and second.handle is not None
+    first.handle.set_level(0.25)
+
+    second.handle.load_state_dict(first.handle.state_dict())
+
+    assert second.handle.chosen.level == 0.25
+
+
+def test_a_level_above_the_rank_that_factors_are_kept_for_is_refused():
+    script = Script(0, bare=True, sync={"kind": "local_sgd"}, exchange={"kind": "powersgd", "rank": 2})
+    assert script.handle is not None
+
+    with pytest.raises(ValueError, match=r"`level` must be in \[1, 2\] for a rank, .*got 4"):
+        script.handle.set_level(4)
 
 
 def test_one_process_without_ddp_has_nothing_that_makes_a_direction():

@@ -1,10 +1,19 @@
 """Laws of the exchange under torch's DistributedDataParallel, on four ranks."""
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from ddp_scenario import IN_BFLOAT16, KINDS
 from scenarios import Reports
+from torch import Tensor, distributed as dist, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainers.own_loop.attach import attach
+from trainers.own_loop.ddp import CompressionConfig, compress_gradients
 
 ON_FOUR_RANKS = ["ddp"]
 
@@ -64,3 +73,74 @@ def test_bfloat16_trains_like_float32_up_to_its_rounding(four_ranks: Reports, ki
 def test_what_cannot_be_exchanged_is_refused(four_ranks: Reports, case: str, message: str):
     for rank in four_ranks["ddp"]:
         assert re.search(message, rank["refused"][case])
+
+
+@pytest.fixture
+def alone_in_a_group(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def _moves(exchange: dict[str, Any], *, in_another_order: bool) -> list[Tensor]:
+    """Return how far six steps move the parameters of a net whose weights lie in memory as their shape, or not."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16 * 36, 8))
+    if in_another_order:
+        net.to(memory_format=torch.channels_last)
+        net[3].weight.data = net[3].weight.data.t().contiguous().t()
+        assert not any(layer.weight.is_contiguous() for layer in (net[0], net[3]))
+    before = [each.detach().clone() for each in net.parameters()]
+    ddp, inputs = DistributedDataParallel(net), torch.randn(6, 4, 3, 8, 8)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    attach(ddp, optimizer, exchange=exchange)
+    for rows in inputs:
+        optimizer.zero_grad()
+        ddp(rows).square().mean().backward()
+        optimizer.step()
+    return [now.detach() - then for now, then in zip(net.parameters(), before, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        {"kind": "powersgd", "rank": 1},
+        {"kind": "dion", "rank_fraction": 0.25},
+        {"kind": "zero_one_adam", "freeze_steps": 2, "interval_steps": 2, "max_interval": 2},
+    ],
+    ids=lambda exchange: exchange["kind"],
+)
+@pytest.mark.usefixtures("alone_in_a_group")
+def test_the_order_of_a_parameter_in_memory_changes_no_step(exchange: dict[str, Any]):
+    usual = _moves(exchange, in_another_order=False)
+    other = _moves(exchange, in_another_order=True)
+
+    for one, two in zip(usual, other, strict=True):
+        assert torch.cosine_similarity(one.flatten(), two.flatten(), dim=0) > 0.99
+
+
+@pytest.mark.usefixtures("alone_in_a_group")
+def test_a_trained_parameter_without_entries_is_refused_by_name():
+    net = nn.Linear(4, 4)
+    net.register_parameter("nobody", nn.Parameter(torch.empty(0, 3)))
+
+    with pytest.raises(ValueError, match=r"parameter `module.nobody` must have entries .*got shape \(0, 3\)"):
+        compress_gradients(DistributedDataParallel(net), CompressionConfig(kind="topk", density=0.1))
+
+
+@pytest.mark.usefixtures("alone_in_a_group")
+def test_a_parameter_that_the_optimizer_lacks_stays_where_it_is():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    before, ddp = net[1].weight.detach().clone(), DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(net[0].parameters(), lr=0.1)
+    exchange = {"kind": "zero_one_adam", "freeze_steps": 1, "interval_steps": 1, "max_interval": 2}
+    attach(ddp, optimizer, exchange=exchange)
+    trained = net[0].weight.detach().clone()
+
+    for rows in torch.randn(8, 4, 4):
+        ddp(rows).square().mean().backward()
+        optimizer.step()
+
+    assert torch.equal(net[1].weight, before)
+    assert not torch.equal(net[0].weight, trained)

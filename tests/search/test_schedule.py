@@ -117,6 +117,33 @@ def test_the_momentum_of_adam_is_its_first_beta(joint_schedule):
     assert optimizer.param_groups[0]["betas"] == (0.8, 0.99)
 
 
+def test_options_are_set_in_the_groups_of_an_optimizer_whose_state_was_loaded(joint_schedule):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
+    scheduler = joint_schedule.scheduler(optimizer)
+    optimizer.load_state_dict(optimizer.state_dict())
+
+    optimizer.step()
+    scheduler.step()
+
+    assert optimizer.param_groups[0]["momentum"] == 0.95
+
+
+def test_a_scheduler_whose_state_is_loaded_sets_the_level_and_the_options_of_the_coming_step(schedule):
+    values = {"momentum": 0.8}
+    entries = (*schedule.entries[:2], schedule.entries[2].model_copy(update={"values": values}))
+    schedule = schedule.model_copy(update={"entries": entries})
+    first, again = (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7, momentum=0.9) for _ in range(2))
+    before, levels = schedule.scheduler(first), []
+    for _ in range(6):
+        first.step()
+        before.step()
+
+    after = schedule.scheduler(again, on_level=levels.append)
+    after.load_state_dict(before.state_dict())
+
+    assert (levels, again.param_groups[0]["momentum"]) == ([0.01, 0.03], 0.8)
+
+
 @pytest.mark.parametrize("kind", [SGDScheduleFree, AdamWScheduleFree])
 def test_torch_replays_the_schedule_with_schedule_free_optimizers(schedule, kind):
     parameter = torch.nn.Parameter(torch.ones(1))

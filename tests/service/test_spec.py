@@ -175,6 +175,72 @@ def test_a_scheduled_level_must_be_one_of_the_exchange() -> None:
     assert accepted({"controller": controller})  # dense: there is no level to set
 
 
+@pytest.mark.parametrize(
+    ("exchange", "level", "message"),
+    [
+        ({"kind": "powersgd", "rank": 2}, 4, r"must be in [1, 2] for a rank, since the factors"),
+        ({"kind": "dion", "rank_fraction": 0.25}, 0.5, r"must be in (0, 0.25], since the factors"),
+    ],
+)
+def test_a_scheduled_rank_is_at_most_the_one_that_factors_are_kept_for(
+    exchange: dict[str, Any], level: float, message: str
+) -> None:
+    optimizer = {"kind": "from_exchange" if exchange["kind"] == "dion" else "schedulefree_sgd"}
+
+    def follow(level: float) -> dict[str, Any]:
+        entry = SCHEDULE["entries"][0] | {"level": level}
+        schedule = SCHEDULE | {"optimizer": optimizer["kind"], "entries": [entry]}
+        return {"exchange": exchange, "optimizer": optimizer, "controller": {"kind": "schedule", "schedule": schedule}}
+
+    assert message in refused(follow(level))["/controller/schedule/entries/0/level"].message
+    assert accepted(follow(level / 2))
+
+
+CSER = {"exchange": {"kind": "cser"}, "optimizer": SGD | {"momentum": 0}}
+
+
+@pytest.mark.parametrize(
+    ("values", "parts", "message"),
+    [
+        ({"momentum": 0.9}, {"optimizer": SGD | {"momentum": 0}}, "give `optimizer: {momentum: 0.9}`"),
+        ({"outer_momentum": 0.5}, {"sync": DILOCO}, "give `sync: {outer_momentum: 0.5}`"),
+        ({"weight_decay": 0.1}, CSER, "with `cser` each worker steps by a gradient of its own"),
+        ({"momentum": 0.9}, {"optimizer": {"kind": "schedulefree_sgd"}}, "nothing here has a `momentum`"),
+        ({"momentum": 0.0, "nesterov": True}, {"optimizer": SGD}, "`nesterov` needs `momentum` > 0"),
+        ({"period": 3}, {"sync": {"kind": "streaming_diloco"}}, "nothing here has a `period`"),
+        ({"share": 0.01}, {"optimizer": SGD, "blocks": {"kind": "jointspar"}}, "`min_chance` must be at most `share`"),
+        ({"batch_size": 5000}, {}, "`batch_size`: Input should be less than or equal to 1024, got 5000"),
+    ],
+)
+def test_what_a_schedule_sets_must_fit_what_the_job_trains_with(
+    values: dict[str, Any], parts: dict[str, Any], message: str
+) -> None:
+    found = refused(parts | _setting(values, parts))
+
+    assert message in found["/controller/schedule/entries/0/values"].message
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({"momentum": 0.8, "weight_decay": 0.1, "nesterov": True, "batch_size": 64}, {"optimizer": SGD}),
+        ({"momentum": 0.0}, {"optimizer": SGD}),
+        ({"momentum": 0.8}, {"optimizer": ADAMW | {"betas": [0.0, 0.999]}}),
+        ({"momentum": 0.8, "optimizer": "sgd"}, {"optimizer": {"kind": "auto", "options": ["adamw", "sgd"]}}),
+        ({"period": 3, "outer_momentum": 0.0}, {"sync": DILOCO | {"outer_momentum": 0.9}}),
+    ],
+)
+def test_what_a_search_may_change_a_schedule_may_set(values: dict[str, Any], parts: dict[str, Any]) -> None:
+    assert accepted(parts | _setting(values, parts))
+
+
+def _setting(values: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
+    """Return a controller whose schedule sets `values`, for the optimizer of `parts`."""
+    kind = values.get("optimizer", parts.get("optimizer", {"kind": "schedulefree_sgd"})["kind"])
+    entry = SCHEDULE["entries"][0] | {"values": values}
+    return {"controller": {"kind": "schedule", "schedule": SCHEDULE | {"optimizer": kind, "entries": [entry]}}}
+
+
 def test_a_schedule_is_given_itself_where_nobody_reads_files() -> None:
     found = refused({"controller": {"kind": "schedule", "path": "schedule.json"}})
 

@@ -359,6 +359,10 @@ class Broken(Regression):
                 return nn.Linear(WIDTH, 1, device="meta")
             case "half":
                 return model.bfloat16()
+            case "no entries":
+                model.register_parameter("nobody", nn.Parameter(torch.empty(0, 3)))
+            case "expanded":
+                model.register_buffer("mask", torch.ones(1, 2).expand(3, 2))
             case "all frozen":
                 return model.requires_grad_(False)
         return model

@@ -64,6 +64,17 @@ def test_only_the_gradient_of_the_weight_changes(case: tuple[nn.Module, Tensor],
         assert torch.equal(value, plain[name]) is (name != "weight"), name
 
 
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_an_input_without_entries_trains_as_in_the_plain_layer(case: tuple[nn.Module, Tensor], selection: str):
+    layer, inputs = case
+    plain = gradients(layer, inputs[:0])
+
+    dropping(layer, 0.7, selection)
+    found = gradients(layer, inputs[:0])
+
+    assert all(torch.equal(value, plain[name]) for name, value in found.items())
+
+
 def test_with_gamma_0_every_bit_is_that_of_the_plain_layer(case: tuple[nn.Module, Tensor]):
     layer, inputs = case
     plain = gradients(layer, inputs)

@@ -353,6 +353,8 @@ FAULTS = {
     "lazy": "`weight` has no values yet",
     "meta": "`weight` has no values yet",
     "half": r"`0.weight` is torch.bfloat16; trained parameters must be torch.float32",
+    "no entries": r"`nobody` is trained and has no entries, its shape is \(0, 3\): freeze it",
+    "expanded": r"buffer `mask` of shape \(3, 2\) has strides \(0, 1\): several entries .*add `.clone\(\)`",
     "all frozen": "no parameter is trained",
     "foreign parameter": r"a parameter of shape \(3,\) is in a parameter group and not in the model",
     "bad rate": "`lr` of parameter group 0 multiplies the learning rate: it must be > 0, got 0.0",

@@ -117,6 +117,15 @@ def test_an_outer_optimizer_that_is_searched_trains_as_the_same_one_fixed(make_c
         _replica(make_config, sync=searched).run(SEGMENT)
 
 
+def test_an_outer_momentum_that_is_set_to_0_is_none(make_config):
+    given = _replica(make_config, sync=DiLoCoConfig(period=2, outer_momentum=0.9))
+    plain = _replica(make_config, sync=DiLoCoConfig(period=2, outer_learning_rate=0.7))
+
+    losses = given.run(SEGMENT.model_copy(update={"outer_momentum": 0.0, "outer_learning_rate": 0.7})).losses
+
+    assert losses == plain.run(SEGMENT).losses
+
+
 def test_a_period_that_is_searched_must_be_given(make_config):
     with pytest.raises(ValueError, match="`period` must be given"):
         _replica(make_config, sync=LocalSgdConfig(period=(1, 16))).run(SEGMENT)

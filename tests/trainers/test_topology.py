@@ -1,5 +1,10 @@
 import pytest
+import torch
+from torch import distributed as dist
+from torch._subclasses import FakeTensorMode
 
+from trainers.exchange.node_links import NodeLinks
+from trainers.exchange.pacing import Unpaced
 from trainers.exchange.topology import Topology
 
 
@@ -31,3 +36,17 @@ def test_ranks_on_equal_hosts_share_a_node_wherever_they_are():
 def test_given_nodes_hold_every_rank_once(nodes: list[list[int]]):
     with pytest.raises(ValueError, match="every rank once, got"):
         Topology.of(nodes)
+
+
+@pytest.mark.parametrize("model", ["cuda:0", "cuda:1"])
+def test_nccl_gets_what_lies_in_host_memory_on_the_gpu_of_the_model(monkeypatch: pytest.MonkeyPatch, model: str):
+    sent = list[str]()
+    monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
+    monkeypatch.setattr(dist, "get_rank", lambda group: 0)
+    monkeypatch.setattr(dist, "broadcast", lambda tensor, **_: sent.append(str(tensor.device)))
+    links = NodeLinks(Topology.stated(2, 1), 0, Unpaced(), device=torch.device(model))
+
+    with FakeTensorMode():
+        links.tell(torch.ones(2))
+
+    assert sent == [model]

@@ -290,6 +290,18 @@ def test_what_a_controller_in_a_loop_would_ignore_of_a_schedule_is_refused(value
         Script(controller=following({"values": values}), steps=20)
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        ("diloco", {"outer_momentum": 0.5}, r"entries\[1\].values` do not fit: .*give `sync: {outer_momentum: 0.5}`"),
+        ("local_sgd", {"outer_momentum": 0.5}, "nothing here has a `outer_momentum`"),
+    ],
+)
+def test_what_a_schedule_sets_must_fit_what_is_attached(kind: str, values: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        Script(controller=following({"values": values}), steps=20, sync={"kind": kind, "period": 4})
+
+
 def test_past_jobs_are_refused_where_there_is_no_service():
     with pytest.raises(ValueError, match=r"`controller\.transfer` learns from past jobs of a service"):
         Script(controller={"kind": "bo", "transfer": "auto"}, steps=20)

@@ -37,13 +37,16 @@ class Connection:
     """A rank's connection to its peers. A single worker has no peers, and sends nothing.
 
     `group` is the process group of its own that it uses, None the default one. Tensors that lie where the backend does
-    not reach them, on a GPU or in host memory, are copied. All collectives raise PeerLost.
+    not reach them, on a GPU or in host memory, are copied, and so are those that are not contiguous. All collectives
+    raise PeerLost.
     """
 
     def __init__(self, num_workers: int, pacer: Pacer, ledger: Ledger) -> None:
         self.num_workers = num_workers
         self.ledger = ledger
         self.group: dist.ProcessGroup | None = None
+        #: Where NCCL reaches what lies in host memory; without a number, the GPU that the calling thread has set.
+        self.gpu = torch.device("cuda")
         #: Told what each gather, and all-to-all, sent, and its seconds.
         self.timed: Callable[[collectives.Traffic, float], None] = lambda sent, seconds: None
         self._pacer = pacer
@@ -154,10 +157,10 @@ class Connection:
         return time.monotonic()
 
     def _staged(self, tensor: Tensor) -> Tensor:
-        """Return `tensor` where the backend reaches it: NCCL on the GPU of this thread, gloo in host memory."""
+        """Return `tensor` where the backend reaches it: NCCL on a GPU, gloo in host memory."""
         if dist.get_backend(self.group) != "nccl":
-            return tensor.cpu()
-        return tensor if tensor.is_cuda else tensor.cuda()
+            return tensor.cpu().contiguous()  # gloo takes as many entries as there are, whatever the strides
+        return (tensor if tensor.is_cuda else tensor.to(self.gpu)).contiguous()
 
     @contextmanager
     def _in_place(self, tensor: Tensor) -> Iterator[Tensor]:

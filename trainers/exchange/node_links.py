@@ -29,15 +29,25 @@ class NodeLinks:
     """`within` connects the ranks of a node; `between` the nodes' leaders, and is a single worker's on other ranks.
 
     Where each rank is a node of its own, all is between nodes. The pacer is that of the link between nodes; `payload`
-    is what goes through an exchange on these wires.
+    is what goes through an exchange on these wires; `device` is the model's, None the one that the process has set.
     """
 
-    def __init__(self, topology: Topology, rank: int, pacer: Pacer, *, payload: Purpose = "gradient") -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        rank: int,
+        pacer: Pacer,
+        *,
+        payload: Purpose = "gradient",
+        device: torch.device | None = None,
+    ) -> None:
         node = topology.node_of(rank)
         self.topology, self.share = topology, topology.share
         self.leads = rank == node[LEADER]
         self.within = Connection(len(node), Unpaced(), Ledger(payload))
         self.between = Connection(len(topology.nodes) if self.leads else 1, pacer, Ledger(payload))
+        if device is not None and device.type == "cuda":
+            self.within.gpu = self.between.gpu = device
         self.num_ranks = topology.num_workers  # that are connected
         self._rank = rank
 

@@ -33,7 +33,7 @@ from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig,
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
-from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_types, check_unused, topology_of
+from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_entries, check_types, check_unused, topology_of
 from trainers.own_loop.handle import Handle, num_ranks, rank
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
@@ -43,7 +43,7 @@ from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
 from trainers.spec.two_way import group_conflict
 from trainers.spec.workloads import OwnWorkload
-from trainers.training.model import forget_lost
+from trainers.training.model import forget_lost, overlap
 
 #: A part of a job, as its configuration or as its fields.
 Exchanging = ExchangeBase | Mapping[str, Any]
@@ -122,6 +122,9 @@ def attach(
     if not parameters:
         raise ValueError("`model` must have a parameter that is trained, and it has none, or all are frozen")
     check_types(parameters, (torch.float32,) if steps_alone else TYPES)
+    check_entries(model)
+    if fault := overlap(model):
+        raise ValueError(f"`model`: {fault}")
     node_links = _connected(per_node, config, parameters[0].device)
     return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
 
@@ -179,7 +182,7 @@ def takes_backwards_for_steps(exchange: ExchangeBase) -> bool:
 def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -> NodeLinks:
     """Return links between the ranks of the default group, or of this process alone if there is none; collective."""
     topology = topology_of(per_node, device) if dist.is_initialized() else Topology.stated(1, 1)
-    node_links = NodeLinks(topology, rank(), Unpaced(), payload=config.sync.payload)
+    node_links = NodeLinks(topology, rank(), Unpaced(), payload=config.sync.payload, device=device)
     node_links.join()
     return node_links
 
@@ -353,8 +356,13 @@ class Attached(Handle):
         """Keep a copy of model, optimizer and memories in memory under the name `slot`."""
         self._state.snapshot(slot)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's memories, as `Handle` does, and the level that was set."""
+        return super().state_dict() | {"level": self.chosen.level}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self.chosen = self.chosen._replace(level=state.get("level", self.chosen.level))  # earlier releases have none
         self._hook.stepped = True
 
     def restore(self, slot: str) -> None:

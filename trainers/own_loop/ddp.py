@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.futures import Future
 from torch.nn import Parameter
@@ -64,15 +64,16 @@ def compress_gradients(
     with a direction or a momentum of their own take each for a step. `per_node` says which ranks exchange as one.
     Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
-    that are neither float32 nor bfloat16, or not on one device, for nodes that do not hold every rank once, and for a
-    memory where DDP finds unused parameters.
+    that are neither float32 nor bfloat16, not on one device, or without entries, for nodes that do not hold every rank
+    once, and for a memory where DDP finds unused parameters.
     """
     check_config(config)
     check_unused(model, config)
     parameters = [each for each in model.parameters() if each.requires_grad]
     check_types(parameters)
+    check_entries(model)
     device = parameters[0].device
-    node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced())
+    node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced(), device=device)
     node_links.join()
     buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
     exchange = between_nodes.build(config, buffer, node_links, seed=seed)
@@ -118,6 +119,16 @@ def check_types(parameters: Sequence[Parameter], types: Sequence[torch.dtype] = 
         got = sorted(map(str, found_types | devices))
         known = " or ".join(str(each).removeprefix("torch.") for each in types)
         raise ValueError(f"parameters must be {known}, and on one device, got {', '.join(got)}")
+
+
+def check_entries(model: nn.Module) -> None:
+    """Raise ValueError for a trained parameter without entries, which no buffer of gradients has a place for."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and not parameter.numel():
+            shape = tuple(parameter.shape)
+            raise ValueError(
+                f"`model`: parameter `{name}` must have entries to be trained, got shape {shape}: freeze it"
+            )
 
 
 def topology_of(per_node: PerNode, device: torch.device) -> Topology:
@@ -173,12 +184,12 @@ class BucketHook:
                     "backwards of a step add up to: have those before the last inside `model.no_sync()`"
                 )
         parts = [
-            (self._layers[id(parameter)], gradient)
+            (self._layers[id(parameter)], _laid_out(gradient, parameter))
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
         scale = self._scale()
         for layer, gradient in parts:
-            self._buffer.of(layer).copy_(gradient.reshape(-1)).div_(scale)
+            self._buffer.of(layer).view(layer.shape).copy_(gradient).div_(scale)
         future: Future[Tensor] = Future()
         self._waiting.append((parts, bucket.buffer(), future))
         if bucket.is_last():
@@ -201,8 +212,19 @@ class BucketHook:
                 if self.last.diverged:
                     gradient.fill_(torch.inf)
                 else:
-                    torch.mul(self._buffer.of(layer).view_as(gradient), scale, out=gradient)
+                    torch.mul(self._buffer.of(layer).view(layer.shape), scale, out=gradient)
             future.set_result(words)
+
+
+def _laid_out(gradient: Tensor, parameter: Parameter) -> Tensor:
+    """Return a bucket's `gradient` with its entries where DDP puts them, in the order of the parameter in memory.
+
+    The bucket has a view of it in the order of its shape, which is another one for `channels_last`, or a transpose. DDP
+    keeps to that where the parameter has gaps.
+    """
+    if parameter.is_contiguous() or parameter.stride() != torch.empty_like(parameter, device="meta").stride():
+        return gradient
+    return gradient.as_strided(parameter.shape, parameter.stride())
 
 
 class CompressedGradients(Handle):

@@ -49,13 +49,14 @@ def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0
     matrices or layers, for `levels`, and for a model that is not sharded like that.
     """
     check_config(config)
-    check_types([each for each in model.parameters() if each.requires_grad])
+    trained = [each for each in model.parameters() if each.requires_grad]
+    check_types(trained)
     if not isinstance(config, FLAT):
         raise ValueError(f"`{config.kind}` looks at matrices or layers, and a shard has none: give `topk`")
     if config.level_policy != "static":
         raise ValueError(f"`levels` must be `static` where a model is sharded, got `{config.level_policy}`")
     shards = _shards_of(model)
-    node_links = _between_replicas(shards)
+    node_links = _between_replicas(shards, trained[0].device)
     hooks = {}
     for name, module in model.named_modules():
         if isinstance(module, FSDPModule) and (own := _own_parameters(module)):  # type: ignore[arg-type]  # a mixin
@@ -78,11 +79,11 @@ def _shards_of(model: nn.Module) -> list[int]:
     )
 
 
-def _between_replicas(shards: list[int]) -> NodeLinks:
+def _between_replicas(shards: list[int], device: torch.device) -> NodeLinks:
     """Return links to the ranks that have this rank's shard of other replicas; collective."""
     size = len(shards)
     num_replicas = dist.get_world_size() // size
-    node_links = NodeLinks(Topology.stated(num_replicas, 1), dist.get_rank() // size, Unpaced())
+    node_links = NodeLinks(Topology.stated(num_replicas, 1), dist.get_rank() // size, Unpaced(), device=device)
     for shard in range(size):
         ranks = [replica * size + shard for replica in range(num_replicas)]
         group = dist.new_group(ranks, timeout=default_timeout())

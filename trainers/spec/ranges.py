@@ -1,7 +1,7 @@
 """The base of every configuration: ranges where a number may stand, and conflicts that name the fields."""
 
-from collections.abc import Iterator
-from typing import NamedTuple, Self, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
@@ -76,6 +76,16 @@ class Config(BaseModel):
     """Base of every configuration: unknown keys are errors, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def searchable(cls) -> frozenset[str]:
+        """Return the names of the values that may be a range here, so that a run can change them."""
+        forms = {name: get_args(field.annotation) for name, field in cls.model_fields.items() if name in SEARCHABLE}
+        return frozenset(name for name, each in forms.items() if any(get_origin(form) is tuple for form in each))
+
+    def set_to(self, values: Mapping[str, Any]) -> Self:
+        """Return this with searchable `values`, by name, as its own; raises pydantic.ValidationError if they misfit."""
+        return self.model_validate({**self.model_dump(), **values})
 
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched."""

@@ -1,16 +1,16 @@
 """Everything that one rank needs to train, declared once. Pydantic only, so that a job can be checked without torch."""
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from trainers.methods.activations.keep.spec import KeepConfig
 from trainers.methods.activations.spec import ActivationsConfig
 from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.auto.spec import LOCAL, Beside, JobExchange, Option, menu, options_conflict
-from trainers.methods.optimizer.spec import JobOptimizer, exchange_conflict
+from trainers.methods.optimizer.spec import JobOptimizer, contenders, exchange_conflict
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.exchange import UpdateConfig
@@ -23,6 +23,10 @@ from trainers.spec.workloads import WorkloadConfig
 #: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
 PerNode = int | Literal["auto"]
 MAX_THREADS = 256
+#: The parts of a replica with values that a search may change.
+_PARTS = ("workload", "optimizer", "exchange", "sync", "activations", "blocks")
+#: Values with a memory that is made before the first step, unless they are 0.
+_REMEMBERED = ("momentum", "outer_momentum")
 
 
 class ReplicaConfig(Config):
@@ -81,9 +85,35 @@ class ReplicaConfig(Config):
 
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched as a pair, each with its place in the job."""
-        for part in ("workload", "optimizer", "exchange", "sync", "activations", "blocks"):
+        for part in _PARTS:
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")
+
+    def setting_conflict(self, values: Mapping[str, Any], *, optimizer: str) -> str | None:
+        """Return why a run cannot be set to searched `values`, by name, while it trains; None: it can.
+
+        `optimizer` is the kind of the one in force, which is this one's, or one of those that compete.
+        """
+        parts: dict[str, Config] = {name: getattr(self, name) for name in _PARTS}
+        parts["optimizer"] = next(each for each in contenders(self.optimizer) if each.kind == optimizer)
+        changed, left = dict[str, Config](), values.keys() - {"option", "optimizer"}  # which name what is in force
+        for name, part in parts.items():
+            own = {each: values[each] for each in part.searchable() & left}
+            left -= own.keys()
+            for each in _REMEMBERED:
+                if own.get(each) and getattr(part, each, None) == 0:
+                    return (
+                        f"`{each}` cannot become {own[each]:g} where `{name}` has 0, which keeps no memory of it: give "
+                        f"`{name}: {{{each}: {own[each]:g}}}`"
+                    )
+            try:
+                changed |= {name: part.set_to(own)} if own else {}
+            except ValidationError as error:
+                return _first_fault(error)
+        if left:
+            return f"nothing here has a `{min(left)}` that a search could change: leave it out of the schedule"
+        conflict = next(self.model_copy(update=changed).conflicts(), None)
+        return conflict and conflict.message
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield what does not fit together, each at its part."""
@@ -98,3 +128,10 @@ class ReplicaConfig(Config):
             yield Conflict("/exchange", self.exchange.kind, message)
         if message := options_conflict(self.exchange, **self._beside()):
             yield Conflict("/exchange/options", getattr(self.exchange, "options", None), message)
+
+
+def _first_fault(error: ValidationError) -> str:
+    """Return what is wrong with the first field, with its name and its value."""
+    fault = error.errors(include_url=False)[0]
+    place = fault["loc"][:1]  # none, if it is about several fields
+    return f"`{place[0]}`: {fault['msg']}, got {fault['input']!r}" if place else fault["msg"]

@@ -103,6 +103,24 @@ def _check(model: nn.Module) -> None:
             )
     for name, parameter in model.named_parameters():
         _check_parameter(name, parameter)
+    if fault := overlap(model):
+        raise WorkloadError(fault)
+
+
+def overlap(model: nn.Module) -> str | None:
+    """Return which parameter or buffer of `model` has several entries in one place, as `expand` makes them; None: none.
+
+    Torch refuses to write to such a tensor, and training that is rewound or resumed has to.
+    """
+    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in tensors:
+            shape, strides = tuple(tensor.shape), tensor.stride() if tensor.layout is torch.strided else ()
+            if any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=False)):
+                return (
+                    f"{kind} `{name}` of shape {shape} has strides {strides}: several entries lie in one place, as "
+                    "`expand` puts them, and cannot be written to; add `.clone()`"
+                )
+    return None
 
 
 def _check_parameter(name: str, parameter: nn.Parameter) -> None:
@@ -117,6 +135,11 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
         raise WorkloadError(
             f"parameter `{name}` is {parameter.dtype}; trained parameters must be torch.float32 "
             "(`precision: bf16` computes in bfloat16), others must be frozen"
+        )
+    if parameter.requires_grad and not parameter.numel():
+        raise WorkloadError(
+            f"parameter `{name}` is trained and has no entries, its shape is {tuple(parameter.shape)}: freeze it, or "
+            "leave it out"
         )
 
 

@@ -1,7 +1,7 @@
 """The optimizers that step the parameters, and their knobs. Pydantic only: a job is checked without torch."""
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -62,6 +62,14 @@ class AdamWConfig(Config):
     )
     weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.01
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
+
+    @classmethod
+    def searchable(cls) -> frozenset[str]:
+        return super().searchable() | {"momentum"}
+
+    def set_to(self, values: Mapping[str, Any]) -> Self:
+        betas = (values.get("momentum", self.betas[0]), self.betas[1])
+        return super().set_to({name: value for name, value in values.items() if name != "momentum"} | {"betas": betas})
 
     def ranges(self) -> Iterator[Range]:
         if isinstance(self.betas[0], tuple):

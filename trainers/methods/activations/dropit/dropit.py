@@ -44,6 +44,8 @@ class Activations:
     def keep(self, inputs: Tensor) -> "Kept":
         """Return what is kept of `inputs`, of any shape."""
         flat = inputs.detach().reshape(-1)
+        if not len(flat):  # as behind a routing that has chosen no row
+            return Kept(flat)
         indices = self._select(flat, self.gamma)
         kept, count = flat[indices], len(indices)
         num_blocks = -(-len(flat) // BLOCK)

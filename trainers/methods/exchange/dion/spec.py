@@ -11,6 +11,9 @@ from trainers.traffic.buckets import Bucket
 from trainers.traffic.collectives import WORD_BYTES, Traffic, all_reduce
 from trainers.traffic.sizes import as_matrix, is_worth_factors, num_selected
 
+#: By this a search on a logarithmic scale may pass its end, relatively.
+ROUNDING = 1e-9
+
 
 class DionConfig(UpdateConfig):
     """Orthonormal steps along two low-rank factors of the momentum, AdamW's for the rest (Dion, Ahn et al., 2025)."""
@@ -31,7 +34,14 @@ class DionConfig(UpdateConfig):
         return self.rank_fraction
 
     def level_conflict(self, level: float) -> str | None:
-        return None if 0 < level <= 1 else "must be in (0, 1] for a share of the rank"
+        if 0 < level <= self.highest_fraction * (1 + ROUNDING):
+            return None
+        return f"must be in (0, {self.highest_fraction:g}], since the factors that are kept have no higher rank"
+
+    @property
+    def highest_fraction(self) -> float:
+        """The highest that a step may have."""
+        return max(self.rank_fraction) if isinstance(self.rank_fraction, tuple) else self.rank_fraction
 
     def highest_rank(self, shape: Sequence[int]) -> int:
         """Return the rank that the factors of a layer of this shape may have, at most; 0: it is sent densely.
@@ -39,8 +49,7 @@ class DionConfig(UpdateConfig):
         One whose factors would have as many numbers as the matrix is dense, at every level, so that a search changes
         no layer's method.
         """
-        highest = max(self.rank_fraction) if isinstance(self.rank_fraction, tuple) else self.rank_fraction
-        rank = rank_at(shape, highest)
+        rank = rank_at(shape, self.highest_fraction)
         return rank if is_worth_factors(shape, rank=rank, min_rate=1.0) else 0
 
     def step_traffic(self, buckets: Sequence[Bucket], num_workers: int, level: float | None) -> Traffic:

@@ -49,7 +49,10 @@ class PowerSgdConfig(CorrectedConfig, SteeredConfig):
         return self.rank
 
     def level_conflict(self, level: float) -> str | None:
-        return None if level >= 1 else "must be at least 1 for a rank"
+        highest = self.highest_rank
+        if 1 <= level < highest + 0.5:  # it is rounded
+            return None
+        return f"must be in [1, {highest}] for a rank, since the factors that are kept have no higher one"
 
     def _critical_conflict(self, critical: float) -> str | None:
         highest = max(self.rank) if isinstance(self.rank, tuple) else self.rank

@@ -24,8 +24,9 @@ class OuterSgd:
         v <- mu v + D, and then eta (D + mu v), or eta v without Nesterov. eta and mu are those of the `update`, where
         they are searched.
         """
-        eta = update.outer_learning_rate or first(self._config.outer_learning_rate)
-        mu = update.outer_momentum or first(self._config.outer_momentum)
+        eta, mu = update.outer_learning_rate, update.outer_momentum
+        eta = first(self._config.outer_learning_rate) if eta is None else eta
+        mu = first(self._config.outer_momentum) if mu is None else mu
         if not mu:
             return eta * mean
         self.velocity.mul_(mu).add_(mean)
