@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import IO, TypeVar
 
 from alembic.util import CommandError
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, exists, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -43,7 +43,7 @@ from service.control.ingest import Ingest
 from service.control.keyring import KeyRing
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
-from service.control.models import AttemptRow, JobRow, RemovalRow
+from service.control.models import AttemptRow, JobRow, RemovalRow, StreamRow
 from service.control.queries import Point, WorkerSize
 from service.control.queue import Start
 from service.control.quotas import QuotaBook
@@ -629,14 +629,15 @@ class Store:
         """Return every job that the reconciler owns besides the queue, oldest first: active, or paused for too long."""
         active = [state.value for state in JobState if state in ACTIVE]
         is_overdue = (JobRow.state == JobState.PAUSED.value) & (JobRow.deadline < self._clock())
+        is_heard = exists().where(StreamRow.job_id == JobRow.id, StreamRow.number == JobRow.attempt)
         query = (
-            select(JobRow, AttemptRow)
+            select(JobRow, AttemptRow, is_heard)
             .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
             .where(JobRow.state.in_(active) | is_overdue)
             .order_by(JobRow.id)
         )
         with self._reading() as session:
-            return tuple(work_of(job, attempt) for job, attempt in session.execute(query))
+            return tuple(work_of(job, attempt, is_heard=heard) for job, attempt, heard in session.execute(query))
 
     def backlog(self) -> Backlog:
         """Return what the queue is decided from."""

@@ -159,6 +159,22 @@ def test_a_crash_between_begin_and_submit_is_made_good(store, cluster, tick, add
     assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a1"]
 
 
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_restarted_cluster_gets_the_attempt_again_only_if_nothing_of_it_was_heard(
+    store, cluster, tick, add, is_heard
+):
+    job_id = add()
+    tick()
+    if is_heard:
+        report(store, job_id, 1, 1)  # the driver is there, and its workers start
+
+    cluster.ray.jobs.clear()
+    tick()
+    tick()
+
+    assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a{2 if is_heard else 1}"]
+
+
 @pytest.mark.parametrize("act", ["explain", "fail_waiting", "attempt", "lose_attempt"])
 def test_a_job_that_is_deleted_during_a_round_holds_up_no_other(store, cluster, tick, add, clock, monkeypatch, act):
     deleted = add(count=1 if "attempt" in act else 9)
