@@ -104,6 +104,17 @@ def test_a_very_long_number_is_refused_with_its_place(http: TestClient, text: st
         assert "an integer has 9002 characters; at most 100 are allowed" in answer.json()["detail"]
 
 
+JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 9}}
+
+
+@pytest.mark.parametrize("name", ["cpus", "gpus"])
+def test_a_worker_that_asks_for_next_to_nothing_is_refused(http: TestClient, name: str) -> None:
+    answer = http.post("/v1/jobs", json=JOB | {"workers": {name: 1e-310}})
+
+    assert pointers(answer) == [f"/workers/{name}"]
+    assert "at least 0.001, got 1e-310" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("posterior", ["a word", {"axes": []}, {"axes": [], "mean": [1, 2], "std": [1]}])
 def test_a_posterior_that_is_no_grid_is_refused(http: TestClient, running: Reporting, posterior: Any) -> None:
     made = decision(1).model_dump(mode="json") | {"posterior": posterior}
