@@ -72,7 +72,8 @@ def add(
     """Store a queued job with its trials, or find the one that `by` made with `key`; the flag says which: made now.
 
     `source` is the job that this is a clone of, and `request` the digest of how it was asked for. A key is forgotten
-    after `key_s` seconds. While another replica stores the same one this breaks the key's uniqueness; the writer then runs it again.
+    after `key_s` seconds. While another replica stores the same one this breaks the key's uniqueness; the writer then
+    runs it again.
     """
     scope = _scope(by, key)
     if key is not None:
