@@ -102,8 +102,8 @@ class Workers(Config):
         description="workers that are placed together on a machine and exchange as one: they add up their gradients, "
         "and one of them exchanges between nodes; auto: all that happen to be on one machine",
     )
-    cpus: float = Field(1.0, gt=0, le=1024, description="per worker", json_schema_extra={"minimum": MIN_SHARE})
-    gpus: float = Field(0.0, ge=0, le=64, description="per worker; several are whole ones")
+    cpus: float = Field(1.0, gt=0, le=1024, description=f"per worker, at least {MIN_SHARE:g}")
+    gpus: float = Field(0.0, ge=0, le=64, description=f"per worker; several are whole, a share {MIN_SHARE:g} at least")
     start_timeout_s: float = Field(
         600.0,
         gt=0,
