@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 import yaml
@@ -10,12 +11,14 @@ from pydantic_core import from_json
 
 from service.errors import InvalidJob
 from service.job.parts import GIVEN
-from service.job.problems import MAX_SHOWN_CHARS, MAX_TOLD, Problem, cut, pointer_to, problems_of
+from service.job.problems import MAX_SHOWN_CHARS, MAX_TOLD, Problem, cut, field_name, misread, pointer_to, problems_of
+from service.wire.records import MAX_WHOLE
 
 Model = TypeVar("Model", bound=BaseModel)
 
 #: Far above any job. They bound the time and the memory that a text can cost: see `tests/api/test_hostile_bodies.py`.
 MAX_VALUES, MAX_DEPTH, MAX_NAME_CHARS, MAX_INTEGER_DIGITS = 20_000, 50, 200, 100
+_SHOWN_DIGITS = 30
 #: Every value but the first of a list or an object follows a comma; every list and object has one of the brackets.
 _BEFORE_VALUES = (b",", b"[", b"{")
 _TAG_DIRECTIVE = re.compile("(?:\\A\ufeff?|[\r\n\x85\u2028\u2029])%TAG")
@@ -139,23 +142,51 @@ _reads("int", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789", _integer)
 _reads("float", _FLOAT, "-+.0123456789", lambda text: float(re.sub(r"\.(?=[a-zA-Z])", "", text)))
 
 
-def checked(model: type[Model], content: Any) -> Model:
-    """Return `content` as a `model`. Raises `InvalidJob` with the problems of it."""
+def checked(model: type[Model], content: Any, *, is_of_driver: bool = False) -> Model:
+    """Return `content` as a `model`. Raises `InvalidJob` with the problems of it.
+
+    What a driver sends is its own business, such as the large numbers in what a controller remembers.
+    """
     if not isinstance(content, dict):
         given = "nothing" if content is None else f"a {type(content).__name__}"
         raise _unreadable(f"named fields are expected here, got {given}")
+    if not is_of_driver:
+        _require(_too_large(content, ()))
     try:
-        return model.model_validate(content, context=GIVEN)
+        found = model.model_validate(content, context=GIVEN)
+    except OverflowError as error:
+        raise _unreadable(f"a number is too large, or too close to 0: {error}") from error
     except ValidationError as error:
         if (num_faults := error.error_count()) > MAX_VALUES:  # each would become a hundred times its text
             raise _unreadable(f"{num_faults} fields are at fault") from error
         raise InvalidJob(problems_of(error, content, model)) from error
+    if not is_of_driver:
+        _require(misread(content, found))
+    return found
+
+
+def _require(problems: Iterable[Problem]) -> None:
+    if told := list(islice(problems, MAX_TOLD)):
+        raise InvalidJob(told)
+
+
+def _too_large(content: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    """Yield a problem for each whole number that no column holds."""
+    if isinstance(content, int) and not -MAX_WHOLE <= content <= MAX_WHOLE:
+        shown = cut(str(content), _SHOWN_DIGITS)
+        message = f"`{field_name(path)}` must be at most 2^63 - 1 in size, as every whole number, got {shown}"
+        yield Problem(pointer=pointer_to(path), message=message, value=shown)
+    elif isinstance(content, dict):
+        for name, value in content.items():
+            yield from _too_large(value, (*path, name))
+    elif isinstance(content, list):
+        for index, value in enumerate(content):
+            yield from _too_large(value, (*path, index))
 
 
 def require_no_nul(content: Any) -> None:
     """Raise `InvalidJob` naming each text and name that holds a NUL: PostgreSQL reads no JSON that does."""
-    if problems := [Problem(pointer=place, message="must have no NUL") for place in _nuls(content, "")]:
-        raise InvalidJob(problems[:MAX_TOLD])
+    _require(Problem(pointer=place, message="must have no NUL") for place in _nuls(content, ""))
 
 
 def _nuls(content: Any, place: str) -> Iterator[str]:

@@ -58,7 +58,7 @@ async def job_edit(request: Request) -> JobEdit:
 
 async def batch(request: Request) -> Batch:
     """Return the records in the request's body, of which a driver's last words may hold a NUL. Raises `InvalidJob`."""
-    return await _checked(request, Batch, parse=parse_batch, max_bytes=MAX_BATCH_BYTES, may_have_nul=True)
+    return await _checked(request, Batch, parse=parse_batch, max_bytes=MAX_BATCH_BYTES, is_of_driver=True)
 
 
 async def lease(request: Request) -> Lease:
@@ -117,7 +117,7 @@ async def _checked(
     media_types: Sequence[str] = (JSON_TYPE,),
     parse: Callable[[bytes], Any] = parse_json,
     max_bytes: int = MAX_JOB_BYTES,
-    may_have_nul: bool = False,
+    is_of_driver: bool = False,
 ) -> Model:
     kind = media_type(request)
     if kind in YAML_TYPES and YAML_TYPES[0] in media_types:
@@ -128,8 +128,8 @@ async def _checked(
 
     def read() -> Model:
         content = parse(text)
-        found = checked(model, content)
-        if not may_have_nul:
+        found = checked(model, content, is_of_driver=is_of_driver)
+        if not is_of_driver:
             require_no_nul(content)
         return found
 

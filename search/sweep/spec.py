@@ -94,7 +94,7 @@ class SweepConfig(Config):
         """Return the shares of the budget at which samples are compared, in order: 1/9 and 1/3 by default."""
         if self.scheduler == "none":
             return ()
-        num = math.floor(math.log(1 / self.first_rung, self.reduction) + 1e-9)
+        num = math.floor(-math.log(self.first_rung, self.reduction) + 1e-9)  # its inverse may be no finite number
         return tuple(self.reduction**-power for power in range(num, 0, -1))
 
     def num_designed(self, num_params: int) -> int:

@@ -216,6 +216,9 @@ class Reporter:
             answer = _insist(lambda: self._door.post(batch), for_s=self._max_silence_s)
             if answer.control in (Control.CANCEL, Control.FENCED):
                 stopped = Stopped(answer.control, f"told to {answer.control}")
+            elif answer.sequence != batch.sequence:  # the batch was taken for one of those, and dropped
+                others = f"batch {answer.sequence} of `{self._stream}` came from another process of this attempt"
+                stopped = Stopped(Control.FENCED, others)
             else:
                 # A stop stays: a sample that was told to end at a rung may roll back to before it.
                 is_stopping = self._asked is Control.STOP and answer.control is Control.RUN

@@ -39,6 +39,9 @@ def begin(session: Session, job: JobRow, size: Size, *, trials: int, now: float,
     """Start the job's next attempt, of that size; drops what its trials reported after their last checkpoint."""
     job.attempt += 1
     job.preempted_by = None
+    # Before the job is told of: its event has the trials' clocks.
+    for trial in session.scalars(select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.outcome.is_(None))):
+        _rewind(session, trial)
     jobs.transition(job, JobState.STARTING, now=now)
     attempt = AttemptRow(
         job_id=job.id,
@@ -52,8 +55,6 @@ def begin(session: Session, job: JobRow, size: Size, *, trials: int, now: float,
         trials=trials,
     )
     session.add(attempt)
-    for trial in session.scalars(select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.outcome.is_(None))):
-        _rewind(session, trial)
     return attempt
 
 

@@ -98,7 +98,7 @@ def restore(settings: Settings, folder: Path) -> Backup:
 
 def _prepare(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        database.make_private(folder)
         is_empty = not any(folder.iterdir())
     except OSError as error:
         raise Unavailable(f"cannot write a backup into {folder}: {error.strerror}; name another folder") from error
@@ -151,6 +151,10 @@ def _copy_private(source: Path, target: Path) -> None:
 
 
 def _dump(url: str, kind: str, target: Path) -> None:
+    try:
+        target.touch(mode=0o600)  # the folder may be somebody else's, who lets others read it
+    except OSError as error:
+        raise Unavailable(f"cannot write {target}: {error.strerror}; name another folder") from error
     if kind == "postgresql":
         _run_program("pg_dump", "--format=custom", f"--file={target}", "--dbname", url=url)
         return

@@ -10,7 +10,8 @@ from service.job.parts import Lanes, Workers
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 
-#: Ray counts in ten-thousandths; sums of floats are off by less.
+#: Ray counts in ten-thousandths: a worker that asks for less takes one. Sums of floats are off by less.
+_LEAST = 1e-4
 _TOLERANCE = 1e-6
 _WAY_OUT = "; with fewer `workers.cpus` more of them fit"
 
@@ -79,8 +80,8 @@ class Shape(NamedTuple):
         return cls(
             num_workers=workers.count,
             placed_together=workers.placed_together,
-            cpus=workers.cpus,
-            gpus=workers.gpus,
+            cpus=max(_LEAST, workers.cpus),  # a job of an earlier release may ask for so little that no count fits
+            gpus=max(_LEAST, workers.gpus) if workers.gpus else 0.0,
             lanes=lanes.count,
             trials=trials,
             at_once=at_once,

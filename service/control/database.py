@@ -54,11 +54,18 @@ def prepare_state_dir(settings: Settings) -> None:
     """Create the state dir, readable by its owner alone; raises Unavailable where we may not."""
     folder = settings.state_dir
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder)
     except OSError as error:
         raise Unavailable(f"cannot make the folder {folder}: {error.strerror}; check WIRETUNE_STATE_DIR") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Unavailable(f"cannot write into the folder {folder}; check WIRETUNE_STATE_DIR")
+
+
+def make_private(folder: Path) -> None:
+    """Create a folder that its owner alone can read; one of ours that is there and empty becomes so. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_uid == os.geteuid() and not any(folder.iterdir()):
+        folder.chmod(0o700)
 
 
 def lock(path: Path, *, purpose: str) -> IO[str]:

@@ -158,8 +158,12 @@ def after(
     job_id: str | None = None,
     kinds: Collection[EventKind] = (),
 ) -> tuple[Sequence[EventRow], int]:
-    """Return up to `limit` events behind `cursor`, oldest first, and where to go on."""
+    """Return up to `limit` events behind `cursor`, oldest first, and where to go on.
+
+    A cursor that was never given, as after an older backup was restored, is before all of them.
+    """
     newest = bounds(session)[1]
+    cursor = cursor if cursor <= newest else 0
     query = select(EventRow).where(EventRow.id > cursor)
     if project is not None:
         query = query.where(EventRow.project == project)

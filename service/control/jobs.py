@@ -46,16 +46,13 @@ def id_at(moment: float, tail: int = 0) -> str:
     return f"job-{microseconds:013x}{tail:011x}"
 
 
-#: What a key made, and when; locked where the database locks rows.
-_KNOWN = (
-    select(IdempotencyRow.job_id, IdempotencyRow.created_at)
-    .where(
-        IdempotencyRow.project == bindparam("project"),
-        IdempotencyRow.owner == bindparam("owner"),
-        IdempotencyRow.key == bindparam("key"),
-    )
-    .with_for_update()
+#: What a key made, when, and from what; also locked where the database locks rows.
+_MADE = select(IdempotencyRow.job_id, IdempotencyRow.created_at, IdempotencyRow.request).where(
+    IdempotencyRow.project == bindparam("project"),
+    IdempotencyRow.owner == bindparam("owner"),
+    IdempotencyRow.key == bindparam("key"),
 )
+_KNOWN = _MADE.with_for_update()
 
 _JOBS, _LABELS, _TRIALS, _KEYS = insert(JobRow), insert(LabelRow), insert(TrialRow), insert(IdempotencyRow)
 _TEXTS = insert(JobTextRow)
@@ -70,21 +67,19 @@ def add(
     now: float,
     key_s: float,
     source: str | None = None,
+    request: str | None = None,
 ) -> tuple[JobRow, bool]:
     """Store a queued job with its trials, or find the one that `by` made with `key`; the flag says which: made now.
 
-    `source` is the job that this is a clone of. A key is forgotten after `key_s` seconds. While another replica stores
-    the same one this breaks the key's uniqueness; the writer then runs it again.
+    `source` is the job that this is a clone of, and `request` the digest of how it was asked for. A key is forgotten
+    after `key_s` seconds. While another replica stores the same one this breaks the key's uniqueness; the writer then
+    runs it again.
     """
-    # Names of keys are free in each project: one's owner alone could be somebody of another project.
-    scope = {"project": by.project, "owner": by.name, "key": key}
+    scope = _scope(by, key)
     if key is not None:
         known = session.connection().execute(_KNOWN, scope).first()
         if known is not None and known.created_at > now - key_s:
-            first = require(session, known.job_id)
-            if _submitted(first) != spec:
-                raise KeyReused(f"the key made `{first.id}` from another job; send a new key with a new job")
-            return first, False
+            return _first(require(session, known.job_id), known.request, spec, request), False
         if known is not None:
             session.execute(delete_from(IdempotencyRow).filter_by(**scope))
     code.use(session, spec, project=by.project, now=now)
@@ -95,8 +90,46 @@ def add(
     rows.add(session, _TEXTS, {"job_id": job.id, "text": _text(job)})
     rows.add(session, _TRIALS, *_trial_rows(job.id, spec, priors))
     if key is not None:
-        rows.add(session, _KEYS, {**scope, "job_id": job.id, "created_at": now})
+        rows.add(session, _KEYS, {**scope, "job_id": job.id, "created_at": now, "request": request})
     return job, True
+
+
+def made_with(
+    session: Session,
+    key: str,
+    *,
+    by: Principal,
+    spec: JobSpec | None,
+    request: str | None,
+    now: float,
+    key_s: float,
+) -> JobRow | None:
+    """Return the job that `by` made with `key`; None: there is none, or only `add` can tell, which has the `spec`.
+
+    Raises KeyReused where the job was made from something else.
+    """
+    known = session.connection().execute(_MADE, _scope(by, key)).first()
+    if known is None or known.created_at <= now - key_s or (spec is None and known.request is None):
+        return None
+    first = session.get(JobRow, known.job_id)
+    return None if first is None else _first(first, known.request, spec, request)
+
+
+def _scope(by: Principal, key: str | None) -> dict[str, str | None]:
+    # Names of keys are free in each project: one's owner alone could be somebody of another project.
+    return {"project": by.project, "owner": by.name, "key": key}
+
+
+def _first(job: JobRow, known: str | None, spec: JobSpec | None, request: str | None) -> JobRow:
+    """Return the job that a key made if it is asked for again; raises KeyReused.
+
+    Requests are compared by their digests where both have one, since the source of a clone may have changed; else the
+    jobs are.
+    """
+    is_again = known == request if known is not None and request is not None else _submitted(job) == spec
+    if not is_again:
+        raise KeyReused(f"the key made `{job.id}` from another job; send a new key with a new job")
+    return job
 
 
 def _add_row(session: Session, spec: JobSpec, *, source: str | None, by: Principal, now: float) -> JobRow:

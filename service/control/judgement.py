@@ -81,7 +81,10 @@ def judge(
         # Nobody answers for the driver: its own lease decides, and the fence stops it if it lives.
         action = Action.LOSE if is_silent and is_given_up else Action.WAIT
         return Verdict(action=action, reason=why if action is Action.LOSE else "")
-    if status is RayStatus.MISSING and work.state is JobState.STARTING and not is_overdue:
+    # Only an attempt that never reported is submitted again: a second driver would begin each stream anew at batch 1,
+    # and its batches would pass for those that the first one sent.
+    is_unsent = status is RayStatus.MISSING and work.state is JobState.STARTING and not work.is_heard
+    if is_unsent and not is_overdue:
         return Verdict(action=Action.SUBMIT)
     if status in _ENDED:
         return Verdict(action=Action.LOSE, reason=why or _SAID[status])

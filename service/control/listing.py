@@ -149,12 +149,13 @@ def _matching(
         conditions.append(JobRow.state == names[0] if len(names) == 1 else JobRow.state.in_(names))
     if where.ids:
         conditions.append(job_id.in_(where.ids))
-    if where.ref is not None:
-        conditions.append(_goes_by(session, where.ref))
     if where.created_after is not None:  # ids are in the order of time
         conditions.append(job_id >= id_at(where.created_after.timestamp()))
     if where.created_before is not None:
         conditions.append(job_id < id_at(where.created_before.timestamp()))
+    if where.ref is not None:
+        projects = [each for each in (project, where.project) if each is not None]
+        conditions.append(_goes_by(session, where.ref, projects, archived=where.archived))
     return query.where(*conditions)
 
 
@@ -177,11 +178,17 @@ def _are_in(text: Any, words: Sequence[str]) -> list[ColumnElement[bool]]:
     return [text.contains(word, autoescape=True) for word in words]
 
 
-def _goes_by(session: Session, ref: str) -> ColumnElement[bool]:
-    """Return the condition that `ref` is a beginning or an end of the job's id; its whole name where no id has it."""
+def _goes_by(session: Session, ref: str, projects: Sequence[str], *, archived: bool | None) -> ColumnElement[bool]:
+    """Return the condition that `ref` is a beginning or an end of the job's id; its whole name where no id has it.
+
+    Only ids that the list may show count: of those `projects`, archived or not.
+    """
     if _OF_AN_ID.fullmatch(ref):
         has_it = or_(JobRow.id.like(f"job-{ref.removeprefix('job-')}%"), JobRow.id.like(f"%{ref}"))
-        if session.scalar(select(JobRow.id).where(has_it).limit(1)) is not None:
+        known = select(JobRow.id).where(has_it, *(JobRow.project == each for each in projects))
+        if archived is not None:
+            known = known.where(JobRow.archived == archived)
+        if session.scalar(known.limit(1)) is not None:
             return has_it
     return JobRow.name == ref
 

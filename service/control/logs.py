@@ -83,7 +83,10 @@ class Logs:
         try:
             for attempt in self._store.attempts_without_log():
                 if (log := self._whole(ray, attempt, now=now)) is not None:
-                    self._keep(attempt, log)
+                    try:
+                        self._keep(attempt, log)
+                    except NotFound as error:  # the job has put a link there; the logs of others must not wait for it
+                        _log.warning("the log of %s is lost: %s", attempt.submission_id, error)
                     self._note(attempt)
                     self._refusals.pop(attempt.submission_id, None)
         except (NotFound, Unavailable) as error:

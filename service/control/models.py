@@ -330,6 +330,7 @@ class IdempotencyRow(Base):
     key: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     created_at: Mapped[float]
+    request: Mapped[str | None]  # the digest of what was asked for; None: the job itself was posted
 
 
 class RemovalRow(Base):

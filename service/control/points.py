@@ -197,7 +197,8 @@ def read(session: Session, key: Key, *, max_points: int, within: Steps = EVERY_S
     level = max((each for each in range(top + 1) if total >= max_points * FANOUT**each), default=0)
     drawn = _reached(cover if level == top else _cover(session, key, level), within)
     parts = [*((_inside(chunk, within), level - chunk.level) for chunk in drawn), (rows, level)]
-    alike = [sample for part, lower in parts for sample in thinned(part, len(part) // FANOUT**lower)]
+    # A part of few points keeps its extremes, too: `thin` has room for them from four points on.
+    alike = [sample for part, lower in parts for sample in thinned(part, max(4, len(part) // FANOUT**lower))]
     return thinned(alike, max_points), total
 
 

@@ -18,7 +18,7 @@ from service.job.advice import advice
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, Verb, verbs_in
-from service.job.steering import is_steerable
+from service.job.steering import has_steerable, is_steerable
 from service.wire.records import Bill, Line, Origin, RunEnd, ScheduleEntry
 from service.wire.stored import UnreadJob, stored_spec
 from service.wire.views import (
@@ -148,7 +148,7 @@ def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgre
         archived=job.archived,
         priority=Priority(job.priority),
         version=job.version,
-        verbs=verbs_in(job.job_state),
+        verbs=verbs_in(job.job_state, searches=has_steerable(job.spec)),
         progress=progress,
     )
 

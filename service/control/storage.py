@@ -126,6 +126,21 @@ class Storage:
         folder = os.path.join(os.path.realpath(root), job_id)
         return os.path.realpath(path).startswith(f"{folder}{os.sep}")
 
+    @contextmanager
+    def _reaching_folder(self, job_id: str, doing: str) -> Iterator[tuple[Any, str]]:
+        """Give the file system and the path of the job's folder; NotFound for a link in its place."""
+        with _reaching(self.job_url(job_id), doing) as (filesystem, path):
+            self._require_no_link(filesystem, path)
+            yield filesystem, path
+
+    def _require_no_link(self, filesystem: Any, path: str) -> None:
+        """Raise NotFound where a link stands at or above a local `path`, below the root, in which jobs may write."""
+        if not isinstance(filesystem, LocalFileSystem):
+            return
+        _, root = fsspec.url_to_fs(self.root)
+        if os.path.realpath(path) != os.path.join(os.path.realpath(root), os.path.relpath(path, root)):
+            raise NotFound(f"{path} is a link, or in one, and links are not followed")
+
     def listed_sha256(self, job_id: str, url: str) -> str | None:
         """Return the SHA-256 that the manifest beside a checkpoint's file says it has; None: there is none."""
         folder, _, name = url.rpartition("/")
@@ -136,8 +151,12 @@ class Storage:
         return None
 
     def write(self, url: str, content: bytes) -> None:
-        """Write a file, which appears under its name only when complete, and the folders above it."""
-        with _as_refusals(url, "write"):
+        """Write a file, which appears under its name only when complete, and the folders above it.
+
+        Raises NotFound where a link is in the way: a job may have put it there.
+        """
+        with _reaching(url, "write") as (filesystem, path):
+            self._require_no_link(filesystem, path)
             files.write(url, content)
 
     def require_writable(self) -> None:
@@ -174,14 +193,16 @@ class Storage:
 
     def sizes(self, job_id: str) -> dict[str, int]:
         """Return the bytes of every file in the job's folder, by path; nothing where there is no folder."""
-        with _reaching(self.job_url(job_id), "list") as (filesystem, path):
+        with suppress(NotFound), self._reaching_folder(job_id, "list") as (filesystem, path):
             return {found: about["size"] for found, about in filesystem.find(path, detail=True).items()}
+        return {}
 
     def files(self, job_id: str) -> dict[str, FileInfo]:
         """Return every file of the job, by its path in the job's folder; nothing where there is no folder."""
-        with _reaching(self.job_url(job_id), "list") as (filesystem, root):
+        with suppress(NotFound), self._reaching_folder(job_id, "list") as (filesystem, root):
             found = filesystem.find(root, detail=True)
             return {path[len(root) + 1 :]: FileInfo(about["size"], _changed_at(about)) for path, about in found.items()}
+        return {}
 
     def file_url(self, job_id: str, path: str) -> str:
         """Return where a file of the job's folder is."""
@@ -189,12 +210,12 @@ class Storage:
 
     def remove_job(self, job_id: str) -> None:
         """Remove the job's folder; nothing where there is none."""
-        with suppress(NotFound), _reaching(self.job_url(job_id), "remove") as (filesystem, path):
+        with suppress(NotFound), self._reaching_folder(job_id, "remove") as (filesystem, path):
             filesystem.rm(path, recursive=True)
 
     def remove(self, job_id: str, paths: list[str]) -> None:
         """Remove files of the job's folder, then every folder in it that has become empty."""
-        with _reaching(self.job_url(job_id), "remove") as (filesystem, root):
+        with self._reaching_folder(job_id, "remove") as (filesystem, root):
             for path in paths:
                 with suppress(FileNotFoundError):  # somebody made room
                     filesystem.rm_file(path)

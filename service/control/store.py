@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import IO, TypeVar
 
 from alembic.util import CommandError
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, exists, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -43,7 +43,7 @@ from service.control.ingest import Ingest
 from service.control.keyring import KeyRing
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
-from service.control.models import AttemptRow, JobRow, RemovalRow
+from service.control.models import AttemptRow, JobRow, RemovalRow, StreamRow
 from service.control.queries import Point, WorkerSize
 from service.control.queue import Start
 from service.control.quotas import QuotaBook
@@ -179,11 +179,12 @@ class Store:
         *,
         idempotency_key: str | None = None,
         source: str | None = None,
+        request: str | None = None,
         by: Principal = LOCAL,
     ) -> tuple[JobView, bool]:
         """Queue a job of `by`, a clone of `source` if one is given; the flag says whether it is new.
 
-        A known key of his gives its first job again.
+        A known key of his gives its first job again. `request` is a digest of how a clone was asked for.
 
         Raises KeyReused when the key made another job, UnreadableJob when that cannot be told; InvalidJob when it
         cannot learn from a job that it names, or its project has no such code as it names.
@@ -192,7 +193,8 @@ class Store:
         def add(session: Session) -> tuple[JobView, bool]:
             now = self._clock()
             kept_s = self.settings.idempotency_s
-            job, created = jobs.add(session, spec, by=by, key=idempotency_key, now=now, key_s=kept_s, source=source)
+            how = {"key": idempotency_key, "source": source, "request": request}
+            job, created = jobs.add(session, spec, by=by, now=now, key_s=kept_s, **how)
             if created:
                 audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec if created else None), created
@@ -203,6 +205,20 @@ class Store:
             with log_fields(job=view.id):
                 _log.info("job %s is submitted", view.id)
         return view, created
+
+    def made_with(
+        self, key: str | None, *, by: Principal, spec: JobSpec | None = None, request: str | None = None
+    ) -> JobView | None:
+        """Return the job that `by` made with an idempotency key, from the same `spec`, or by the same `request`.
+
+        None: there is no such job, or only `add_job` can tell. Raises KeyReused and UnreadableJob as that does.
+        """
+        if key is None:
+            return None
+        now, kept_s = self._clock(), self.settings.idempotency_s
+        with self._reading() as session:
+            first = jobs.made_with(session, key, by=by, spec=spec, request=request, now=now, key_s=kept_s)
+            return None if first is None else queries.job_view(first)
 
     def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
         """Return the past jobs that each arm with `transfer` would learn from; raises InvalidJob as `add_job` does."""
@@ -629,14 +645,15 @@ class Store:
         """Return every job that the reconciler owns besides the queue, oldest first: active, or paused for too long."""
         active = [state.value for state in JobState if state in ACTIVE]
         is_overdue = (JobRow.state == JobState.PAUSED.value) & (JobRow.deadline < self._clock())
+        is_heard = exists().where(StreamRow.job_id == JobRow.id, StreamRow.number == JobRow.attempt)
         query = (
-            select(JobRow, AttemptRow)
+            select(JobRow, AttemptRow, is_heard)
             .outerjoin(AttemptRow, (AttemptRow.job_id == JobRow.id) & (AttemptRow.number == JobRow.attempt))
             .where(JobRow.state.in_(active) | is_overdue)
             .order_by(JobRow.id)
         )
         with self._reading() as session:
-            return tuple(work_of(job, attempt) for job, attempt in session.execute(query))
+            return tuple(work_of(job, attempt, is_heard=heard) for job, attempt, heard in session.execute(query))
 
     def backlog(self) -> Backlog:
         """Return what the queue is decided from."""

@@ -30,6 +30,7 @@ class Work:
     not_before: float
     deadline: float | None
     lease_expires: float | None
+    is_heard: bool = False  # the attempt has reported already, if only that it is there
     shape: Shape | None = None  # with the workers that the attempt was given; None: no attempt yet, or unreadable
 
     @cached_property
@@ -57,7 +58,7 @@ class Attempt:
     log_kept: bool
 
 
-def work_of(job: JobRow, attempt: AttemptRow | None) -> Work:
+def work_of(job: JobRow, attempt: AttemptRow | None, *, is_heard: bool = False) -> Work:
     return Work(
         job_id=job.id,
         project=job.project,
@@ -69,6 +70,7 @@ def work_of(job: JobRow, attempt: AttemptRow | None) -> Work:
         not_before=job.not_before,
         deadline=job.deadline,
         lease_expires=None if attempt is None else attempt.lease_expires,
+        is_heard=is_heard,
         shape=None if attempt is None else _shape(job, attempt),
     )
 

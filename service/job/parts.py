@@ -37,6 +37,8 @@ GIVEN = {"given": True}
 #: ... and of one that comes from the database.
 STORED = {"stored": True}
 MAX_LABELS = 64
+#: Least share of a core or a GPU that a worker asks for; Ray counts in ten-thousandths.
+MIN_SHARE = 0.001
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -100,8 +102,8 @@ class Workers(Config):
         description="workers that are placed together on a machine and exchange as one: they add up their gradients, "
         "and one of them exchanges between nodes; auto: all that happen to be on one machine",
     )
-    cpus: float = Field(1.0, gt=0, le=1024, description="per worker")
-    gpus: float = Field(0.0, ge=0, le=64, description="per worker; several are whole ones")
+    cpus: float = Field(1.0, gt=0, le=1024, description=f"per worker, at least {MIN_SHARE:g}")
+    gpus: float = Field(0.0, ge=0, le=64, description=f"per worker; several are whole, a share {MIN_SHARE:g} at least")
     start_timeout_s: float = Field(
         600.0,
         gt=0,
@@ -118,6 +120,14 @@ class Workers(Config):
         description="longest that workers wait for each other in an exchange; one that keeps the others waiting longer "
         "is replaced",
     )
+
+    @field_validator("cpus", "gpus")
+    @classmethod
+    def _is_worth_counting(cls, share: float, info: ValidationInfo) -> float:
+        if info.context == GIVEN and 0 < share < MIN_SHARE:
+            least = f"0, or at least {MIN_SHARE:g}" if info.field_name == "gpus" else f"at least {MIN_SHARE:g}"
+            raise ValueError(f"`{info.field_name}` must be {least}, got {share:g}")
+        return share
 
     @field_validator("gpus")
     @classmethod

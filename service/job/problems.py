@@ -1,7 +1,7 @@
 """Turns a refused job into problems a person can act on: where, what was given, what is allowed."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -96,6 +96,22 @@ def _problem(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Problem
     return Problem(pointer=pointer_to(path), message=message, value=shown)
 
 
+def misread(given: Any, read: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
+    """Yield a problem for each truth value of `given` that was `read` as a number: pydantic takes `true` for 1."""
+    if isinstance(given, bool):
+        if isinstance(read, int | float) and not isinstance(read, bool):
+            message = f"`{field_name(path)}` must be a number, got {str(given).lower()}"
+            yield Problem(pointer=pointer_to(path), message=message, value=given)
+        return
+    read = dict(read) if isinstance(read, BaseModel) else read
+    if isinstance(given, dict) and isinstance(read, dict):
+        for name, value in given.items():
+            yield from misread(value, read.get(name), (*path, name))
+    elif isinstance(given, list | tuple) and isinstance(read, list | tuple):
+        for index, (value, its_reading) in enumerate(zip(given, read, strict=False)):
+            yield from misread(value, its_reading, (*path, index))
+
+
 def meant(name: str, fields: Mapping[str, Sequence[str]]) -> str:
     """Return what may have been meant by a field that is not there: one of its fellows, or one inside of them."""
     close = difflib.get_close_matches(name[:_LONGEST_NAME], fields, n=1)
@@ -138,11 +154,16 @@ def _holds(body: Any, part: str | int) -> bool:
     return isinstance(body, list | tuple) and isinstance(part, int) and part < len(body)
 
 
+def field_name(path: Sequence[str | int]) -> str:
+    """Return what people call the field at `path`."""
+    if len(path) > 1 and isinstance(path[-1], int):
+        return f"{path[-2]}[{path[-1]}]"
+    return str(path[-1]) if path else "job"
+
+
 def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
-    field = str(path[-1]) if path else "job"
-    if len(path) > 1 and isinstance(path[-1], int):
-        field = f"{path[-2]}[{path[-1]}]"
+    field = field_name(path)
     if kind == "union_tag_invalid":
         return _unknown_word(shown, context["expected_tags"])
     if kind == "literal_error":

@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from search.config import StagedConfig
+from search.config import BoConfig, LocalConfig, SobolConfig, StagedConfig
 from search.types import SEARCHED, Band, Setting, Steer
 from service.job.parts import TrialSpec
 from service.job.problems import Problem, pointer_to
 
 #: No controller tries a learning rate outside of these, unless the job states others.
 _RATES = (1e-8, 1e3)
+#: The kinds of controllers that search in stages.
+_STEERABLE = frozenset(each.model_fields["kind"].default for each in (BoConfig, SobolConfig, LocalConfig))
 #: The one value that is settled in the first search, once and for all.
 _SETTLED = "optimizer"
 
@@ -39,6 +41,13 @@ class Searchable(NamedTuple):
 def is_steerable(trial: TrialSpec) -> bool:
     """Return whether the run's controller searches, and heeds people."""
     return isinstance(trial.controller, StagedConfig)
+
+
+def has_steerable(stored: Mapping[str, Any]) -> bool:
+    """Return whether a run of a stored job is steerable, without a look at all the rest of the job: lists have many."""
+    own = stored.get("controller") or {}
+    controllers = [arm.get("controller") or own for arm in stored["arms"]] + ([own] if stored.get("params") else [])
+    return any(each.get("kind") in _STEERABLE for each in controllers)
 
 
 def searchable(trial: TrialSpec) -> dict[str, Searchable]:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from search.sweep.spec import SampleValues
 from service.job.conflicts import conflicts
 from service.job.parts import SAMPLE_PREFIX, JobParts
-from service.job.problems import problems_of
+from service.job.problems import misread, problems_of
 from trainers.spec.ranges import Conflict
 
 #: Parts of a job that a sample may change; the others are the same for all trials, or not about training.
@@ -17,6 +17,8 @@ SWEPT = (
     "workload", "optimizer", "exchange", "sync", "activations", "blocks", "controller", "accumulate", "clip",
     "precision",
 )  # fmt: skip
+#: No budget has so many steps that a smaller share of it would tell samples apart.
+MIN_RUNG = 1e-6
 #: So many combinations of ends are checked at most, and else each end alone.
 MAX_CORNERS = 64
 
@@ -59,6 +61,9 @@ def sweep_conflicts(job: JobParts) -> Iterator[Conflict]:
             message = f"names that begin with `{SAMPLE_PREFIX}` are those of samples, got `{arm.name}`"
             yield Conflict(f"/arms/{index}/name", arm.name, message)
     sweep = job.sweep_config
+    if sweep.first_rung < MIN_RUNG:
+        message = f"`first_rung` must be from {MIN_RUNG:g} to 1, got {sweep.first_rung:g}"
+        yield Conflict("/sweep/first_rung", sweep.first_rung, message)
     caps = job.budget.model_dump(exclude_none=True)
     if sweep.cost is not None and list(caps) == [sweep.cost]:
         message = (
@@ -109,6 +114,11 @@ def _faults(job: JobParts, values: SampleValues) -> list[str]:
         roots = {path.split(".")[0] for path in values}
         body = job.model_dump(mode="json", include=roots | {"workload"})
         return [problem.message for problem in problems_of(error, body, JobParts)]
+    for path, value in values.items():
+        for name in reversed(path.split(".")):
+            value = {name: value}
+        if wrong := [problem.message for problem in misread(value, changed)]:
+            return wrong
     alone = changed.model_copy(update={"arms": JobParts.model_fields["arms"].default, "params": {}, "sweep": None})
     return [conflict.message for conflict in conflicts(alone)]
 

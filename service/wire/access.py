@@ -28,9 +28,13 @@ class Role(StrEnum):
         return list(Role).index(self)
 
 
+#: From here on, a moment may be none of the calendar's in UTC.
+_TOO_LATE = datetime(9999, 1, 1, tzinfo=UTC)
+
+
 def _to_come(moment: datetime) -> datetime:
-    if moment <= datetime.now(UTC):
-        raise ValueError(f"must be in the future, got {moment.isoformat()}")
+    if not datetime.now(UTC) < moment < _TOO_LATE:
+        raise ValueError(f"must be in the future, and before the year {_TOO_LATE.year}, got {moment.isoformat()}")
     return moment
 
 

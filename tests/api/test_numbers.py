@@ -104,6 +104,80 @@ def test_a_very_long_number_is_refused_with_its_place(http: TestClient, text: st
         assert "an integer has 9002 characters; at most 100 are allowed" in answer.json()["detail"]
 
 
+JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 9}}
+
+
+@pytest.mark.parametrize("name", ["cpus", "gpus"])
+def test_a_worker_that_asks_for_next_to_nothing_is_refused(http: TestClient, name: str) -> None:
+    answer = http.post("/v1/jobs", json=JOB | {"workers": {name: 1e-310}})
+
+    assert pointers(answer) == [f"/workers/{name}"]
+    assert "at least 0.001, got 1e-310" in answer.json()["detail"]
+
+
+HUGE = 10**400
+SWEEP = JOB | {"params": {"clip": {"uniform": [1, 2]}}}
+PERIOD = {"kind": "local_sgd", "period": True}
+SGD = {"kind": "sgd", "learning_rate": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "at"),
+    [
+        ("/v1/jobs", JOB | {"workers": {"per_node": HUGE}}, "/workers/per_node"),
+        ("/v1/jobs", JOB | {"objective": {"every": TOO_LARGE}}, "/objective/every"),
+        ("/v1/jobs", JOB | {"optimizer": SGD | {"warmup_steps": HUGE}}, "/optimizer/warmup_steps"),
+        ("/v1/jobs", JOB | {"controller": {"kind": "bo", "min_probe_steps": HUGE}}, "/controller/min_probe_steps"),
+        ("/v1/jobs", JOB | {"params": {"accumulate": {"integer": [1, HUGE]}}}, "/params/accumulate/integer/1"),
+        ("/v1/jobs", SWEEP | {"sweep": {"first_rung": 1e-309}}, "/sweep/first_rung"),
+        ("/v1/jobs/{job}:steer", {"pin": {"learning_rate": HUGE}}, "/pin/learning_rate"),
+        ("/v1/predictions", {"job": JOB, "compute_ms": 1, "mbps": 1, "dense_steps": HUGE}, "/dense_steps"),
+        ("/v1/keys", {"name": "k", "expires_at": "9999-12-31T23:59:59-12:00"}, "/expires_at"),
+    ],
+)  # fmt: skip
+def test_a_number_or_a_moment_that_is_too_large_is_refused_with_its_place(
+    http: TestClient, reporting: Reporting, path: str, body: dict[str, Any], at: str
+) -> None:
+    assert pointers(http.post(path.format(job=reporting.job_id), json=body)) == [at]
+
+
+def test_the_largest_whole_number_is_one(http: TestClient) -> None:
+    assert http.post("/v1/jobs", json=JOB | {"objective": {"every": MAX_WHOLE}}).status_code == 202
+    asked = {"job": JOB, "compute_ms": 1, "mbps": 1, "dense_steps": MAX_WHOLE}
+    assert http.post("/v1/predictions", json=asked).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "at"),
+    [
+        ("/v1/jobs", JOB | {"workers": {"count": True}}, "/workers/count"),
+        ("/v1/jobs", JOB | {"seeds": [0, True]}, "/seeds/1"),
+        ("/v1/jobs", JOB | {"optimizer": SGD | {"learning_rate": True}}, "/optimizer/learning_rate"),
+        ("/v1/jobs", JOB | {"arms": [{"name": "a", "sync": PERIOD}]}, "/arms/0/sync/period"),
+        ("/v1/jobs", JOB | {"params": {"clip": {"choice": [2.0, True]}}}, "/params/clip/choice/1"),
+        ("/v1/jobs/{job}:steer", {"veto": {"learning_rate": {"above": True}}}, "/veto/learning_rate/above"),
+        ("/v1/jobs/{job}:steer", {"clear": [True]}, "/clear/0"),
+    ],
+)  # fmt: skip
+def test_a_truth_value_is_no_number(
+    http: TestClient, reporting: Reporting, path: str, body: dict[str, Any], at: str
+) -> None:
+    answer = http.post(path.format(job=reporting.job_id), json=body)
+
+    assert pointers(answer) == [at]
+    assert "must be a number, got " in answer.json()["detail"]
+
+
+def test_a_truth_value_is_no_limit_of_a_quota(http: TestClient) -> None:
+    assert pointers(http.put("/v1/quotas/owner/anna", json={"workers": True})) == ["/workers"]
+
+
+def test_truth_values_stay_where_they_belong(http: TestClient) -> None:
+    body = JOB | {"optimizer": SGD | {"nesterov": True}, "controller": {"kind": "bo", "promote": False}}
+
+    assert http.post("/v1/jobs", json=body).status_code == 202
+
+
 @pytest.mark.parametrize("posterior", ["a word", {"axes": []}, {"axes": [], "mean": [1, 2], "std": [1]}])
 def test_a_posterior_that_is_no_grid_is_refused(http: TestClient, running: Reporting, posterior: Any) -> None:
     made = decision(1).model_dump(mode="json") | {"posterior": posterior}

@@ -157,6 +157,20 @@ def test_a_job_that_the_cluster_or_a_quota_can_never_place_is_refused_at_once(ca
     assert submitted(call, workers=3)
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/{first}:clone"])
+def test_a_job_that_was_accepted_once_is_the_answer_to_its_key_whatever_a_quota_says_by_now(call, path):
+    headers = {"Idempotency-Key": "once"}
+    body = JOB | {"workers": {"count": 6}}
+    path = path.format(first=submitted(call))
+    first = call("POST", path, json=body, headers=headers)
+    call("PUT", "/v1/quotas/owner/anna", json={"workers": 3}, **ADMIN)
+
+    again = call("POST", path, json=body, headers=headers)
+
+    assert (first.status_code, again.status_code) == (202, 202), again.text
+    assert again.headers["Location"] == first.headers["Location"]
+
+
 def test_a_cluster_that_grows_by_itself_takes_what_it_will_hold(store, tmp_path):
     grows = Settings(state_dir=tmp_path, cluster_nodes='[{"cpus": 4, "count": 5}]')
     cluster = FakeCluster(FakeRay(cpus=2))

@@ -119,6 +119,19 @@ def test_a_clone_is_the_job_with_the_changes_that_its_answer_shows(client: Clien
     assert len(client.jobs().jobs) == 2
 
 
+def test_a_repeated_clone_is_the_first_one_though_its_source_was_edited_meanwhile(client: Client, job: JobSpec) -> None:
+    source, changes = client.submit(job), {"budget": {"seconds": 80}}
+    made = client.clone(source.id, changes, idempotency_key="k")
+
+    client.edit(source.id, labels={"team": "vision"})
+    again = client.clone(source.id, changes, idempotency_key="k")
+
+    assert made.job is not None and again.job == made.job
+    for other, patch in ((source.id, {"budget": {"seconds": 90}}), (made.job.id, changes)):
+        with pytest.raises(ApiError, match="send a new key with a new job"):
+            client.clone(other, patch, idempotency_key="k")
+
+
 def test_a_clone_that_is_no_valid_job_is_refused_with_the_pointer_into_it(client: Client, job: JobSpec) -> None:
     source = client.submit(job)
 

@@ -161,6 +161,15 @@ def test_records_arrive_once_when_the_api_fails(api: Api, start: Callable[..., R
     assert api.steps == list(range(20))
 
 
+def test_a_stream_in_which_another_process_has_got_further_stops(api: Api, start: Callable[..., Reporter]) -> None:
+    api.more = {"sequence": 5}  # this batch 1 was taken for the other's, and is not stored
+
+    with pytest.raises(Stopped, match=r"batch 5 .* came from another process") as stopped:
+        start().flush(_point(0))
+
+    assert stopped.value.control is Control.FENCED
+
+
 def test_a_cancel_ends_the_run_at_its_next_report(api: Api, start: Callable[..., Reporter]) -> None:
     reporter = start()
     api.control = Control.CANCEL

@@ -76,6 +76,18 @@ def test_a_job_of_a_live_service_goes_on_from_its_checkpoint_in_a_fresh_place(
         restored.close()
 
 
+def test_a_backup_in_an_empty_folder_that_was_there_is_its_owners_alone(
+    store: Store, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "backup").mkdir(mode=0o755)
+
+    made = backup.back_up(settings, tmp_path / "backup")
+
+    assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
+    copied = "database.sqlite" if made.database == "sqlite" else "database.dump"
+    assert (tmp_path / "backup" / copied).stat().st_mode & 0o777 == 0o600
+
+
 def test_a_backup_is_restored_into_an_empty_place_alone(
     store: Store, settings: Settings, elsewhere: Settings, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from service.wire.records import Bill, Billed
 from service.wire.views import EventKind
+from tests.contract.reported import points
 
 
 def test_every_attempt_is_listed_with_its_end_and_a_living_one_without(store, driver, begin):
@@ -37,6 +38,20 @@ def test_a_change_of_state_has_the_clocks_of_trials_under_way(store, driver):
     told = store.events(0, job_id=driver.job_id, kinds=frozenset([EventKind.JOB])).events
 
     assert told[-1].data["clocks"] == {driver.trial_id: 7.0}
+
+
+def test_the_start_of_an_attempt_has_the_clocks_that_it_goes_on_from(store, driver, begin):
+    driver.decide(0, first_step=0)
+    driver.close(0, step=10, num_steps=10, bill=Bill(seconds_training=7.0, steps=10), resume={})
+    driver.send(Billed(trial_id=driver.trial_id, bill=Bill(seconds_training=9.0, steps=12)), stream=driver.trial_id)
+    driver.send(points(driver.trial_id, [11]).model_copy(update={"seconds": (9.0,)}), stream=driver.trial_id)
+    store.lose_attempt(driver.job_id, 1, reason="its node was lost")
+
+    begin(driver.job_id)
+
+    lost, starting = store.events(0, job_id=driver.job_id, kinds=frozenset([EventKind.JOB])).events[-2:]
+    assert (lost.data["clocks"], lost.data["state"]) == ({driver.trial_id: 9.0}, "queued")
+    assert (starting.data["clocks"], starting.data["state"]) == ({driver.trial_id: 7.0}, "starting")
 
 
 def test_a_clone_knows_its_source(store, driver):

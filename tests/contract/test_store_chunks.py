@@ -65,6 +65,16 @@ def test_a_long_series_is_stored_in_chunks_and_nothing_is_lost(store, driver, sm
     assert [point.step for point in store.points(driver.trial_id)] == list(range(700))
 
 
+def test_a_peak_among_the_newest_points_of_a_long_series_stays(store, driver, small_chunks):
+    record = points(driver.trial_id, range(700), [9.0 if step == 690 else 1.0 for step in range(700)])
+    driver.send(record, stream=driver.trial_id)
+
+    (series,) = store.series(driver.job_id, "loss", max_points=40)
+
+    assert _counts(store)[0] == 28 and len(series.values) <= 40
+    assert max(series.values) == 9.0
+
+
 def test_points_that_become_a_chunk_while_somebody_reads_are_read_once(store, driver, small_chunks):
     _report(driver, range(100))
     read = []

@@ -8,6 +8,7 @@ import sys
 import pytest
 from sqlalchemy import select
 
+from service.control.database import prepare_state_dir
 from service.control.models import ApiKeyRow
 from service.control.store import Store
 from service.errors import Unavailable
@@ -149,6 +150,18 @@ def test_a_token_is_good_for_its_own_attempt_alone(store):
 
 def test_the_secret_is_for_its_owner_alone(store, settings):
     assert (settings.state_dir / "secret").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(("content", "mode"), [(None, 0o700), ("notes.txt", 0o755)])
+def test_an_empty_state_dir_becomes_its_owners_alone_and_one_in_use_stays_as_it_is(tmp_path, content, mode):
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o755)
+    if content:
+        (folder / content).touch()
+
+    prepare_state_dir(Settings(state_dir=folder))
+
+    assert folder.stat().st_mode & 0o777 == mode
 
 
 def test_an_operators_secret_replaces_the_made_one(tmp_path, monkeypatch):

@@ -141,6 +141,19 @@ def test_pages_lead_through_all_events_and_a_filter_skips_the_others(store, spec
     assert store.events(0, kinds=[EventKind.PROBE]).events == ()
 
 
+def test_a_reader_of_pages_from_another_database_begins_with_the_oldest_event_that_is_left(store, spec):
+    for _ in range(3):
+        store.add_job(spec)
+
+    first, second, third = [event.id for event in store.events(0).events]
+
+    page = store.events(999_999, limit=2)  # an older backup was restored
+
+    assert (page.gap, [event.id for event in page.events], page.next_after) == (True, [first, second], second)
+    following = store.events(page.next_after)
+    assert (following.gap, [event.id for event in following.events]) == (False, [third])
+
+
 def test_events_that_are_gone_are_a_gap_and_ids_are_never_given_again(store, spec):
     for _ in range(12):
         store.add_job(spec)

@@ -42,6 +42,21 @@ def test_of_several_labels_a_job_has_all(store, make):
     assert ids(store, JobFilter(labels=[*labels, ("team", "blue")])) == []
 
 
+@pytest.mark.parametrize("place", ["another project", "the archive"])
+def test_a_name_that_is_the_end_of_an_id_elsewhere_finds_its_job(store, make, job_in, place):
+    if place == "the archive":
+        hidden, where = job_in(JobState.CANCELLED), {}
+        store.edit(hidden, JobEdit(archived=True))
+    else:
+        hidden, where = make(project="blue"), {"project": "default"}
+    named = make(hidden[-8:])
+
+    assert ids(store, JobFilter(ref=hidden[-8:], **where)) == [named]
+    reader = Principal(name="anna", role=Role.SUBMITTER, project="default")
+    assert ids(store, JobFilter(ref=hidden[-8:]), by=reader) == [named]
+    assert ids(store, JobFilter(ref=hidden[-8:], archived=None)) == [hidden]
+
+
 def test_of_several_states_a_job_has_one(store, job_in):
     queued, cancelled, _ = [job_in(state) for state in (JobState.QUEUED, JobState.CANCELLED, JobState.PAUSED)]
 

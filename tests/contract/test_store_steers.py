@@ -142,6 +142,25 @@ def test_a_job_that_does_not_search_offers_no_steering_and_refuses_it(store, mak
         store.steer(job.id, PIN, by=LOCAL)
 
 
+@only("sqlite")
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"controller": {"kind": "sobol"}},
+        {"controller": {"kind": "local"}},
+        {"controller": {"kind": "off"}},
+        {"controller": {"kind": "off"}, "arms": [{"name": "a"}, {"name": "b", "controller": {"kind": "bo"}}]},
+        {"arms": [{"name": "a", "controller": {"kind": "fixed"}}]},
+        {"arms": [{"name": "a", "controller": {"kind": "off"}}], "params": {"clip": {"uniform": [1, 2]}}},
+    ],
+)
+def test_a_list_offers_steering_where_the_job_itself_does(store, make_spec, parts):
+    job = store.add_job(make_spec(**parts))[0]
+
+    assert store.jobs().jobs[0].verbs == job.verbs
+
+
 def test_arms_that_do_not_search_are_left_out_and_so_are_those_that_have_finished(store, make_spec):
     arms = [{"name": "tuned"}, {"name": "dense", "controller": {"kind": "fixed"}}]
     job_id = store.add_job(make_spec(arms=arms, seeds=[0, 1]))[0].id

@@ -53,6 +53,14 @@ def test_what_can_be_placed_is_no_misfit(workers, nodes):
     assert conflicts(Shape.of(spec(**workers)), nodes) == []
 
 
+@pytest.mark.parametrize("workers", [{"cpus": 1e-310}, {"gpus": 1e-310}], ids=["cpus", "gpus"])
+def test_a_worker_that_asks_for_next_to_nothing_is_counted_all_the_same(workers):
+    shape = Shape.of(spec(count=2, **workers))
+
+    assert conflicts(shape, GPU_PAIR) == []
+    assert size_of(shape, GPU_PAIR).workers == 2
+
+
 def test_a_job_that_goes_on_with_fewer_workers_fits_as_long_as_those_do():
     shape = Shape.of(spec(count=6, min=2, per_node=2))
 

@@ -13,7 +13,7 @@ ENDED = [R.STOPPED, R.SUCCEEDED, R.FAILED]
 ALIVE = [R.PENDING, R.RUNNING]
 
 
-def work(state, *, job_id="job-1", count=1, not_before=0.0, deadline=None, lease_expires=NOW + 10):
+def work(state, *, job_id="job-1", count=1, not_before=0.0, deadline=None, lease_expires=NOW + 10, is_heard=False):
     body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "workers": {"count": count}}
     return Work(
         project="default",
@@ -26,6 +26,7 @@ def work(state, *, job_id="job-1", count=1, not_before=0.0, deadline=None, lease
         not_before=not_before,
         deadline=deadline,
         lease_expires=lease_expires,
+        is_heard=is_heard,
     )
 
 
@@ -50,6 +51,12 @@ def test_an_attempt_whose_driver_ended_is_lost_with_a_reason(state, status):
 
 def test_a_driver_that_never_reached_ray_is_submitted_again():
     assert action(work(S.STARTING), R.MISSING) is Action.SUBMIT
+
+
+def test_an_attempt_that_has_reported_is_never_given_a_second_driver():
+    verdict = judge(work(S.STARTING, is_heard=True), R.MISSING, now=NOW, leases_count=True)
+
+    assert (verdict.action, "cluster was restarted" in verdict.reason) == (Action.LOSE, True)
 
 
 @pytest.mark.parametrize("state", sorted(ACTIVE - {S.STARTING}))

@@ -1,5 +1,7 @@
 """An attempt's log outlives Ray, whole or cut in the middle, without the attempt's token."""
 
+from pathlib import Path
+
 import pytest
 
 from service.control.logs import Logs, bounded, since
@@ -88,6 +90,20 @@ def test_a_log_is_kept_once(logs, store, ray, job_id):
         logs.keep_ended(ended_at + 1)
 
     assert ray.num_reads == 1 and store.attempts_without_log() == ()
+
+
+def test_a_log_for_which_its_job_left_a_link_holds_up_no_other(logs, store, ray, job_id, tmp_path):
+    storage = Storage(store.settings.resolved_storage_url)
+    ended_at = end(store, ray, job_id)
+    place = Path(storage.log_url(job_id, 1).removeprefix("file://"))
+    place.parent.mkdir(parents=True)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    place.symlink_to(outside)
+
+    logs.keep_ended(ended_at + 1)
+
+    assert store.attempts_without_log() == () and list(outside.iterdir()) == []
 
 
 def test_a_log_that_comes_while_its_job_is_deleted_goes_with_it(logs, store, ray, job_id, monkeypatch):

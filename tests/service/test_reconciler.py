@@ -113,6 +113,16 @@ def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, cluster, ti
     assert store.check_token(job_id, 1, environment["WIRETUNE_TOKEN"])
 
 
+def test_a_stored_job_that_asks_for_next_to_nothing_holds_up_no_other(store, tick, make_spec):
+    workers = make_spec().workers.model_copy(update={"cpus": 1e-310})
+    tiny = store.add_job(make_spec().model_copy(update={"workers": workers}))[0].id
+    other = store.add_job(make_spec())[0].id
+
+    tick()
+
+    assert [store.job(each).state for each in (tiny, other)] == [JobState.STARTING] * 2
+
+
 def test_jobs_that_have_room_are_begun_side_by_side_and_looked_at_so(store, cluster, tick, add, monkeypatch):
     jobs = [add(), add()]
     meeting = threading.Barrier(2, timeout=60)
@@ -157,6 +167,22 @@ def test_a_crash_between_begin_and_submit_is_made_good(store, cluster, tick, add
     tick()
 
     assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a1"]
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_restarted_cluster_gets_the_attempt_again_only_if_nothing_of_it_was_heard(
+    store, cluster, tick, add, is_heard
+):
+    job_id = add()
+    tick()
+    if is_heard:
+        report(store, job_id, 1, 1)  # the driver is there, and its workers start
+
+    cluster.ray.jobs.clear()
+    tick()
+    tick()
+
+    assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a{2 if is_heard else 1}"]
 
 
 @pytest.mark.parametrize("act", ["explain", "fail_waiting", "attempt", "lose_attempt"])

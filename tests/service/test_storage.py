@@ -68,6 +68,36 @@ def test_a_link_out_of_the_jobs_folder_is_not_followed(tmp_path):
             storage.open("job-1", f"{storage.job_url('job-1')}/{name}")
 
 
+@pytest.fixture
+def linked(tmp_path):
+    """A storage in which two jobs have put links to a folder outside: for their own folder, and for their log."""
+    storage, outside = Storage(f"file://{tmp_path}/results"), tmp_path / "state"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "secret").write_text("s")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "job-1").symlink_to(outside)
+    (tmp_path / "results" / "job-2" / "attempt-1").mkdir(parents=True)
+    (tmp_path / "results" / "job-2" / "attempt-1.log").symlink_to(outside)
+    return storage
+
+
+def test_a_link_in_the_place_of_a_jobs_folder_is_neither_listed_nor_removed(linked, tmp_path):
+    linked.remove_job("job-1")
+    with pytest.raises(NotFound, match="links are not followed"):
+        linked.remove("job-1", [f"{tmp_path}/results/job-1/secret"])
+
+    assert (linked.sizes("job-1"), linked.files("job-1")) == ({}, {})
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["inner", "secret"]
+
+
+@pytest.mark.parametrize("job_id", ["job-1", "job-2"])
+def test_nothing_is_written_through_a_link(linked, tmp_path, job_id):
+    with pytest.raises(NotFound, match="links are not followed"):
+        linked.write(linked.log_url(job_id, 1), b"log")
+
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["inner", "secret"]
+
+
 def test_a_pipe_keeps_nobody_waiting(tmp_path):
     storage = Storage(f"file://{tmp_path}")
     (tmp_path / "job-1").mkdir()

@@ -50,9 +50,11 @@ def create_job(
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
-    require_priority(spec.priority, store, caller, operation="createJob")
-    check(spec, request, caller.name, caller.project)
-    view, _ = store.add_job(spec, idempotency_key=idempotency_key, by=caller)
+    view = store.made_with(idempotency_key, spec=spec, by=caller)
+    if view is None:  # what was accepted once is not checked again: quotas and the cluster may have changed since
+        require_priority(spec.priority, store, caller, operation="createJob")
+        check(spec, request, caller.name, caller.project)
+        view, _ = store.add_job(spec, idempotency_key=idempotency_key, by=caller)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 

@@ -1,5 +1,7 @@
 """`/v1/jobs/{job}:VERB`: what a user may ask of a job that is there."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -159,14 +161,24 @@ def clone_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Cloned:
     """Queue a new job that is this one with changes, a JSON merge patch; pointers lead into the changed job."""
-    source = store.job(job).readable
-    spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
-    require_priority(spec.priority, store, caller, operation="cloneJob", job=job)
-    check(spec, request, caller.name, caller.project)
-    store.require_code(spec, by=caller)
-    made = None if dry_run else store.add_job(spec, idempotency_key=idempotency_key, source=job, by=caller)[0]
+    source, asked = store.job(job).readable, _digest(job, changes)
+    made = None if dry_run else store.made_with(idempotency_key, request=asked, by=caller)
+    if made is None:
+        spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
+        require_priority(spec.priority, store, caller, operation="cloneJob", job=job)
+        check(spec, request, caller.name, caller.project)
+        store.require_code(spec, by=caller)
+        if not dry_run:
+            made, _ = store.add_job(spec, idempotency_key=idempotency_key, source=job, request=asked, by=caller)
+    else:
+        spec = made.readable
     if made is None:
         response.status_code = 200
     else:
         response.headers["Location"] = f"/v1/jobs/{made.id}"
     return Cloned(source=job, changes=differences(source, spec), spec=spec, job=made)
+
+
+def _digest(source: str, changes: Mapping[str, Any]) -> str:
+    """Return what tells one request for a clone from another."""
+    return hashlib.sha256(json.dumps([source, changes], sort_keys=True).encode()).hexdigest()
