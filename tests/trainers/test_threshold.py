@@ -95,7 +95,7 @@ def test_a_level_outside_its_range_is_named(search: str, level: float, allowed: 
     [
         (TopKConfig(density=0.1), float("nan"), r"in \(0, 1\]"),
         (ThresholdConfig(search="absolute", threshold=1.0), float("nan"), ">= 0"),
-        (PowerSgdConfig(), 0.0, "at least 1"),
+        (PowerSgdConfig(), 0.0, r"in \[1, 4\]"),
     ],
 )
 def test_a_level_of_any_kind_is_checked(config: ExchangeBase, level: float, allowed: str):
