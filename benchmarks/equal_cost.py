@@ -2,6 +2,7 @@
 
     python benchmarks/equal_cost.py run   [--tasks ...] [--steps 300 1000] [--seeds 0 1 2]    what is missing; hours
     python benchmarks/equal_cost.py table                                                     writes equal_cost.md
+    python benchmarks/equal_cost.py table --without TASK ...                                  prints its first table
 
 A budget is a number of optimizer steps, and whatever an arm tries is taken from it. `suite/rivals.py` says what each
 rival does. An arm that begins with a guess has three: right, ten times too low, ten times too high. Losses are of the
@@ -208,6 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("--tasks", nargs="+")
+    parser.add_argument("--without", nargs="+", default=())
     parser.add_argument("--steps", nargs="+", type=int, default=(300, 1000))
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     given = parser.parse_args()
@@ -216,8 +218,9 @@ def main() -> None:
 
         for what in ("grid", "grid", "guess", "search", "rivals"):
             run(what, given.tasks or tuple(TASKS), given.steps, given.seeds, (0, 1))
-    PAGE.write_text("\n".join(page(rows(), given.steps)) + "\n")
-    print("\n".join(summary(rows(), given.steps)))
+    if not given.without:
+        PAGE.write_text("\n".join(page(rows(), given.steps)) + "\n")
+    print("\n".join(summary([row for row in rows() if row["task"] not in given.without], given.steps)))
 
 
 if __name__ == "__main__":
