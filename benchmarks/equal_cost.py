@@ -126,16 +126,16 @@ def behind(found: Losses) -> dict[str, tuple[float, str]]:
 
 
 def verdict(known: Sequence[Row], steps: int) -> str:
-    """Return in a sentence or two what one job loses at a budget."""
+    """Return in a few sentences what one job loses at a budget."""
     found = losses(known, steps)
     standing = standings(found)
     lower = [each.arm for each in standing if each.mean < each.ours]
     often = [f"{each.arm} ({1 - each.beaten:.0%})" for each in standing if each.beaten < 1 / 2]
     who = f"{_and(lower)} {'ends' if len(lower) == 1 else 'end'} lower" if lower else "nothing ends lower"
-    mostly = f"; in more than half of the runs it ends higher than {_and(often)}" if often else ""
+    mostly = f" In more than half of the runs one job ends higher than {_and(often)}." if often else ""
     worse, tasks = behind(found), by_task(found)
     return (
-        f"At {steps:,} steps {who} on the mean than one job from the same guesses{mostly}; on {len(worse)} of "
+        f"At {steps:,} steps {who} on the mean than one job from the same guesses.{mostly} On {len(worse)} of "
         f"{len(tasks)} tasks the best rival of that task is more than {GOAL:.0%} better."
     )
 
