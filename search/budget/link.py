@@ -105,7 +105,7 @@ def short_list(costs: Sequence[OptionCost]) -> tuple[tuple[str, ...], str]:
             listed.append(each)
     best_first = sorted(listed, key=lambda each: each.cost_of_dense)
     opening = best_first[0]
-    of_family = {each.family: each for each in reversed(best_first)}
-    families_first = sorted(best_first, key=lambda each: each is not of_family[each.family])
-    chosen = [each for each in families_first if each.cost <= opening.cost / opening.teaches**2]
-    return tuple(each.option for each in listed if each in chosen[:MOST_OPTIONS]), opening.option
+    worth_it = [each for each in best_first if each.cost <= opening.cost / opening.teaches**2]
+    of_family = {each.family: each for each in reversed(worth_it)}
+    families_first = sorted(worth_it, key=lambda each: each is not of_family[each.family])
+    return tuple(each.option for each in listed if each in families_first[:MOST_OPTIONS]), opening.option
