@@ -237,6 +237,11 @@ def num_coarse(decades: float) -> int:
 class WideConfig(StagedConfig):
     """The knobs of controllers whose first stage is one wide search."""
 
+    first_search: Literal["auto", "always"] = Field(
+        "auto",
+        description="whether a run begins with probes of the learning rate: `always`, or, under `auto`, not where that "
+        "alone is searched and the model tells which rate is usual (`sgd`, `adamw`)",
+    )
     wide_probes: int | None = Field(
         None,
         ge=0,
@@ -367,16 +372,18 @@ class OptimizerTraits(Config):
     length_power: float = Field(0.0, description="the best rate of a run falls with this power of its length")
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
     usual: float | None = Field(
-        None, description="the rate that is usual, of weights of scale 1 in a single matrix; None: none is"
+        None,
+        description="the rate that is usual: under AdamW of weights of scale 1 in a single matrix, under SGD with a "
+        "momentum of 0 of a model of sharpness 1; None: none is",
     )
     ramps: bool = Field(False, description="whether the rate must rise slowly where a model has many matrices")
 
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
-#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032).
+#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032, 0033).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
-    "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),
+    "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True, usual=0.63),
     "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),  # as SGD, which it scales
     "adamw": OptimizerTraits(
         centre=1.0, pick=1.2, cools_down=True, length_power=0.32, rises=True, usual=0.4, ramps=True

@@ -262,6 +262,7 @@ class Decision(Value):
     values: Values
     reason: str = Field(description="one sentence for a person")
     switched: bool
+    is_usual: bool = Field(False, description="whether the run begins with what the model tells, without a probe")
     probability: float | None = Field(None, description="P(better than the incumbent)")
     forecast: Forecast | None = Field(None, description="the chosen values' loss at the end of the commit")
     promoted: str | None = Field(None, description="the probe whose steps the commit begins with; None: rewind")

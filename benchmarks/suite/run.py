@@ -46,6 +46,7 @@ from suite.excess import ROWS, Excesses, Row, excesses, rows
 from suite.rivals import TUNERS, tune
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
+from trainers.training.sharpness import NUM_BATCHES
 from trainers.workload import WorkloadError
 
 GUESSES = {"10x low": 0.1, "right": 1.0, "10x high": 10.0}
@@ -56,6 +57,8 @@ REFERENCE_SCHEDULES = {True: ("linear", "constant", "cosine", "cool-down"), Fals
 #: The rates of Schedule-Free that its package takes by default, by the optimizer that it stands in for.
 DEFAULT_OF_FREE = {"sgd": 1.0, "adamw": 0.0025}
 GROUPS = tuple(dict.fromkeys(task.group for task in TASKS.values()))
+#: Gradients that tell how sharp a model is count as so many steps.
+GRADIENTS_OF_SHARPNESS = 2 * NUM_BATCHES
 LOST_LOSSES = {"loss": math.inf, "training_loss": math.inf}
 
 
@@ -132,19 +135,22 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
     def run() -> Row:
         definition = TASKS[task]
         line = Line(definition, seed)
+        sharpness = line.sharpness() if definition.optimizer == "sgd" and controller["kind"] == "bo" else None
+        left = steps - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
         space = SearchSpace(
             optimizer=definition.optimizer,
             batch_size=definition.batch_size,
             guess=Values(learning_rate=definition.guess * factor),
             weights=line.weights,
+            sharpness=sharpness,
         )
         config = TypeAdapter[Any](ControllerConfig).validate_python(controller)
-        strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=steps))
-        done = train(line, strategy, steps)
+        strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
+        done = train(line, strategy, left)
         return _measured(line) | {
             "exported": done.exported,
             "picked": [decision.values.learning_rate for decision in done.decisions],
-            "searched": done.searched,
+            "searched": done.searched + steps - left,
             "taken_back": done.taken_back,
             "z_scores": [
                 score

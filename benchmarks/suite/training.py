@@ -14,6 +14,7 @@ from search.space import Weights
 from suite.tasks import SuiteWorkload, Task
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import OptimizerConfig
+from trainers.training import sharpness
 from trainers.training.alignment import Alignment
 from trainers.training.model import matrices
 from trainers.training.sampler import Sampler
@@ -53,6 +54,22 @@ class Line:
         found = matrices(self.optimizer.parameters.values())
         self.weights = found and Weights(*found)
         self.step = 0
+
+    def sharpness(self) -> float | None:
+        """Return how sharp the loss is before the first step: it takes two gradients of each of its batches."""
+        parameters = list(self.optimizer.parameters.values())
+        buffers = copy.deepcopy(dict(self.model.named_buffers()))
+
+        def gradient(number: int) -> Sequence[torch.Tensor]:
+            indices = self._sampler.indices(number, rank=0)
+            with torch.enable_grad():
+                loss = self.workload.loss(self.model, (self.data[0][indices], self.data[1][indices]))
+                return torch.autograd.grad(loss, parameters, materialize_grads=True)
+
+        most = sharpness.measured(parameters, gradient, sharpness.NUM_BATCHES)
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(buffers[name])
+        return most if 0 < most < math.inf else None
 
     def train(
         self,

@@ -35,6 +35,7 @@ from search.bayesian.refinement import raise_of
 from search.bayesian.reports import commit_forecast, probe_reports
 from search.bayesian.stage import Ramp, SearchSetup, Stage
 from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
+from search.bayesian.wide_optimum import begins_as_usual
 from search.budget import spending
 from search.config import Budget, SearchConfig, WideConfig
 from search.curves.calibration import learned_weight
@@ -351,6 +352,7 @@ class Controller:
             values=choice.values,
             reason=choice.reason,
             switched=choice.values != stage.incumbent,
+            is_usual=not stage.is_pinned and begins_as_usual(setup, stage),
             probability=choice.probability,
             forecast=None if is_on_ramp else commit_forecast(setup, stage, choice.values, commit=commit, decay=decay),
             steers=stage.steers,

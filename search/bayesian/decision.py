@@ -26,6 +26,7 @@ from search.bayesian.rewards import (
 from search.bayesian.stage import FINAL_RUNG, Score, SearchSetup, Stage, is_barred
 from search.bayesian.wide_optimum import (
     at_best_option,
+    begins_as_usual,
     coarse_pick,
     harmless_rate,
     interpolated_peak,
@@ -35,6 +36,7 @@ from search.bayesian.wide_optimum import (
     run_steps,
     shows_progress,
     steady_scores,
+    usual_pick,
     usual_rate,
 )
 from search.config import SearchConfig
@@ -139,7 +141,10 @@ def _choose(setup: SearchSetup, stage: Stage) -> Choice:
 
 
 def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
-    """Choose a run's first values: by the wide search if its probes show progress, else the guess stays."""
+    """Choose a run's first values: what is usual, or by the wide search if its probes show progress, or the guess."""
+    if begins_as_usual(setup, stage):
+        values = setup.opening.model_copy(update={"learning_rate": usual_pick(setup, stage)})
+        return Choice(values, f"{name(setup, values)} is usual {reasons.of_model(setup)}, so nothing is probed")
     if len(stage.probes) < MIN_COARSE:
         return _keep_guess(setup, stage, reasons.too_few_probes(setup, stage, MIN_COARSE))
     if not any_sound(stage):
@@ -193,7 +198,8 @@ def awakens(setup: SearchSetup, stage: Stage) -> bool:
 def ramp_steps(setup: SearchSetup, stage: Stage) -> int:
     """Return the steps in which the rate rises to what the wide search found; 0 where it found nothing."""
     is_searched = not stage.has_incumbent and len(stage.probes) >= MIN_COARSE and any_sound(stage.decisive)
-    return setup.ramp_steps(run_steps(setup, stage)) if is_searched and knows_rate(setup, stage) else 0
+    is_found = begins_as_usual(setup, stage) or (is_searched and knows_rate(setup, stage))
+    return setup.ramp_steps(run_steps(setup, stage)) if is_found else 0
 
 
 def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:
@@ -290,13 +296,13 @@ def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
     probes = reasons.from_probes(stage)
     usual = usual_rate(setup, stage)
     if not shows_progress(stage):
-        what = "the highest rate that did no harm" if usual is None else "what is usual for such weights"
+        what = "the highest rate that did no harm" if usual is None else f"what is usual {reasons.of_model(setup)}"
         return Choice(values, f"{name(setup, values)}, by {what}: no rate trained better than the lowest one, {probes}")
     low, high = plateau_of(stage)
     middle = math.sqrt(low * high)
     factor = values.learning_rate / middle
     source = f"{factor:.2g} x the middle of the plateau from {number(low)} to {number(high)}"
-    drawn = "" if usual is None else f", drawn towards {number(usual)}, which is usual for such weights"
+    drawn = "" if usual is None else f", drawn towards {number(usual)}, which is usual {reasons.of_model(setup)}"
     return Choice(values, f"{name(setup, values)}: {source}{drawn}, {probes}")
 
 

@@ -14,6 +14,7 @@ from search.bayesian.rewards import any_sound, diverged_values, evidence, scores
 from search.bayesian.stage import FINAL_RUNG, MAX_EXTENSIONS, Proposal, Score, SearchSetup, Stage, is_barred
 from search.bayesian.wide_optimum import (
     LEAST_PROGRESS,
+    begins_as_usual,
     coarse_pick,
     lowest_peak,
     parabola_peak,
@@ -59,7 +60,12 @@ def propose(setup: SearchSetup, stage: Stage) -> Proposal | None:
 
 
 def _propose_wide(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    """Tell decades apart by coarse probes, then train finalists about their pick for longer, where any are wanted."""
+    """Tell decades apart by coarse probes, then train finalists about their pick for longer, where any are wanted.
+
+    Nothing where the model tells the rate, and that alone is searched.
+    """
+    if begins_as_usual(setup, stage):
+        return None
     if setup.contenders:
         return _propose_contest(setup, stage)
     is_coarse = _is_coarse(stage)

@@ -101,6 +101,13 @@ def keep(setup: SearchSetup, stage: Stage, winner: int, *, probability: float, g
     return f"{stays}: {rival} gains only {100 * gain:.2g} %, less than {100 * config.min_gain:g} %"
 
 
+def of_model(setup: SearchSetup) -> str:
+    """Return by what of a new model a rate is usual."""
+    if setup.space.optimizer == "sgd" and setup.space.sharpness is not None:
+        return f"for a sharpness of {number(setup.space.sharpness)}"
+    return "for such weights"
+
+
 def from_probes(stage: Stage) -> str:
     """Return how many probes there were, and in which range of rates."""
     rates = [probe.candidate.values.learning_rate for probe in stage.probes]

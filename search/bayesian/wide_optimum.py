@@ -19,6 +19,7 @@ from scipy.special import stdtrit
 from search.bayesian.rewards import diverged_values, scores, stage_level
 from search.bayesian.stage import Probe, Score, SearchSetup, Stage, is_barred
 from search.budget import spending
+from search.config import WideConfig
 from search.past_jobs.transfer import worth_of_divergence
 from search.space import AnyAxis, Axis, Box
 from search.surrogate.model import AnySurrogate
@@ -32,6 +33,10 @@ PLATEAU = 0.7
 PLATEAU_STD, USUAL_STD = 0.6, 0.2
 #: ... but for this share of runs, which want a rate anywhere in so many decades.
 UNUSUAL_SHARE, UNUSUAL_DECADES = 0.1, 6.0
+#: By this power of a model's sharpness SGD's usual rate is lower (docs/decisions/0033).
+SHARPNESS_POWER = 0.7
+#: By this power of 1 - momentum it is lower: a gradient is used 1 / (1 - momentum) times.
+MOMENTUM_POWER = 0.75
 #: What is usual draws no rate further above the plateau than by this factor.
 MOST_ABOVE = 1.8
 #: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
@@ -144,16 +149,49 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
 def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
     """Return the rate that is usual for the optimizer on such a model.
 
-    AdamW moves an entry by about the rate in each step, so it is a share of the entries' size. In a chain of L matrices
-    changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024).
     None: nobody knows one, a probe diverged at it, or a stated range or past jobs know more.
     """
-    weights, knows_more = setup.space.weights, setup.config.stated_rates is not None or past_tells(setup, stage)
-    if setup.traits.usual is None or weights is None or knows_more:
+    knows_more = setup.config.stated_rates is not None or past_tells(setup, stage)
+    rate = None if knows_more else _rate_of_model(setup)
+    if rate is None:
         return None
-    rate = setup.traits.usual * weights.scale / math.sqrt(weights.num_matrices)
     values = setup.opening.model_copy(update={"learning_rate": rate})
     return None if is_barred(values, diverged_values(stage)) else rate
+
+
+def _rate_of_model(setup: SearchSetup) -> float | None:
+    """Return the rate that follows from the model before its first step.
+
+    AdamW moves an entry by about the rate in each step, so it is a share of the entries' size. In a chain of L matrices
+    changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024). SGD moves
+    them by rate x gradient: the sharper the loss, the sooner the gradient turns.
+    """
+    usual, weights, sharpness = setup.traits.usual, setup.space.weights, setup.space.sharpness
+    if usual is not None and setup.space.optimizer == "adamw" and weights is not None:
+        return usual * weights.scale / math.sqrt(weights.num_matrices)
+    if usual is not None and setup.space.optimizer == "sgd" and sharpness is not None:
+        return float(usual * (1 - setup.space.momentum) ** MOMENTUM_POWER / sharpness**SHARPNESS_POWER)
+    return None
+
+
+def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
+    """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033)."""
+    config = setup.config
+    return (
+        not stage.has_incumbent
+        and isinstance(config, WideConfig)
+        and config.first_search == "auto"
+        and config.wide_probes is None
+        and setup.is_of_rate_alone
+        and usual_rate(setup, stage) is not None
+    )
+
+
+def usual_pick(setup: SearchSetup, stage: Stage) -> float:
+    """Return the rate of a run that `begins_as_usual`: of a large batch it is higher, of a long run it may be lower."""
+    rate = usual_rate(setup, stage)
+    assert rate is not None
+    return setup.clip_rate(rate * setup.space.num_alone**BATCH_POWER * length_factor(setup, stage))
 
 
 def past_tells(setup: SearchSetup, stage: Stage) -> bool:

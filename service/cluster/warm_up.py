@@ -4,16 +4,18 @@ import statistics
 from collections.abc import Sequence
 
 from search.budget import link as link_rule
+from search.config import WideConfig
 from search.space import Axis, Contender, SearchSpace, Weights
 from search.types import Values
 from service.cluster import exchange_probing
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.optimizer.spec import contenders
+from trainers.methods.optimizer.spec import SgdConfig, contenders
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.levels import StaticConfig
 from trainers.spec.link import EmulateLink
+from trainers.spec.ranges import first
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic import collectives, cost
 from trainers.training.group import Group
@@ -37,6 +39,7 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     known = {
         "step": min(steps, key=lambda each: each.seconds, default=None),
         "weights": groups[0].matrices and Weights(*groups[0].matrices),
+        "sharpness": _sharpness(spec, groups[0]),
         "warms_up": any(each.warmup_steps for each in contenders(spec.replica.optimizer)),
         "num_alone": num_alone,
         "batch_size": samples and samples * (groups[0].num_workers if num_alone == 1 else 1),
@@ -76,22 +79,28 @@ def _stated_space(replica: ReplicaConfig) -> SearchSpace:
     exchange, ranges = replica.exchange, list(replica.ranges())
     level = exchange.level
     choices = {each.name: each.pair[0] for each in ranges if isinstance(each.pair[0], bool)}
-    first, *others = contenders(replica.optimizer)
-    competing = (first, *others) if others else ()
+    own, *others = contenders(replica.optimizer)
+    competing = (own, *others) if others else ()
     return SearchSpace(
-        optimizer=first.kind,
+        optimizer=own.kind,
         optimizers=tuple(Contender(optimizer=each.kind, learning_rate=each.learning_rate) for each in competing),
         guess=Values(
-            learning_rate=first.learning_rate,
+            learning_rate=own.learning_rate,
             level=None if isinstance(level, tuple) else level,
             nesterov=choices.get("nesterov"),
-            optimizer=first.kind if others else None,
+            optimizer=own.kind if others else None,
         ),
         level_name=exchange.level_name,
+        momentum=_momentum(own),
         period=replica.period,
         periods=tuple((each.name, int(each.level or 1)) for each in replica.menu if each.kind == LOCAL),
         axes=tuple(Axis.model_validate({"name": each.name, "low": each.low, "high": each.high}) for each in ranges),
     )
+
+
+def _momentum(optimizer: object) -> float:
+    """Return SGD's momentum, where it is searched too what it opens with; of another optimizer nobody asks for it."""
+    return float(first(optimizer.momentum)) if isinstance(optimizer, SgdConfig) else 0.0
 
 
 def _warm_up(group: Group, values: Values) -> SegmentResult:
@@ -100,6 +109,18 @@ def _warm_up(group: Group, values: Values) -> SegmentResult:
     result = group.run(segment)
     group.restore(STAGE)
     return result
+
+
+def _sharpness(spec: TrialSpec, group: Group) -> float | None:
+    """Return how sharp the loss of the new model is, where the controller begins a run by it; None: elsewhere."""
+    if not isinstance(spec.controller, WideConfig) or spec.controller.first_search == "always":
+        return None
+    if not spec.replica.steps_along_gradient:
+        return None
+    group.snapshot(STAGE)
+    sharpness = group.sharpness()
+    group.restore(STAGE)
+    return sharpness
 
 
 def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group) -> float | None:

@@ -190,9 +190,9 @@ def _line(trial: TrialRow) -> Line:
 
 
 def unsearched(session: Session, trial_id: str) -> str | None:
-    """Return the reason of the trial's first decision if no decision of it had a probe, and nobody wanted that."""
+    """Return the reason of the trial's first decision if no decision of it had a probe, or needed one or was pinned."""
     stages = list(_decided(session, trial_id))
-    if not stages or any(stage.decision["probes"] for stage in stages):
+    if not stages or stages[0].decision.get("is_usual") or any(stage.decision["probes"] for stage in stages):
         return None
     pinned = {name for steer in stages[0].decision.get("steers", ()) for name in steer["pin"]}
     return None if "learning_rate" in pinned else stages[0].reason

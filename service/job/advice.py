@@ -54,7 +54,7 @@ def searching_budget(trial: TrialSpec, *, steps: int, seconds: float, bytes_sent
     None: this controller does not search in stages, nobody knows what a step takes, or there was room.
     """
     config, budget = trial.controller, trial.budget
-    if not isinstance(config, StagedConfig) or not steps:
+    if not isinstance(config, StagedConfig) or not steps or _knows_rate(trial, config):
         return None
     needed = config.least_budget(_fewest_steps(trial, config))
     taken = {
@@ -103,7 +103,7 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
 
 def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
     steps = trial.budget.steps
-    if steps is None:
+    if steps is None or _knows_rate(trial, config):
         return
     probing, fraction = _fewest_steps(trial, config), config.search_fraction(steps)
     if fraction * steps < probing:
@@ -112,6 +112,20 @@ def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
             f"{math.floor(fraction * steps)}: give {config.least_budget(probing)} steps, a higher fraction, "
             "or `controller: {kind: off}` to keep the guess"
         )
+
+
+def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
+    """Return whether the run begins with the rate that its model tells, so that no budget is too short for it."""
+    replica = trial.replica
+    return (
+        isinstance(config, WideConfig)
+        and config.first_search == "auto"
+        and config.wide_probes is None
+        and config.stated_rates is None
+        and replica.workload.weights is None
+        and not (replica.menu or list(replica.ranges()))
+        and (replica.steps_along_gradient or replica.optimizer.kind == "adamw")
+    )
 
 
 def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:

@@ -52,6 +52,11 @@ class ExchangeBase(Config):
     )
 
     @property
+    def keeps_scale(self) -> bool:
+        """Return whether what it leaves of a gradient is about as long, so that rates mean what they do without it."""
+        return True
+
+    @property
     def level_name(self) -> LevelName:
         """The level's name for people; an exchange without one is told by its density."""
         return "density"

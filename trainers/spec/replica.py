@@ -80,6 +80,11 @@ class ReplicaConfig(Config):
         by_exchange = self.menu or self.apart_under or is_update
         return num_workers if is_alike and not by_exchange else 1
 
+    @property
+    def steps_along_gradient(self) -> bool:
+        """True where a step is one of SGD along about the mean gradient, with the optimizer's own momentum."""
+        return self.optimizer.kind == "sgd" and self.exchange.keeps_scale and self.num_alone(2) == 2
+
     def _beside(self) -> Beside:
         return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)
 

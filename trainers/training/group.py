@@ -128,6 +128,14 @@ class Group(ABC):
         answers = [Evaluation.model_validate(answer) for answer in self.call("evaluate")]
         return answers[0].model_copy(update=bytes_by_rank(answers))
 
+    def sharpness(self) -> float | None:
+        """Return how sharp the loss of a new model is by the sharpest batch of any rank; None: some rank cannot tell.
+
+        See `Replica.sharpness`: the model's buffers differ afterwards.
+        """
+        answers = self.call("sharpness")
+        return None if None in answers else float(max(answers))
+
     def save(self, url: str) -> None:
         """Write a checkpoint to the folder `url`; it is complete when this returns."""
         answers = self.call("save", url)

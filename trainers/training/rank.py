@@ -112,6 +112,7 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
             | "take_bytes"
             | "give_state"
             | "take_state"
+            | "sharpness"
         ):
             return getattr(replica, method)(*args)
         case _:

@@ -37,7 +37,7 @@ from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import group_conflict
 from trainers.traffic import collectives
-from trainers.training import checkpoint, feed, model, transfer
+from trainers.training import checkpoint, feed, model, sharpness, transfer
 from trainers.training.alignment import Alignment
 from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.training.passes import Passes
@@ -168,6 +168,29 @@ class Replica:
         """
         is_new = self.config.workload.weights is None
         return model.matrices(self._optimizer.parameters.values()) if is_new else None
+
+    def sharpness(self) -> float | None:
+        """Return how sharp the loss is by this rank's first batches, as `sharpness.measured` has it, before any step.
+
+        None where that says nothing of a run: after a start from weights that were trained before, where steps train
+        some blocks alone, or where gradients are not finite. Statistics of the model's buffers change: snapshot first.
+        """
+        if self.config.workload.weights is not None or self.config.blocks.leaves_out:
+            return None
+        parameters = list(self._optimizer.parameters.values())
+
+        def gradient(number: int) -> list[Tensor]:
+            self._random.begin(self._fresh_seed())  # as often as it is asked, the same draws
+            with self._random.scope(), torch.enable_grad():
+                loss = self._passes.loss(feed.Place(number, self.rank, 0))
+                found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            return [
+                torch.zeros_like(each) if slope is None else slope
+                for each, slope in zip(parameters, found, strict=True)
+            ]
+
+        most = sharpness.measured(parameters, gradient, math.ceil(sharpness.NUM_BATCHES / self.num_workers))
+        return most if 0 < most < math.inf else None
 
     def connect(self, init_method: str, present: Sequence[int] | None = None, *, backend: Backend = "auto") -> None:
         """Set the process up for training, and join the other ranks at `init_method` (a torch URL).

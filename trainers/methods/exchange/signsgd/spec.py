@@ -32,6 +32,10 @@ class SignSgdConfig(QuantizedBase, CorrectedConfig):
     def memory(self) -> Literal["residual", "none"]:  # type: ignore[override]
         return "residual" if self.feedback else "none"
 
+    @property
+    def keeps_scale(self) -> bool:
+        return self.feedback
+
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.lr_corrected and not self.feedback:

@@ -1,0 +1,111 @@
+"""A job of SGD begins with the rate that its model tells: whatever the guess, and again after it was cut off."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cluster import trial
+from service.cluster.reporter import Stopped
+from service.cluster.warm_up import opening_space
+from service.job.parts import TrialSpec
+from service.wire.records import Checkpointed, Control, StageDecided, TrialFinished
+from tests.small_trials import Memory, digits_trial
+from trainers.training.group import ProcessGroup
+from trainers.training.replica import Replica
+
+
+def _spec(rate: float = 0.1, **changes: Any) -> TrialSpec:
+    job: dict[str, Any] = {
+        "optimizer": {"kind": "sgd", "learning_rate": rate},
+        "exchange": {"kind": "none"},
+        "budget": {"steps": 60},
+        "objective": {"every": 20},
+    }
+    return digits_trial(**(job | changes))
+
+
+class Stopping(Memory):
+    """Ends the run at the first checkpoint of a commit."""
+
+    def report(self, *records: Any) -> None:
+        super().report(*records)
+        if self.of(Checkpointed):
+            raise Stopped(Control.CANCEL, "told to cancel")
+
+
+def _train(spec: TrialSpec, folder: Path, sink: Memory, resume: dict[str, Any] | None = None) -> TrialFinished:
+    with ProcessGroup(spec.replica, 1) as group:
+        trial.train(spec, group, sink, trial_id="t", storage_url=str(folder), resume=resume)
+    [finished] = sink.of(TrialFinished)
+    return finished
+
+
+def _outcome(finished: TrialFinished) -> tuple[Any, ...]:
+    assert finished.origin is not None and finished.origin.weights is not None
+    return finished.schedule, finished.origin.weights
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Memory, TrialFinished]:
+    """Return what an undisturbed run reports."""
+    sink = Memory()
+    return sink, _train(_spec(), tmp_path_factory.mktemp("whole"), sink)
+
+
+def test_its_first_decision_has_the_models_rate_and_no_probe(whole: tuple[Memory, TrialFinished]) -> None:
+    sink, finished = whole
+    first = sink.of(StageDecided)[0]
+
+    assert first.decision.is_usual and not first.decision.probes
+    assert "is usual for a sharpness of" in first.reason
+    assert finished.schedule[0].learning_rate == first.learning_rate != 0.1
+
+
+def test_every_guess_leads_to_the_same_run(whole: tuple[Memory, TrialFinished], tmp_path: Path) -> None:
+    _, finished = whole
+    other = _train(_spec(rate=10.0), tmp_path, Memory())
+
+    assert _outcome(other) == _outcome(finished)
+
+
+def test_a_run_cut_off_goes_on_bit_for_bit(whole: tuple[Memory, TrialFinished], tmp_path: Path) -> None:
+    _, finished = whole
+    cut = Stopping()
+    with pytest.raises(Stopped):
+        _train(_spec(), tmp_path, cut)
+    resumed = _train(_spec(), tmp_path, Memory(), resume=cut.of(Checkpointed)[-1].resume)
+
+    assert _outcome(resumed) == _outcome(finished)
+
+
+def test_measuring_leaves_the_training_as_it_would_be_without(tmp_path: Path) -> None:
+    spec = _spec()
+    with ProcessGroup(spec.replica, 1) as group:
+        before = group.export(str(tmp_path / "before.safetensors"))
+        space, _ = opening_space(spec, [group])
+        after = group.export(str(tmp_path / "after.safetensors"))
+
+    assert before == after
+    assert space.sharpness == pytest.approx(Replica(spec.replica, 0, 1).sharpness(), rel=1e-5)  # with other threads
+    assert space.momentum == 0.9
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exchange": {"kind": "signsgd", "feedback": False}},
+        {"exchange": {"kind": "dgc"}, "optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}},
+        {"sync": {"kind": "local_sgd", "period": 4}},
+        {"controller": {"kind": "bo", "first_search": "always"}},
+        {"controller": {"kind": "off"}},
+        {"optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1}},
+    ],
+    ids=str,
+)
+def test_where_a_models_rate_says_little_of_a_step_nothing_is_measured(changes: dict[str, Any]) -> None:
+    spec = _spec(**changes)
+
+    with ProcessGroup(spec.replica, 1) as group:
+        space, _ = opening_space(spec, [group])
+    assert space.sharpness is None

@@ -1,0 +1,115 @@
+"""Where a new model tells which rate is usual, a run begins with it, without a probe."""
+
+import json
+
+import pytest
+
+from search.bayesian.controller import Controller
+from search.config import BoConfig, Budget
+from search.past_jobs.prior import PastProbe, PastSearch, Prior
+from search.space import Axis, Contender, SearchSpace, Weights
+from search.types import Observation, Spent, Values
+
+SHARP = {"optimizer": "sgd", "sharpness": 3.0}
+SHALLOW = {"optimizer": "adamw", "weights": Weights(num_matrices=4, scale=0.05)}
+PAST = tuple(PastProbe(values=Values(learning_rate=0.01 * 10**power), reward=0.1 * power) for power in range(4))
+DEEP = {"optimizer": "adamw", "weights": Weights(num_matrices=9, scale=0.05)}
+
+
+def _controller(space, *, guess=0.1, steps=300, prior=None, **config):
+    given = SearchSpace.model_validate({"guess": Values(learning_rate=guess)} | space)
+    more = {} if prior is None else {"prior": prior}
+    return Controller(given, BoConfig(**config), 0, budget=Budget(steps=steps), **more)
+
+
+def _opened(space, **more):
+    controller = _controller(space, **more)
+    assert controller.ask() is None
+    return controller.decide()
+
+
+def _rate(space, **more):
+    return _opened(space, **more).values.learning_rate
+
+
+def test_a_run_begins_with_what_is_usual_for_its_model_whatever_the_guess_and_however_short_it_is():
+    for space in (SHARP, SHALLOW):
+        rates = {_rate(space, guess=guess, steps=steps) for guess in (1e-4, 0.1, 10.0) for steps in (20, 300)}
+        assert len(rates) == 1
+    assert _rate(SHALLOW) == pytest.approx(0.4 * 0.05 / 2)
+    assert "0.0519 is usual for a sharpness of 3, so nothing is probed" in _opened(SHARP).reason
+    assert "0.01 is usual for such weights, so nothing is probed" in _opened(SHALLOW).reason
+
+
+def test_sgd_takes_a_sharper_loss_and_a_higher_momentum_at_a_lower_rate():
+    rate = _rate(SHARP)
+
+    assert _rate(SHARP | {"sharpness": 30.0}) == pytest.approx(rate / 10**0.7)
+    assert _rate(SHARP | {"momentum": 0.99}) == pytest.approx(rate / 10**0.75)
+
+
+def test_a_batch_of_more_workers_is_trained_at_a_higher_rate_and_a_long_run_of_adamw_at_a_lower_one():
+    assert _rate(SHARP | {"num_alone": 8}) == pytest.approx(2 * _rate(SHARP))
+    assert _rate(SHARP, steps=3000) == _rate(SHARP)
+    assert _rate(SHALLOW, steps=3000) == pytest.approx(_rate(SHALLOW) / 10**0.32)
+
+
+def test_the_rate_of_a_deep_model_rises_to_what_is_usual():
+    assert (_opened(DEEP).ramp_steps, _opened(SHALLOW).ramp_steps) == (90, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"first_search": "always"},
+        {"wide_probes": 3},
+        {"min_learning_rate": 1e-3, "max_learning_rate": 1.0},
+        {"space": SHARP | {"sharpness": None}},
+        {"space": {"optimizer": "schedulefree_sgd", "sharpness": 3.0}},
+        {"space": SHARP | {"axes": (Axis(name="momentum", low=0.8, high=0.98),)}},
+        {
+            "space": SHARP
+            | {
+                "guess": Values(learning_rate=0.1, optimizer="sgd"),
+                "optimizers": tuple(Contender(optimizer=kind, learning_rate=0.1) for kind in ("sgd", "adamw")),
+            },
+            "steps": 3000,
+        },
+        {"prior": Prior(searches=(PastSearch(job="job-1", probes=PAST),))},
+    ],
+    ids=str,
+)
+def test_it_searches_where_somebody_asks_for_it_or_more_is_to_be_found_than_the_model_tells(changes):
+    controller = _controller(**{"space": SHARP} | changes)
+
+    assert controller.ask() is not None
+
+
+def test_a_usual_rate_that_diverges_is_taken_back_to_a_quarter_of_it():
+    controller = _controller(SHARP)
+    rate = _rate(SHARP)
+    controller.ask()
+    controller.decide()
+    told = Observation(
+        candidate_id=None,
+        losses=(2.0, 2.1, float("inf")),
+        step_seconds=(),
+        bytes_sent=0,
+        spent=Spent(steps=3),
+        diverged=True,
+        rolled_back=True,
+    )
+    controller.tell(told)
+    controller.ask()
+
+    assert controller.decide().values.learning_rate == pytest.approx(rate / 4)
+
+
+def test_a_restored_controller_stands_by_it():
+    controller = _controller(DEEP)
+    controller.ask()
+    decision = controller.decide()
+    restored = Controller.from_state_dict(json.loads(json.dumps(controller.state_dict())))
+
+    assert restored.decide() == decision
+    assert all(restored.values(Spent(steps=step)) == controller.values(Spent(steps=step)) for step in (0, 50, 120))
