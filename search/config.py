@@ -237,10 +237,11 @@ def num_coarse(decades: float) -> int:
 class WideConfig(StagedConfig):
     """The knobs of controllers whose first stage is one wide search."""
 
-    first_search: Literal["auto", "always"] = Field(
+    first_search: Literal["auto", "always", "unless_known"] = Field(
         "auto",
-        description="whether a run begins with probes of the learning rate: `always`, or, under `auto`, not where that "
-        "alone is searched and the model tells which rate is usual (`sgd`, `adamw`)",
+        description="whether a run begins with probes where the learning rate alone is searched: `always`; under "
+        "`auto` not where the model's sharpness tells which rate is usual (`sgd`); under `unless_known` not where its "
+        "weights do either (`adamw`), which takes a model that nobody has trained before",
     )
     wide_probes: int | None = Field(
         None,

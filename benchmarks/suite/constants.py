@@ -7,8 +7,8 @@
 controller's ramp and decay. Results are lines of `constants.jsonl`; what is in it is not run again. `choose` lets the
 controller search on the recorded probes, from nine guesses, and looks its pick up in the recorded runs of 300 steps and
 in the grid of 1,000 steps (`rows.jsonl`). It prints which value is best for all families but one, and how far above the
-best rate that one ends with it: first of the factor `pick`, by itself, then of AdamW's `usual` rate, with the pick that
-the controller has. Nothing is charged here: it is about the rate alone.
+best rate that one ends with it: first of the factor `pick`, by itself, then of the `usual` rate: AdamW's with the pick
+that the controller has, SGD's by the sharpness alone. Nothing is charged here: it is about the rate alone.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import torch
 
 from search import strategies
 from search.bayesian.stage import Ramp, SearchSetup
-from search.bayesian.wide_optimum import expected_rate
+from search.bayesian.wide_optimum import MOMENTUM_POWER, SHARPNESS_POWER, expected_rate
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
 from search.space import SearchSpace, Weights
 from search.types import Candidate, Observation, Spent, Values
@@ -39,12 +39,14 @@ FILE = Path(__file__).parent / "constants.jsonl"
 PROBED, TRAINED = range(-16, 9), range(-7, 6)
 PROBE_STEPS, RUN_STEPS = 10, 300
 OPTIMIZERS = ("sgd", "adamw")
+#: Of SGD in all tasks.
+MOMENTUM = 0.9
 #: Tasks that constants are chosen by.
 CHOSEN_BY = ("", DEEP)
 #: Decades by which guesses are off: with whole ones alone, all searches of a task would see the same rates.
 OFF = np.arange(-1.0, 1.01, 0.25)
 #: What may be chosen, in decades: how far above the middle of the plateau a run is, and what rate is usual, of weights
-#: of scale 1.
+#: of scale 1 or a sharpness of 1.
 PICKS, USUAL = np.arange(-1.0, 0.51, 0.05), np.arange(-1.2, 0.41, 0.05)
 #: Of a value counts the mean with its neighbours': a cliff may lie just above the best one.
 NEIGHBOURS = np.full(3, 1 / 3)
@@ -91,6 +93,12 @@ def root_scale(task: str) -> float:
     """Return what the usual rate is proportional to: the scale of the weights over the root of their number."""
     weights = Line(TASKS[task], 0).weights
     return weights.scale / math.sqrt(weights.num_matrices) if weights else math.nan
+
+
+@cache
+def sharpness(task: str, seed: int) -> float:
+    """Return how sharp the loss of the task's new model is."""
+    return Line(TASKS[task], seed).sharpness() or math.nan
 
 
 def middle(row: dict[str, Any], factor: float) -> float:
@@ -144,6 +152,7 @@ class Search(NamedTuple):
     """A search on recorded probes: its task, and the middle of the plateau that it found, in decades."""
 
     task: Task
+    seed: int
     middle: float
 
     def asked(self, decades: float) -> float:
@@ -153,16 +162,21 @@ class Search(NamedTuple):
         asked = OPTIMIZER_TRAITS[self.task.optimizer].pick * 10**self.middle
         return math.log10(expected_rate(asked, 10**usual * root_scale(self.task.name)))
 
+    def told(self, usual: float) -> float:
+        momentum = MOMENTUM_POWER * math.log10(1 - MOMENTUM)
+        return usual + momentum - SHARPNESS_POWER * math.log10(sharpness(self.task.name, self.seed))
+
 
 def choose() -> None:
     searches = [
-        Search(TASKS[row["task"]], math.log10(middle(row, 10**decades))) for row in recorded() for decades in OFF
+        Search(TASKS[row["task"]], row["seed"], math.log10(middle(row, 10**decades)))
+        for row in recorded()
+        for decades in OFF
     ]
     for optimizer in OPTIMIZERS:
         own = [search for search in searches if search.task.optimizer == optimizer]
         _choose(f"{optimizer}, `pick`", own, PICKS, Search.asked)
-        if OPTIMIZER_TRAITS[optimizer].usual is not None:
-            _choose(f"{optimizer}, `usual`", own, USUAL, Search.drawn)
+        _choose(f"{optimizer}, `usual`", own, USUAL, Search.told if optimizer == "sgd" else Search.drawn)
 
 
 def _choose(

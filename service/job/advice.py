@@ -119,12 +119,14 @@ def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
     replica = trial.replica
     return (
         isinstance(config, WideConfig)
-        and config.first_search == "auto"
         and config.wide_probes is None
         and config.stated_rates is None
         and replica.workload.weights is None
         and not (replica.menu or list(replica.ranges()))
-        and (replica.steps_along_gradient or replica.optimizer.kind == "adamw")
+        and (
+            (config.first_search != "always" and replica.steps_along_gradient)
+            or (config.first_search == "unless_known" and replica.optimizer.kind == "adamw")
+        )
     )
 
 

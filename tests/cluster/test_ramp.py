@@ -14,7 +14,6 @@ from tests.small_trials import Memory, digits_trial
 from trainers.training.group import ProcessGroup
 
 RAMP_STEPS = 60
-SEARCHED = {"kind": "bo", "first_search": "always", "max_search_fraction": 0.4, "coarse_probe_steps": 3}
 
 
 class Stopping(Memory):
@@ -30,7 +29,7 @@ def _spec(**changes: Any) -> TrialSpec:
     job: dict[str, Any] = {
         "optimizer": {"kind": "adamw", "learning_rate": 0.002},
         "exchange": {"kind": "none"},
-        "controller": SEARCHED | {"ramp_steps": RAMP_STEPS},
+        "controller": {"kind": "bo", "max_search_fraction": 0.4, "coarse_probe_steps": 3, "ramp_steps": RAMP_STEPS},
         "budget": {"steps": 140},
         "objective": {"every": 20},
     }

@@ -19,7 +19,7 @@ def _controller(
     weights: Weights | None = DEEP, *, optimizer: str = "adamw", steps: int = STEPS, **config
 ) -> Controller:
     space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=0.003), weights=weights)
-    return Controller(space, BoConfig(**{"first_search": "always"} | config), 0, budget=Budget(steps=steps))
+    return Controller(space, BoConfig(**config), 0, budget=Budget(steps=steps))
 
 
 def _told(candidate_id, losses, steps, **more) -> Observation:
@@ -200,7 +200,7 @@ def test_a_loss_that_stands_still_on_the_ramp_lowers_no_rate() -> None:
 
 def test_of_seconds_without_a_warm_up_probes_tell_what_a_third_of_the_run_is() -> None:
     space = SearchSpace(optimizer="adamw", guess=Values(learning_rate=0.003), weights=DEEP)
-    controller = Controller(space, BoConfig(first_search="always"), 0, budget=Budget(seconds=10))
+    controller = Controller(space, BoConfig(), 0, budget=Budget(seconds=10))
     spent = 0
     while (candidate := controller.ask()) is not None:
         length = candidate.allowance.steps or 10

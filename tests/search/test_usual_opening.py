@@ -16,10 +16,11 @@ PAST = tuple(PastProbe(values=Values(learning_rate=0.01 * 10**power), reward=0.1
 DEEP = {"optimizer": "adamw", "weights": Weights(num_matrices=9, scale=0.05)}
 
 
-def _controller(space, *, guess=0.1, steps=300, prior=None, **config):
+def _controller(space, *, guess=0.1, steps=300, prior=None, first_search=None, **config):
     given = SearchSpace.model_validate({"guess": Values(learning_rate=guess)} | space)
     more = {} if prior is None else {"prior": prior}
-    return Controller(given, BoConfig(**config), 0, budget=Budget(steps=steps), **more)
+    first_search = first_search or ("auto" if given.optimizer == "sgd" else "unless_known")
+    return Controller(given, BoConfig(first_search=first_search, **config), 0, budget=Budget(steps=steps), **more)
 
 
 def _opened(space, **more):
@@ -62,6 +63,7 @@ def test_the_rate_of_a_deep_model_rises_to_what_is_usual():
     "changes",
     [
         {"first_search": "always"},
+        {"space": SHALLOW, "first_search": "auto"},  # a model that was trained before would be ruined
         {"wide_probes": 3},
         {"min_learning_rate": 1e-3, "max_learning_rate": 1.0},
         {"space": SHARP | {"sharpness": None}},

@@ -111,7 +111,7 @@ WEIGHTS = Weights(num_matrices=4, scale=0.05)
 
 def _opened(tail=_bowl, *, weights=WEIGHTS, optimizer="adamw", guess=0.1, **config):
     space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=guess), weights=weights)
-    controller = Controller(space, BoConfig(first_search="always", **config), 0, budget=Budget(steps=300))
+    controller = Controller(space, BoConfig(**config), 0, budget=Budget(steps=300))
     asked = _search(controller, tail)
     return controller.decide(), asked
 
