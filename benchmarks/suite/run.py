@@ -134,8 +134,9 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
 
     def run() -> Row:
         definition = TASKS[task]
-        line = Line(definition, seed)
-        sharpness = line.sharpness() if definition.optimizer == "sgd" and controller["kind"] == "bo" else None
+        line, config = Line(definition, seed), TypeAdapter[Any](ControllerConfig).validate_python(controller)
+        is_measured = definition.optimizer == "sgd" and getattr(config, "first_search", "always") != "always"
+        sharpness = line.sharpness() if is_measured else None
         left = steps - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
         space = SearchSpace(
             optimizer=definition.optimizer,
@@ -144,7 +145,6 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
             weights=line.weights,
             sharpness=sharpness,
         )
-        config = TypeAdapter[Any](ControllerConfig).validate_python(controller)
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
         done = train(line, strategy, left)
         return _measured(line) | {

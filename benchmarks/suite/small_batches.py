@@ -24,7 +24,7 @@ from search.config import BoConfig, Budget
 from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train
-from suite.run import GUESSES
+from suite.run import GRADIENTS_OF_SHARPNESS, GUESSES
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
 
@@ -59,11 +59,17 @@ def run(seeds: Sequence[int], part: Sequence[int]) -> None:
 
 
 def _exported(task: Task, seed: int, factor: float) -> float:
+    line = Line(task, seed)
+    sharpness = line.sharpness() if task.optimizer == "sgd" else None
+    left = NUM_STEPS - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
     space = SearchSpace(
-        optimizer=task.optimizer, batch_size=task.batch_size, guess=Values(learning_rate=task.guess * factor)
+        optimizer=task.optimizer,
+        batch_size=task.batch_size,
+        guess=Values(learning_rate=task.guess * factor),
+        sharpness=sharpness,
     )
-    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=NUM_STEPS))
-    return train(Line(task, seed), strategy, NUM_STEPS).exported
+    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
+    return train(line, strategy, left).exported
 
 
 def _best_cosine(task: Task, seed: int) -> float:

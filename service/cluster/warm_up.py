@@ -115,7 +115,7 @@ def _sharpness(spec: TrialSpec, group: Group) -> float | None:
     """Return how sharp the loss of the new model is, where the controller begins a run by it; None: elsewhere."""
     if not isinstance(spec.controller, WideConfig) or spec.controller.first_search == "always":
         return None
-    if not spec.replica.steps_along_gradient:
+    if not spec.replica.steps_along_gradient or list(spec.replica.ranges()):
         return None
     group.snapshot(STAGE)
     sharpness = group.sharpness()
