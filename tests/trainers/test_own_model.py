@@ -276,6 +276,18 @@ def test_loader_processes_follow_a_rewind(replica: Train):
     assert ours.run(SEGMENT).losses == expected
 
 
+@pytest.mark.parametrize("name", ["MapStyle", "Streamed", "PartlyFrozen", "Pretrained"])
+def test_measuring_how_sharp_a_model_is_repeats_draws_and_leaves_what_comes_as_it_was(replica: Train, name: str):
+    measured, untouched = replica(name), replica(name)
+    measured.snapshot("stage")
+
+    found = [measured.sharpness() for _ in range(2)]
+    measured.restore("stage")
+
+    assert found[0] == found[1] is not None
+    assert measured.run(SEGMENT).losses == untouched.run(SEGMENT).losses
+
+
 def test_random_samples_disturb_neither_dropout_nor_the_process(replica: Train):
     ours = replica("MapStyle")
     before = torch.random.get_rng_state()
