@@ -66,10 +66,10 @@ class Line:
                 loss = self.workload.loss(self.model, (self.data[0][indices], self.data[1][indices]))
                 return torch.autograd.grad(loss, parameters, materialize_grads=True)
 
-        most = sharpness.measured(parameters, gradient, sharpness.NUM_BATCHES)
+        found = sharpness.measured(parameters, gradient, sharpness.NUM_BATCHES)
         for name, buffer in self.model.named_buffers():
             buffer.copy_(buffers[name])
-        return most if 0 < most < math.inf else None
+        return found
 
     def train(
         self,

@@ -42,10 +42,17 @@ def test_the_sharpest_batch_counts_and_the_weights_are_put_back_bit_for_bit():
 
 @pytest.mark.parametrize("place", [torch.zeros(3), torch.ones(3)])
 def test_where_no_gradient_leads_anywhere_there_is_none(place):
-    assert math.isnan(sharpness.measured([place], lambda number: [torch.zeros(3)], 2))
+    assert sharpness.measured([place], lambda number: [torch.zeros(3)], 2) is None
 
 
 CONFIG = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
+
+
+def test_a_gradient_that_is_not_finite_says_nothing_whatever_the_other_batches_say():
+    def gradient(number):
+        return [torch.full((3,), math.nan if number == 1 else 1.0)]
+
+    assert sharpness.measured([torch.ones(3)], gradient, 3) is None
 
 
 def test_a_replica_measures_the_same_each_time_and_goes_back_to_where_it_was():

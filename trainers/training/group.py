@@ -28,6 +28,7 @@ from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.rank import Rank
 from trainers.training.replica import Backend
 from trainers.training.segment_results import bytes_by_rank, merge
+from trainers.training.sharpness import NUM_BATCHES
 from trainers.workload import WorkloadError
 
 _HOW_TO_WAIT_LONGER = "`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`"
@@ -133,7 +134,8 @@ class Group(ABC):
 
         See `Replica.sharpness`: the model's buffers differ afterwards.
         """
-        answers = self.call("sharpness")
+        timeout_s = self.config.reply_timeout_s + 2 * NUM_BATCHES * self.config.collective_timeout_s  # as so many steps
+        answers = self.call("sharpness", timeout_s=timeout_s)
         return None if None in answers else float(max(answers))
 
     def save(self, url: str) -> None:

@@ -189,8 +189,7 @@ class Replica:
                 for each, slope in zip(parameters, found, strict=True)
             ]
 
-        most = sharpness.measured(parameters, gradient, math.ceil(sharpness.NUM_BATCHES / self.num_workers))
-        return most if 0 < most < math.inf else None
+        return sharpness.measured(parameters, gradient, math.ceil(sharpness.NUM_BATCHES / self.num_workers))
 
     def connect(self, init_method: str, present: Sequence[int] | None = None, *, backend: Backend = "auto") -> None:
         """Set the process up for training, and join the other ranks at `init_method` (a torch URL).

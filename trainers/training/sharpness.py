@@ -13,8 +13,10 @@ STEP = 0.03
 
 
 @torch.no_grad()
-def measured(parameters: Sequence[Tensor], gradient: Callable[[int], Sequence[Tensor]], num_batches: int) -> float:
-    """Return the largest sharpness of `num_batches` batches; NaN where no gradient leads anywhere, or weights are 0.
+def measured(
+    parameters: Sequence[Tensor], gradient: Callable[[int], Sequence[Tensor]], num_batches: int
+) -> float | None:
+    """Return the largest sharpness of `num_batches` batches; None: a gradient is 0 or not finite, or the weights are 0.
 
     `gradient` gives that of the batch of a number, at `parameters` as they are. A batch's sharpness is |g - g'| / |s|,
     where s is a step of `STEP` times the weights along its gradient g, and g' its gradient after the step: the local
@@ -27,14 +29,14 @@ def measured(parameters: Sequence[Tensor], gradient: Callable[[int], Sequence[Te
     for number in range(num_batches):
         before = gradient(number)
         if not (steepness := _norm(before)) or not length:
-            return math.nan
+            return None
         for parameter, slope in zip(parameters, before, strict=True):
             parameter.sub_(slope, alpha=length / steepness)
         turned = [after - slope for after, slope in zip(gradient(number), before, strict=True)]
         for parameter, place in zip(parameters, start, strict=True):
             parameter.copy_(place)
         found.append(_norm(turned) / length)
-    return max(found)
+    return max(found) if all(map(math.isfinite, found)) and max(found) > 0 else None
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
