@@ -265,6 +265,11 @@ class WideConfig(StagedConfig):
         "model, at most 100 and a third of the run, under `adamw` and for more than four matrices; else none",
     )
 
+    def trusts_model(self, optimizer: str) -> bool:
+        """Return whether a run of `optimizer` begins with the rate that its model tells, if it tells one."""
+        trusted = ("auto", "unless_known") if optimizer == "sgd" else ("unless_known",)
+        return self.first_search in trusted and self.wide_probes is None and self.stated_rates is None
+
 
 class BoConfig(WideConfig):
     """One wide Bayesian-optimisation search; later a trust region around the incumbent, on events or at every stage."""

@@ -13,6 +13,9 @@ ROWS = Path(__file__).parent / "rows.jsonl"
 LOST = 100.0
 Row = dict[str, Any]
 Excesses = dict[tuple[str, str], dict[str, list[float]]]  # by arm and task, of each run
+Arm = tuple[str, float]  # of the grid: a schedule, and a rate's decimal logarithm
+#: The arm of somebody who knows the task from other seeds, at a price that is not charged.
+KNOWN_BEFORE = "grid", "best of the other seeds"
 
 
 def rows() -> list[Row]:
@@ -21,15 +24,34 @@ def rows() -> list[Row]:
 
 def references(known: Sequence[Row], steps: int) -> dict[str, float]:
     """Return each task's loss with the schedule and rate of the grid that are best on the mean of its seeds."""
-    losses: dict[str, dict[tuple[str, float], list[float]]] = defaultdict(lambda: defaultdict(list))
+    return {task: min(map(_mean, arms.values())) for task, arms in _grids(known, steps).items()}
+
+
+def _grids(known: Sequence[Row], steps: int) -> dict[str, dict[Arm, dict[int, float]]]:
+    """Return each task's losses of the grid, by schedule and rate and by seed, of those that all its seeds have."""
+    losses: dict[str, dict[Arm, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in known:
         if row["what"] == "grid" and row["steps"] == steps:
-            losses[row["task"]][row["arm"], round(math.log10(row["rate"]), 3)].append(row["loss"])
+            losses[row["task"]][row["arm"], round(math.log10(row["rate"]), 3)][row["seed"]] = row["loss"]
     whole = {task: max(map(len, arms.values())) for task, arms in losses.items()}
     return {
-        task: min(statistics.fmean(each) for each in arms.values() if len(each) == whole[task])
-        for task, arms in losses.items()
+        task: {arm: each for arm, each in arms.items() if len(each) == whole[task]} for task, arms in losses.items()
     }
+
+
+def _mean(by_seed: dict[int, float]) -> float:
+    return statistics.fmean(by_seed.values())
+
+
+def _known_before(arms: dict[Arm, dict[int, float]]) -> list[float]:
+    """Return each seed's loss with the schedule and rate that are best on the mean of the other seeds."""
+    seeds = sorted({seed for each in arms.values() for seed in each})
+
+    def loss(seed: int) -> float:
+        others = [({key: each[key] for key in seeds if key != seed}, each[seed]) for each in arms.values()]
+        return min(others, key=lambda pair: _mean(pair[0]))[1]
+
+    return [loss(seed) for seed in seeds] if len(seeds) > 1 else []
 
 
 def above(loss: float, reference: float) -> float:
@@ -39,9 +61,15 @@ def above(loss: float, reference: float) -> float:
 
 
 def excesses(known: Sequence[Row], steps: int) -> Excesses:
-    """Return by what share of the reference each run that is no part of the grid ends above it."""
+    """Return by what share of the reference each run that is no part of the grid ends above it.
+
+    And so does the grid's best by the other seeds: the reference itself was chosen by the very runs that it is.
+    """
     reference = references(known, steps)
     arms: Excesses = defaultdict(lambda: defaultdict(list))
+    for task, grid in _grids(known, steps).items():
+        if losses := _known_before(grid):
+            arms[KNOWN_BEFORE][task] = [above(loss, reference[task]) for loss in losses]
     for row in known:
         if row["steps"] == steps and row["what"] != "grid" and row["task"] in reference:
             for loss, suffix in (("loss", ""), ("exported", ", exported")):

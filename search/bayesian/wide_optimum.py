@@ -177,12 +177,10 @@ def _rate_of_model(setup: SearchSetup) -> float | None:
 def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
     """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033)."""
     config = setup.config
-    trusting = ("auto", "unless_known") if setup.space.optimizer == "sgd" else ("unless_known",)
     return (
         not stage.has_incumbent
         and isinstance(config, WideConfig)
-        and config.first_search in trusting
-        and config.wide_probes is None
+        and config.trusts_model(setup.space.optimizer)
         and setup.is_of_rate_alone
         and usual_rate(setup, stage) is not None
     )

@@ -113,7 +113,7 @@ def _warm_up(group: Group, values: Values) -> SegmentResult:
 
 def _sharpness(spec: TrialSpec, group: Group) -> float | None:
     """Return how sharp the loss of the new model is, where the controller begins a run by it; None: elsewhere."""
-    if not isinstance(spec.controller, WideConfig) or spec.controller.first_search == "always":
+    if not isinstance(spec.controller, WideConfig) or not spec.controller.trusts_model(spec.replica.optimizer.kind):
         return None
     if not spec.replica.steps_along_gradient or list(spec.replica.ranges()):
         return None

@@ -119,14 +119,10 @@ def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
     replica = trial.replica
     return (
         isinstance(config, WideConfig)
-        and config.wide_probes is None
-        and config.stated_rates is None
+        and config.trusts_model(replica.optimizer.kind)
         and replica.workload.weights is None
         and not (replica.menu or list(replica.ranges()))
-        and (
-            (config.first_search != "always" and replica.steps_along_gradient)
-            or (config.first_search == "unless_known" and replica.optimizer.kind == "adamw")
-        )
+        and (replica.steps_along_gradient or replica.optimizer.kind == "adamw")
     )
 
 

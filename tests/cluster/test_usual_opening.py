@@ -98,6 +98,7 @@ def test_measuring_leaves_the_training_as_it_would_be_without(tmp_path: Path) ->
         {"exchange": {"kind": "dgc"}, "optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}},
         {"sync": {"kind": "local_sgd", "period": 4}},
         {"controller": {"kind": "bo", "first_search": "always"}},
+        {"controller": {"kind": "bo", "wide_probes": 3}},
         {"controller": {"kind": "off"}},
         {"exchange": {"kind": "topk", "density": [0.01, 0.1]}},  # what is searched beside the rate changes it
         {"optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1}},
