@@ -240,8 +240,8 @@ class WideConfig(StagedConfig):
     first_search: Literal["auto", "always", "unless_known"] = Field(
         "auto",
         description="whether a run begins with probes where the learning rate alone is searched: `always`; under "
-        "`auto` not where the model's sharpness tells which rate is usual (`sgd`); under `unless_known` not where its "
-        "weights do either (`adamw`), which takes a model that nobody has trained before",
+        "`auto` not where the model's sharpness tells which rate is usual (`sgd`, `schedulefree_sgd`); under "
+        "`unless_known` not where its weights do either (`adamw`), which takes a model that nobody has trained before",
     )
     wide_probes: int | None = Field(
         None,
@@ -267,7 +267,7 @@ class WideConfig(StagedConfig):
 
     def trusts_model(self, optimizer: str) -> bool:
         """Return whether a run of `optimizer` begins with the rate that its model tells, if it tells one."""
-        trusted = ("auto", "unless_known") if optimizer == "sgd" else ("unless_known",)
+        trusted = ("unless_known", "auto") if is_told_by_sharpness(optimizer) else ("unless_known",)
         return self.first_search in trusted and self.wide_probes is None and self.stated_rates is None
 
 
@@ -379,9 +379,11 @@ class OptimizerTraits(Config):
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
     usual: float | None = Field(
         None,
-        description="the rate that is usual: under AdamW of weights of scale 1 in a single matrix, under SGD with a "
-        "momentum of 0 of a model of sharpness 1; None: none is",
+        description="the rate that is usual: of a model of sharpness 1 without momentum, or of weights of scale 1 in a "
+        "single matrix; None: none is",
     )
+    told_by: Literal["sharpness", "weights"] = Field("weights", description="what of a model tells its usual rate")
+    momentum_power: float = Field(0.0, description="by this power of 1 - momentum the usual rate is lower")
     ramps: bool = Field(False, description="whether the rate must rise slowly where a model has many matrices")
 
 
@@ -389,19 +391,27 @@ class OptimizerTraits(Config):
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
 #: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032, 0033).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
-    "sgd": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True, usual=0.63),
+    "sgd": OptimizerTraits(
+        centre=1.0, pick=0.35, cools_down=True, rises=True, usual=0.63, told_by="sharpness", momentum_power=0.75
+    ),
     "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),  # as SGD, which it scales
     "adamw": OptimizerTraits(
         centre=1.0, pick=1.2, cools_down=True, length_power=0.32, rises=True, usual=0.4, ramps=True
     ),
     "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True),
-    "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False),
+    "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False, usual=1.5, told_by="sharpness"),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),
     "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, cools_down=False),  # not from the benchmark yet
     # as AdamW, to whose size steps are scaled; but a direction that has momentum in it always points on
     "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True, length_power=0.32),
     "own": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
 }
+
+
+def is_told_by_sharpness(optimizer: str) -> bool:
+    """Return whether a model's sharpness tells the rate that is usual for `optimizer`."""
+    traits = OPTIMIZER_TRAITS.get(optimizer)
+    return traits is not None and traits.usual is not None and traits.told_by == "sharpness"
 
 
 def range_conflict(controller: ControllerConfig, name: str, number: int) -> str | None:

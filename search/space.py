@@ -197,6 +197,7 @@ class Weights(NamedTuple):
 
     num_matrices: int
     scale: float
+    is_new: bool = True  # False: the model is known to have been trained before
 
 
 class SearchSpace(Value):
@@ -217,7 +218,7 @@ class SearchSpace(Value):
     step: StepCost | None = None  # what a step was found to cost before the first one; None: nobody measured it
     num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
     batch_size: int | None = Field(None, ge=1)  # samples that a step of a coarse probe trains; None: not known
-    weights: Weights | None = None  # None: not known, or trained before
+    weights: Weights | None = None  # None: not known
     sharpness: float | None = Field(None, gt=0)  # as a new model is before its first step; None: not known
     momentum: float = Field(0.9, ge=0, lt=1)  # of SGD
     warms_up: bool = False  # True: the optimizer itself raises the rate in a run's first steps

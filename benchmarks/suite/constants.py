@@ -26,7 +26,7 @@ import torch
 
 from search import strategies
 from search.bayesian.stage import Ramp, SearchSetup
-from search.bayesian.wide_optimum import MOMENTUM_POWER, SHARPNESS_POWER, expected_rate
+from search.bayesian.wide_optimum import SHARPNESS_POWER, expected_rate
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
 from search.space import SearchSpace, Weights
 from search.types import Candidate, Observation, Spent, Values
@@ -163,7 +163,7 @@ class Search(NamedTuple):
         return math.log10(expected_rate(asked, 10**usual * root_scale(self.task.name)))
 
     def told(self, usual: float) -> float:
-        momentum = MOMENTUM_POWER * math.log10(1 - MOMENTUM)
+        momentum = OPTIMIZER_TRAITS["sgd"].momentum_power * math.log10(1 - MOMENTUM)
         return usual + momentum - SHARPNESS_POWER * math.log10(sharpness(self.task.name, self.seed))
 
 

@@ -37,7 +37,7 @@ import torch
 from pydantic import TypeAdapter
 
 from search import strategies
-from search.config import Budget, ControllerConfig
+from search.config import BoConfig, Budget, ControllerConfig, is_told_by_sharpness
 from search.curves.calibration import calibration, z_score
 from search.space import SearchSpace
 from search.types import Values
@@ -135,7 +135,8 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
     def run() -> Row:
         definition = TASKS[task]
         line, config = Line(definition, seed), TypeAdapter[Any](ControllerConfig).validate_python(controller)
-        is_measured = definition.optimizer == "sgd" and getattr(config, "first_search", "always") != "always"
+        is_trusted = isinstance(config, BoConfig) and config.trusts_model(definition.optimizer)
+        is_measured = is_trusted and is_told_by_sharpness(definition.optimizer)
         sharpness = line.sharpness() if is_measured else None
         left = steps - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
         space = SearchSpace(

@@ -2,12 +2,13 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from pydantic import TypeAdapter
+from torch import Tensor
 from torch.func import functional_call
 
 from search.space import Weights
@@ -38,7 +39,7 @@ class Line:
 
     def __init__(self, task: Task, seed: int, *, num_workers: int = 1) -> None:
         """Build the task's model from `seed`."""
-        self.workload = SuiteWorkload(task)
+        self.workload, self.kind = SuiteWorkload(task), task.optimizer
         torch.manual_seed(seed)
         self.model = self.workload.model()
         decay = {} if task.optimizer == "own" else {"weight_decay": task.weight_decay}
@@ -51,9 +52,18 @@ class Line:
             seed=seed, num_samples=len(self.data[0]), num_workers=num_workers, batch_size=task.batch_size
         )
         self._alignment = Alignment(list(self.optimizer.parameters.values()))
-        found = matrices(self.optimizer.parameters.values())
-        self.weights = found and Weights(*found)
+        self.weights = self._weights()
         self.step = 0
+
+    def with_weights(self, state: Mapping[str, Tensor]) -> "Line":
+        """Load what a model of the same kind was trained to; returns the line."""
+        self.model.load_state_dict(state)
+        self.weights = self._weights()
+        return self
+
+    def _weights(self) -> Weights | None:
+        found = matrices(self.optimizer.parameters.values())
+        return found and Weights(*found)
 
     def sharpness(self) -> float | None:
         """Return how sharp the loss is before the first step: it takes two gradients of each of its batches."""

@@ -103,7 +103,7 @@ def keep(setup: SearchSetup, stage: Stage, winner: int, *, probability: float, g
 
 def of_model(setup: SearchSetup) -> str:
     """Return by what of a new model a rate is usual."""
-    if setup.space.optimizer == "sgd" and setup.space.sharpness is not None:
+    if setup.traits.told_by == "sharpness" and setup.space.sharpness is not None:
         return f"for a sharpness of {number(setup.space.sharpness)}"
     return "for such weights"
 

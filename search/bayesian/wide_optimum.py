@@ -33,10 +33,8 @@ PLATEAU = 0.7
 PLATEAU_STD, USUAL_STD = 0.6, 0.2
 #: ... but for this share of runs, which want a rate anywhere in so many decades.
 UNUSUAL_SHARE, UNUSUAL_DECADES = 0.1, 6.0
-#: By this power of a model's sharpness SGD's usual rate is lower (docs/decisions/0033).
+#: By this power of a model's sharpness its usual rate is lower (docs/decisions/0033, 0034).
 SHARPNESS_POWER = 0.7
-#: By this power of 1 - momentum it is lower: a gradient is used 1 / (1 - momentum) times.
-MOMENTUM_POWER = 0.75
 #: What is usual draws no rate further above the plateau than by this factor.
 MOST_ABOVE = 1.8
 #: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
@@ -164,21 +162,28 @@ def _rate_of_model(setup: SearchSetup) -> float | None:
 
     AdamW moves an entry by about the rate in each step, so it is a share of the entries' size. In a chain of L matrices
     changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024). SGD moves
-    them by rate x gradient: the sharper the loss, the sooner the gradient turns.
+    them by rate x gradient: the sharper the loss, the sooner the gradient turns. With momentum a gradient is used
+    1 / (1 - momentum) times.
     """
-    usual, weights, sharpness = setup.traits.usual, setup.space.weights, setup.space.sharpness
-    if usual is not None and setup.space.optimizer == "adamw" and weights is not None:
-        return usual * weights.scale / math.sqrt(weights.num_matrices)
-    if usual is not None and setup.space.optimizer == "sgd" and sharpness is not None:
-        return float(usual * (1 - setup.space.momentum) ** MOMENTUM_POWER / sharpness**SHARPNESS_POWER)
-    return None
+    traits, weights, sharpness = setup.traits, setup.space.weights, setup.space.sharpness
+    if traits.usual is None:
+        return None
+    if traits.told_by == "weights":
+        return None if weights is None else traits.usual * weights.scale / math.sqrt(weights.num_matrices)
+    momentum = (1 - setup.space.momentum) ** traits.momentum_power
+    return None if sharpness is None else float(traits.usual * momentum / sharpness**SHARPNESS_POWER)
 
 
 def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033)."""
-    config = setup.config
+    """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033).
+
+    Where weights tell that rate it is one of new models; those that were trained before may be ruined by it.
+    """
+    config, weights = setup.config, setup.space.weights
+    is_safe = setup.traits.told_by == "sharpness" or weights is None or weights.is_new
     return (
-        not stage.has_incumbent
+        is_safe
+        and not stage.has_incumbent
         and isinstance(config, WideConfig)
         and config.trusts_model(setup.space.optimizer)
         and setup.is_of_rate_alone

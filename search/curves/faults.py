@@ -1,7 +1,7 @@
 """Detect losses of a committed line: a level above its best, or a net that died. Pure functions of its course.
 
 All is judged on windows of `WINDOW` points of a trace, counted from its end, by their medians. A trace that is shorter
-than two of them shows a dead net alone, in its two halves.
+than two of them shows a dead net alone, in its two halves; a very short one, a loss that has blown up.
 """
 
 import math
@@ -30,6 +30,9 @@ SURE_ERRORS = 2.0
 FLAT_SHARE = 0.002
 #: A gradient that fell to this share of what it was in the run's beginning is gone.
 VANISHED = 1e-3
+#: A loss that so many points at the end of a short commit have above the start, by so many times the run's first, has
+#: blown up.
+BLOWN_POINTS, BLOWN_UP = 3, 10.0
 #: A commit that lost this share of what it had gained is rolled back; one that lost less goes on from where it is.
 LOST_SHARE = 0.5
 
@@ -80,7 +83,8 @@ def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool
     """
     window = min(WINDOW, len(losses) // 2)
     if window < SHORTEST_WINDOW:
-        return NO_FAULT
+        blew_up = is_over and _has_blown_up(losses, known)
+        return Fault(is_dead=True, is_lost=True) if blew_up else NO_FAULT
     opening = float(np.median(losses[: WINDOW // 4]))  # where nothing else tells of a start
     start = opening if known.start is None else known.start
     known = known._replace(start=start, initial=start if known.initial is None else known.initial)
@@ -101,6 +105,14 @@ def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool
         is_lost=last.loss >= start - (1 - LOST_SHARE) * max(0.0, start - lowest.loss),
         best=best.loss,
     )
+
+
+def _has_blown_up(losses: Array, known: Known) -> bool:
+    if len(losses) <= BLOWN_POINTS:
+        return False
+    start = float(losses[0]) if known.start is None else known.start
+    unit = abs(start if known.initial is None else known.initial)
+    return bool(np.all(losses[-BLOWN_POINTS:] > start + BLOWN_UP * unit))
 
 
 def _is_dead(last: Level, before: Level, best: Level, known: Known, *, window: int, is_gone: bool) -> bool:

@@ -112,10 +112,11 @@ def _warm_up(group: Group, values: Values) -> SegmentResult:
 
 
 def _sharpness(spec: TrialSpec, group: Group) -> float | None:
-    """Return how sharp the loss of the new model is, where the controller begins a run by it; None: elsewhere."""
-    if not isinstance(spec.controller, WideConfig) or not spec.controller.trusts_model(spec.replica.optimizer.kind):
+    """Return how sharp the loss of the new model is, where the controller goes by it; None: elsewhere."""
+    config = spec.controller
+    if not isinstance(config, WideConfig) or config.first_search == "always" or config.stated_rates is not None:
         return None
-    if not spec.replica.steps_along_gradient or list(spec.replica.ranges()):
+    if not spec.replica.steps_along_gradient:
         return None
     group.snapshot(STAGE)
     sharpness = group.sharpness()

@@ -120,9 +120,8 @@ def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
     return (
         isinstance(config, WideConfig)
         and config.trusts_model(replica.optimizer.kind)
-        and replica.workload.weights is None
         and not (replica.menu or list(replica.ranges()))
-        and (replica.steps_along_gradient or replica.optimizer.kind == "adamw")
+        and (replica.steps_along_gradient or (replica.optimizer.kind == "adamw" and replica.workload.weights is None))
     )
 
 

@@ -189,7 +189,8 @@ def test_a_script_gets_what_the_api_tells(cli_at: None, http: TestClient, job_id
 
 
 def test_advice_comes_with_the_answer_to_a_submission(http: TestClient, job: JobSpec) -> None:
-    body = job.model_dump(mode="json") | {"budget": {"steps": 100}}
+    optimizer = {"kind": "adamw", "learning_rate": 0.003}
+    body = job.model_dump(mode="json") | {"budget": {"steps": 100}, "optimizer": optimizer}
 
     (sentence,) = http.post("/v1/jobs", json=body).json()["advice"]
 

@@ -74,11 +74,11 @@ def test_the_search_knows_the_samples_of_a_probes_step(partition: Any, samples: 
 
 
 def test_the_search_knows_what_the_workers_model_begins_with(group: Any) -> None:
-    group.matrices = (14, 0.013)
+    group.matrices = (14, 0.013, False)
 
     weights = opening_space(digits_trial(controller={"kind": "bo"}), [group])[0].weights
 
-    assert weights == (14, 0.013)
+    assert weights == (14, 0.013, False)
 
 
 def test_bytes_alone_are_no_budget_where_all_workers_turn_out_to_share_a_machine(group: Any) -> None:

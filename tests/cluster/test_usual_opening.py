@@ -1,4 +1,4 @@
-"""A job of SGD begins with the rate that its model tells: whatever the guess, and again after it was cut off."""
+"""A job of SGD or Schedule-Free begins with the rate that its model tells: whatever the guess, and when resumed."""
 
 from pathlib import Path
 from typing import Any
@@ -94,14 +94,32 @@ def test_measuring_leaves_the_training_as_it_would_be_without(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "changes",
     [
+        {"optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1}},
+        {"exchange": {"kind": "topk", "density": [0.01, 0.1]}},
+        {"optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": [0.8, 0.95]}},
+    ],
+    ids=str,
+)
+def test_sharpness_is_measured_for_schedule_free_and_where_more_than_the_rate_is_searched(
+    changes: dict[str, Any],
+) -> None:
+    spec = _spec(**changes)
+
+    with ProcessGroup(spec.replica, 1) as group:
+        space, _ = opening_space(spec, [group])
+        assert space.sharpness == pytest.approx(Replica(spec.replica, 0, 1).sharpness(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
         {"exchange": {"kind": "signsgd", "feedback": False}},
         {"exchange": {"kind": "dgc"}, "optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}},
         {"sync": {"kind": "local_sgd", "period": 4}},
         {"controller": {"kind": "bo", "first_search": "always"}},
-        {"controller": {"kind": "bo", "wide_probes": 3}},
+        {"controller": {"kind": "bo", "min_learning_rate": 0.001, "max_learning_rate": 1.0}},
         {"controller": {"kind": "off"}},
-        {"exchange": {"kind": "topk", "density": [0.01, 0.1]}},  # what is searched beside the rate changes it
-        {"optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1}},
+        {"optimizer": {"kind": "lars", "learning_rate": 0.1}},
     ],
     ids=str,
 )

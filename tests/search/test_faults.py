@@ -34,6 +34,16 @@ def test_a_healthy_course_shows_no_fault_however_noisy(share, seed):
             assert not found.has_worsened and not found.is_dead
 
 
+def test_a_loss_that_blew_up_is_found_at_the_end_of_a_commit_too_short_for_windows():
+    blown = INITIAL * np.array([1.0, 1.2, 0.9, 40.0, 25.0, 3e3, 1e7])
+
+    found = _judge(blown, start=INITIAL, best=None, is_over=True)
+    assert found.is_dead and found.is_lost
+    assert _judge(blown, start=INITIAL, best=None) == Fault()  # it is given time
+    for healthy in (blown[:5], INITIAL * np.array([1.0, 9.0, 8.0, 7.0]), -blown):
+        assert _judge(healthy, start=INITIAL, best=None, is_over=True) == Fault()
+
+
 def test_a_line_that_worsens_a_little_in_every_stage_is_found_though_no_stage_rises_far():
     best, found = Level(1.53, 0.005), []
     for start, end in ((1.53, 1.60), (1.60, 1.66), (1.66, 1.72)):

@@ -11,6 +11,7 @@ from search.space import Axis, Contender, SearchSpace, Weights
 from search.types import Observation, Spent, Values
 
 SHARP = {"optimizer": "sgd", "sharpness": 3.0}
+FREE = {"optimizer": "schedulefree_sgd", "sharpness": 3.0}
 SHALLOW = {"optimizer": "adamw", "weights": Weights(num_matrices=4, scale=0.05)}
 PAST = tuple(PastProbe(values=Values(learning_rate=0.01 * 10**power), reward=0.1 * power) for power in range(4))
 DEEP = {"optimizer": "adamw", "weights": Weights(num_matrices=9, scale=0.05)}
@@ -19,7 +20,7 @@ DEEP = {"optimizer": "adamw", "weights": Weights(num_matrices=9, scale=0.05)}
 def _controller(space, *, guess=0.1, steps=300, prior=None, first_search=None, **config):
     given = SearchSpace.model_validate({"guess": Values(learning_rate=guess)} | space)
     more = {} if prior is None else {"prior": prior}
-    first_search = first_search or ("auto" if given.optimizer == "sgd" else "unless_known")
+    first_search = first_search or ("unless_known" if given.optimizer == "adamw" else "auto")
     return Controller(given, BoConfig(first_search=first_search, **config), 0, budget=Budget(steps=steps), **more)
 
 
@@ -34,7 +35,7 @@ def _rate(space, **more):
 
 
 def test_a_run_begins_with_what_is_usual_for_its_model_whatever_the_guess_and_however_short_it_is():
-    for space in (SHARP, SHALLOW):
+    for space in (SHARP, FREE, SHALLOW):
         rates = {_rate(space, guess=guess, steps=steps) for guess in (1e-4, 0.1, 10.0) for steps in (20, 300)}
         assert len(rates) == 1
     assert _rate(SHALLOW) == pytest.approx(0.4 * 0.05 / 2)
@@ -47,6 +48,10 @@ def test_sgd_takes_a_sharper_loss_and_a_higher_momentum_at_a_lower_rate():
 
     assert _rate(SHARP | {"sharpness": 30.0}) == pytest.approx(rate / 10**0.7)
     assert _rate(SHARP | {"momentum": 0.99}) == pytest.approx(rate / 10**0.75)
+
+
+def test_the_average_of_schedule_free_does_not_change_its_rate():
+    assert _rate(FREE) == _rate(FREE | {"momentum": 0.5}) == pytest.approx(1.5 / 3**0.7)
 
 
 def test_a_batch_of_more_workers_is_trained_at_a_higher_rate_and_a_long_run_of_adamw_at_a_lower_one():
@@ -64,10 +69,11 @@ def test_the_rate_of_a_deep_model_rises_to_what_is_usual():
     [
         {"first_search": "always"},
         {"space": SHALLOW, "first_search": "auto"},  # a model that was trained before would be ruined
+        {"space": SHALLOW | {"weights": Weights(num_matrices=4, scale=0.05, is_new=False)}},  # and so may this one
         {"wide_probes": 3},
         {"min_learning_rate": 1e-3, "max_learning_rate": 1.0},
         {"space": SHARP | {"sharpness": None}},
-        {"space": {"optimizer": "schedulefree_sgd", "sharpness": 3.0}},
+        {"space": {"optimizer": "lars", "sharpness": 3.0}},
         {"space": SHARP | {"axes": (Axis(name="momentum", low=0.8, high=0.98),)}},
         {
             "space": SHARP

@@ -126,6 +126,17 @@ def test_adamw_is_drawn_to_the_rate_that_is_usual_for_the_models_weights():
     assert "usual" not in unknown.reason
 
 
+def test_sharpness_draws_the_pick_where_a_density_is_searched_too():
+    def rate(sharpness):
+        guess, level = Values(learning_rate=0.1, level=0.01), Axis(name="level", low=0.003, high=0.1)
+        space = SearchSpace(optimizer="schedulefree_sgd", guess=guess, axes=(level,), sharpness=sharpness)
+        controller = Controller(space, BoConfig(), 0, budget=Budget(steps=300))
+        _search(controller, _bowl)
+        return controller.decide().values.learning_rate
+
+    assert rate(100.0) < rate(30.0) < rate(None) < rate(3.0)
+
+
 @pytest.mark.parametrize("other", [{"optimizer": "sgd"}, {"min_learning_rate": 1e-3, "max_learning_rate": 10.0}])
 def test_nothing_is_usual_for_other_optimizers_and_within_a_stated_range(other):
     assert _opened(**other)[0].values == _opened(weights=None, **other)[0].values

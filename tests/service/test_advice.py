@@ -10,6 +10,8 @@ from service.job.advice import advice
 from service.job.spec import JobSpec
 
 RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
+#: No rate is told by its model, so it searches.
+ADAMW = {"kind": "adamw", "learning_rate": 0.003}
 JOBS = sorted((Path(__file__).parents[2] / "examples" / "jobs").glob("*.yaml"))
 
 
@@ -36,7 +38,7 @@ def test_the_examples_need_no_advice(path: Path) -> None:
             {"activations": {"kind": "dropit", "gamma": 0.3}, "controller": {"kind": "fixed"}},
             "give a `gamma` above 0.33",
         ),
-        ({"controller": {"kind": "sobol"}, "budget": {"steps": 104}}, "give 105 steps"),
+        ({"controller": {"kind": "sobol"}, "optimizer": ADAMW, "budget": {"steps": 104}}, "give 105 steps"),
         ({"controller": {"kind": "local"}, "budget": {"steps": 209}}, "give 210 steps"),
         ({"controller": {"kind": "autolrs"}, "budget": {"steps": 2000}}, "7 steps, too few to forecast a stage of 67"),
         ({"controller": {"kind": "autolrs", "first_stage": 100}, "budget": {"steps": 5000}}, "give `first_stage` 140"),
@@ -72,12 +74,22 @@ def test_a_budget_too_small_for_a_search_is_told_how_many_steps_one_takes() -> N
 def test_more_workers_search_in_shorter_runs_where_each_may_train_a_candidate(
     changes: dict[str, Any], least: int
 ) -> None:
-    assert advised(budget={"steps": least}, **changes) == ()
-    assert f"give {least} steps" in advised(budget={"steps": least - 1}, **changes)[0]
+    assert advised(budget={"steps": least}, optimizer=ADAMW, **changes) == ()
+    assert f"give {least} steps" in advised(budget={"steps": least - 1}, optimizer=ADAMW, **changes)[0]
     assert advised(controller={"kind": "autolrs"}, budget={"steps": 6000}) == ()
 
 
 def test_only_the_arms_that_search_are_advised_on_searching() -> None:
     arms = [{"name": "tuned"}, {"name": "held", "controller": {"kind": "fixed"}}]
 
-    assert [sentence.split(":")[0] for sentence in advised(arms=arms, budget={"steps": 60})] == ["arm `tuned`"]
+    sentences = advised(arms=arms, optimizer=ADAMW, budget={"steps": 60})
+    assert [sentence.split(":")[0] for sentence in sentences] == ["arm `tuned`"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
+def test_no_budget_is_too_short_for_a_rate_that_the_model_tells(optimizer: str) -> None:
+    named = {"kind": optimizer, "learning_rate": 0.1}
+
+    assert advised(optimizer=named, budget={"steps": 60}) == ()
+    (sentence,) = advised(optimizer=named, budget={"steps": 60}, controller={"kind": "bo", "first_search": "always"})
+    assert "a search takes" in sentence

@@ -68,9 +68,13 @@ def test_a_replica_measures_the_same_each_time_and_goes_back_to_where_it_was():
     assert measured.run_alone(segment).losses == untouched.run_alone(segment).losses
 
 
-def test_after_a_start_from_trained_weights_it_says_nothing(tmp_path):
+def test_a_start_from_trained_weights_has_their_sharpness_and_is_not_new(tmp_path):
     url = str(tmp_path / "weights.safetensors")
-    Replica(CONFIG, 0, 1).export(url)
+    before = Replica(CONFIG, 0, 1)
+    before.export(url)
     workload = CONFIG.workload.model_copy(update={"weights": url})
+    after = Replica(CONFIG.model_copy(update={"workload": workload, "seed": CONFIG.seed + 1}), 0, 1)
 
-    assert Replica(CONFIG.model_copy(update={"workload": workload}), 0, 1).sharpness() is None
+    assert before.matrices()[:2] == after.matrices()[:2]
+    assert (before.matrices()[2], after.matrices()[2]) == (True, False)
+    assert after.sharpness() > 0

@@ -82,8 +82,10 @@ class ReplicaConfig(Config):
 
     @property
     def steps_along_gradient(self) -> bool:
-        """True where a step is one of SGD along about the mean gradient, with the optimizer's own momentum."""
-        return self.optimizer.kind == "sgd" and self.exchange.keeps_scale and self.num_alone(2) == 2
+        """True where a step is one of SGD along about the mean gradient, with what the optimizer makes of it."""
+        return (
+            self.optimizer.kind in ("sgd", "schedulefree_sgd") and self.exchange.keeps_scale and self.num_alone(2) == 2
+        )
 
     def _beside(self) -> Beside:
         return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)

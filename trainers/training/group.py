@@ -62,7 +62,7 @@ class Group(ABC):
     nodes: Nodes  # the ranks on each
     metrics: Mapping[str, Direction] = {}  # the workload's own
     fingerprint: str = ""  # tells the training task from others
-    matrices: tuple[int, float] | None = None  # that are trained, as the model begins: how many, and their scale
+    matrices: tuple[int, float, bool] | None = None  # that are trained, as the model begins, as `Replica` has them
     recovery = Recovery()  # a group that repairs nothing has spent nothing
 
     @property

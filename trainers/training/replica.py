@@ -161,21 +161,21 @@ class Replica:
         """Return a hash that tells this training task from others; to be asked for before the first step."""
         return model.fingerprint(self.model, self.workload)
 
-    def matrices(self) -> tuple[int, float] | None:
-        """Return how many matrices are trained, and their scale, as `model.matrices` has it.
+    def matrices(self) -> tuple[int, float, bool] | None:
+        """Return how many matrices are trained, their scale as `model.matrices` has it, and whether the model is new.
 
-        To be asked for before the first step. None after a start from weights that were trained before.
+        To be asked for before the first step. It is not new after a start from weights that were trained before.
         """
-        is_new = self.config.workload.weights is None
-        return model.matrices(self._optimizer.parameters.values()) if is_new else None
+        found = model.matrices(self._optimizer.parameters.values())
+        return found and (*found, self.config.workload.weights is None)
 
     def sharpness(self) -> float | None:
         """Return how sharp the loss is by this rank's first batches, as `sharpness.measured` has it, before any step.
 
-        None where that says nothing of a run: after a start from weights that were trained before, where steps train
-        some blocks alone, or where gradients are not finite. Statistics of the model's buffers change: snapshot first.
+        None where that says nothing of a run: where steps train some blocks alone, or gradients are not finite.
+        Statistics of the model's buffers change: snapshot first.
         """
-        if self.config.workload.weights is not None or self.config.blocks.leaves_out:
+        if self.config.blocks.leaves_out:
             return None
         parameters = list(self._optimizer.parameters.values())
 
