@@ -384,6 +384,7 @@ class OptimizerTraits(Config):
     )
     told_by: Literal["sharpness", "weights"] = Field("weights", description="what of a model tells its usual rate")
     momentum_power: float = Field(0.0, description="by this power of 1 - momentum the usual rate is lower")
+    density_power: float = Field(0.0, description="by this power of the exchange's density the usual rate is higher")
     ramps: bool = Field(False, description="whether the rate must rise slowly where a model has many matrices")
 
 
@@ -399,7 +400,9 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
         centre=1.0, pick=1.2, cools_down=True, length_power=0.32, rises=True, usual=0.4, ramps=True
     ),
     "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True),
-    "schedulefree_sgd": OptimizerTraits(centre=20.0, pick=1.5, cools_down=False, usual=1.5, told_by="sharpness"),
+    "schedulefree_sgd": OptimizerTraits(
+        centre=20.0, pick=1.5, cools_down=False, usual=1.5, told_by="sharpness", density_power=0.1
+    ),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),
     "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, cools_down=False),  # not from the benchmark yet
     # as AdamW, to whose size steps are scaled; but a direction that has momentum in it always points on

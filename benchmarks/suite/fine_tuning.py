@@ -1,6 +1,6 @@
 """Go on training models that were trained before, beside the best of a grid of rates with a linear decay.
 
-    PYTHONPATH=benchmarks python benchmarks/suite/fine_tuning.py run [--seeds 0 1] [--part INDEX COUNT]
+    PYTHONPATH=benchmarks python benchmarks/suite/fine_tuning.py run [--seeds 0] [--part INDEX COUNT]
     PYTHONPATH=benchmarks python benchmarks/suite/fine_tuning.py table
 
 A model of one task is trained for 1,000 steps at the best rate of its grid. Then it goes on with the data of another
@@ -184,7 +184,7 @@ def table() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
     given = parser.parse_args()
     torch.set_num_threads(1)

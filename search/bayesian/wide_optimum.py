@@ -170,8 +170,11 @@ def _rate_of_model(setup: SearchSetup) -> float | None:
         return None
     if traits.told_by == "weights":
         return None if weights is None else traits.usual * weights.scale / math.sqrt(weights.num_matrices)
-    momentum = (1 - setup.space.momentum) ** traits.momentum_power
-    return None if sharpness is None else float(traits.usual * momentum / sharpness**SHARPNESS_POWER)
+    if sharpness is None:
+        return None
+    level = setup.opening.level if setup.space.level_name == "density" else None
+    momentum, density = (1 - setup.space.momentum) ** traits.momentum_power, (level or 1.0) ** traits.density_power
+    return float(traits.usual * momentum / density / sharpness**SHARPNESS_POWER)
 
 
 def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:

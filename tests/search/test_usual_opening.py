@@ -54,6 +54,14 @@ def test_the_average_of_schedule_free_does_not_change_its_rate():
     assert _rate(FREE) == _rate(FREE | {"momentum": 0.5}) == pytest.approx(1.5 / 3**0.7)
 
 
+def test_sparse_gradients_let_schedule_free_take_a_higher_rate_and_not_sgd():
+    sparse = {"guess": Values(learning_rate=0.1, level=0.01), "level_name": "density"}
+
+    assert _rate(FREE | sparse) == pytest.approx(_rate(FREE) * 10**0.2)
+    assert _rate(FREE | sparse | {"level_name": "rank"}) == _rate(FREE)
+    assert _rate(SHARP | sparse) == _rate(SHARP)
+
+
 def test_a_batch_of_more_workers_is_trained_at_a_higher_rate_and_a_long_run_of_adamw_at_a_lower_one():
     assert _rate(SHARP | {"num_alone": 8}) == pytest.approx(2 * _rate(SHARP))
     assert _rate(SHARP, steps=3000) == _rate(SHARP)
