@@ -36,6 +36,7 @@ from search.bayesian.wide_optimum import (
     run_steps,
     shows_progress,
     steady_scores,
+    trusted_rate,
     usual_pick,
     usual_rate,
 )
@@ -170,7 +171,7 @@ def _choose_without_control(setup: SearchSetup, stage: Stage) -> Choice:
 
 def knows_rate(setup: SearchSetup, stage: Stage) -> bool:
     """Return whether the wide search tells one rate from another, or the model's weights say which is usual."""
-    return not shows_nothing(stage) or usual_rate(setup, stage.at(0)) is not None
+    return not shows_nothing(stage) or trusted_rate(setup, stage.at(0)) is not None
 
 
 def shows_nothing(stage: Stage) -> bool:
@@ -294,14 +295,15 @@ def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
     rate = setup.clip_rate(coarse_pick(setup, stage) * length_factor(setup, stage))
     values = setup.opening.model_copy(update={"learning_rate": rate})
     probes = reasons.from_probes(stage)
-    usual = usual_rate(setup, stage)
     if not shows_progress(stage):
-        what = "the highest rate that did no harm" if usual is None else f"what is usual {reasons.of_model(setup)}"
+        is_usual = trusted_rate(setup, stage) is not None
+        what = f"what is usual {reasons.of_model(setup)}" if is_usual else "the highest rate that did no harm"
         return Choice(values, f"{name(setup, values)}, by {what}: no rate trained better than the lowest one, {probes}")
     low, high = plateau_of(stage)
     middle = math.sqrt(low * high)
     factor = values.learning_rate / middle
     source = f"{factor:.2g} x the middle of the plateau from {number(low)} to {number(high)}"
+    usual = usual_rate(setup, stage)
     drawn = "" if usual is None else f", drawn towards {number(usual)}, which is usual {reasons.of_model(setup)}"
     return Choice(values, f"{name(setup, values)}: {source}{drawn}, {probes}")
 

@@ -21,7 +21,7 @@ from search.bayesian.wide_optimum import (
     plateau_of,
     shows_progress,
     steady_scores,
-    usual_rate,
+    trusted_rate,
 )
 from search.budget.link import MIN_CONTRAST
 from search.budget.spending import fraction_spent
@@ -159,7 +159,7 @@ def _propose_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:
     left = [values for values in plan if values not in tried and not is_barred(values, diverged)]
     extensions = [each for each in own if each.origin == "finalist" and each.values not in plan]
     num_refused = len(refused) + sum(each.origin != "wide" for each in stage.too_slow.values())
-    knows_rate = shows_progress(stage.at(0)) or usual_rate(setup, stage.at(0)) is not None
+    knows_rate = shows_progress(stage.at(0)) or trusted_rate(setup, stage.at(0)) is not None
     first = setup.rate_probes or (0 if knows_rate else FINALISTS)
     wanted = first + min(first, num_refused)  # others are tried for what was refused
     if left and len(own) < wanted:

@@ -131,16 +131,17 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     Where so few steps do not train yet, it is the usual one, or follows from the highest rate that does no harm. Where
     a stated range ends on the plateau, nobody knows its edge, and its middle within the range is used.
     """
-    larger_batch, usual = setup.space.num_alone**BATCH_POWER, usual_rate(setup, stage)
+    larger_batch = setup.space.num_alone**BATCH_POWER
     if not shows_progress(stage):
         harmless = harmless_rate(stage) * min(1.0, setup.traits.pick * larger_batch)
-        return setup.clip_rate(harmless if usual is None else usual * larger_batch)
+        trusted = trusted_rate(setup, stage)
+        return setup.clip_rate(harmless if trusted is None else trusted * larger_batch)
     low, high = plateau_of(stage)
     middle = math.sqrt(low * high)
     if setup.config.stated_rates is not None and high >= max(each.values.learning_rate for each in scores(stage)):
         return setup.clip_rate(middle)
     asked = setup.traits.pick * middle
-    expected = min(expected_rate(asked, usual), max(asked, MOST_ABOVE * high))
+    expected = min(expected_rate(asked, usual_rate(setup, stage)), max(asked, MOST_ABOVE * high))
     return setup.clip_rate(expected * larger_batch)
 
 
@@ -177,20 +178,25 @@ def _rate_of_model(setup: SearchSetup) -> float | None:
     return float(traits.usual * momentum / density / sharpness**SHARPNESS_POWER)
 
 
-def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033).
+def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:
+    """Return the usual rate where a run may begin with it though no probe has shown it to train; None: elsewhere.
 
-    Where weights tell that rate it is one of new models; those that were trained before may be ruined by it.
+    Where weights tell that rate it is one of new models, and those that were trained before may be ruined by it.
     """
-    config, weights = setup.config, setup.space.weights
+    weights = setup.space.weights
     is_safe = setup.traits.told_by == "sharpness" or weights is None or weights.is_new
+    return usual_rate(setup, stage) if is_safe else None
+
+
+def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
+    """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033)."""
+    config = setup.config
     return (
-        is_safe
-        and not stage.has_incumbent
+        not stage.has_incumbent
         and isinstance(config, WideConfig)
         and config.trusts_model(setup.space.optimizer)
         and setup.is_of_rate_alone
-        and usual_rate(setup, stage) is not None
+        and trusted_rate(setup, stage) is not None
     )
 
 
@@ -225,7 +231,7 @@ def length_factor(setup: SearchSetup, stage: Stage) -> float:
 
     The highest rate that does no harm says nothing about the run.
     """
-    is_known = shows_progress(stage) or usual_rate(setup, stage) is not None
+    is_known = shows_progress(stage) or trusted_rate(setup, stage) is not None
     longer = (run_steps(setup, stage) or PICK_STEPS) / PICK_STEPS
     return min(1.0, longer**-setup.traits.length_power) if is_known else 1.0
 

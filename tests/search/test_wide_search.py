@@ -156,6 +156,13 @@ def test_where_no_probe_trains_adamw_uses_what_is_usual_and_asks_for_no_finalist
     assert "by what is usual for such weights" in decision.reason
 
 
+def test_where_no_probe_trains_a_model_that_was_trained_before_is_not_given_the_rate_of_a_new_one():
+    decision, _ = _opened(lambda candidate: 2.0, guess=3.0, weights=WEIGHTS._replace(is_new=False))
+
+    assert "usual" not in decision.reason
+    assert _opened(weights=WEIGHTS._replace(is_new=False))[0].values == _opened()[0].values  # but drawn all the same
+
+
 def test_a_usual_rate_at_which_probes_diverge_is_none():
     def tail(candidate):
         return (
