@@ -175,7 +175,7 @@ def table() -> None:
             told.append(f"{100 * statistics.fmean(above):+.0f}, {100 * max(above):+.0f}" if above else "-")
         rates = ", ".join(f"{row['rate']:.1f}" for row in found)
         print(f"| {pair[0]} | {pair[1]} | {rates} | {told[0]} | {told[1]} |")
-    for (optimizer, arm), above in cells.items():
+    for (optimizer, arm), above in ((key, each) for key, each in cells.items() if each):
         mean = 100 * statistics.fmean(min(LOST, each) for each in above)
         print(f"{optimizer}, {arm}: mean {mean:+.1f} %, median {100 * statistics.median(above):+.1f} %, ", end="")
         print(f"{sum(each > LOST for each in above)} of {len(above)} more than {LOST:.0%} above")
