@@ -240,8 +240,9 @@ class WideConfig(StagedConfig):
     first_search: Literal["auto", "always", "unless_known"] = Field(
         "auto",
         description="whether a run begins with probes where the learning rate alone is searched: `always`; under "
-        "`auto` not where the model's sharpness tells which rate is usual (`sgd`, `schedulefree_sgd`); under "
-        "`unless_known` not where its weights do either (`adamw`), which takes a model that nobody has trained before",
+        "`auto` not where the model's sharpness tells which rate is usual (`sgd`, `schedulefree_sgd`), or one is for "
+        "all models (`muon`); under `unless_known` not where its weights do either (`adamw`, `schedulefree_adamw`), "
+        "which takes a model that nobody has trained before",
     )
     wide_probes: int | None = Field(
         None,
@@ -265,9 +266,9 @@ class WideConfig(StagedConfig):
         "model, at most 100 and a third of the run, under `adamw` and for more than four matrices; else none",
     )
 
-    def trusts_model(self, optimizer: str) -> bool:
-        """Return whether a run of `optimizer` begins with the rate that its model tells, if it tells one."""
-        trusted = ("unless_known", "auto") if is_told_by_sharpness(optimizer) else ("unless_known",)
+    def trusts_usual(self, optimizer: str) -> bool:
+        """Return whether a run of `optimizer` begins with the rate that is usual, if one is."""
+        trusted = ("unless_known",) if usual_rate_told_by(optimizer) in ("weights", None) else ("unless_known", "auto")
         return self.first_search in trusted and self.wide_probes is None and self.stated_rates is None
 
 
@@ -379,10 +380,12 @@ class OptimizerTraits(Config):
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
     usual: float | None = Field(
         None,
-        description="the rate that is usual: of a model of sharpness 1 without momentum, or of weights of scale 1 in a "
-        "single matrix; None: none is",
+        description="the rate that is usual: of a model of sharpness 1 without momentum, of weights of scale 1 in a "
+        "single matrix, or of all models; None: none is",
     )
-    told_by: Literal["sharpness", "weights"] = Field("weights", description="what of a model tells its usual rate")
+    told_by: Literal["sharpness", "weights", "optimizer"] = Field(
+        "weights", description="what tells the usual rate: something of the model, or the optimizer by itself"
+    )
     momentum_power: float = Field(0.0, description="by this power of 1 - momentum the usual rate is lower")
     density_power: float = Field(0.0, description="by this power of the exchange's density the usual rate is higher")
     ramps: bool = Field(False, description="whether the rate must rise slowly where a model has many matrices")
@@ -390,7 +393,7 @@ class OptimizerTraits(Config):
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
-#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0034).
+#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(
         centre=1.0, pick=0.35, cools_down=True, rises=True, usual=0.63, told_by="sharpness", momentum_power=0.75
@@ -399,11 +402,11 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "adamw": OptimizerTraits(
         centre=1.0, pick=1.2, cools_down=True, length_power=0.32, rises=True, usual=0.4, ramps=True
     ),
-    "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True),
+    "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True, usual=0.01, told_by="optimizer"),
     "schedulefree_sgd": OptimizerTraits(
         centre=20.0, pick=1.5, cools_down=False, usual=1.5, told_by="sharpness", density_power=0.1
     ),
-    "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False),
+    "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False, usual=0.5),
     "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, cools_down=False),  # not from the benchmark yet
     # as AdamW, to whose size steps are scaled; but a direction that has momentum in it always points on
     "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True, length_power=0.32),
@@ -411,10 +414,10 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
 }
 
 
-def is_told_by_sharpness(optimizer: str) -> bool:
-    """Return whether a model's sharpness tells the rate that is usual for `optimizer`."""
+def usual_rate_told_by(optimizer: str) -> Literal["sharpness", "weights", "optimizer"] | None:
+    """Return what tells the rate that is usual for `optimizer`; None: no rate is."""
     traits = OPTIMIZER_TRAITS.get(optimizer)
-    return traits is not None and traits.usual is not None and traits.told_by == "sharpness"
+    return None if traits is None or traits.usual is None else traits.told_by
 
 
 def range_conflict(controller: ControllerConfig, name: str, number: int) -> str | None:

@@ -63,13 +63,14 @@ def exchange_part(arm: str) -> Json:
 
 
 class Watcher:
-    """A trial's sink that stops it at the loss, or after `patience_s` of its clock."""
+    """A trial's sink that stops it at the loss, or after `patience_s` of its clock or `patience_steps`."""
 
-    def __init__(self, target: float, patience_s: float) -> None:
-        self._target, self._patience_s = target, patience_s
+    def __init__(self, target: float, patience_s: float, patience_steps: float = math.inf) -> None:
+        self._target, self._patience_s, self._patience_steps = target, patience_s, patience_steps
         self._looks: list[Validation] = []
         self._decided: list[StageDecided] = []
         self._seconds = self._started = self._before_s = 0.0
+        self._steps = 0
 
     def report(self, *records: AnyRecord) -> None:
         for record in records:
@@ -81,7 +82,7 @@ class Watcher:
                 case StageDecided():
                     self._decided.append(record)
                 case Billed():
-                    self._seconds = record.bill.seconds_training
+                    self._seconds, self._steps = record.bill.seconds_training, record.bill.steps
 
     flush = report
 
@@ -96,8 +97,9 @@ class Watcher:
         return True
 
     def asked(self) -> Control:
-        is_done = any(look.loss <= self._target for look in self._looks) or self._seconds > self._patience_s
-        return Control.STOP if is_done else Control.RUN
+        has_lost = self._seconds > self._patience_s or self._steps > self._patience_steps
+        is_there = any(look.loss <= self._target for look in self._looks)
+        return Control.STOP if is_there or has_lost else Control.RUN
 
     def steers(self) -> tuple[Steer, ...]:
         return ()

@@ -19,11 +19,12 @@ from typing import Any
 import torch
 
 from search import strategies
-from search.config import BoConfig, Budget
+from search.config import BoConfig, Budget, usual_rate_told_by
 from search.protocol import Strategy
 from search.space import Contender, SearchSpace
 from search.types import Candidate, Decision, Values
 from suite.controlled import train
+from suite.run import GRADIENTS_OF_SHARPNESS
 from suite.tasks import TASKS
 from suite.training import Line
 from trainers.methods.optimizer import auto as optimizer_auto
@@ -81,13 +82,17 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
     config = AutoOptimizerConfig(options=competing) if competing else options[0]
     line.optimizer = optimizer_auto.build(config, line.workload, line.model)
     name = options[0].kind if competing else None
+    is_measured = not competing and usual_rate_told_by(options[0].kind) == "sharpness"
+    left = steps - GRADIENTS_OF_SHARPNESS * is_measured
     space = SearchSpace(
         optimizer=options[0].kind,
         guess=Values(learning_rate=options[0].learning_rate, optimizer=name),
         optimizers=tuple(Contender(optimizer=each.kind, learning_rate=each.learning_rate) for each in competing),
+        weights=line.weights,
+        sharpness=line.sharpness() if is_measured else None,
     )
-    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=steps))
-    done = train(line, Switching(strategy, line), steps)
+    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
+    done = train(line, Switching(strategy, line), left)
     first = done.decisions[0]
     return {
         "task": task,
@@ -97,7 +102,7 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
         "loss": line.evaluate(),
         "chosen": first.values.optimizer,
         "rate": first.values.learning_rate,
-        "searched": done.searched,
+        "searched": done.searched + steps - left,
         "reason": first.reason,
         "seconds": round(time.monotonic() - started, 1),
         "date": datetime.now(UTC).date().isoformat(),

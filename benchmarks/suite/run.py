@@ -37,7 +37,7 @@ import torch
 from pydantic import TypeAdapter
 
 from search import strategies
-from search.config import BoConfig, Budget, ControllerConfig, is_told_by_sharpness
+from search.config import BoConfig, Budget, ControllerConfig, usual_rate_told_by
 from search.curves.calibration import calibration, z_score
 from search.space import SearchSpace
 from search.types import Values
@@ -135,8 +135,8 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
     def run() -> Row:
         definition = TASKS[task]
         line, config = Line(definition, seed), TypeAdapter[Any](ControllerConfig).validate_python(controller)
-        is_trusted = isinstance(config, BoConfig) and config.trusts_model(definition.optimizer)
-        is_measured = is_trusted and is_told_by_sharpness(definition.optimizer)
+        is_trusted = isinstance(config, BoConfig) and config.trusts_usual(definition.optimizer)
+        is_measured = is_trusted and usual_rate_told_by(definition.optimizer) == "sharpness"
         sharpness = line.sharpness() if is_measured else None
         left = steps - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
         space = SearchSpace(

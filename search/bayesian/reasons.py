@@ -102,10 +102,10 @@ def keep(setup: SearchSetup, stage: Stage, winner: int, *, probability: float, g
 
 
 def of_model(setup: SearchSetup) -> str:
-    """Return by what of a new model a rate is usual."""
+    """Return for what a rate is usual."""
     if setup.traits.told_by == "sharpness" and setup.space.sharpness is not None:
         return f"for a sharpness of {number(setup.space.sharpness)}"
-    return "for such weights"
+    return "for such weights" if setup.traits.told_by == "weights" else f"for `{setup.space.optimizer}`"
 
 
 def from_probes(stage: Stage) -> str:

@@ -151,24 +151,24 @@ def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
     None: nobody knows one, a probe diverged at it, or a stated range or past jobs know more.
     """
     knows_more = setup.config.stated_rates is not None or past_tells(setup, stage)
-    rate = None if knows_more else _rate_of_model(setup)
+    rate = None if knows_more else rate_of_model(setup)
     if rate is None:
         return None
     values = setup.opening.model_copy(update={"learning_rate": rate})
     return None if is_barred(values, diverged_values(stage)) else rate
 
 
-def _rate_of_model(setup: SearchSetup) -> float | None:
-    """Return the rate that follows from the model before its first step.
+def rate_of_model(setup: SearchSetup) -> float | None:
+    """Return the rate that follows from the model before its first step, or that is usual for all; None: none is.
 
     AdamW moves an entry by about the rate in each step, so it is a share of the entries' size. In a chain of L matrices
     changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024). SGD moves
     them by rate x gradient: the sharper the loss, the sooner the gradient turns. With momentum a gradient is used
-    1 / (1 - momentum) times.
+    1 / (1 - momentum) times. Muon's steps have singular values of one size, whatever the gradient.
     """
     traits, weights, sharpness = setup.traits, setup.space.weights, setup.space.sharpness
-    if traits.usual is None:
-        return None
+    if traits.usual is None or traits.told_by == "optimizer":
+        return traits.usual
     if traits.told_by == "weights":
         return None if weights is None else traits.usual * weights.scale / math.sqrt(weights.num_matrices)
     if sharpness is None:
@@ -184,7 +184,7 @@ def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:
     Where weights tell that rate it is one of new models, and those that were trained before may be ruined by it.
     """
     weights = setup.space.weights
-    is_safe = setup.traits.told_by == "sharpness" or weights is None or weights.is_new
+    is_safe = setup.traits.told_by != "weights" or weights is None or weights.is_new
     return usual_rate(setup, stage) if is_safe else None
 
 
@@ -194,7 +194,7 @@ def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
     return (
         not stage.has_incumbent
         and isinstance(config, WideConfig)
-        and config.trusts_model(setup.space.optimizer)
+        and config.trusts_usual(setup.space.optimizer)
         and setup.is_of_rate_alone
         and trusted_rate(setup, stage) is not None
     )

@@ -18,6 +18,7 @@ from search.config import (
     WideConfig,
     contest_steps,
     num_coarse,
+    usual_rate_told_by,
 )
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
@@ -115,13 +116,15 @@ def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
 
 
 def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
-    """Return whether the run begins with the rate that its model tells, so that no budget is too short for it."""
-    replica = trial.replica
+    """Return whether the run begins with the rate that is usual, so that no budget is too short for it."""
+    replica, kind = trial.replica, trial.replica.optimizer.kind
+    told_by = usual_rate_told_by(kind)
+    is_told = told_by == "optimizer" or (told_by == "weights" and replica.workload.weights is None)
     return (
         isinstance(config, WideConfig)
-        and config.trusts_model(replica.optimizer.kind)
+        and config.trusts_usual(kind)
         and not (replica.menu or list(replica.ranges()))
-        and (replica.steps_along_gradient or (replica.optimizer.kind == "adamw" and replica.workload.weights is None))
+        and (is_told or replica.steps_along_gradient)
     )
 
 

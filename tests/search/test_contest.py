@@ -14,9 +14,9 @@ from search.schedule_file import Entry, ScheduleFile
 from search.space import Contender, SearchSpace
 from search.types import Spent, Values
 
-GUESSES = {"sgd": 0.1, "adamw": 1e-3, "schedulefree_sgd": 0.1, "muon": 1e-3}
+GUESSES = {"sgd": 0.1, "adamw": 1e-3, "schedulefree_sgd": 0.1, "muon": 0.01}
 #: The simulation's loss falls fastest at twice these rates.
-BEST = {"sgd": 0.05, "adamw": 2e-3, "schedulefree_sgd": 1.0, "muon": 1e-3}
+BEST = {"sgd": 0.05, "adamw": 2e-3, "schedulefree_sgd": 1.0, "muon": 5e-3}
 STEPS = Budget(steps=3000)
 
 

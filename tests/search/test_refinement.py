@@ -100,7 +100,7 @@ def test_while_the_rate_decays_it_does_not_rise() -> None:
     assert line.rate == pytest.approx(risen * 0.95)
 
 
-@pytest.mark.parametrize("case", [{"max_raise": 1.0}, {"optimizer": "schedulefree_sgd"}, {"optimizer": "muon"}])
+@pytest.mark.parametrize("case", [{"max_raise": 1.0}, {"optimizer": "schedulefree_sgd"}, {"optimizer": "own"}])
 def test_where_it_is_not_wanted_or_was_not_tried_the_rate_stays(case: dict[str, object]) -> None:
     assert Line(**case).train(0.9, 100) == 0.1
 

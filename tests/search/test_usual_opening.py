@@ -15,12 +15,14 @@ FREE = {"optimizer": "schedulefree_sgd", "sharpness": 3.0}
 SHALLOW = {"optimizer": "adamw", "weights": Weights(num_matrices=4, scale=0.05)}
 PAST = tuple(PastProbe(values=Values(learning_rate=0.01 * 10**power), reward=0.1 * power) for power in range(4))
 DEEP = {"optimizer": "adamw", "weights": Weights(num_matrices=9, scale=0.05)}
+FREE_ADAMW = SHALLOW | {"optimizer": "schedulefree_adamw"}
+MUON = SHALLOW | {"optimizer": "muon"}
 
 
 def _controller(space, *, guess=0.1, steps=300, prior=None, first_search=None, **config):
     given = SearchSpace.model_validate({"guess": Values(learning_rate=guess)} | space)
     more = {} if prior is None else {"prior": prior}
-    first_search = first_search or ("unless_known" if given.optimizer == "adamw" else "auto")
+    first_search = first_search or ("unless_known" if "adamw" in given.optimizer else "auto")
     return Controller(given, BoConfig(first_search=first_search, **config), 0, budget=Budget(steps=steps), **more)
 
 
@@ -35,12 +37,13 @@ def _rate(space, **more):
 
 
 def test_a_run_begins_with_what_is_usual_for_its_model_whatever_the_guess_and_however_short_it_is():
-    for space in (SHARP, FREE, SHALLOW):
+    for space in (SHARP, FREE, SHALLOW, FREE_ADAMW, MUON):
         rates = {_rate(space, guess=guess, steps=steps) for guess in (1e-4, 0.1, 10.0) for steps in (20, 300)}
         assert len(rates) == 1
     assert _rate(SHALLOW) == pytest.approx(0.4 * 0.05 / 2)
     assert "0.0519 is usual for a sharpness of 3, so nothing is probed" in _opened(SHARP).reason
     assert "0.01 is usual for such weights, so nothing is probed" in _opened(SHALLOW).reason
+    assert "0.01 is usual for `muon`, so nothing is probed" in _opened(MUON).reason
 
 
 def test_sgd_takes_a_sharper_loss_and_a_higher_momentum_at_a_lower_rate():
@@ -52,6 +55,12 @@ def test_sgd_takes_a_sharper_loss_and_a_higher_momentum_at_a_lower_rate():
 
 def test_the_average_of_schedule_free_does_not_change_its_rate():
     assert _rate(FREE) == _rate(FREE | {"momentum": 0.5}) == pytest.approx(1.5 / 3**0.7)
+
+
+def test_schedule_free_adamw_takes_a_quarter_more_than_adamw_and_muon_the_same_of_any_weights():
+    assert _rate(FREE_ADAMW) == pytest.approx(1.25 * _rate(SHALLOW))
+    assert _rate(MUON) == _rate(MUON | {"weights": Weights(num_matrices=9, scale=0.5, is_new=False)}) == 0.01
+    assert _opened(MUON | {"weights": DEEP["weights"]}).ramp_steps == 0
 
 
 def test_sparse_gradients_let_schedule_free_take_a_higher_rate_and_not_sgd():

@@ -14,7 +14,7 @@ from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
 from search.bayesian.wide_optimum import MOST_ABOVE, expected_rate, shows_progress, steady_scores
 from search.budget.link import StepCost
-from search.config import PAYING_STEPS, BoConfig, Budget
+from search.config import OPTIMIZER_TRAITS, PAYING_STEPS, BoConfig, Budget
 from search.curves.curve_summary import Reading
 from search.space import Axis, SearchSpace, Weights
 from search.types import Allowance, Candidate, Observation, Spent, Values
@@ -124,6 +124,19 @@ def test_adamw_is_drawn_to_the_rate_that_is_usual_for_the_models_weights():
     assert unknown_low.values.learning_rate < low.values.learning_rate < 0.01
     assert "drawn towards 0.01, which is usual for such weights" in high.reason
     assert "usual" not in unknown.reason
+
+
+@pytest.mark.parametrize(("optimizer", "why"), [("schedulefree_adamw", "for such weights"), ("muon", "for `muon`")])
+def test_the_picks_of_schedule_free_adamw_and_muon_are_drawn_too(optimizer, why, monkeypatch):
+    (drawn, _) = _opened(optimizer=optimizer, first_search="always")
+    traits = OPTIMIZER_TRAITS[optimizer]
+    monkeypatch.setitem(OPTIMIZER_TRAITS, optimizer, traits.model_copy(update={"usual": None}))
+    (asked, _) = _opened(optimizer=optimizer)
+    usual = 0.01 if optimizer == "muon" else 0.0125
+
+    near, far = sorted(abs(math.log(each.values.learning_rate / usual)) for each in (drawn, asked))
+    assert near == abs(math.log(drawn.values.learning_rate / usual)) < far
+    assert f"which is usual {why}" in drawn.reason
 
 
 def test_sharpness_draws_the_pick_where_a_density_is_searched_too():

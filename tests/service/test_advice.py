@@ -86,10 +86,18 @@ def test_only_the_arms_that_search_are_advised_on_searching() -> None:
     assert [sentence.split(":")[0] for sentence in sentences] == ["arm `tuned`"]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd"])
+@pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd", "muon"])
 def test_no_budget_is_too_short_for_a_rate_that_the_model_tells(optimizer: str) -> None:
     named = {"kind": optimizer, "learning_rate": 0.1}
 
     assert advised(optimizer=named, budget={"steps": 60}) == ()
     (sentence,) = advised(optimizer=named, budget={"steps": 60}, controller={"kind": "bo", "first_search": "always"})
     assert "a search takes" in sentence
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "schedulefree_adamw"])
+def test_nor_for_one_that_is_usual_for_new_models_where_the_job_says_that_its_model_is_new(optimizer: str) -> None:
+    job = {"optimizer": {"kind": optimizer}, "budget": {"steps": 60}}
+
+    assert advised(**job, controller={"kind": "bo", "first_search": "unless_known"}) == ()
+    assert len(advised(**job)) == 1

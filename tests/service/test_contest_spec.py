@@ -29,7 +29,7 @@ def test_an_option_is_a_kind_with_its_defaults_or_a_whole_optimizer():
     space = _stated_space(trial.replica)
 
     guesses = [(each.optimizer, each.learning_rate) for each in space.optimizers]
-    assert guesses == [("sgd", 0.1), ("adamw", 0.002), ("muon", 0.001)]
+    assert guesses == [("sgd", 0.1), ("adamw", 0.002), ("muon", 0.01)]
     assert space.opening == Values(learning_rate=0.1, optimizer="sgd")
 
 

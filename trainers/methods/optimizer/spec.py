@@ -122,7 +122,7 @@ class MuonConfig(Config):
     """
 
     kind: Literal["muon"] = "muon"
-    learning_rate: LearningRate = Field(1e-3, description="of AdamW, to whose size Muon's steps are scaled")
+    learning_rate: LearningRate = Field(0.01, description="of steps that are scaled to the size of AdamW's")
     momentum: Momentum = Field(0.95, description="Nesterov's, of Muon's parameters")
     betas: tuple[Momentum, Momentum] = Field((0.9, 0.999), description="of AdamW's parameters")
     weight_decay: WeightDecay | tuple[WeightDecay, WeightDecay] = 0.01

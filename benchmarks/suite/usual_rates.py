@@ -1,0 +1,210 @@
+"""Does a model tell the rate of Schedule-Free and of Muon? Tasks of the suite, trained with them.
+
+    PYTHONPATH=benchmarks python benchmarks/suite/usual_rates.py run OPTIMIZER [--steps 300] [--seeds 0 1]
+    PYTHONPATH=benchmarks python benchmarks/suite/usual_rates.py table
+
+The reference is the best of nine rates, a quarter of a decade apart, about the usual one. They are constant, or decay
+linearly over the last half where the optimizer needs it. The controller starts from three guesses, and is told what is
+usual, or is not. But for AdamW's kind, the run begins with it, so the guess has no influence. The constant of
+Schedule-Free SGD was chosen by the tasks with SGD, and twelve of AdamW, trained so too, took no part in it. Those of
+the others were chosen by the tasks with AdamW. `table` plays the choice again, one family of data left out at a time.
+Results are lines of `usual_rates.jsonl`; what is there is not run again.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from search import strategies
+from search.bayesian.stage import SearchSetup
+from search.bayesian.wide_optimum import rate_of_model
+from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, usual_rate_told_by
+from search.space import SearchSpace
+from search.types import Values
+from suite.controlled import train
+from suite.run import GRADIENTS_OF_SHARPNESS, GUESSES, SCHEDULES
+from suite.tasks import SLOW, TASKS, Task
+from suite.training import Line
+
+FILE = Path(__file__).parent / "usual_rates.jsonl"
+#: The optimizers, and that of the tasks by which the constant of each was chosen.
+CHOSEN_BY = {"schedulefree_sgd": "sgd", "schedulefree_adamw": "adamw", "muon": "adamw"}
+#: Tasks of AdamW, which took no part in the choice for Schedule-Free SGD.
+OTHERS = (
+    "visits-perceptron", "photo-pixels", "manual-lora", "fashion-residual-adamw", "patients-adamw",
+    "mnist-conv-norm-adamw", "houses-adamw", "characters-gru", "source-gru", "diamonds-deep", "mnist-perceptron-deep",
+    "source-transformer",
+)  # fmt: skip
+#: The default guess of a job with Schedule-Free SGD; the others start from the guess for AdamW.
+SGD_GUESS = 0.1
+#: Quarters of a decade about the usual rate.
+GRID = range(-5, 4)
+#: A run that ends further above the reference is lost. In a mean it counts as so far.
+LOST = 0.5
+
+Row = dict[str, Any]
+
+
+def names_of(optimizer: str) -> list[str]:
+    chosen_by = [name for name, task in TASKS.items() if task.optimizer == CHOSEN_BY[optimizer]]
+    return [*OTHERS, *chosen_by] if usual_rate_told_by(optimizer) == "sharpness" else chosen_by
+
+
+def task_of(optimizer: str, name: str) -> Task:
+    own = TASKS[name]
+    decay = own.weight_decay if own.optimizer == CHOSEN_BY[optimizer] else 0.0
+    guess = SGD_GUESS if optimizer == "schedulefree_sgd" else own.guess
+    return replace(own, optimizer=optimizer, weight_decay=decay, guess=guess)
+
+
+def run(optimizer: str, steps: Sequence[int], seeds: Sequence[int], part: Sequence[int], tasks: Sequence[str]) -> None:
+    done = {(row["task"], row["steps"], row["seed"]) for row in recorded() if row["optimizer"] == optimizer}
+    cells = [(name, length, seed) for length in steps for seed in seeds for name in tasks or names_of(optimizer)]
+    for name, length, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
+        task, space = task_of(optimizer, name), space_of(task_of(optimizer, name), seed)
+        usual = usual_rate(space)
+        row = {"optimizer": optimizer, "task": name, "steps": length, "seed": seed, "usual": usual}
+        row["grid"] = {each: _scheduled(task, usual * 10 ** (each / 4), length, seed) for each in GRID}
+        guesses = GUESSES.values() if usual_rate_told_by(optimizer) == "weights" else [1.0]
+        row["told"] = [_controlled(task, space, each, length, seed) for each in guesses]
+        with nothing_usual(optimizer):
+            untold = space.model_copy(update={"sharpness": None})  # which takes no time
+            row["untold"] = [_controlled(task, untold, each, length, seed) for each in GUESSES.values()]
+        with FILE.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def space_of(task: Task, seed: int) -> SearchSpace:
+    """Return what is searched, with what of the model tells the usual rate."""
+    line = Line(task, seed)
+    return SearchSpace(
+        optimizer=task.optimizer,
+        batch_size=task.batch_size,
+        guess=Values(learning_rate=task.guess),
+        weights=line.weights,
+        sharpness=line.sharpness() if usual_rate_told_by(task.optimizer) == "sharpness" else None,
+    )
+
+
+@contextmanager
+def nothing_usual(optimizer: str) -> Iterator[None]:
+    """Let the controller know no rate that is usual for the optimizer."""
+    traits = OPTIMIZER_TRAITS[optimizer]
+    OPTIMIZER_TRAITS[optimizer] = traits.model_copy(update={"usual": None})
+    try:
+        yield
+    finally:
+        OPTIMIZER_TRAITS[optimizer] = traits
+
+
+def usual_rate(space: SearchSpace) -> float:
+    rate = rate_of_model(SearchSetup(space, BoConfig(), Budget(steps=1), seed=0))
+    assert rate is not None
+    return rate
+
+
+def _scheduled(task: Task, rate: float, steps: int, seed: int) -> float | None:
+    line, shape = Line(task, seed), SCHEDULES["half" if task.decays else "constant"]
+    losses = line.train([rate * shape(step / steps) for step in range(steps)])
+    loss = line.evaluate() if len(losses) == steps else math.inf
+    return loss if math.isfinite(loss) else None
+
+
+def _controlled(task: Task, space: SearchSpace, factor: float, steps: int, seed: int) -> float:
+    left = steps - (0 if space.sharpness is None else GRADIENTS_OF_SHARPNESS)
+    space = space.model_copy(update={"guess": Values(learning_rate=task.guess * factor)})
+    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
+    return train(Line(task, seed), strategy, left).exported
+
+
+def recorded() -> list[Row]:
+    return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
+
+
+# -- the table ---------------------------------------------------------------------------------------------
+
+
+def table() -> None:
+    """Print how far above the best rate runs end, by optimizer, length and group; and what each family would choose."""
+    groups = defaultdict[tuple[str, int, str], list[Row]](list)
+    for row in recorded():
+        is_new = row["optimizer"] == "schedulefree_sgd" and row["task"] in OTHERS
+        groups[row["optimizer"], row["steps"], "took no part" if is_new else TASKS[row["task"]].group].append(row)
+    print("| optimizer | steps | tasks | runs | told, in %: mean, median, lost | untold | lower, higher by 1 % |")
+    print("| --- " * 7 + "|")
+    for (optimizer, steps, group), found in groups.items():
+        told, untold = ([x for row in found for x in _above(row, row[what])] for what in ("told", "untold"))
+        ratios = [a / b for row in found for a, b in _pairs(row)]
+        lower, higher = sum(each < 0.99 for each in ratios), sum(each > 1.01 for each in ratios)
+        print(
+            f"| {optimizer} | {steps} | {group} | {len(found)} | {_told(told)} | {_told(untold)} | {lower}, {higher} |"
+        )
+    for optimizer in dict.fromkeys(row["optimizer"] for row in recorded()):
+        print(f"\n{optimizer}")
+        print("\n".join(_chosen(optimizer)))
+
+
+def _chosen(optimizer: str) -> Iterator[str]:
+    """Yield, for each family of data, the constant that the others choose at 300 steps, and where it then ends."""
+    regrets = defaultdict[str, list[dict[int, float]]](list)
+    for row in recorded():
+        task = TASKS[row["task"]]
+        is_of_choice = task.optimizer == CHOSEN_BY[optimizer] and task.added != SLOW
+        if row["optimizer"] == optimizer and row["steps"] == 300 and is_of_choice:
+            losses = [math.inf if loss is None else loss for loss in row["grid"].values()]
+            above = [min(LOST, each) for each in _above(row, losses)]
+            regrets[task.family].append(dict(zip(map(int, row["grid"]), above, strict=True)))
+    usual, ended = OPTIMIZER_TRAITS[optimizer].usual or math.nan, []
+    for family, own in sorted(regrets.items()):
+        others = [grid for name, grids in regrets.items() if name != family for grid in grids]
+        best = min(GRID, key=lambda each: statistics.fmean(grid[each] for grid in others))
+        ended += [grid[best] for grid in own]
+        yield f"without {family}: {usual * 10 ** (best / 4):.2g}; {family} then ends {_told(ended[-len(own) :])}"
+    yield f"families left out end {_told(ended)}"
+
+
+def _pairs(row: Row) -> Iterator[tuple[float, float]]:
+    """Yield the losses of a run that was told and of one that was not, from the same guess."""
+    told = row["told"] if len(row["told"]) > 1 else row["told"] * len(row["untold"])
+    yield from zip(told, row["untold"], strict=True)
+
+
+def _above(row: Row, losses: Sequence[float]) -> list[float]:
+    best = min(loss for loss in row["grid"].values() if loss is not None)
+    return [loss / best - 1 for loss in losses]
+
+
+def _told(above: Sequence[float]) -> str:
+    mean = 100 * statistics.fmean(min(LOST, each) for each in above)
+    lost = sum(each >= LOST for each in above)
+    return f"{mean:+.1f}, {100 * statistics.median(above):+.1f}, {lost} of {len(above)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    commands.add_parser("table")
+    runner = commands.add_parser("run")
+    runner.add_argument("optimizer", choices=CHOSEN_BY)
+    runner.add_argument("--steps", nargs="+", type=int, default=[300])
+    runner.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    runner.add_argument("--tasks", nargs="+", choices=TASKS, help="those of the optimizer, unless given")
+    runner.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("INDEX", "COUNT"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.what == "table":
+        return table()
+    return run(given.optimizer, given.steps, given.seeds, given.part, given.tasks)
+
+
+if __name__ == "__main__":
+    main()
