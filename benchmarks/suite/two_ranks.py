@@ -84,18 +84,23 @@ class Run:
 
     def measure(self) -> Row:
         """Train the run, and return what came of it as JSON-compatible data."""
-        spec, notes = self.spec(), Notes()
-        with tempfile.TemporaryDirectory() as folder, ProcessGroup(spec.replica, 2, device="cpu") as group:
-            finished = train(spec, group, notes, trial_id="run", storage_url=folder)
-        return asdict(self) | {
-            "loss": finished.validation_loss,
-            "picked": [[decided.learning_rate, decided.level] for decided in notes.decisions],
-            "committed": finished.bill.steps,
-            "searched": finished.bill.steps_search,
-            "reason": notes.decisions[0].reason,
-            "bytes_sent": finished.bill.bytes_sent,
-            "bytes_search": finished.bill.bytes_search,
-        }
+        return asdict(self) | measured(self.spec())
+
+
+def measured(spec: TrialSpec) -> Row:
+    """Train a trial by two processes, and return what came of it as JSON-compatible data."""
+    notes = Notes()
+    with tempfile.TemporaryDirectory() as folder, ProcessGroup(spec.replica, 2, device="cpu") as group:
+        finished = train(spec, group, notes, trial_id="run", storage_url=folder)
+    return {
+        "loss": finished.validation_loss,
+        "picked": [[decided.learning_rate, decided.level] for decided in notes.decisions],
+        "committed": finished.bill.steps,
+        "searched": finished.bill.steps_search,
+        "reason": notes.decisions[0].reason,
+        "bytes_sent": finished.bill.bytes_sent,
+        "bytes_search": finished.bill.bytes_search,
+    }
 
 
 def runs(tasks: Sequence[str], guesses: Sequence[str], seeds: Sequence[int], steps: int) -> Iterator[Run]:
@@ -142,6 +147,11 @@ def table() -> None:
             print(f"| {task} | {guess} | {steps} | {len(seeds)} | {means} | {shown} |")
 
 
+def preload() -> None:
+    """Have ranks forked with the data's packages imported, or each run would wait for them."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["trainers.training.rank", "numba", "suite.tasks"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "table"))
@@ -153,10 +163,7 @@ def main() -> None:
     if given.what == "table":
         table()
     else:
-        # Ranks are forked with the data's packages imported, or each run would wait for them.
-        multiprocessing.get_context("forkserver").set_forkserver_preload(
-            ["trainers.training.rank", "numba", "suite.tasks"]
-        )
+        preload()
         run_all(runs(given.tasks, given.guesses, given.seeds, given.steps))
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("optuna")
 pytest.importorskip("prodigyopt")
 pytest.importorskip("statsmodels")
 
-from suite import two_ranks
+from suite import optimizers_two_ranks, two_ranks
 from suite.two_ranks import ARMS, DENSE, GUESSED, JOINT, SPARSE, Run
 
 ONE = Run("mnist-perceptron", GUESSED, "10x low", seed=3, steps=600)
@@ -37,3 +37,12 @@ def test_the_joint_search_is_compared_with_the_better_of_the_two_that_keep_one_p
     two_ranks.table()
 
     assert capsys.readouterr().out.splitlines()[-1] == "| t | right | 600 | 1 | 0.4 | 0.5 | 2 | 1 | +25.0 % |"
+
+
+@pytest.mark.parametrize("way", optimizers_two_ranks.WAYS)
+def test_optimizers_are_compared_with_all_else_equal(way: str) -> None:
+    first, *others = (optimizers_two_ranks.trial(way, ONE.task, each, 0) for each in optimizers_two_ranks.OPTIMIZERS)
+
+    for other in others:
+        replica = other.replica.model_copy(update={"optimizer": first.replica.optimizer})
+        assert other.model_copy(update={"replica": replica}) == first
