@@ -7,13 +7,13 @@
 Hosts are network namespaces with limited cables both ways, and their data differ. All arms are jobs' trials of one
 trainer and one machine, one after the other; the order turns with the seed. A baseline trains at the rate of `GRID`
 that needs the fewest steps on a network without a limit. That grid is not charged to it; the table says what it took.
-(A rate is stopped once it is clearly later than the arm's best one.)
+A rate is stopped once it is clearly later than the arm's best one.
 The arm `auto` starts from the middle of the grid, and all that it tries is on its clock. A ratio is of two runs with
 one seed, and its interval a bootstrap over the seeds: it is a *tie* if the interval has 1 in it.
 
 *Alone* is a control that never exchanges: where it reaches the loss, the task needs no network. Post-local SGD is no
 kind of a job; local SGD from the first step stands in for it. Needs root and iproute2, else ends with 2. On two idle
-cores `run` takes about eight hours. Each run is a line of FILE at once; what is in it is not run again.
+cores `run` takes hours. Each run is a line of FILE at once; what is in it is not run again.
 """
 
 import argparse

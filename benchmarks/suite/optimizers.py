@@ -126,23 +126,27 @@ def run_all(tasks: Sequence[str], arms: Sequence[str], steps: int, seeds: Sequen
 
 
 def table(steps: int) -> None:
-    """Print each arm's mean loss over the seeds, and how far above the best arm's it is."""
+    """Print each arm's mean loss over the seeds, how far above the best single one's it is, and the mean of that."""
     known = [row for row in rows() if row["steps"] == steps]
     arms = list(dict.fromkeys(row["arm"] for row in known))
     print(f"| {steps} steps | " + " | ".join(arms) + " |")
     print("| --- |" + " --- |" * len(arms))
+    above = list[dict[str, float]]()
     for task in dict.fromkeys(row["task"] for row in known):
         losses = {
             arm: statistics.fmean(row["loss"] for row in known if (row["task"], row["arm"]) == (task, arm))
             for arm in arms
             if any((row["task"], row["arm"]) == (task, arm) for row in known)
         }
-        best = min(losses.values())
+        best = min(loss for arm, loss in losses.items() if arm != "auto")
+        above.append({arm: 100 * (loss / best - 1) for arm, loss in losses.items()})
         cells = [
             f"{losses[arm]:.4g} ({100 * (losses[arm] / best - 1):+.0f} %)" if arm in losses else "-" for arm in arms
         ]
         chosen = [row["chosen"] for row in known if row["task"] == task and row["chosen"]]
         print(f"| {task} | " + " | ".join(cells) + f" | {', '.join(chosen)}")
+    means = (statistics.fmean(each[arm] for each in above if arm in each) for arm in arms)
+    print("| mean | " + " | ".join(f"{mean:+.0f} %" for mean in means) + " |")
 
 
 def main() -> None:
