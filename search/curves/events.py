@@ -86,6 +86,7 @@ class Signs(Value):
         return 1 + step.longer_than(reference) / reference.seconds
 
 
+@np.errstate(over="ignore")  # gradients may be too large to have a mean
 def read(
     trace: Trace,
     *,
@@ -211,9 +212,11 @@ def _gradients(scales: Sequence[float]) -> dict[str, float | None]:
     """Return what `Signs` tells of a gradient's scales; None where they are too large to have a mean."""
     if not len(scales):
         return {}
-    with np.errstate(over="ignore"):
-        end, peak = _end(scales), _peak(scales)
-        return {"gradient_start": faults.gradient_start(scales), "gradient_end": end, "gradient_peak": peak}
+    return {
+        "gradient_start": faults.gradient_start(scales),
+        "gradient_end": _end(scales),
+        "gradient_peak": _peak(scales),
+    }
 
 
 def _peak(series: Sequence[float]) -> float | None:

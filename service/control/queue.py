@@ -246,7 +246,7 @@ class _Shares:
 
     def mean(self, waiting: Iterable[str]) -> float:
         """Return what each of the projects that run or wait would have if all had their due."""
-        projects = {*waiting, *self._running}
+        projects = sorted({*waiting, *self._running})  # a sum's last bit depends on the order
         weights = {project: self.weight(project) for project in projects}
         return sum(weight * self.of(project) for project, weight in weights.items()) / (sum(weights.values()) or 1.0)
 
@@ -310,13 +310,14 @@ def plan(
 
     Args:
         waiting: queued jobs, in any order.
-        running: all jobs with an attempt.
+        running: all jobs with an attempt, in any order.
         nodes: the cluster's.
         quotas: limits and weights, of those who have any.
         recent: what each project had on average, of jobs that ended; see `HALF_LIFE_S`.
         rules: the operator's settings.
         now: seconds since the epoch.
     """
+    running = sorted(running, key=lambda job: job.job_id)  # a sum's last bit depends on the order, and may decide
     shares = _Shares(total(nodes), quotas, running, recent, now=now)
     turn = _Turn(running, nodes, quotas, rules, now=now)
     for job in _in_order(waiting, shares, rules, now=now):

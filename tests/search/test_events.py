@@ -119,6 +119,12 @@ def test_gradient_scales_that_say_nothing_are_no_event(scales):
     assert signs.gradient_jump is None and _found(signs) == ()
 
 
+def test_gradient_scales_too_large_to_have_a_mean_are_no_event_and_no_vanished_gradient():
+    signs = _read(_falling()[:100], scales=[1e308] * 100)
+
+    assert not signs.is_dead and _found(signs) == ()
+
+
 @pytest.mark.parametrize(
     ("level", "part", "is_event"), [(0.6, 1.0, True), (0.6, 0.5, True), (0.6, 0.3, False), (0.4, 1.0, False)]
 )

@@ -302,6 +302,17 @@ def test_a_job_that_cannot_start_now_holds_up_nobody(stuck):
     assert kinds(decided)["a"] in (WaitKind.NEVER, WaitKind.BACK_OFF)
 
 
+def test_the_order_in_which_running_jobs_are_told_decides_nothing():
+    running = [
+        runs(name, project=project, size=Size(cpus, 0.0, 1), ran_s=0.0)
+        for name, project, cpus in [("a", "azure", 0.1), ("b", "azure", 0.2), ("c", "azure", 0.3), ("d", "red", 0.6)]
+    ]
+    waiting = [job("e", project="azure"), job("f", project="red")]
+    assert 0.1 + 0.2 + 0.3 != 0.3 + 0.2 + 0.1
+
+    assert places(decide(waiting, running)) == places(decide(waiting, running[::-1]))
+
+
 # -- whatever waits and runs -------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(["anna", "bert", "carl"])
