@@ -5,6 +5,7 @@ SQLite serves one process. PostgreSQL serves several replicas of the API, which 
 
 import fcntl
 import os
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +14,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from pydantic_core import from_json, to_json
-from sqlalchemy import URL, Engine, create_engine, event, func, make_url, select
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -157,16 +158,24 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
 
 def revisions(url: str) -> tuple[str | None, str | None]:
     """Return the schema's revision, and the newest one; nothing is changed. Raises Unavailable."""
-    newest = ScriptDirectory.from_config(_alembic()).get_current_head()
     engine = connect(url)
     try:
         with engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision(), newest
+            return _revision(connection), _newest_revision()
     except SQLAlchemyError as error:
         said = " ".join(str(getattr(error, "orig", error)).split())
         raise Unavailable(f"the database does not answer: {said}; check WIRETUNE_DATABASE_URL") from error
     finally:
         engine.dispose()
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+@cache
+def _newest_revision() -> str | None:
+    return ScriptDirectory.from_config(_alembic()).get_current_head()
 
 
 def _alembic() -> Config:
@@ -184,6 +193,8 @@ def migrate(engine: Engine, *, revision: str = "head") -> None:
             # Waits for other replicas that migrate; the lock ends with the transaction.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_MIGRATION_TIMEOUT_MS}")
             connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        if revision == "head" and _revision(connection) == _newest_revision():
+            return
         config.attributes["connection"] = connection
         if revision == "base":
             command.downgrade(config, revision)
