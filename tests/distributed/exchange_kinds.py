@@ -166,13 +166,13 @@ STEERED: Kinds = {
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def _trials(place: Place, names: Iterable[str] = KINDS) -> dict[str, Any]:
+def _trials(place: Place, names: Iterable[str] = KINDS, dtypes: Iterable[str] = ("float32",)) -> dict[str, Any]:
     """What the laws of all exchanges are about, by the gradients' type and by kind."""
-    return {name: {kind: trial(*KINDS[kind], place, dtype) for kind in names} for name, dtype in DTYPES.items()}
+    return {dtype: {kind: trial(*KINDS[kind], place, DTYPES[dtype]) for kind in names} for dtype in dtypes}
 
 
 def kinds(rank: int, num_workers: int) -> dict[str, Any]:
-    return _trials(Place(rank, num_workers))
+    return _trials(Place(rank, num_workers), dtypes=DTYPES)
 
 
 def pairs(rank: int, num_workers: int) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def kinds_on_uneven_nodes(rank: int, num_workers: int) -> dict[str, Any]:
 def kinds_by_operators(rank: int, num_workers: int) -> dict[str, Any]:
     """The same by torch's operators, as on a GPU that has no Triton."""
     with mock.patch.object(operators, "needed_for", lambda vector: True):
-        return _trials(Place(rank, num_workers), COMPILED)
+        return _trials(Place(rank, num_workers), COMPILED, DTYPES)
 
 
 def trial(config: ExchangeConfig, level: float | None, place: Place, dtype: torch.dtype) -> dict[str, Any]:

@@ -82,12 +82,9 @@ def levels(rank: int, num_workers: int) -> dict[str, Any]:
 
 
 def levels_in_pairs(rank: int, num_workers: int) -> dict[str, Any]:
-    """Steps of all ranks, and of pairs of them."""
+    """Steps of pairs of the ranks under each policy."""
     groups = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
-    return {
-        "all": _policies(Place(rank, num_workers)),
-        "pair": _policies(Place(rank % 2, 2, groups[rank // 2])),
-    }
+    return _policies(Place(rank % 2, 2, groups[rank // 2]))
 
 
 def _policies(place: Place) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Laws of every kind of exchange, on one to four ranks (three catch what powers of two hide), eight in long runs."""
+"""Laws of every kind of exchange, on one to three ranks and on nodes of four, and on four and eight in long runs.
+
+Three ranks catch what powers of two hide.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,7 @@ ON_THREE_RANKS = [
     "kinds", "kinds_by_operators", "dense_limits", "near_limits", "averages", "changing_levels", "changing_rates",
 ]  # fmt: skip
 ON_FOUR_RANKS = [
-    "kinds", "pairs", "kinds_on_even_nodes", "kinds_on_uneven_nodes",
-    "dense_limits", "dense_limits_on_nodes", "near_limits",
+    "pairs", "kinds_on_even_nodes", "kinds_on_uneven_nodes", "dense_limits", "dense_limits_on_nodes", "near_limits",
 ]  # fmt: skip
 #: Kinds of which checkpoints did not hold the learning rate.
 RATE_NOT_ALWAYS_SAVED = ["powersgd", "scaled sign", "onebit"]
@@ -62,12 +64,8 @@ def test_operators_exchange_bit_for_bit_what_compiled_kernels_do(three_ranks: Re
 class Trials:
     """What the ranks of several groups saw of each kind."""
 
-    def __init__(self, three_ranks: Reports, four_ranks: Reports) -> None:
-        pairs = [rank["kinds"] for rank in four_ranks["pairs"]]
-        groups = [[kinds(0, 1)], pairs[:2], pairs[2:], three_ranks["kinds"], four_ranks["kinds"]]
-        groups += [three_ranks["kinds_by_operators"]]
-        groups += [four_ranks["kinds_on_even_nodes"], four_ranks["kinds_on_uneven_nodes"]]
-        self._trials = [[rank[dtype] for rank in group] for dtype in DTYPES for group in groups]
+    def __init__(self, groups: list[list[dict[str, Any]]]) -> None:
+        self._trials = [[rank[dtype] for rank in group] for group in groups for dtype in group[0]]
 
     def of(self, kind: str) -> list[list[dict[str, Any]]]:
         """Return the trials of `kind`, by group and type of gradients, then by rank."""
@@ -75,8 +73,22 @@ class Trials:
 
 
 @pytest.fixture(scope="module")
-def trials(three_ranks: Reports, four_ranks: Reports) -> Trials:
-    return Trials(three_ranks, four_ranks)
+def trials(request: pytest.FixtureRequest, of_four: bool, tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    if of_four:
+        return Trials([run_ranks(tmp_path_factory.mktemp("kinds"), 4, ["kinds"])["kinds"]])
+    three_ranks, four_ranks = (request.getfixturevalue(name) for name in ("three_ranks", "four_ranks"))
+    pairs = [rank["kinds"] for rank in four_ranks["pairs"]]
+    return Trials(
+        [
+            [kinds(0, 1)],
+            pairs[:2],
+            pairs[2:],
+            three_ranks["kinds"],
+            three_ranks["kinds_by_operators"],
+            four_ranks["kinds_on_even_nodes"],
+            four_ranks["kinds_on_uneven_nodes"],
+        ]
+    )
 
 
 @pytest.mark.parametrize("kind", CONSERVING)

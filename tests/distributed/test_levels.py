@@ -1,4 +1,4 @@
-"""Laws of levels that change from step to step, on two, three and four ranks whose gradients differ."""
+"""Laws of levels that change from step to step, on two and three ranks whose gradients differ, on four in long runs."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from exchange_bench import SHAPES
 from killed_workers import outcome
 from level_scenarios import BATCH_RATES, CHECKS, DECAY, LEVELS, NUM_STEPS, TRAINED
 from local_definitions import accordion_batch
-from scenarios import Reports
+from scenarios import Reports, run_ranks
 from sync_bench import Problem
 
 from tests.patience import crowd
@@ -21,6 +21,7 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives, cost
 
+Groups = list[list[dict[str, Any]]]
 ON_THREE_RANKS = ["levels", "batches"]
 ON_FOUR_RANKS = ["batches", "batches_in_pairs", "batches_on_nodes", "levels_in_pairs"]
 ACCORDION = [name for name in LEVELS if name.startswith("accordion")]
@@ -34,12 +35,21 @@ def ranks(request: pytest.FixtureRequest, three_ranks: Reports) -> list[dict[str
     return [rank["steps"][request.param] for rank in three_ranks["levels"]]
 
 
+@pytest.fixture(scope="module")
+def all_steps(request: pytest.FixtureRequest, of_four: bool, tmp_path_factory: pytest.TempPathFactory) -> Groups:
+    """What each rank of three and of two pairs, or of four, saw of all exchanges."""
+    if of_four:
+        four_ranks = run_ranks(tmp_path_factory.mktemp("levels"), 4, ["levels"])
+        return [[rank["steps"] for rank in four_ranks["levels"]]]
+    three_ranks, four_ranks = (request.getfixturevalue(name) for name in ("three_ranks", "four_ranks"))
+    paired = four_ranks["levels_in_pairs"]
+    return [[rank["steps"] for rank in three_ranks["levels"]], paired[:2], paired[2:]]
+
+
 @pytest.fixture
-def groups(request: pytest.FixtureRequest, three_ranks: Reports, four_ranks: Reports) -> list[list[dict[str, Any]]]:
-    """What each rank of three, of four and of two pairs saw of one of the exchanges."""
-    together, paired = ([rank[which] for rank in four_ranks["levels_in_pairs"]] for which in ("all", "pair"))
-    three = [rank["steps"] for rank in three_ranks["levels"]]
-    return [[rank[request.param] for rank in group] for group in (three, together, paired[:2], paired[2:])]
+def groups(request: pytest.FixtureRequest, all_steps: Groups) -> Groups:
+    """What each rank saw of one of the exchanges."""
+    return [[rank[request.param] for rank in group] for group in all_steps]
 
 
 accordion = pytest.mark.parametrize("ranks", ACCORDION, indirect=True)

@@ -1,4 +1,4 @@
-"""Laws of local updates, on two, three and four ranks whose data differ, and on one."""
+"""Laws of local updates, on one to three ranks whose data differ and on nodes of four, and on four in long runs."""
 
 from functools import partial
 from itertools import product
@@ -24,7 +24,7 @@ from local_definitions import (
     streaming_diloco,
     vrl_sgd,
 )
-from scenarios import Reports
+from scenarios import Reports, run_ranks
 from sync_bench import Problem, SyncBench, solution
 from sync_scenarios import ANCHORED, APART, COMPRESSED, INNER, LINEAR, LOCAL, RATES, SYNCHRONOUS
 
@@ -64,7 +64,7 @@ DEFINITIONS: dict[str, Definition] = {
     ),
 }
 ON_THREE_RANKS = ["sync", "apart"]
-ON_FOUR_RANKS = ["sync", "sync_pairs", "sync_on_nodes", "paced_average"]
+ON_FOUR_RANKS = ["sync_pairs", "sync_on_nodes", "paced_average"]
 STREAMING = tuple(name for name in LOCAL if name.startswith("streaming_diloco"))
 BEHIND = ("cocod_sgd", "overlap_local_sgd", *STREAMING)
 BLOCKWISE = ("blockwise", "blockwise, 8 bits")
@@ -73,9 +73,12 @@ Groups = list[list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def groups(three_ranks: Reports, four_ranks: Reports) -> Groups:
-    """What each rank saw, in a group of two ranks, of three, and of four."""
-    return [four_ranks["sync_pairs"][:2], three_ranks["sync"], four_ranks["sync"]]
+def groups(request: pytest.FixtureRequest, of_four: bool, tmp_path_factory: pytest.TempPathFactory) -> Groups:
+    """What each rank saw, in a group of two ranks and of three, or of four."""
+    if of_four:
+        return [run_ranks(tmp_path_factory.mktemp("sync"), 4, ["sync"])["sync"]]
+    three_ranks, four_ranks = (request.getfixturevalue(name) for name in ("three_ranks", "four_ranks"))
+    return [four_ranks["sync_pairs"][:2], three_ranks["sync"]]
 
 
 def _traces(group: list[dict[str, Any]], name: str) -> np.ndarray:

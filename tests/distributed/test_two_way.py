@@ -1,4 +1,7 @@
-"""Laws of exchanges that compress both ways, on two, three and four ranks whose data differ, and on one."""
+"""Laws of exchanges that compress both ways, on ranks whose data differ.
+
+On one to three ranks and on nodes of four; on four in long runs.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +14,7 @@ from exchange_bench import Place
 from exchange_kinds import UNEVEN
 from killed_workers import outcome
 from local_definitions import Traces
-from scenarios import Reports
+from scenarios import Reports, run_ranks
 from sync_bench import D, Problem
 from sync_scenarios import RATES
 from two_way_definitions import cser, double_squeeze, integers, liec_sgd
@@ -33,7 +36,7 @@ from trainers.spec.workloads import DigitsMlp
 from trainers.traffic.block_shards import BlockShards
 
 ON_THREE_RANKS = ["two_way", "two_way_replicas"]
-ON_FOUR_RANKS = ["two_way", "two_way_pairs", "two_way_on_nodes", "drifting_replicas_on_nodes"]
+ON_FOUR_RANKS = ["two_way_pairs", "two_way_on_nodes", "drifting_replicas_on_nodes"]
 Array = np.ndarray
 Groups = list[list[dict[str, Any]]]
 DEFINITIONS: dict[str, Callable[..., Traces]] = {
@@ -48,9 +51,13 @@ ATOL = 2e-5
 
 
 @pytest.fixture(scope="module")
-def groups(three_ranks: Reports, four_ranks: Reports) -> Groups:
-    """What each rank saw, alone, and in a group of two ranks, of three, and of four."""
-    return [[trials(Place(0, 1))], four_ranks["two_way_pairs"][:2], three_ranks["two_way"], four_ranks["two_way"]]
+def groups(request: pytest.FixtureRequest, of_four: bool, tmp_path_factory: pytest.TempPathFactory) -> Groups:
+    """What each rank saw, alone, and in a group of two ranks and of three, or of four."""
+    alone = [trials(Place(0, 1))]
+    if of_four:
+        return [alone, run_ranks(tmp_path_factory.mktemp("two_way"), 4, ["two_way"])["two_way"]]
+    three_ranks, four_ranks = (request.getfixturevalue(name) for name in ("three_ranks", "four_ranks"))
+    return [alone, four_ranks["two_way_pairs"][:2], three_ranks["two_way"]]
 
 
 def _series(group: list[dict[str, Any]], kind: str, name: str) -> Array:
