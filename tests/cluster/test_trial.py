@@ -64,6 +64,7 @@ def _spec(**changes: Any) -> TrialSpec:
         "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
         "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5},
         "objective": {"every": 25},
+        "budget": {"steps": 480},
     }
     return digits_trial(**(job | changes))
 
@@ -125,7 +126,7 @@ def test_the_schedule_covers_every_committed_step_once_and_the_bill_adds_up(undi
 
     covered = [step for e in finished.schedule for step in range(e.step, e.step + e.num_steps)]
     assert covered == list(range(finished.bill.steps)) == sorted(undisturbed.losses())
-    assert finished.bill.steps + finished.bill.steps_search == 900
+    assert finished.bill.steps + finished.bill.steps_search == 480
     assert sum(finished.bill.bytes_by_purpose.values()) == finished.bill.bytes_sent
     assert finished.bill.bytes_sent < finished.bill.bytes_dense
 
