@@ -1,5 +1,6 @@
 """A search over a job's fields, for real: its samples train, some end at a rung, and kills change no ranking."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,7 @@ def test_samples_train_with_their_values_and_those_that_are_behind_end_at_a_rung
         job_id = client.submit(JOB | {"sweep": sweep}).id
         assert client.wait(job_id, timeout_s=270).state is JobState.SUCCEEDED
         found, trials = client.report(job_id).sweep, {each.arm: each for each in client.trials(job_id)}
+        starts = set(re.findall(r"pid=(\d+)\).* trial (\S+) starts", client.logs(job_id).decode()))
 
     assert found is not None and len(found.ranking) == 4
     assert {each.status for each in found.ranking} == {SampleStatus.COMPLETED, SampleStatus.PRUNED}
@@ -45,6 +47,7 @@ def test_samples_train_with_their_values_and_those_that_are_behind_end_at_a_rung
         if each.sample is not None and each.sample.values is not None:
             assert trials[each.arm].learning_rate == each.sample.values["optimizer.learning_rate"]
     assert found.saved_share == pytest.approx(sum(1 - each.share for each in found.ranking) / 4)
+    assert len(starts) == 4 and len({pid for pid, _ in starts}) == 1  # one process leads them all
 
 
 @pytest.fixture
