@@ -86,7 +86,7 @@ class Signs(Value):
         return 1 + step.longer_than(reference) / reference.seconds
 
 
-@np.errstate(over="ignore")  # gradients may be too large to have a mean
+@np.errstate(over="ignore", invalid="ignore")  # gradients need not have a mean
 def read(
     trace: Trace,
     *,

@@ -119,8 +119,9 @@ def test_gradient_scales_that_say_nothing_are_no_event(scales):
     assert signs.gradient_jump is None and _found(signs) == ()
 
 
-def test_gradient_scales_too_large_to_have_a_mean_are_no_event_and_no_vanished_gradient():
-    signs = _read(_falling()[:100], scales=[1e308] * 100)
+@pytest.mark.parametrize("scales", [[1e308] * 100, [math.inf, -math.inf] * 50])
+def test_gradient_scales_without_a_mean_are_no_event_and_no_vanished_gradient(scales):
+    signs = _read(_falling()[:100], scales=scales)
 
     assert not signs.is_dead and _found(signs) == ()
 
