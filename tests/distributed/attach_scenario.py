@@ -51,17 +51,17 @@ ONCE_A_STEP: dict[str, dict[str, Any]] = DIRECTIONS | {
 }
 #: What a controller searches, in which budget.
 TUNED: dict[str, dict[str, Any]] = {
-    "rate": {**KINDS["sparse diloco"], "steps": 200},
-    "level": {"exchange": {"kind": "topk", "density": (0.01, 0.5)}, "bytes": 500_000},
+    "rate": {**KINDS["sparse diloco"], "steps": 120},
+    "level": {"exchange": {"kind": "topk", "density": (0.01, 0.5)}, "bytes": 300_000},
     "period": {
         "exchange": {"kind": "sparse_loco", "density": (0.02, 0.5)},
         "sync": {"kind": "diloco", "period": (2, 8), "outer_learning_rate": (0.5, 1.5)},
         "steps": 200,
     },
-    "rate, averages under way": {**KINDS["cocod_sgd"], "steps": 200},
+    "rate, averages under way": {**KINDS["cocod_sgd"], "steps": 120},
     "rate, fragments under way": {
         "sync": {"kind": "streaming_diloco", "period": 8, "fragments": 2, "overlap_steps": 2},
-        "steps": 200,
+        "steps": 120,
     },
 }
 #: What is refused, by what it is given; the model is bare, or in float16, where that says so.

@@ -54,7 +54,7 @@ def test_where_a_period_is_searched_all_probes_are_longer_than_the_longest(simul
     assert {each.allowance.min_steps for each in probes} == {21}
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(budget=st.integers(300, 6000), period=st.integers(2, 100))
 def test_no_probe_is_given_up_for_longer_ones(simulated_run, budget: int, period: int):
     plain = finalists(simulated_run, space(LEVEL), Budget(steps=budget))
