@@ -49,30 +49,23 @@ FILE = Path(__file__).parent / "time_to_loss.jsonl"
 TARGETS = {"text-apart": 2.2, "images-apart": 0.75}
 BUDGET_S = 240.0
 NETWORKS = ("2x100", "2x1000", "4x100", "4x1000")
-#: The middle rate comes first: most often it is the best, and it stops the others.
-GRID = {"schedulefree_sgd": (0.3, 0.1, 1.0), "adamw": (0.003, 0.001, 0.01)}
+#: Of AdamW, which all arms train with. The middle rate comes first: most often it is the best, and it stops the others.
+GRID = (0.003, 0.001, 0.01)
 GRID_SEED = 100
 #: A rate has lost once it has trained for so many times the steps in which another one got to the loss.
 CLEARLY_LATER = 1.1
 ALONE = "alone"
-#: What a job states for each baseline. DiLoCo has its paper's inner and outer optimizers; it averages more often.
+#: What a job states for each baseline. DiLoCo has its paper's outer optimizer; it averages more often.
 BASELINES: dict[str, Json] = {
     "plain": {"exchange": {"kind": "none"}},
     "fp16": {"exchange": {"kind": "fp16"}},
     "powersgd 4": {"exchange": {"kind": "powersgd", "rank": 4}},
     "top-k 1 %": {"exchange": {"kind": "topk", "density": 0.01}},
     "local SGD 8": {"sync": {"kind": "local_sgd", "period": 8}},
-    "DiLoCo 20": {
-        "optimizer": {"kind": "adamw"},
-        "sync": {"kind": "diloco", "period": 20, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
-    },
+    "DiLoCo 20": {"sync": {"kind": "diloco", "period": 20, "outer_learning_rate": 0.7, "outer_momentum": 0.9}},
     ALONE: {"sync": {"kind": "local_sgd", "period": 100_000}},
 }
 ARMS = (AUTO, *BASELINES)
-
-
-def optimizer_of(arm: str) -> str:
-    return str(BASELINES.get(arm, {}).get("optimizer", {}).get("kind", "schedulefree_sgd"))
 
 
 def trial(race: Race, task: str, num_hosts: int, arm: str, rate: float) -> TrialSpec:
@@ -85,7 +78,7 @@ def trial(race: Race, task: str, num_hosts: int, arm: str, rate: float) -> Trial
         "checkpoint": {"every_seconds": 3600},
         "seeds": [race.seed],
         **stated,
-        "optimizer": {"kind": optimizer_of(arm), "learning_rate": rate},
+        "optimizer": {"kind": "adamw", "learning_rate": rate},
         "controller": {"kind": "bo" if arm == AUTO else "fixed"},
     }
     return next(JobSpec.model_validate(job).trials())
@@ -112,7 +105,7 @@ def run_network(book: Book, given: argparse.Namespace, num_hosts: int, rates_mbp
 def gridded() -> Iterator[tuple[str, float]]:
     """Yield the arms whose rate is looked for before the races, with each rate."""
     for arm in (arm for arm in BASELINES if arm != ALONE):
-        for rate in GRID[optimizer_of(arm)]:
+        for rate in GRID:
             yield arm, rate
 
 
@@ -132,8 +125,7 @@ def rate_of(rows: Sequence[Json], task: str, num_hosts: int, arm: str) -> float:
     """Return the rate that needed the fewest steps in the grid; of `auto`, and where none got there, the middle one."""
     tried = [row for row in rows if is_at(row, "grid", task, num_hosts) and row["arm"] == arm]
     reached = [row for row in tried if row["steps"] is not None]
-    middle = GRID[optimizer_of(arm)][0]
-    return min(reached, key=lambda row: row["steps"])["rate"] if reached else middle
+    return min(reached, key=lambda row: row["steps"])["rate"] if reached else GRID[0]
 
 
 def attempt(book: Book, hosts: network.Network, kind: str, race: Race, task: str, arm: str, rate: float) -> int:
@@ -186,7 +178,7 @@ def smoke() -> int:
     with tempfile.TemporaryDirectory() as folder, network.made(2) as hosts:
         book = Book(Path(folder) / "rows.jsonl")
         race = Race(100.0, 8.0, 0, target=0.0)
-        failed = [attempt(book, hosts, "race", race, "text-apart", arm, GRID[optimizer_of(arm)][0]) for arm in ARMS]
+        failed = [attempt(book, hosts, "race", race, "text-apart", arm, GRID[0]) for arm in ARMS]
         still = [row["arm"] for row in book.rows if row["steps_taken"] == 0]
     print(f"took no step: {', '.join(still)}" if still else "every arm took steps")
     return int(any(failed) or bool(still))

@@ -9,9 +9,12 @@ from service.wire.records import AnyRecord, Control
 
 
 def digits_trial(**fields: Any) -> TrialSpec:
-    """Return the first trial of a job on digits, of 900 steps, with these fields; it exports what it ends with."""
+    """Return the first trial of a job on digits with these fields; it exports what it ends with.
+
+    Unless they say else, it has 900 steps of Schedule-Free SGD.
+    """
     fields["checkpoint"] = {"export": "last"} | fields.get("checkpoint", {})
-    job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 900}}
+    job = {"workload": {"kind": "digits-mlp"}, "optimizer": {"kind": "schedulefree_sgd"}, "budget": {"steps": 900}}
     return next(JobSpec.model_validate(job | fields).trials())
 
 

@@ -23,7 +23,7 @@ from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.auto.spec import JobExchange
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.optimizer.spec import JobOptimizer, ScheduleFreeSgdConfig
+from trainers.methods.optimizer.spec import AdamWConfig, JobOptimizer
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.link import LinkConfig, MeasureLink
@@ -318,7 +318,7 @@ class JobParts(Config):
     partition: PartitionConfig = Field(IidPartition(), description="how the training samples are divided among workers")
     workers: Workers = Workers()
     lanes: Lanes = Lanes()
-    optimizer: JobOptimizer = ScheduleFreeSgdConfig()
+    optimizer: JobOptimizer = AdamWConfig()
     exchange: JobExchange = NoneConfig()
     sync: SyncConfig = Field(EveryStepConfig(), description="what keeps the workers' parameters together")
     activations: ActivationsConfig = KeepConfig()

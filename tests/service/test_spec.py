@@ -16,7 +16,7 @@ JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds":
 RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
 SCHEDULE: dict[str, Any] = {
     "format": "wiretune.schedule/1",
-    "optimizer": "schedulefree_sgd",
+    "optimizer": "adamw",
     "num_steps": 10,
     "entries": [{"step": 0, "num_steps": 10, "learning_rate": 0.1}],
 }
@@ -153,12 +153,12 @@ def test_a_range_is_refused_for_those_who_do_not(kind: str) -> None:
 
 
 def test_the_schedule_of_another_optimizer_is_refused_with_what_would_fit() -> None:
-    schedule = SCHEDULE | {"optimizer": "adamw"}
+    schedule = SCHEDULE | {"optimizer": "sgd"}
     arms = [{"name": "a"}, {"name": "b", "controller": {"kind": "schedule", "schedule": schedule}}]
     problem = refused({"arms": arms})["/arms/1/controller/schedule/optimizer"]
 
-    assert "`schedulefree_sgd`: give `optimizer: {kind: adamw}`" in problem.message
-    arms[1] |= {"optimizer": {"kind": "adamw"}}
+    assert "`adamw`: give `optimizer: {kind: sgd}`" in problem.message
+    arms[1] |= {"optimizer": {"kind": "sgd"}}
     assert accepted({"arms": arms}).arms[1].controller is not None
 
 
@@ -236,7 +236,7 @@ def test_what_a_search_may_change_a_schedule_may_set(values: dict[str, Any], par
 
 def _setting(values: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
     """Return a controller whose schedule sets `values`, for the optimizer of `parts`."""
-    kind = values.get("optimizer", parts.get("optimizer", {"kind": "schedulefree_sgd"})["kind"])
+    kind = values.get("optimizer", parts.get("optimizer", ADAMW)["kind"])
     entry = SCHEDULE["entries"][0] | {"values": values}
     return {"controller": {"kind": "schedule", "schedule": SCHEDULE | {"optimizer": kind, "entries": [entry]}}}
 
@@ -263,7 +263,7 @@ def test_a_guess_outside_the_stated_range_of_rates_is_refused_where_it_is_given(
     of_the_job = refused({"controller": limits, "optimizer": high})
     assert "[0.01, 0.05], got 0.06" in of_the_job["/optimizer/learning_rate"].message
     of_an_arm = refused({"controller": {"kind": "off"}, "arms": [{"name": "a"}, {"name": "b", "controller": limits}]})
-    assert "[0.01, 0.05], got 0.1" in of_an_arm["/optimizer/learning_rate"].message
+    assert "[0.01, 0.05], got 0.001" in of_an_arm["/optimizer/learning_rate"].message
     assert of_an_arm["/optimizer/learning_rate"].arms == ("b",)
     assert accepted({"controller": limits, "optimizer": high | {"learning_rate": 0.05}})
 
@@ -370,7 +370,7 @@ def test_an_arm_replaces_its_parts_of_the_job_and_keeps_the_rest() -> None:
 
     assert [(trial.arm, trial.seed) for trial in trials] == [("tuned", 3), ("tuned", 4), ("dense", 3), ("dense", 4)]
     assert [trial.replica.exchange.kind for trial in trials] == ["threshold", "threshold", "none", "none"]
-    assert {trial.replica.optimizer.learning_rate for trial in trials} == {0.1}
+    assert {trial.replica.optimizer.learning_rate for trial in trials} == {0.001}
     assert [trial.replica.seed for trial in trials] == [3, 4, 3, 4]
 
 

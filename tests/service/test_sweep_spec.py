@@ -14,6 +14,7 @@ from service.wire.records import AttemptBrief
 
 JOB: dict[str, Any] = {
     "workload": {"kind": "digits-mlp"},
+    "optimizer": {"kind": "sgd"},
     "budget": {"steps": 300},
     "exchange": {"kind": "topk", "density": 0.01},
     "controller": {"kind": "fixed"},

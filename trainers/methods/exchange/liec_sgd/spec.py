@@ -37,5 +37,5 @@ METHOD = Method(
             2024,
         ),
     ),
-    otherwise=({"optimizer": {"momentum": 0}},),
+    beside={"optimizer": {"kind": "sgd", "momentum": 0}},
 )
