@@ -46,7 +46,7 @@ from trainers.training.call_results import WorkerFailed, WorkerLost
 Json = dict[str, Any]
 FILE = Path(__file__).parent / "time_to_loss.jsonl"
 #: Validation losses that end a run.
-TARGETS = {"text-apart": 2.2, "images-apart": 0.75}
+TARGETS = {"text-apart": 1.9, "images-apart": 0.42}
 BUDGET_S = 240.0
 NETWORKS = ("2x100", "2x1000", "4x100", "4x1000")
 #: Of AdamW, which all arms train with. The middle rate comes first: most often it is the best, and it stops the others.

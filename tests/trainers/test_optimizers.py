@@ -75,7 +75,7 @@ def test_state_tensors_stay_the_same_objects(optimizer_config: OptimizerConfig):
             SgdConfig(momentum=0.9, nesterov=True, weight_decay=0.01),
             lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
         ),
-        (AdamWConfig(weight_decay=0.01), lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.01)),
+        (AdamWConfig(weight_decay=0.01), lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.01, fused=True)),
     ],
 )
 def test_state_made_up_front_changes_no_bit(
@@ -91,6 +91,26 @@ def test_state_made_up_front_changes_no_bit(
         theirs.step()
 
     assert torch.equal(parameter, plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("strides", [torch.contiguous_format, torch.channels_last])
+def test_adamw_steps_as_torchs_plain_one_whatever_the_strides_and_precision(
+    strides: torch.memory_format, dtype: torch.dtype
+):
+    kernel, theirs = (nn.Conv2d(4, 8, 3, bias=False, dtype=dtype) for _ in range(2))
+    theirs.load_state_dict(kernel.state_dict())
+    optimizer = optimizers.build(AdamWConfig(), Digits(DigitsMlp()), kernel.to(memory_format=strides))
+    plain = torch.optim.AdamW(theirs.parameters(), lr=0.05, fused=False)
+
+    for step in range(4):
+        gradient = torch.randn(8, 4, 3, 3, dtype=dtype, generator=torch.Generator().manual_seed(step))
+        kernel.weight.grad, theirs.weight.grad = gradient, gradient.clone()
+        optimizer.set_learning_rate(0.05, step)
+        optimizer.step(1.0)
+        plain.step()
+
+    torch.testing.assert_close(kernel.weight, theirs.weight, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])

@@ -31,13 +31,14 @@ class MuonWithAdamW(torch.optim.Optimizer):
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.01,
+        fused: bool | None = None,
     ) -> None:
-        """Divide each of `groups` between the two; `not_matrices` are AdamW's whatever their shape."""
+        """Divide each of `groups` between the two; `not_matrices` are AdamW's whatever their shape, `fused` its own."""
         defaults: Group = {"lr": 1e-3, "momentum": momentum, "weight_decay": weight_decay}
         matrices = [*_part(groups, lambda each: is_matrix(each, not_matrices))]
         others = [*_part(groups, lambda each: not is_matrix(each, not_matrices))]
         self._matrices = [defaults | group for group in matrices]
-        self._adamw = torch.optim.AdamW(others, betas=betas, weight_decay=weight_decay) if others else None
+        self._adamw = torch.optim.AdamW(others, betas=betas, weight_decay=weight_decay, fused=fused) if others else None
         super().__init__([*self._matrices, *(self._adamw.param_groups if self._adamw else ())], {})
         self.defaults |= defaults
         if self._adamw:

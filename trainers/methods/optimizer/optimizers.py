@@ -33,6 +33,8 @@ from trainers.workload import Workload, WorkloadError
 Group = dict[str, Any]  # a torch parameter group
 #: Averages of a parameter's gradients, and the number of steps that corrects them.
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+#: Which torch's fused AdamW rounds as its plain one does, but for the last bit.
+FUSED_DTYPES = (torch.float32, torch.float64)
 #: Of parameters whose rates are the optimizer's.
 NO_FACTORS: Mapping[Parameter, float] = {}
 
@@ -166,7 +168,10 @@ class Optimizer:
 
     def scalars(self) -> dict[str, Any]:
         """Return the numbers outside tensors, JSON-compatible: of each group, and of each parameter's state."""
-        groups = [{key: value for key, value in group.items() if _is_number(value)} for group in self._groups]
+        groups = [
+            {key: value for key, value in group.items() if _is_number(value) and key != "fused"}  # the device's matter
+            for group in self._groups
+        ]
         return {"groups": groups, "state": {name: value for name, value in self._state() if _is_number(value)}}
 
     def load_scalars(self, scalars: Mapping[str, Any]) -> None:
@@ -325,7 +330,8 @@ def _of_kind(
         case LarsConfig():
             return Lars(groups, momentum=first(config.momentum), weight_decay=decay, trust=config.trust)
         case AdamWConfig():
-            return torch.optim.AdamW(groups, betas=(first(config.betas[0]), config.betas[1]), weight_decay=decay)
+            betas = first(config.betas[0]), config.betas[1]
+            return torch.optim.AdamW(groups, betas=betas, weight_decay=decay, fused=_can_be_fused(groups))
         case MuonConfig():
             return MuonWithAdamW(
                 groups,
@@ -333,6 +339,7 @@ def _of_kind(
                 momentum=config.momentum,
                 betas=config.betas,
                 weight_decay=decay,
+                fused=_can_be_fused(groups),
             )
         case ScheduleFreePlusConfig():
             return ScheduleFreePlus(
@@ -349,6 +356,16 @@ def _of_kind(
     for group in optimizer.param_groups:
         group["train_mode"] = True  # the package's train(), which has nothing to move yet
     return optimizer
+
+
+def _can_be_fused(groups: Sequence[Group]) -> bool | None:
+    """Return True where torch's fused AdamW steps all parameters right; None: what torch does by itself.
+
+    On a processor it takes a third to a ninth of the time. It walks through parameter and gradient as they lie in
+    memory, so where their strides differ it is wrong, and says nothing.
+    """
+    parameters = [each for group in groups for each in group["params"]]
+    return all(each.is_cpu and each.is_contiguous() and each.dtype in FUSED_DTYPES for each in parameters) or None
 
 
 def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) -> dict[str, Tensor]:
