@@ -32,6 +32,7 @@ def test_the_examples_need_no_advice(path: Path) -> None:
         ({"budget": {"steps": 10_000}, "objective": {"every": 20_000}}, "give `every` 1000"),
         ({"exchange": RANGE, "workers": {"count": 1}}, "one worker exchanges nothing"),
         ({"exchange": RANGE, "workers": {"count": 4, "per_node": 4}}, "one node exchanges nothing"),
+        ({"exchange": {"kind": "topk", "density": 0.01}}, "`adamw` learns slowly from 0.01 of a gradient's entries"),
         ({"sync": {"kind": "stl_sgd"}, "controller": {"kind": "cosine"}}, "give `controller: {kind: fixed}`"),
         ({"sync": {"kind": "stl_sgd"}, "controller": {"kind": "bo"}}, "give `controller: {kind: fixed}`"),
         (
