@@ -41,6 +41,11 @@ class Budget(Config):
         """Return whether a run that sends nothing would never end."""
         return self.seconds is None and self.steps is None
 
+    @property
+    def counts_traffic(self) -> bool:
+        """Return whether what a step sends takes something of the budget: its bytes, or the time for them."""
+        return self.seconds is not None or self.bytes is not None
+
     @model_validator(mode="after")
     def _has_a_cap(self) -> "Budget":
         if self.seconds is None and self.steps is None and self.bytes is None:

@@ -63,7 +63,9 @@ class Tuner:
             raise ValueError(f"`batch_size` must be a whole number of at least 1, got {batch_size!r}")
         samples = batch_size and batch_size * handle.node_links.topology.num_workers
         found = matrices(chain.from_iterable(group["params"] for group in groups))
-        space = space_of(handle.config, kind, guess, batch_size=samples, weights=found and Weights(*found))
+        space = space_of(
+            handle.config, kind, guess, budget=budget, batch_size=samples, weights=found and Weights(*found)
+        )
         strategy = strategies.build(config, space=space, seed=seed, budget=budget)
         leader = Leader(strategy, budget, clock=clock)
         self.decisions = leader.decisions
@@ -139,22 +141,28 @@ class Tuner:
 
 
 def space_of(
-    config: ReplicaConfig, kind: str, guess: float, *, batch_size: int | None = None, weights: Weights | None = None
+    config: ReplicaConfig,
+    kind: str,
+    guess: float,
+    *,
+    budget: Budget,
+    batch_size: int | None = None,
+    weights: Weights | None = None,
 ) -> SearchSpace:
     """Return what a loop that trains by `config` searches, from the rate `guess` of an optimizer of this `kind` on.
 
     `batch_size`: samples of a step, of all ranks together; `weights`: as they are before it. None: not known.
     """
-    level = config.exchange.level
+    ranges, level = config.searched(counts_traffic=budget.counts_traffic)
     return SearchSpace(
         optimizer="from_exchange" if config.optimizer.kind == "from_exchange" else kind,
-        guess=Values(learning_rate=guess, level=None if isinstance(level, tuple) else level),
+        guess=Values(learning_rate=guess, level=level),
         level_name=config.exchange.level_name,
         period=config.period,
         batch_size=batch_size,
         weights=weights,
         rewinds_data=False,
-        axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in config.ranges()),
+        axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in ranges),
     )
 
 

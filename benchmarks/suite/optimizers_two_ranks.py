@@ -32,7 +32,6 @@ OPTIMIZERS = ("schedulefree_sgd", "adamw", "muon")
 WAYS: dict[str, dict[str, Any]] = {
     "1 %": {"exchange": {"kind": "threshold", "density": 0.01}},
     "10 %": {"exchange": {"kind": "threshold", "density": 0.1}},
-    "0.3 to 10 %": {"exchange": {"kind": "threshold", "density": [0.003, 0.1]}},
     "rank 4": {"exchange": {"kind": "powersgd", "rank": 4}},
     "local 8": {"sync": {"kind": "local_sgd", "period": 8}},
 }

@@ -48,7 +48,7 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
 
 
 def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
-    space = _stated_space(spec.replica)
+    space = _stated_space(spec)
     if spec.replica.menu:
         return exchange_probing.opened(spec, space, groups, _warm_up)
     space = space.model_copy(update={"dense_bytes": dense_bytes(spec, groups[0])})
@@ -74,10 +74,10 @@ def _check_budget(spec: TrialSpec, group: Group) -> None:
         )
 
 
-def _stated_space(replica: ReplicaConfig) -> SearchSpace:
+def _stated_space(spec: TrialSpec) -> SearchSpace:
     """Return the space that the job itself states; what it searches opens in the middle, or with the first choice."""
-    exchange, ranges = replica.exchange, list(replica.ranges())
-    level = exchange.level
+    replica = spec.replica
+    ranges, level = replica.searched(counts_traffic=spec.budget.counts_traffic)
     choices = {each.name: each.pair[0] for each in ranges if isinstance(each.pair[0], bool)}
     own, *others = contenders(replica.optimizer)
     competing = (own, *others) if others else ()
@@ -86,11 +86,11 @@ def _stated_space(replica: ReplicaConfig) -> SearchSpace:
         optimizers=tuple(Contender(optimizer=each.kind, learning_rate=each.learning_rate) for each in competing),
         guess=Values(
             learning_rate=own.learning_rate,
-            level=None if isinstance(level, tuple) else level,
+            level=level,
             nesterov=choices.get("nesterov"),
             optimizer=own.kind if others else None,
         ),
-        level_name=exchange.level_name,
+        level_name=replica.exchange.level_name,
         momentum=_momentum(own),
         period=replica.period,
         periods=tuple((each.name, int(each.level or 1)) for each in replica.menu if each.kind == LOCAL),

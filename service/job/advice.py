@@ -128,7 +128,7 @@ def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
     return (
         isinstance(config, WideConfig)
         and config.trusts_usual(kind)
-        and not (replica.menu or list(replica.ranges()))
+        and not (replica.menu or trial.searched)
         and (is_told or replica.steps_along_gradient)
     )
 
@@ -137,9 +137,8 @@ def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:
     """Return the steps of the shortest search that tells what it is to tell: with two finalists where it wants any."""
     if not isinstance(config, WideConfig):
         return config.probes * config.min_probe_steps
-    ranges = list(trial.replica.ranges())
-    num_further = sum(each.name != "level" for each in ranges)
-    first = config.wide_probes if config.wide_probes is not None else FINALISTS * bool(ranges)
+    num_further = sum(each.name != "level" for each in trial.searched)
+    first = config.wide_probes if config.wide_probes is not None else FINALISTS * bool(trial.searched)
     finalists = first + config.wide_probes_per_axis * num_further
     decades = (
         config.wide_decades
@@ -152,12 +151,18 @@ def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:
 
 def _on_a_level(trial: TrialSpec) -> Iterator[str]:
     exchange, budget = trial.replica.exchange, trial.budget
-    if isinstance(exchange.level, tuple) and budget.seconds is None:
-        unit, ignored = ("steps", "what a step sends") if budget.bytes is None else ("bytes", "how fast the link is")
-        name = exchange.level_name
+    name = exchange.level_name
+    if not isinstance(exchange.level, tuple) or budget.seconds is not None:
+        return
+    if budget.counts_traffic:
         yield (
-            f"a budget in {unit} does not count {ignored}, so it says little of the {name}: give `budget.seconds`, "
-            f"or one {name}"
+            f"a budget in bytes does not count how fast the link is, so it says little of the {name}: give "
+            f"`budget.seconds`, or one {name}"
+        )
+    else:
+        yield (
+            f"a budget in steps does not count what a step sends, so the {name} {exchange.densest:g} is used alone, "
+            f"which leaves out least: give `budget.seconds` or `bytes`, or one {name}"
         )
 
 
@@ -234,7 +239,7 @@ def _on_a_period(trial: TrialSpec) -> Iterator[str]:
     replica, budget = trial.replica, trial.budget
     if not any(each.name == "period" for each in replica.ranges()):
         return
-    if budget.seconds is None and budget.bytes is None:
+    if not budget.counts_traffic:
         yield "a budget in steps does not count what averages take, so it is for short periods: give `budget.seconds`"
     if not isinstance(replica.partition, IidPartition):
         yield (
@@ -245,7 +250,7 @@ def _on_a_period(trial: TrialSpec) -> Iterator[str]:
 
 def _on_options(trial: TrialSpec) -> Iterator[str]:
     budget, menu = trial.budget, [option.name for option in trial.replica.menu]
-    if menu and budget.seconds is None and budget.bytes is None:
+    if menu and not budget.counts_traffic:
         yield (
             f"a budget in steps does not count what a step sends, so of the exchanges that compete the densest of "
             f"{', '.join(f'`{name}`' for name in menu)} is used alone: give `budget.seconds`"

@@ -28,7 +28,7 @@ from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.link import LinkConfig, MeasureLink
 from trainers.spec.partition import IidPartition, PartitionConfig
-from trainers.spec.ranges import Conflict, conflict_error
+from trainers.spec.ranges import Conflict, Range, conflict_error
 from trainers.spec.replica import MAX_THREADS, PerNode, ReplicaConfig
 from trainers.spec.workloads import WorkloadConfig
 
@@ -299,6 +299,11 @@ class TrialSpec(Config):
     objective: Objective
     checkpoint: Checkpointing
     rungs: tuple[float, ...] = ()  # shares of the budget at which it tells how far it got
+
+    @property
+    def searched(self) -> list[Range]:
+        """The ranges that the controller searches, if it does."""
+        return self.replica.searched(counts_traffic=self.budget.counts_traffic)[0]
 
     @property
     def trains_apart(self) -> bool:

@@ -54,7 +54,7 @@ def searchable(trial: TrialSpec) -> dict[str, Searchable]:
     """Return what may be steered of a run, by the name that its user knows: a level by that of the exchange."""
     low, high = getattr(trial.controller, "stated_rates", None) or _RATES
     found = {"learning_rate": Searchable("learning_rate", low, high)}
-    for each in trial.replica.ranges():
+    for each in trial.searched:
         shown = trial.replica.exchange.level_name if each.name == "level" else each.name
         found[shown] = Searchable(each.name, each.low, each.high)
     if names := tuple(option.name for option in trial.replica.menu):

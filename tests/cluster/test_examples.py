@@ -10,7 +10,7 @@ import pytest
 from service.cluster import checkpoints, trial
 from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Bill, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
-from tests.example_jobs import EXAMPLES, searches, shortened
+from tests.example_jobs import EXAMPLES, MANY_BYTES, searches, shortened
 from tests.small_trials import Memory
 from trainers.training.group import ProcessGroup
 
@@ -42,7 +42,7 @@ FAMILIES = {
 #: What lets a short run do what the example does: values that are searched, or need not be, regimes that are compared,
 #: kinds that are probed beside each other.
 SHORTER: dict[str, dict[str, Any]] = {
-    "topk": {"budget": {"steps": 80}},
+    "topk": {"budget": {"steps": 80, "bytes": MANY_BYTES}},
     "dropit": {"exchange": {"kind": "threshold", "density": 0.05}},
     "accordion": {
         "exchange": {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from search.space import OptionAxis
+from search.space import OptionAxis, SearchSpace
 from service.cluster import trial
 from service.cluster.exchange_probing import predicted
 from service.cluster.warm_up import opening_space
@@ -87,6 +87,26 @@ def test_bytes_alone_are_no_budget_where_all_workers_turn_out_to_share_a_machine
     with pytest.raises(WorkloadError, match=r"add `budget\.seconds` or `steps`"):
         opening_space(digits_trial(**JOB | {"budget": {"bytes": 10**6}}), [group])
     assert not group.told
+
+
+@pytest.mark.parametrize(
+    ("exchange", "densest"),
+    [
+        ({"kind": "topk", "density": [0.001, 0.4]}, 0.4),
+        ({"kind": "threshold", "search": "absolute", "threshold": [0.01, 0.1]}, 0.01),
+        ({"kind": "powersgd", "rank": [1, 4]}, 4),
+    ],
+    ids=lambda each: each["kind"] if isinstance(each, dict) else str(each),
+)
+def test_where_nothing_counts_what_a_step_sends_the_densest_level_is_used(
+    exchange: Any, densest: float, group: Any
+) -> None:
+    def space(changes: dict[str, Any], **budget: int) -> SearchSpace:
+        return opening_space(digits_trial(exchange=exchange | changes, budget={"steps": 900, **budget}), [group])[0]
+
+    [searched] = set(exchange) - {"kind", "search"}
+    assert space({}) == space({searched: densest})  # as if no other had been given
+    assert space({}, bytes=10**12).axis("level") is not None
 
 
 @pytest.mark.parametrize("levels", [{"kind": "accordion", "critical": 0.5}, {"kind": "warmup", "steps": 9}])

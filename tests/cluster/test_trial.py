@@ -64,7 +64,7 @@ def _spec(**changes: Any) -> TrialSpec:
         "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
         "controller": {"kind": "bo", "revisit": "stages", "max_search_fraction": 0.5},
         "objective": {"every": 25},
-        "budget": {"steps": 480},
+        "budget": {"steps": 480, "bytes": 10**12},  # which counts what a density sends
     }
     return digits_trial(**(job | changes))
 

@@ -23,7 +23,7 @@ SPEC = JobSpec.model_validate(
         "workload": {"kind": "digits-mlp"},
         "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
         "controller": {"kind": "bo", "max_search_fraction": 0.5, "min_probe_steps": 4},
-        "budget": {"steps": 120},
+        "budget": {"steps": 120, "bytes": 10**12},
         "objective": {"every": 20},
         "checkpoint": {"every_seconds": 1e-9},
         "labels": {"team": "demo"},

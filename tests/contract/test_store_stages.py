@@ -214,7 +214,7 @@ def test_a_schedule_follows_the_stages_until_the_trial_gives_its_own(store, driv
     (complete,) = store.schedules(driver.job_id, arm="tuned", seed=0)
 
     assert (so_far.complete, so_far.num_steps, so_far.entries[0].learning_rate) == (False, 12, 0.3)
-    assert (complete.complete, complete.num_steps, complete.optimizer) == (True, 30, "schedulefree_sgd")
+    assert (complete.complete, complete.num_steps, complete.optimizer) == (True, 30, "adamw")
     assert store.schedules(driver.job_id, arm="other") == ()
 
 

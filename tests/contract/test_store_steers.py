@@ -103,7 +103,7 @@ def test_a_steer_is_an_event_and_in_the_audit_log(store, driver):
 )
 def test_what_makes_no_sense_is_refused_by_field_value_and_range(store, make_spec, said, pointer, fault):
     exchange = {"kind": "threshold", "density": [0.003, 0.1]}
-    job_id = store.add_job(make_spec(exchange=exchange))[0].id
+    job_id = store.add_job(make_spec(exchange=exchange, budget={"seconds": 60}))[0].id
     store.steer(job_id, SteerRequest(pin={"learning_rate": 0.01}), by=ADA)
 
     with pytest.raises(InvalidJob, match=fault) as refusal:
@@ -132,7 +132,7 @@ def test_options_and_choices_are_steered_by_name(store, make_spec):
 @only("sqlite")
 @pytest.mark.parametrize("kind", ["fixed", "cosine", "autolrs", "off", "schedule"])
 def test_a_job_that_does_not_search_offers_no_steering_and_refuses_it(store, make_spec, kind):
-    schedule = {"format": "wiretune.schedule/1", "optimizer": "schedulefree_sgd", "num_steps": 1}
+    schedule = {"format": "wiretune.schedule/1", "optimizer": "adamw", "num_steps": 1}
     entries = [{"step": 0, "num_steps": 1, "learning_rate": 0.1}]
     controller = {"kind": kind, **({"schedule": {**schedule, "entries": entries}} if kind == "schedule" else {})}
     job = store.add_job(make_spec(controller=controller))[0]
@@ -183,7 +183,7 @@ def test_a_veto_is_read_back_as_it_was_said(store, driver):
 @only("sqlite")
 def test_what_may_be_steered_is_told_with_its_range_and_what_is_used_now(store, make_spec, begin):
     exchange = {"kind": "threshold", "density": [0.003, 0.1]}
-    driver = begin(store.add_job(make_spec(exchange=exchange))[0].id)
+    driver = begin(store.add_job(make_spec(exchange=exchange, budget={"seconds": 60}))[0].id)
     driver.start()
     driver.decide(0, first_step=0)
 

@@ -12,6 +12,7 @@ from service.wire.views import EventKind, SampleStatus
 from tests.contract.conftest import only
 from tests.contract.reported import finished
 
+SGD = {"kind": "sgd"}
 PARAMS = {"optimizer.momentum": {"uniform": [0.5, 0.95]}, "workload.batch_size": {"choice": [16, 32]}}
 
 
@@ -20,7 +21,7 @@ def swept(store: Store, make_spec: Any) -> Any:
     """Store a job with a sweep, and return its id."""
 
     def add(**sweep: Any) -> str:
-        spec: JobSpec = make_spec(params=PARAMS, sweep={"samples": 6} | sweep)
+        spec: JobSpec = make_spec(optimizer=SGD, params=PARAMS, sweep={"samples": 6} | sweep)
         return store.add_job(spec)[0].id
 
     return add
@@ -158,7 +159,7 @@ def test_the_report_ranks_what_got_further_first_and_names_front_rungs_and_what_
 
 
 def test_a_metric_that_is_better_high_ranks_so(store: Store, make_spec: Any, begin: Any) -> None:
-    spec = make_spec(params=PARAMS, sweep={"samples": 2}, objective={"metric": "accuracy"})
+    spec = make_spec(optimizer=SGD, params=PARAMS, sweep={"samples": 2}, objective={"metric": "accuracy"})
     job_id = store.add_job(spec)[0].id
     driver = begin(job_id)
     _, first, second = ids(store, job_id)

@@ -31,7 +31,7 @@ JOB: dict[str, Any] = {
     "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
     "controller": {"kind": "bo", "max_search_fraction": 0.5},
     "arms": [{"name": "tuned"}, {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}}],
-    "budget": {"steps": 600},
+    "budget": {"steps": 600, "bytes": 10**12},  # which counts what a density sends
     "checkpoint": {"export": "last"},  # so that the schedule covers every step on the bill
 }
 TUNED_ALONE = JOB | {"arms": JOB["arms"][:1]}  # the same first trial, without the wait for the other

@@ -70,7 +70,7 @@ def test_an_example_that_is_killed_ends_like_the_undisturbed_one(service: LiveSe
 def test_every_model_and_exchange_killed_at_four_random_moments_ends_like_the_undisturbed_one(
     service: LiveService, killed: Counter[str], capsys: pytest.CaptureFixture[str], model: str, exchange: str
 ) -> None:
-    job = {"workload": MODELS[model], "budget": {"steps": NUM_STEPS}} | EXCHANGES[exchange] | PACED
+    job = {"workload": MODELS[model], "budget": {"steps": NUM_STEPS, "bytes": 10**12}} | EXCHANGES[exchange] | PACED
     spec = JobSpec.model_validate(job)
 
     killed.update(_end_the_same(service, spec, draw(f"{model} {exchange}", NUM_KILLS, before=LAST_STEP)))

@@ -193,7 +193,7 @@ class OnALink(Group):
 def _opened(link: dict[str, Any], mbps: float, num_nodes: int = 2, **changes: Any) -> tuple[OnALink, Any]:
     job = trial(link=link, **changes)
     group = OnALink(job, mbps=mbps, num_nodes=num_nodes)
-    space, warm_ups = exchange_probing.opened(job, _stated_space(job.replica), [group], group.warm_up)
+    space, warm_ups = exchange_probing.opened(job, _stated_space(job), [group], group.warm_up)
     assert len(warm_ups) == len(group.ran)
     return group, space
 

@@ -26,7 +26,7 @@ def refused(**changes: Any) -> list[Problem]:
 
 def test_an_option_is_a_kind_with_its_defaults_or_a_whole_optimizer():
     [trial] = JobSpec.model_validate(JOB).trials()
-    space = _stated_space(trial.replica)
+    space = _stated_space(trial)
 
     guesses = [(each.optimizer, each.learning_rate) for each in space.optimizers]
     assert guesses == [("sgd", 0.1), ("adamw", 0.002), ("muon", 0.01)]
@@ -49,8 +49,8 @@ def test_a_stored_job_reads_back():
 def test_a_plain_optimizer_says_nothing_of_others():
     [trial] = JobSpec.model_validate(JOB | {"optimizer": {"kind": "sgd"}}).trials()
 
-    assert _stated_space(trial.replica).optimizers == ()
-    assert _stated_space(trial.replica).opening == Values(learning_rate=0.1)
+    assert _stated_space(trial).optimizers == ()
+    assert _stated_space(trial).opening == Values(learning_rate=0.1)
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_the_rate_of_a_direction_is_searched_as_a_job_would():
     exchange, optimizer = DemoConfig(), FromExchangeConfig()
     config = ReplicaConfig(workload=OwnWorkload(factory="script:model"), exchange=exchange, optimizer=optimizer)
 
-    assert space_of(config, "sgd", 0.1).optimizer == "from_exchange"
+    assert space_of(config, "sgd", 0.1, budget=Budget(steps=100)).optimizer == "from_exchange"
 
 
 def test_the_search_knows_after_how_many_steps_ranks_meet():
@@ -138,7 +138,19 @@ def test_the_search_knows_after_how_many_steps_ranks_meet():
         workload=OwnWorkload(factory="script:model"), exchange=NoneConfig(), optimizer=optimizer, sync=sync
     )
 
-    assert space_of(config, "sgd", 0.1).longest_period == 30
+    assert space_of(config, "sgd", 0.1, budget=Budget(steps=100)).longest_period == 30
+
+
+@pytest.mark.parametrize(("budget", "level"), [({"steps": 100}, 0.1), ({"steps": 100, "bytes": 10**9}, None)])
+def test_a_level_is_searched_only_where_the_budget_counts_what_a_step_sends(budget: dict[str, int], level: float):
+    config = ReplicaConfig(
+        workload=OwnWorkload(factory="script:model"), exchange=LEVELS, optimizer=OwnOptimizerConfig()
+    )
+
+    space = space_of(config, "sgd", 0.1, budget=Budget(**budget))
+
+    assert space.guess.level == level
+    assert (space.axis("level") is None) == (level is not None)
 
 
 @pytest.mark.parametrize(("batch_size", "num_steps"), [(None, 7), (32, 7), (8, 14), (4, 19)])

@@ -67,6 +67,13 @@ class ExchangeBase(Config):
         return None
 
     @property
+    def densest(self) -> float | None:
+        """The level that leaves out least of a gradient; None: there is none."""
+        if not isinstance(self.level, tuple):
+            return self.level
+        return min(self.level) if self.level_name == "threshold" else max(self.level)
+
+    @property
     def is_by_density(self) -> bool:
         """Return whether the level is a density."""
         return self.level is not None and self.level_name == "density"

@@ -96,6 +96,16 @@ class ReplicaConfig(Config):
             for each in getattr(self, part).ranges():
                 yield each._replace(field=f"{part}/{each.field}")
 
+    def searched(self, *, counts_traffic: bool) -> tuple[list[Range], float | None]:
+        """Return the ranges to search, and the level to open with; None: the search says.
+
+        Unless the budget counts what a step sends, a sparser gradient saves nothing: the densest level is used alone.
+        """
+        level, ranges = self.exchange.level, list(self.ranges())
+        if counts_traffic:
+            return ranges, None if isinstance(level, tuple) else level
+        return [each for each in ranges if each.name != "level"], self.exchange.densest
+
     def setting_conflict(self, values: Mapping[str, Any], *, optimizer: str) -> str | None:
         """Return why a run cannot be set to searched `values`, by name, while it trains; None: it can.
 
