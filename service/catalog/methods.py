@@ -217,9 +217,10 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
 def traffic_of(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
     """Return what one of `workers` sends in a step, on average, at the levels that are stated.
 
-    Of neighbours that exchange as one, `workers` are the nodes.
+    A searched level stands at its densest, which a run opens with; other ranges stand at their first value. Of
+    neighbours that exchange as one, `workers` are the nodes.
     """
-    exchange, level = replica.exchange, replica.exchange.level
+    exchange = replica.exchange
     num_iterates = 2 if replica.optimizer.kind.startswith("schedulefree") else 1
     sent: collectives.Traffic | collectives.MeanTraffic
     period = 1
@@ -239,7 +240,7 @@ def traffic_of(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) 
             shapes,
             num_workers=workers,
             exchange=exchange,
-            level=None if level is None else first(level),
+            level=exchange.densest,
             num_iterates=num_iterates,
         )
     return TrafficView(bytes_per_step=sent.bytes / period, rounds_per_step=sent.rounds / period)

@@ -374,7 +374,8 @@ def _assumptions(asked: _Question) -> Iterator[str]:
     if request.task is not None:
         source = "as asked for" if request.like else "by the kind of workload"
         yield f"steps to a loss go as on the recorded task `{request.task}` ({source}), each method at its best rate"
-    yield "ranges stand at their first value; searching is not charged"
+    yield "a searched density stands at the densest, which a run opens with, and other ranges at their first value"
+    yield "searching is not charged"
 
 
 def best(prediction: Prediction) -> Sequence[MethodPrediction]:
