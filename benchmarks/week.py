@@ -55,6 +55,7 @@ _THRESHOLD: Json = {"exchange": {"kind": "threshold", "density": [0.003, 0.1]}}
 _LOCAL: Json = {"sync": {"kind": "local_sgd", "period": 8}, "exchange": {"kind": "blockwise"}}
 _SWEEP: Json = {
     "controller": {"kind": "off"},
+    "optimizer": {"kind": "sgd"},
     "params": {"optimizer.learning_rate": {"log_uniform": [0.01, 1.0]}},
     "sweep": {"samples": 4},
     "objective": {"every": 20},
@@ -62,7 +63,7 @@ _SWEEP: Json = {
 #: Kinds of jobs, how many of 100 are of each, and the job.
 KINDS: dict[str, tuple[int, Json]] = {
     "searched rate": (20, _DIGITS | {"budget": {"steps": 300}}),
-    "rate and density": (14, _DIGITS | _LINK | _THRESHOLD | {"budget": {"steps": 400}}),
+    "rate and density": (14, _DIGITS | _LINK | _THRESHOLD | {"budget": {"steps": 400, "bytes": 10**12}}),
     "dense": (8, _DIGITS | _FIXED | {"budget": {"steps": 200}}),
     "one worker": (8, _DIGITS | {"workers": {"count": 1}, "budget": {"steps": 300}}),
     "seconds": (8, _DIGITS | _LINK | {"exchange": {"kind": "topk", "density": 0.02}, "budget": {"seconds": 8}}),

@@ -3,7 +3,8 @@
 wiretune export JOB --out schedule.json
 torchrun --nproc-per-node 2 examples/follow_schedule.py schedule.json
 
-Prints the rate and the level of every step.
+Prints the rate and the level of every step. Take the optimizer that `schedule.optimizer` names: the rates were learned
+for it, and SGD here only shows the calls.
 """
 
 import sys

@@ -64,11 +64,11 @@ def attach(
 
     The keywords are those of `trainers.own_loop.attach`: `exchange` and `sync`, as in a job, `per_node`, `scale`, and
     `seed`.
-    With `controller`, as in a job, the learning rate is searched too, and every range in `exchange` and `sync`. The
-    optimizer's rate is the guess. The run is of so many optimizer `steps`, `seconds` from now on, or `bytes` sent by a
-    node on average, search included, whichever is reached first. `batch_size` is the
-    number of samples that a rank trains in a step: if it is told, probes on small batches are longer. The loop reports
-    its losses to the `Tuner` that is returned.
+    With `controller`, as in a job, the learning rate is searched too, and every range in `exchange` and `sync`; in
+    `steps` alone the exchange's level is the densest of its pair. The optimizer's rate is the guess. The run is of so
+    many optimizer `steps`, `seconds` from now on, or `bytes` sent by a node on average, search included, whichever is
+    reached first. `batch_size` is the number of samples that a rank trains in a step: if it is told, probes on small
+    batches are longer. The loop reports its losses to the `Tuner` that is returned.
 
     Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, for a budget
     without a controller, for what a job would refuse of a controller, and for what only a job does: `transfer`, and

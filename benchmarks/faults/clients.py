@@ -22,7 +22,8 @@ _COMMON: dict[str, Any] = {
 #: Jobs of a family are equal, so their weights and losses must be.
 FAMILIES: dict[str, dict[str, Any]] = {
     "dense": _COMMON | {"controller": {"kind": "fixed"}},
-    "searched": _COMMON | {"exchange": {"kind": "threshold", "density": [0.003, 0.1]}},
+    "searched": _COMMON
+    | {"exchange": {"kind": "threshold", "density": [0.003, 0.1]}, "budget": {"steps": 500, "bytes": 10**12}},
     "powersgd": _COMMON
     | {"exchange": {"kind": "powersgd"}, "controller": {"kind": "fixed"}, "optimizer": {"kind": "adamw"}},
 }

@@ -217,7 +217,7 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
 def traffic_of(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
     """Return what one of `workers` sends in a step, on average, at the levels that are stated.
 
-    A searched level stands at its densest, which a run opens with; other ranges stand at their first value. Of
+    A searched level counts as its densest, the most a step may send; other ranges count as their first value. Of
     neighbours that exchange as one, `workers` are the nodes.
     """
     exchange = replica.exchange

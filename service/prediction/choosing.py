@@ -23,13 +23,15 @@ INTRODUCTION = (
     "Names such as `local_sgd 8, topk 10 %` are explained [below](#how-to-read-it).",
 )
 READING = (
-    "- *Choose* is the method that is predicted to reach dense training's loss first. The span is where four of five "
-    "measured times are expected.",
+    "- *Choose* is the method that is predicted to reach dense training's loss first. Four of five runs should fall "
+    "within the span.",
     "- *Also* are methods that the prediction cannot tell from the first one.",
     "- Names are those of the records. `wiretune advise JOB.yaml` prints a method's lines for your job: "
     "`local_sgd 8, topk 10 %` is `exchange: {kind: topk, density: 0.1}` with `sync: {kind: local_sgd, period: 8}`. "
-    "`wiretune predict JOB.yaml --json` has them for every method.",
+    "`wiretune predict JOB.yaml --json` has them for every method that fits the job.",
     "- *Steps* come from the rows in brackets, at the nearest number of hosts that was recorded. One seed says little.",
+    "- Steps were recorded with SGD and momentum, those of `transformer` with AdamW. A job that names no optimizer "
+    "trains with AdamW. There `dgc` needs `optimizer: {kind: sgd, momentum: 0}`, and `threshold 1 %` takes more steps.",
     "- A method that did not reach the loss on a task is not in its table. `wiretune predict` lists its steps.",
     "- The rows are short runs of small models. A larger model may need other steps; the bytes hold.",
 )

@@ -355,15 +355,15 @@ def _break_even(asked: _Question, choice: _Choice, ratio: float) -> float | None
 
 def _assumptions(asked: _Question) -> Iterator[str]:
     request, site = asked.request, asked.request.site
-    yield f"TCP leaves {GOODPUT:.0%} of the link's rate to data; both directions are free for this job"
+    yield f"TCP leaves {GOODPUT:.0%} of the link's rate to data; no other traffic is on the link"
     yield f"a message waits {request.latency_ms:g} ms for the link, in every round of an exchange"
     if site.per_host > 1:
         yield (
             f"the {site.per_host} workers of a host add up their gradients over {WITHIN_MBPS / 1e3:g} Gbit/s and "
             "exchange as one"
         )
-    yield "backward hides nothing of an exchange in every step; averages under way are hidden, where a method says so"
-    yield "a method computes for as long as on our processors, two cores of a server, however fast yours are"
+    yield "gradients are sent after backward, with no overlap; averages that travel while workers train on are hidden"
+    yield "compression takes as long as on two cores of our server, however fast your processors are"
     yield (
         f"the error bar holds four steps in five: {asked.known.num_rows} recorded ones were predicted from others, "
         "with 2 and 4 hosts and at most 5 million parameters"
@@ -374,7 +374,7 @@ def _assumptions(asked: _Question) -> Iterator[str]:
     if request.task is not None:
         source = "as asked for" if request.like else "by the kind of workload"
         yield f"steps to a loss go as on the recorded task `{request.task}` ({source}), each method at its best rate"
-    yield "a searched density stands at the densest, which a run opens with, and other ranges at their first value"
+    yield "a searched level counts as the densest of its pair, which sends the most; other ranges as their first value"
     yield "searching is not charged"
 
 

@@ -113,17 +113,17 @@ def _wire_s(sync):
 
 
 @pytest.mark.parametrize(
-    ("searched", "opens"),
+    ("searched", "stated"),
     [
         ({"exchange": {"kind": "topk", "density": [0.005, 0.02]}}, {"exchange": {"kind": "topk", "density": 0.02}}),
         ({"exchange": {"kind": "powersgd", "rank": [1, 8]}}, {"exchange": {"kind": "powersgd", "rank": 8}}),
         ({"sync": {"kind": "local_sgd", "period": [4, 16]}}, {"sync": {"kind": "local_sgd", "period": 4}}),
     ],
 )
-def test_a_searched_level_is_predicted_at_the_densest_and_another_range_at_its_first_value(searched, opens):
-    found, opening = (_by_name(_asked(JOB | parts))[OWN] for parts in (searched, opens))
+def test_a_searched_level_is_predicted_at_the_densest_and_another_range_at_its_first_value(searched, stated):
+    found, expected = (_by_name(_asked(JOB | parts))[OWN] for parts in (searched, stated))
 
-    assert found.bytes_per_step == opening.bytes_per_step
+    assert found.bytes_per_step == expected.bytes_per_step
 
 
 def test_a_method_that_did_not_reach_the_loss_has_no_time_to_it():

@@ -64,7 +64,7 @@ export function bounds({ schema, options }) {
   const of = options[0] ?? schema;
   const words = [["minimum", "at least"], ["exclusiveMinimum", "above"], ["maximum", "at most"], ["exclusiveMaximum", "below"]]
     .filter(([name]) => of[name] !== undefined && !(name === "exclusiveMinimum" && of.minimum > of[name])).map(([name, word]) => `${word} ${of[name]}`);
-  if (options.some(({ type, prefixItems }) => type === "array" && prefixItems)) words.push("or [low, high], which is searched");
+  if (options.some(({ type, prefixItems }) => type === "array" && prefixItems)) words.push("or [low, high] for the controller to search");
   const constant = options.find((each) => each.const !== undefined);
   return [...words, constant ? `or ${constant.const}` : null].filter(Boolean).join(", ");
 }
