@@ -3,8 +3,11 @@
 import os
 from collections.abc import Iterator
 
+from pydantic import ValidationError
+
 from service.job.problems import Problem
 from service.job.spec import JobSpec
+from service.job.sweep import workloads
 from trainers.spec.workloads import OwnWorkload
 
 _REMEDY = (
@@ -15,22 +18,31 @@ _REMEDY = (
 
 def conflicts(spec: JobSpec, *, user_code: bool) -> list[Problem]:
     """Return what of the job needs a service that runs its users' code; where this one does, what it cannot find."""
-    return list(_relative(spec)) if user_code else list(_foreign(spec))
+    try:
+        return list(_relative(spec)) if user_code else list(_foreign(spec))
+    except ValidationError as error:
+        return [Problem(pointer="/params", message=f"this release does not accept a value: {error.errors()[0]['msg']}")]
 
 
 def _foreign(spec: JobSpec) -> Iterator[Problem]:
-    if isinstance(spec.workload, OwnWorkload):
-        message = f"`factory` runs code that is not ours, which this service does not allow: {_REMEDY}"
-        yield Problem(pointer="/workload/factory", message=message, value=spec.workload.factory)
-    if spec.workload.weights is not None:
-        message = f"`weights` reads a file of the workers' machine, which this service does not allow: {_REMEDY}"
-        yield Problem(pointer="/workload/weights", message=message, value=spec.workload.weights)
+    for place, workload in workloads(spec):
+        if isinstance(workload, OwnWorkload):
+            message = f"`factory` runs code that is not ours, which this service does not allow: {_REMEDY}"
+            yield Problem(pointer=_within(place, "factory"), message=message, value=workload.factory)
+        if workload.weights is not None:
+            message = f"`weights` reads a file of the workers' machine, which this service does not allow: {_REMEDY}"
+            yield Problem(pointer=_within(place, "weights"), message=message, value=workload.weights)
 
 
 def _relative(spec: JobSpec) -> Iterator[Problem]:
     """Yield places that mean another one on every worker."""
-    places = {"weights": spec.workload.weights, "path": getattr(spec.workload, "path", None)}
-    for field, place in places.items():
-        if place is not None and "://" not in place and not os.path.isabs(place):
-            message = f"`{field}` must be absolute, got {place!r}; `wiretune run` takes it from the folder you are in"
-            yield Problem(pointer=f"/workload/{field}", message=message, value=place)
+    for place, workload in workloads(spec):
+        for field, path in {"weights": workload.weights, "path": getattr(workload, "path", None)}.items():
+            if path is not None and "://" not in path and not os.path.isabs(path):
+                message = f"`{field}` must be absolute, got {path!r}; `wiretune run` takes it from the folder you are in"
+                yield Problem(pointer=_within(place, field), message=message, value=path)
+
+
+def _within(place: str, field: str) -> str:
+    """Return where `field` is: of the job's own workload in it, of a sample's in the value that brings it."""
+    return f"{place}/{field}" if place == "/workload" else place

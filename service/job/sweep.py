@@ -11,6 +11,7 @@ from service.job.conflicts import conflicts
 from service.job.parts import SAMPLE_PREFIX, JobParts
 from service.job.problems import misread, problems_of
 from trainers.spec.ranges import Conflict
+from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 
 #: Parts of a job that a sample may change; the others are the same for all trials, or not about training.
 SWEPT = (
@@ -79,6 +80,18 @@ def sweep_conflicts(job: JobParts) -> Iterator[Conflict]:
             yield Conflict(_pointer(path), path, message)
 
 
+def workloads(job: JobParts) -> Iterator[tuple[str, WorkloadConfig]]:
+    """Yield every workload that a trial may train, each with the place in the job that names it.
+
+    Raises ValidationError for a value that an earlier release has accepted and this one does not.
+    """
+    yield "/workload", job.workload
+    for path, of in job.params.items():
+        if path.split(".")[0] == "workload":
+            for index, value in enumerate(of.ends()):
+                yield f"{_pointer(path)}/{of.form}/{index}", at(job, {path: value}).workload
+
+
 def range_conflicts(job: JobParts) -> Iterator[Conflict]:
     """Yield what is wrong at the ends of the ranges: each by itself, and where there are few all together.
 
@@ -114,6 +127,8 @@ def _faults(job: JobParts, values: SampleValues) -> list[str]:
         roots = {path.split(".")[0] for path in values}
         body = job.model_dump(mode="json", include=roots | {"workload"})
         return [problem.message for problem in problems_of(error, body, JobParts)]
+    if _code(changed) != _code(job):
+        return [f"all trials import the same package, so a sample cannot change `workload.code`, got {_code(changed)!r}"]
     for path, value in values.items():
         for name in reversed(path.split(".")):
             value = {name: value}
@@ -121,6 +136,10 @@ def _faults(job: JobParts, values: SampleValues) -> list[str]:
             return wrong
     alone = changed.model_copy(update={"arms": JobParts.model_fields["arms"].default, "params": {}, "sweep": None})
     return [conflict.message for conflict in conflicts(alone)]
+
+
+def _code(job: JobParts) -> str | None:
+    return job.workload.code if isinstance(job.workload, OwnWorkload) else None
 
 
 def _no_field(job: JobParts, path: str) -> str:

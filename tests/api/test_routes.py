@@ -414,6 +414,27 @@ def test_own_code_and_files_need_a_service_that_allows_them(store: Store, key: s
     assert lenient.post("/v1/jobs", json=OWN | {"workload": found}).status_code == 202
 
 
+@pytest.mark.parametrize(
+    ("params", "places"),
+    [
+        ({"workload": {"choice": [{"kind": "digits-mlp"}, {"factory": "os:system"}]}}, ["/params/workload/choice/1"]),
+        (
+            {"workload.weights": {"choice": [None, "/etc/hostname"]}},
+            ["/params/workload.weights/choice/1"],
+        ),
+    ],
+)
+def test_no_sample_of_a_sweep_brings_code_or_files_where_a_job_may_not(
+    store: Store, key: str, params: dict[str, Any], places: list[str]
+) -> None:
+    client = TestClient(create_app(store, user_code=False), headers={"Authorization": f"Bearer {key}"})
+    job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}, "params": params}
+
+    for path in ("/v1/jobs", "/v1/jobs:validate"):
+        document = refused(client.post(path, json=job), 422, "invalid-job")
+        assert [error["pointer"] for error in document["errors"]] == places
+
+
 def test_places_that_differ_between_workers_are_refused(store: Store, key: str) -> None:
     client = TestClient(create_app(store, user_code=True), headers={"Authorization": f"Bearer {key}"})
     workload = OWN["workload"] | {"path": "models"}

@@ -81,6 +81,16 @@ def test_what_cannot_vary_is_told_with_its_place_and_what_is_allowed(params: Any
     assert message in found[pointer]
 
 
+def test_all_samples_import_the_jobs_own_code() -> None:
+    codes = [f"sha256:{digit * 64}" for digit in "01"]
+    own = {"factory": "model:make", "code": codes[0]}
+
+    found = problems(workload=own, params={"workload.code": {"choice": codes}})
+
+    assert list(found) == ["/params/workload.code/choice/1"]
+    assert "import the same package" in found["/params/workload.code/choice/1"]
+
+
 def test_values_that_do_not_go_together_are_told_though_each_does() -> None:
     params = {
         "controller": {"choice": [{"kind": "fixed"}, {"kind": "bo"}]},
