@@ -271,6 +271,12 @@ class SearchSpace(Value):
         """The exchanges that compete, from dense to sparse; none unless several do."""
         return next((axis.options for axis in self.axes if isinstance(axis, OptionAxis)), ())
 
+    @property
+    def synchronous(self) -> tuple[str, ...]:
+        """The exchanges that compete under which workers train as one: they exchange in every step."""
+        periods = dict(self.periods)
+        return tuple(option for option in self.options if periods.get(option, 1) == 1)
+
     def period_of(self, values: Values) -> int:
         """Return the steps from one average to the next with `values`; 1: workers never train apart."""
         return values.period or dict(self.periods).get(values.option or "", self.period)

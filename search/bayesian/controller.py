@@ -134,7 +134,9 @@ class Controller:
             events = events_of(self._setup, self._stage, observation, signs)
             self._record("close", Ending.of(observation, signs, events))
         else:
-            self._record("tell", Reading.of(observation))
+            candidate = next(each for each in self._stage.pending if each.id == observation.candidate_id)
+            period = 1 if candidate.alone else self._setup.space.period_of(candidate.values)
+            self._record("tell", Reading.of(observation, period=period))
 
     def watch(self, observation: Observation) -> Course:
         """Return `end` for a probe that is not worth its rest, and for a commit in which something happened.

@@ -19,6 +19,7 @@ from search.bayesian.stage import Probe, SearchSetup, Stage
 from search.budget import spending
 from search.budget.spending import Amounts
 from search.curves import events
+from search.curves.client_drift import client_drift, first_steps
 from search.curves.curve_summary import Reading, side_by_side, trace_of
 from search.curves.events import Event, Signs
 from search.curves.faults import Known
@@ -84,6 +85,8 @@ def stays_behind(gaps: Array, *, left: float) -> bool:
     return gap > quantile * standard_error(half) and gap + 3 * max(0.0, left) * min(0.0, change) > 0
 
 
+#: Workers drift apart if their average's loss is higher than their own by this share, seen in so many averages.
+DRIFT_SHARE, LEAST_AVERAGES = 0.1, 4
 #: After a rollback the same rise is excused until so many times the steps after which it was seen.
 REPEATED = 2
 
@@ -107,6 +110,8 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
     found = events_of(setup, stage, observation, signs)
     if "divergence" in found:
         return "roll_back" if signs.has_diverged or signs.is_dead or signs.is_lost else "end"
+    if "client_drift" in found:
+        return "end"
     if setup.config.revisit == "stages" or stage.is_pinned:
         return "go_on"
     if stage.awakens:  # its gradients grow when it begins to learn
@@ -141,7 +146,18 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
     is_retried = stage.before is not None and stage.before.rolled_back and stage.before.signs.is_dead
     if is_retried or stage.is_on_ramp or (stage.awakens and not signs.has_learned):
         excused |= {"is_dead": False}  # at a quarter of the rate too: its start is dead, or it is but slow
-    return signs.model_copy(update=excused)
+    return signs.model_copy(update={**excused, "client_drift": _drift_of_commit(setup, stage, observation)})
+
+
+def _drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) -> float:
+    """Return by how much the average's loss is clearly higher than the workers' own; 0: no other exchange competes."""
+    assert stage.decision is not None
+    period = setup.space.period_of(stage.decision.values)
+    averaged = first_steps(len(observation.losses), period=period, steps_to_meeting=observation.steps_to_meeting)
+    if len(averaged) < LEAST_AVERAGES or "option" in stage.pinned or not setup.space.synchronous:
+        return 0.0
+    rise = client_drift(observation.losses, averaged)
+    return rise if rise > DRIFT_SHARE * abs(float(np.median(observation.losses))) else 0.0
 
 
 def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
@@ -153,14 +169,14 @@ def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
 
 
 def events_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: Signs) -> tuple[Event, ...]:
-    """Return what happened in the open commit; on the ramp, where nothing is searched, divergence alone counts.
+    """Return what happened in the open commit; on the ramp, where nothing is searched, only divergence and drift count.
 
     Gradients jump there where a net begins to learn. A step time that has changed is seen by the next commit, too.
     """
     if observation.diverged:
         return ("divergence",)
     found = events.found(signs, setup.config, is_timed=setup.is_timed)
-    return tuple(event for event in found if event == "divergence" or not stage.is_on_ramp)
+    return tuple(event for event in found if event in ("client_drift", "divergence") or not stage.is_on_ramp)
 
 
 def part_done(setup: SearchSetup, stage: Stage, spent: Spent) -> float:

@@ -25,8 +25,11 @@ def changed_link(setup: SearchSetup, stage: Stage, ending: Ending, known: Link |
 def listed(setup: SearchSetup, stage: Stage) -> SearchSetup:
     """Return `setup` with the exchanges that compete from `stage` on, which is about to open.
 
-    They change after steps came to take another time. What was tried lately stays among them.
+    They change after workers drifted apart, for good, and after steps came to take another time. What was tried lately
+    stays among them.
     """
+    if "client_drift" in stage.events:
+        return without_drift(setup)
     found = _short_list(setup, stage)
     if found is None:
         return setup
@@ -37,6 +40,14 @@ def listed(setup: SearchSetup, stage: Stage) -> SearchSetup:
     competing = [OptionAxis(options=options)] if len(options) > 1 else []
     axes = (*setup.space.ranges, *competing)
     return replace(setup, space=setup.space.model_copy(update={"axes": axes}))
+
+
+def without_drift(setup: SearchSetup) -> SearchSetup:
+    """Return `setup` with those exchanges alone under which workers train as one."""
+    space, kept = setup.space, setup.space.synchronous
+    competing = [OptionAxis(options=kept)] if len(kept) > 1 else []
+    exchanges = tuple(each for each in space.exchanges if each.option not in dict(space.periods))
+    return replace(setup, space=space.model_copy(update={"axes": (*space.ranges, *competing), "exchanges": exchanges}))
 
 
 def promising(setup: SearchSetup, stage: Stage) -> str | None:

@@ -1,5 +1,6 @@
 """Hand the results of a closed stage to the next one."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -70,14 +71,17 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         begin = _after_a_stall(setup, stage)
     else:
         begin = _Begin(*_raised(setup, stage), next_width(setup, stage, has_lasted=True), stage.barred)
+    if drifts := "client_drift" in ending.events:
+        begin = _without_drift(setup, stage, begin)
     # steps that were rolled back are none of the committed line
     reached = faults.reached(ending.losses) if ending.is_kept else None
     if reached is not None:
         best = faults.lower(best, reached)
     events = () if woke and not ending.has_failed else ending.events  # its gradients grow when a net begins to learn
-    is_quiet = not ending.has_failed and set(events) <= {"step_time"}
+    is_quiet = not ending.has_failed and set(events) <= {"step_time", "client_drift"}
     own = stage.of(begin.incumbent.optimizer).decisive
-    history = extended(stage.history, scores(own), incumbent=begin.incumbent)
+    # rewards of workers that drift apart are of losses that their average does not have
+    history = () if drifts else extended(stage.history, scores(own), incumbent=begin.incumbent)
     return Stage(
         index=stage.index + 1,
         incumbent=begin.incumbent,
@@ -86,7 +90,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         opened=ending.spent,
         search_before=search,
         level=ending.level if ending.level is not None else start,
-        initial=_first_known(stage.initial, start, usable_median(ending.losses[:OPENING_LOSSES])),
+        initial=_first_known(stage.initial, start, usable_median(ending.opening or ending.losses[:OPENING_LOSSES])),
         best=best,
         probed=lowest_probed(stage),
         gradient_scale=_first_known(stage.gradient_scale, ending.signs.gradient_start),
@@ -160,6 +164,17 @@ def _after_a_stall(setup: SearchSetup, stage: Stage) -> _Begin:
     note = f"the loss stood still at {used.learning_rate:.3g}, {what}"
     width = next_width(setup, stage, has_lasted=True)
     return _Begin(used.model_copy(update={"learning_rate": rate}), note, width, stage.barred)
+
+
+def _without_drift(setup: SearchSetup, stage: Stage, begin: _Begin) -> _Begin:
+    """Go on with the best exchange under which workers train as one: by its probe, else as expected."""
+    assert stage.decision is not None
+    options, used = setup.space.synchronous, stage.decision.values.option
+    probed = {each.values.option: each.reward for each in scores(stage.decisive) if each.reward is not None}
+    expected = {each.option: -each.cost_of_dense for each in setup.space.exchanges}
+    option = max(options, key=lambda each: (probed.get(each, -math.inf), expected.get(each, -math.inf)))
+    note = "; ".join(filter(None, [begin.note, f"{option} takes over from {used}"]))
+    return begin._replace(incumbent=begin.incumbent.model_copy(update={"option": option}), note=note)
 
 
 def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:

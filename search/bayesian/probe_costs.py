@@ -127,6 +127,7 @@ def probe_allowance(
 def steps_to_see_average(setup: SearchSetup, stage: Stage, costs: StepCosts, values: Values) -> int:
     """Return the fewest steps of a probe of `stage`: the loss of the last one is after an average, if there are any.
 
+    Where exchanges compete it is after two, if these fit: they tell more of workers that drift apart.
     It is the same for all of them, since they are compared at equal cost; but what may cost more than all others is not
     drawn out for their sake before its first step has told. Without room for as many probes as of `min_probe_steps`,
     it is that.
@@ -134,14 +135,14 @@ def steps_to_see_average(setup: SearchSetup, stage: Stage, costs: StepCosts, val
     is_known = costs.of(values) is not None or [*spending.caps(setup.budget)] == ["steps"]
     period = setup.space.longest_period if is_known else setup.space.period_of(values)
     shortest = setup.config.min_probe_steps
-    if period == 1 or period < shortest:
-        return shortest
+    counts = (2, 1) if setup.space.options else (1,)
+    lengths = [max(shortest, count * period + 1) for count in counts if period > 1]
     left = room(setup, stage.search_before, stage.opened)
     left = spending.subtract(left, spending.amounts(setup.budget, stage.search_coarse))
     cost = steps_cost(setup, costs.likely(values))
     wanted = setup.config.probes if stage.has_incumbent else most_finalists(setup)
     number = min(wanted, math.floor(spending.num_steps(left, cost) / shortest)) if any(cost.values()) else wanted
-    return period + 1 if spending.fits(spending.scale(cost, number * (period + 1)), left) else shortest
+    return next((each for each in lengths if spending.fits(spending.scale(cost, number * each), left)), shortest)
 
 
 def steps_cost(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:

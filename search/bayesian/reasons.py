@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from search.bayesian.contest import LEAST_LEAD, best_rewards
 from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
-from search.bayesian.rewards import fastest_option, scores
+from search.bayesian.rewards import as_averages, fastest_option, scores
 from search.bayesian.stage import SearchSetup, Stage
 from search.budget import spending
 from search.curves.events import Event, Signs
@@ -138,6 +138,7 @@ def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -
         yield _contest(setup, stage, chosen.optimizer or "")
         yield _left_out(setup)
     yield _without_average(setup, stage)
+    yield _drifting(stage)
     yield _lasting(stage.decisive, chosen)
     yield from steers(setup, stage)
     yield stage.note
@@ -162,6 +163,18 @@ def _without_average(setup: SearchSetup, stage: Stage) -> str:
         return ""
     few = f"{len(short)} of {len(periods)} probes" if len(short) < len(periods) else "the probes"
     return f"{few} saw no average: the cap on the search has no room for {max(short) + 1} steps each"
+
+
+def _drifting(stage: Stage) -> str:
+    """Return in which probes workers fitted their own data, and by how much their average's loss is higher."""
+    probes = as_averages(stage, stage.decisive.probes)
+    rises = {probe.candidate.values.contender or "": probe.reading.client_drift for probe in probes}
+    found = [
+        f"{f'under {option}, ' if option else ''}workers drift apart: the loss of their average is {rise:.2g} higher"
+        for option, rise in rises.items()
+        if rise
+    ]
+    return " and ".join(found)
 
 
 def _lasting(stage: Stage, chosen: Values) -> str:
@@ -222,6 +235,8 @@ def _event(event: Event, signs: Signs) -> str:
         case "plateau":
             assert signs.forecast is not None
             return f"no progress at loss {signs.loss:.3g}, {_forecast_words(signs.forecast)}"
+        case "client_drift":
+            return f"workers drift apart: the loss of their average is {signs.client_drift:.2g} higher than their own"
         case "divergence" if signs.is_dead:
             return f"the net is dead at loss {signs.loss:.3g}: gradient scale {signs.gradient_drift or 0.0:.2g}x"
         case "divergence":

@@ -13,6 +13,7 @@ from search.bayesian.history import discounted
 from search.bayesian.probe_costs import costly
 from search.bayesian.stage import Probe, Score, SearchSetup, Stage
 from search.budget import spending
+from search.curves.client_drift import as_averaged, client_drift
 from search.curves.curve_summary import Reading, side_by_side, usable_median
 from search.curves.faults import Probed
 from search.curves.forecast import has_diverged, standard_error
@@ -71,7 +72,27 @@ def fastest_option(stage: Stage) -> str | None:
     """Return the exchange whose probe got lowest at equal cost; None: none went well, or none compete."""
     level = stage_level(stage)
     sound = [each for each in stage.probes if not is_diverged(each.reading, level=level, initial=stage.initial)]
-    return _lowest(at_equal_cost(sound)).candidate.values.option if sound else None
+    return _lowest(at_equal_cost(as_averages(stage, sound))).candidate.values.option if sound else None
+
+
+def as_averages(stage: Stage, probes: Sequence[Probe]) -> list[Probe]:
+    """Return `probes`, those whose workers drift apart with the losses of their average in place of their own."""
+    whole = [probe for probe in probes if not probe.reading.averaged and not probe.reading.is_cut]
+    found = []
+    for probe in probes:
+        seen = probe.reading
+        if seen.averaged:
+            as_one = (each.reading.losses for each in whole if stage.is_paired and _saw_the_same(each, probe))
+            beside = max(as_one, key=len, default=None)
+            rise = client_drift(seen.losses, seen.averaged, beside)
+            raised = as_averaged(seen.losses, seen.averaged, rise) if rise else seen.losses
+            probe = probe._replace(reading=seen.model_copy(update={"losses": raised, "client_drift": rise}))
+        found.append(probe)
+    return found
+
+
+def _saw_the_same(probe: Probe, other: Probe) -> bool:
+    return probe.candidate.values.batch_size == other.candidate.values.batch_size
 
 
 def any_sound(stage: Stage) -> bool:
@@ -95,7 +116,7 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
         for probe in stage.probes
         if level is not None and not is_diverged(probe.reading, level=level, initial=stage.initial)
     ]
-    usable = {probe.candidate.id: probe for probe in at_equal_cost(sound)}
+    usable = {probe.candidate.id: probe for probe in at_equal_cost(as_averages(stage, sound))}
     control = next((probe for probe in usable.values() if not probe.reading.is_cut), next(iter(usable.values()), None))
     if level is None or control is None:
         return tuple(Score(probe.candidate.values, None, 0.0) for probe in stage.probes)
@@ -117,12 +138,14 @@ def _tempered(
     A short probe tells who starts fast, not who is ahead in the end. So the two count by `PROBED_PART` and the rest.
     Per step an exchange teaches a share of what a dense one does, and its probes show what a step costs: the quotient
     says by what factor it is ahead in dense steps. The best probe shows by how much the reward rises with their
-    logarithm. The first probe's exchange keeps its rewards.
+    logarithm. The first probe's exchange keeps its rewards. So do those under which workers drift apart: what they are
+    expected to teach was found where data are alike.
     """
+    drifting = {probe.candidate.values.option for probe in usable if probe.reading.client_drift}
     seen = dict[str, float]()
     for score in found:
         option = score.values.option or ""
-        if score.reward is not None and option in stage.teaching:
+        if score.reward is not None and option in stage.teaching and option not in drifting:
             seen[option] = max(score.reward, seen.get(option, -math.inf))
     costs = {option: _step_cost(usable, option) for option in seen}
     if len(seen) < 2 or min(costs.values()) <= 0:
@@ -242,7 +265,7 @@ def _tail(probe: Probe, control: Probe, *, is_paired: bool) -> _Tail:
     half, others = _tail_losses(probe.reading), _tail_losses(control.reading)
     if probe is control:
         return _Tail(float(half.mean()), 0.0)
-    saw_the_same = is_paired and probe.candidate.values.batch_size == control.candidate.values.batch_size
+    saw_the_same = is_paired and _saw_the_same(probe, control)
     if not probe.reading.is_cut:
         return _Tail(float(half.mean()), _error(probe.reading, control.reading, saw_the_same=saw_the_same))
     num_steps, same_steps = steps_at_equal_cost(probe, control)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from search.curves.client_drift import first_steps
 from search.curves.events import Event, Signs
 from search.curves.forecast import LARGEST
 from search.trace import Trace
@@ -31,21 +32,25 @@ class Reading(Value):
     bytes_sent: int
     diverged: bool
     is_cut: bool = False  # ended before its allowance was spent
+    averaged: tuple[int, ...] = ()  # its first steps after an average of workers that train apart
+    client_drift: float = 0.0  # by how much its losses were raised to those of the workers' average
     block_steps: int | None = None  # of which each entry of `losses` but the first is a mean; None: as `thinned` does
     spent: Spent
     searched_from: Spent = Spent()  # the run's totals when its search opened
 
     @classmethod
-    def of(cls, observation: Observation) -> "Reading":
-        """Read the probe that `observation` measured."""
+    def of(cls, observation: Observation, *, period: int = 1) -> "Reading":
+        """Read the probe that `observation` measured, of workers that average every `period` steps."""
         assert observation.candidate_id is not None
-        seconds = observation.step_seconds
+        num_steps, seconds = len(observation.losses), observation.step_seconds
+        averaged = first_steps(num_steps, period=period, steps_to_meeting=observation.steps_to_meeting)
         timed = seconds[max(1, len(seconds) // 10) :] or seconds  # the first tenth may calibrate
         return cls(
             candidate_id=observation.candidate_id,
-            num_steps=len(observation.losses),
+            num_steps=num_steps,
             opening=observation.losses[:OPENING_LOSSES],
             losses=thinned(observation.losses),
+            averaged=tuple(averaged) if num_steps <= MAX_POINTS else (),
             step_seconds=sum(timed) / len(timed) if timed else None,
             bytes_sent=observation.bytes_sent,
             diverged=observation.diverged,
@@ -104,6 +109,7 @@ class Ending(Value):
     num_steps: int
     bytes_sent: int
     losses: tuple[float, ...]  # the whole curve: means of equally many steps
+    opening: tuple[float, ...] = ()  # its first losses, as they were
     signs: Signs
     events: tuple[Event, ...]  # what of them is a reason to search again
     spent: Spent
@@ -119,6 +125,7 @@ class Ending(Value):
             num_steps=trace.num_steps,
             bytes_sent=observation.bytes_sent,
             losses=trace.losses,
+            opening=trace.opening,
             signs=signs,
             events=events,
             spent=observation.spent,

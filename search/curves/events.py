@@ -16,7 +16,7 @@ from search.trace import Trace
 from search.types import Forecast, Value
 
 Array = NDArray[np.float64]
-Event = Literal["step_time", "gradient_scale", "plateau", "divergence"]
+Event = Literal["step_time", "gradient_scale", "plateau", "client_drift", "divergence"]
 
 #: A trace of fewer points shows nothing but a dead net, or one that learned nothing yet.
 MIN_POINTS = 40
@@ -66,6 +66,7 @@ class Signs(Value):
     gradient_start: float | None = None  # the gradient's scale at its beginning
     gradient_end: float | None = None  # and now
     gradient_peak: float | None = None  # the largest of its windows
+    client_drift: float = 0.0  # by how much the loss of the workers' average is clearly higher than their own
 
     @model_validator(mode="before")
     @classmethod
@@ -102,7 +103,11 @@ def read(
     """
     start, scales, values = known.start, trace.gradient_scales, np.asarray(trace.losses, dtype=np.float64)
     losses = values if is_usable(values) else None
-    wrong = faults.NO_FAULT if losses is None else faults.fault(losses, scales, known, is_over=part >= 1)
+    wrong = (
+        faults.NO_FAULT
+        if losses is None
+        else faults.fault(losses, scales, known, is_over=part >= 1, opening=trace.opening)
+    )
     gradients = _gradients(scales)
     if len(trace.points) < MIN_POINTS and not wrong.is_dead:
         return Signs(
@@ -141,6 +146,8 @@ def found(signs: Signs, config: SearchConfig, *, is_timed: bool) -> tuple[Event,
     highest = math.inf if expected is None else expected.mean + config.event_loss_stds * expected.std
     if signs.has_progressed is False and signs.loss is not None and signs.loss > highest:
         events.append("plateau")
+    if signs.client_drift:
+        events.append("client_drift")
     if signs.has_diverged or signs.has_worsened or signs.is_dead:
         events.append("divergence")
     return tuple(events)

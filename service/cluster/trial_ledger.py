@@ -28,6 +28,7 @@ class Measured(BaseModel):
     density_sum: float | None = None
     density_steps: int = Field(0, description="steps with a known density: between two averages nothing is sent")
     threshold: float | None = None
+    steps_to_meeting: int = 0
     diverged: bool = False
 
     @model_validator(mode="after")
@@ -45,7 +46,7 @@ class Measured(BaseModel):
             result.losses, result.step_seconds, result.gradient_scales, result.alignments, result.waits
         )
         self.bytes_sent += bytes_per_worker(result.bytes_sent)
-        self.threshold = result.threshold
+        self.threshold, self.steps_to_meeting = result.threshold, result.steps_to_meeting
         self.diverged = self.diverged or result.diverged
         if result.density is not None:
             self.density_sum = (self.density_sum or 0.0) + result.density * len(result.losses)
@@ -65,6 +66,7 @@ class Measured(BaseModel):
             trace=self.trace,
             bytes_sent=self.bytes_sent,
             density=self.density,
+            steps_to_meeting=self.steps_to_meeting,
             diverged=self.diverged,
             is_cut=is_cut,
             spent=spent,

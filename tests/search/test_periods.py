@@ -101,13 +101,18 @@ def steps(setup: SearchSetup, option: str, *known: str) -> int:
     return steps_to_see_average(setup, stage, costs, Values(learning_rate=0.1, option=option))
 
 
+@pytest.mark.parametrize(("steps_of_run", "expected"), [(2000, 33), (1200, 33), (450, 17), (300, LEAST)])
+def test_options_see_two_averages_or_one_or_none_as_the_cap_has_room(steps_of_run: int, expected: int):
+    assert steps(setup_of(Budget(steps=steps_of_run)), LOCAL, LOCAL) == expected
+
+
 @pytest.mark.parametrize("budget", [Budget(steps=2000), Budget(seconds=20.0), Budget(bytes=2_000_000)])
 def test_of_options_all_are_as_long_as_that_which_averages_so_that_they_compare(budget: Budget):
-    assert steps(setup_of(budget), LOCAL, "none") == 17
-    assert steps(setup_of(budget), "none", "none") == 17
+    assert steps(setup_of(budget), LOCAL, "none") == 33
+    assert steps(setup_of(budget), "none", "none") == 33
 
 
-@pytest.mark.parametrize(("budget", "expected"), [(Budget(steps=2000), 17), (Budget(seconds=20.0), LEAST)])
+@pytest.mark.parametrize(("budget", "expected"), [(Budget(steps=2000), 33), (Budget(seconds=20.0), LEAST)])
 def test_an_option_without_averages_whose_steps_may_cost_anything_is_not_drawn_out(budget: Budget, expected: int):
     assert steps(setup_of(budget), "none", LOCAL) == expected
 
