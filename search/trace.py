@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 #: A trace has at most this many points, and at least half of them once it had that many.
 MAX_POINTS = 200
+#: So many first losses are kept as they were: they tell where a run starts, however long it gets.
+NUM_OPENING = 5
 #: Steps in full agreement with those before them; beyond so many, more of them say nothing new.
 MOST_ALIGNED = 22.0
 Point = tuple[float, float, float, float]
@@ -27,6 +29,7 @@ class Trace(BaseModel):
         (), description="by block: loss, step seconds, gradient scale, seconds of a step that waited for the exchange"
     )
     rest: tuple[Point, ...] = ()
+    opening: tuple[float, ...] = Field((), description="its first losses as they were; an earlier release kept none")
     aligned: float = 0.0
 
     @field_validator("points", "rest", mode="before")
@@ -76,7 +79,9 @@ class Trace(BaseModel):
         aligned = self.aligned
         for cosine in alignments:
             aligned = min(MOST_ALIGNED, max(0.0, aligned + cosine))
-        return Trace(steps_per_point=size, points=tuple(points), rest=tuple(rest), aligned=aligned)
+        missing = NUM_OPENING - min(NUM_OPENING, self.num_steps)  # none where an earlier release has begun the trace
+        opening = (*self.opening, *losses[:missing])
+        return Trace(steps_per_point=size, points=tuple(points), rest=tuple(rest), opening=opening, aligned=aligned)
 
 
 def _mean(points: Sequence[Point]) -> Point:

@@ -150,7 +150,7 @@ class State:
         self._slots: dict[str, Image] = {}
 
     def snapshot(self, slot: str) -> None:
-        """Copy the state into `slot`; its memory is allocated at the first use of the name, and then kept."""
+        """Copy the state into `slot`; its memory is allocated at the first use of the name, until forgotten."""
         live = tensors_of(self._parts)
         if slot not in self._slots or self._slots[slot].tensors.keys() != live.keys():
             self._slots[slot] = Image({name: torch.empty_like(tensor) for name, tensor in live.items()}, {})
@@ -162,6 +162,10 @@ class State:
     def restore(self, slot: str) -> None:
         """Copy `slot` back into the live state; the slot stays as it is. KeyError: nothing was put there."""
         self._take(self._slots[slot].tensors, self._slots[slot].scalars)
+
+    def forget(self, slot: str) -> None:
+        """Free the memory of `slot`, if there is such a one."""
+        self._slots.pop(slot, None)
 
     def images(self) -> dict[str, Image]:
         """Return the live state, under `LIVE`, and every slot by its name."""

@@ -4,9 +4,10 @@ import math
 
 from search.bayesian.probe_costs import is_in_cooldown
 from search.bayesian.stage import SearchSetup, Stage
+from search.budget import spending
 from search.curves.curve_summary import trace_of
 from search.curves.events import Signs
-from search.types import Observation
+from search.types import Observation, Spent
 
 #: By so much the log of the rate rises with a step that points just where the update before went.
 RISE_PER_STEP = 0.05
@@ -37,7 +38,8 @@ def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Obser
     if stage.is_on_ramp:
         return False  # its rate is still to come
     is_last_way_back = is_over and not stage.has_incumbent
-    return is_last_way_back or signs.num_steps >= max(PATIENCE_STEPS, PATIENCE_SHARE * (setup.num_steps or 0.0))
+    patience = max(PATIENCE_STEPS, PATIENCE_SHARE * _run_steps(setup, observation.spent))
+    return is_last_way_back or signs.num_steps >= patience
 
 
 def was_killed_waking(setup: SearchSetup, stage: Stage, signs: Signs, observation: Observation) -> bool:
@@ -75,18 +77,27 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
     if stage.is_pinned or is_in_cooldown(setup, observation.spent):
         return stage.rise
     if stage.awakens:
-        return _awakening(setup, stage, signs)
+        return _awakening(setup, stage, signs, observation.spent)
     if not (setup.traits.rises and stage.may_rise) or stage.is_on_ramp:
         return stage.rise
     asked = math.exp(RISE_PER_STEP * trace_of(observation).aligned)
     return _unless_negligible(stage.rise, max(1.0, min(asked, setup.config.max_raise / stage.raised)))
 
 
-def _awakening(setup: SearchSetup, stage: Stage, signs: Signs) -> float:
+def _awakening(setup: SearchSetup, stage: Stage, signs: Signs, spent: Spent) -> float:
     if signs.has_learned or _growth(stage, signs, signs.gradient_end) >= WAKING_GRADIENTS:
         return stage.rise
-    parts = signs.num_steps / max(PATIENCE_STEPS, AWAKENING_SHARE * (setup.num_steps or 0.0))
-    return _unless_negligible(stage.rise, min(AWAKENING_MOST, AWAKENING_FACTOR**parts))
+    parts = signs.num_steps / max(PATIENCE_STEPS, AWAKENING_SHARE * _run_steps(setup, spent))
+    most = math.log(AWAKENING_MOST, AWAKENING_FACTOR)
+    return _unless_negligible(stage.rise, AWAKENING_FACTOR ** min(parts, most))
+
+
+def _run_steps(setup: SearchSetup, spent: Spent) -> float:
+    """Return how many steps the budget holds: as the warm-up tells, else if they go on as they have so far."""
+    if setup.num_steps is not None:
+        return setup.num_steps
+    part = spending.fraction_spent(setup.budget, spent)
+    return spent.steps / part if part > 0 else 0.0
 
 
 def _growth(stage: Stage, signs: Signs, scale: float | None) -> float:

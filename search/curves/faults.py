@@ -76,17 +76,20 @@ class Fault(NamedTuple):
 NO_FAULT = Fault()
 
 
-def fault(losses: Array, scales: Sequence[float], known: Known, *, is_over: bool) -> Fault:
+def fault(
+    losses: Array, scales: Sequence[float], known: Known, *, is_over: bool, opening: Sequence[float] = ()
+) -> Fault:
     """Judge a commit by the usable `losses` `(n,)` of its trace and its gradient scales `(n,)`, NaN if unknown.
 
+    `opening` are its first losses as they were, where they are known: those of a long trace are means of many steps.
     `is_over`: it ends here. Until then a loss that falls again is given time.
     """
     window = min(WINDOW, len(losses) // 2)
     if window < SHORTEST_WINDOW:
         blew_up = is_over and _has_blown_up(losses, known)
         return Fault(is_dead=True, is_lost=True) if blew_up else NO_FAULT
-    opening = float(np.median(losses[: WINDOW // 4]))  # where nothing else tells of a start
-    start = opening if known.start is None else known.start
+    first = float(np.median(opening or losses[: WINDOW // 4]))  # where nothing else tells of a start
+    start = first if known.start is None else known.start
     known = known._replace(start=start, initial=start if known.initial is None else known.initial)
     unit = abs(known.initial or 0.0)
     levels = _Levels(losses, window)

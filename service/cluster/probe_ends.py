@@ -115,15 +115,21 @@ class Ends:
         return pushed
 
     def go_to(self, promoted: str | None) -> tuple[End, list[Pushed]] | None:
-        """Go to the end of the probe with this id, one in memory, and return it; None: to the stage's start."""
+        """Go to the end of the probe with this id, one in memory, and return it; None: to the stage's start.
+
+        What was put aside is forgotten: the checkpoint from which lost workers would be brought there may go.
+        """
         live, aside = self.held.live, self.held.aside
         if live is not None and live.candidate.id == promoted:
-            return live, self._pushed[live.candidate.id]
-        if aside is not None and aside.candidate.id == promoted:
+            found = live
+        elif aside is not None and aside.candidate.id == promoted:
             self._group.restore(BEST)
-            return aside, self._pushed[aside.candidate.id]
-        self.rewind(leading=None)
-        return None
+            found = aside
+        else:
+            self.rewind(leading=None)
+            found = None
+        self._group.forget(BEST)
+        return None if found is None else (found, self._pushed[found.candidate.id])
 
     def _is_lost(self, end: End) -> bool:
         return end.candidate.id not in self._pushed

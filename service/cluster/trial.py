@@ -21,7 +21,7 @@ from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.search_stage import is_to_join, search_stage
 from service.cluster.trial_ledger import Best, OpenCommit
 from service.cluster.trial_state import SecondLine, TrialState
-from service.cluster.warm_up import STAGE, opening_space
+from service.cluster.warm_up import STAGE, opening_space, require_traffic
 from service.job.parts import TrialSpec
 from service.wire.records import Divergence, TrialFinished
 from trainers.segment import Evaluation
@@ -72,7 +72,7 @@ def _train_stage(state: TrialState, begun: Begun) -> bool:
     """Train one stage from its search to its close; return False if it would try again what has diverged."""
     commit = begun.commit or search_stage(state, begun.search)
     if begun.commit is None and commit.decision.stage == 0:
-        _employ_spare_lanes(state)
+        _employ_spare_lanes(state, commit)
     if commit.decision.values == state.diverged_values:
         return False
     close_stage(state, commit, commit_stage(state, commit))
@@ -105,6 +105,7 @@ def _go_on(state: TrialState, resume: Resume) -> Begun:
         )
     if state.spec.lanes.after == "batch" and not (resume.search and resume.search.stage == 0):
         _join_lanes(state)
+    require_traffic(state.spec, state.group)
     resume = resume.among(state.spec, state.group)
     if resume.insurance is not None:
         _insure(state, Resume.model_validate(resume.insurance))
@@ -123,14 +124,15 @@ def _go_on(state: TrialState, resume: Resume) -> Begun:
     return Begun(resume.search, resume.open_commit)
 
 
-def _employ_spare_lanes(state: TrialState) -> None:
-    """Have them do, after the first search, what the job says."""
+def _employ_spare_lanes(state: TrialState, commit: OpenCommit) -> None:
+    """Have them do, after the first search, what the job says; `commit` is about to begin."""
     if is_to_join(state):
         _join_lanes(state)
         state.stage.checkpoint = state.keeper.save(0)  # the one before is of fewer ranks
         state.progress.best = None
         state.progress.note_checkpoint(state.stage.checkpoint)
         state.lanes[0].hold(state.stage.checkpoint)
+        state.report_start(commit)
     if state.spec.lanes.after == "insurance":
         start, seconds = state.stage.checkpoint, state.seconds()
         _insure(state, own_schedule(state.spec, state.space, state.group, start=start, seconds=seconds))

@@ -282,6 +282,14 @@ class TrialState:
             steady=is_steady,
         )
 
+    def report_start(self, commit: OpenCommit) -> None:
+        """Report the stage's checkpoint as that of `commit`, which has no step yet; an older one may go then."""
+        resume = self.resume(self.stage.checkpoint, commit=commit)
+        stage, step, bill = commit.decision.stage, self.progress.step, self.progress.bill
+        self.recorder.wait_for(
+            Checkpointed(trial_id=self.trial_id, stage=stage, step=step, bill=bill, resume=resume, steady=False)
+        )
+
     def resume(
         self, checkpoint: str, *, commit: OpenCommit | None = None, search: OpenSearch | None = None
     ) -> dict[str, Any]:

@@ -115,4 +115,5 @@ def _learned(brief: AttemptBrief, point: ResumePoint, reporter: Reporter) -> Tri
     )
     log.info("trial %s draws its values by %s: %s", point.trial_id, proposed.drawn_by, proposed.values)
     reporter.flush(SampleDrawn(trial_id=point.trial_id, values=proposed.values, drawn_by=proposed.drawn_by))
-    return _find(brief, point.trial_id, {sample_name(number): proposed.values})[1]
+    spec = _find(brief, point.trial_id, {sample_name(number): proposed.values})[1]
+    return spec.among(brief.num_workers or spec.workers.count)

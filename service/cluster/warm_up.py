@@ -32,7 +32,7 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
 
     Raises WorkloadError for a budget that would never be spent.
     """
-    _check_budget(spec, groups[0])
+    require_traffic(spec, groups[0])
     space, warm_ups = _measured_space(spec, groups)
     steps = [step for warm_up in warm_ups if (step := exchange_probing.step_cost(warm_up)) is not None]
     num_alone, samples = spec.replica.num_alone(groups[0].num_workers), warm_ups[0].batch_samples
@@ -66,7 +66,8 @@ def dense_bytes(spec: TrialSpec, group: Group) -> int | None:
     return _transfer(spec, group, None).bytes if _follows_link(spec.replica) else None
 
 
-def _check_budget(spec: TrialSpec, group: Group) -> None:
+def require_traffic(spec: TrialSpec, group: Group) -> None:
+    """Raise WorkloadError where a budget in bytes alone would never be spent."""
     if spec.budget.counts_bytes_alone and len(group.nodes) == 1:
         raise WorkloadError(
             f"all {group.num_workers} workers were found on one machine, which sends nothing, so `budget.bytes` alone "

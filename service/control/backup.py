@@ -7,6 +7,7 @@ The folder of a backup holds `backup.json`, `database.sqlite` or `database.dump`
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 from collections.abc import Callable
 from contextlib import closing
@@ -133,11 +134,13 @@ def _copy_files(settings: Settings, folder: Path) -> None:
 
 def _copy_changed(source: Path, target: Path) -> None:
     try:
-        found = source.stat()
+        found = source.lstat()
+        if not stat.S_ISREG(found.st_mode):  # jobs' own code can leave links and devices, which lead anywhere
+            return
         if target.exists() and (target.stat().st_size, target.stat().st_mtime_ns) == (found.st_size, found.st_mtime_ns):
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target)
+        shutil.copy2(source, target, follow_symlinks=False)
     except FileNotFoundError:
         target.unlink(missing_ok=True)
     except OSError as error:

@@ -62,7 +62,7 @@ class Shape(NamedTuple):
     def of(cls, spec: JobSpec) -> "Shape":
         """Return the job's shape."""
         at_once = spec.sweep_config.at_once if spec.params else None
-        return cls._of(spec.workers, spec.lanes, spec.num_trials, at_once)
+        return cls._of(spec.workers, spec.lanes, spec.num_trials, at_once, _least(spec))
 
     @classmethod
     def of_json(cls, spec: Mapping[str, Any]) -> "Shape":
@@ -70,13 +70,14 @@ class Shape(NamedTuple):
         workers = Workers.model_validate(spec.get("workers", {}))
         lanes = Lanes.model_validate(spec.get("lanes", {}))
         trials = len(spec.get("arms", [None])) * len(spec.get("seeds", [0]))
+        least = workers.count if workers.min is None else _least(JobSpec.stored(spec))
         if not spec.get("params"):
-            return cls._of(workers, lanes, trials, None)
+            return cls._of(workers, lanes, trials, None, least)
         sweep = SweepConfig.model_validate(spec.get("sweep") or {})
-        return cls._of(workers, lanes, trials + sweep.samples, sweep.at_once)
+        return cls._of(workers, lanes, trials + sweep.samples, sweep.at_once, least)
 
     @classmethod
-    def _of(cls, workers: Workers, lanes: Lanes, trials: int, at_once: int | None) -> "Shape":
+    def _of(cls, workers: Workers, lanes: Lanes, trials: int, at_once: int | None, least: int) -> "Shape":
         return cls(
             num_workers=workers.count,
             placed_together=workers.placed_together,
@@ -85,7 +86,7 @@ class Shape(NamedTuple):
             lanes=lanes.count,
             trials=trials,
             at_once=at_once,
-            least=workers.least,
+            least=least,
         )
 
     @property
@@ -111,6 +112,11 @@ class Shape(NamedTuple):
         """The size of one training run, in all its lanes."""
         num = self.num_workers * self.lanes
         return Size(num * self.cpus, num * self.gpus, num)
+
+
+def _least(spec: JobSpec) -> int:
+    """Return with how many workers an attempt can go on: with all, where each has what others cannot take."""
+    return spec.workers.count if spec.apart_under else spec.workers.least
 
 
 #: Stands for the shape of a job that this release cannot read.

@@ -39,7 +39,9 @@ def _relative(spec: JobSpec) -> Iterator[Problem]:
     for place, workload in workloads(spec):
         for field, path in {"weights": workload.weights, "path": getattr(workload, "path", None)}.items():
             if path is not None and "://" not in path and not os.path.isabs(path):
-                message = f"`{field}` must be absolute, got {path!r}; `wiretune run` takes it from the folder you are in"
+                message = (
+                    f"`{field}` must be absolute, got {path!r}; `wiretune run` takes it from the folder you are in"
+                )
                 yield Problem(pointer=_within(place, field), message=message, value=path)
 
 

@@ -179,6 +179,11 @@ class _Used:
                 return key, limit
         return None
 
+    def grown(self, owner: str, project: str, more: Size) -> bool:
+        """Return whether a running job may take `more` under every quota."""
+        keys = _keys(owner, project) if self._quotas else ()
+        return all(_exceeded(self._sizes[key] + more, limits_of(self._quotas, *key)) is None for key in keys)
+
 
 def _keys(owner: str, project: str) -> tuple[QuotaKey, QuotaKey]:
     return (QuotaKind.OWNER, owner), (QuotaKind.PROJECT, project)
@@ -417,7 +422,8 @@ class _Turn:
             if job.larger is None or not job.may_pause or self.now < job.grows_at:
                 continue
             more = job.larger.one - job.size
-            if more.fits(self._unclaimed) and not conflicts(job.larger, self.nodes):
+            has_quota = self._used.grown(job.owner, job.project, more)
+            if has_quota and more.fits(self._unclaimed) and not conflicts(job.larger, self.nodes):
                 self._unclaimed -= more
                 yield job.job_id
 

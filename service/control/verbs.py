@@ -156,7 +156,7 @@ def _change_workers(job: JobRow, count: int) -> None:
         changed = JobSpec.model_validate(spec)
     except ValidationError as error:
         raise InvalidJob(problems_of(error, spec, JobSpec)) from error
-    if apart := {name for trial in changed.trials() for name in trial.replica.apart_under}:
+    if apart := changed.apart_under:
         message = (
             f"under {', '.join(sorted(apart))} each worker has parameters, or gradients, of its own, so the job goes "
             f"on with {workers['count']} workers alone, got {count}; clone it instead"

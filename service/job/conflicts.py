@@ -47,7 +47,7 @@ def _repeated(job: JobParts) -> Iterator[Conflict]:
 
 
 def _bytes_that_nobody_sends(job: JobParts) -> Iterator[Conflict]:
-    if job.budget.counts_bytes_alone and job.workers.count == job.workers.placed_together:
+    if job.budget.counts_bytes_alone and job.workers.least == job.workers.placed_together:
         yield Conflict(
             "/budget/bytes",
             job.budget.bytes,

@@ -64,6 +64,17 @@ class JobSpec(JobParts):
             name = sample_name(number)
             yield at(self, drawn.get(name, {})).trial(Arm(name=name), self.seeds[0])
 
+    @property
+    def apart_under(self) -> frozenset[str]:
+        """The choices, of any arm or sample, that leave workers with parameters of their own."""
+        ends = ((path, value) for path, of in self.params.items() for value in of.ends())
+        samples = (
+            at(self, {path: value}).trial(Arm(name=sample_name(0)), self.seeds[0])
+            for path, value in ends
+            if path.split(".")[0] in ("exchange", "sync", "optimizer")
+        )
+        return frozenset(name for trial in (*self.trials(), *samples) for name in trial.replica.apart_under)
+
 
 def _as_stored(content: Any, _: ValidatorFunctionWrapHandler) -> JobSpec:
     return content if isinstance(content, JobSpec) else JobSpec.stored(content)

@@ -128,7 +128,9 @@ def _faults(job: JobParts, values: SampleValues) -> list[str]:
         body = job.model_dump(mode="json", include=roots | {"workload"})
         return [problem.message for problem in problems_of(error, body, JobParts)]
     if _code(changed) != _code(job):
-        return [f"all trials import the same package, so a sample cannot change `workload.code`, got {_code(changed)!r}"]
+        return [
+            f"all trials import the same package, so a sample cannot change `workload.code`, got {_code(changed)!r}"
+        ]
     for path, value in values.items():
         for name in reversed(path.split(".")):
             value = {name: value}

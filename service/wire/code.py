@@ -96,7 +96,9 @@ def of_zip(file: IO[bytes]) -> Package:
             _require_small(members, size)
             files = {each.filename: each for each in members if not _checked(each).is_dir()}
             _require_apart([each.filename for each in members])
-            return _packed({name: partial(_contents, archive, each) for name, each in files.items()})
+            made = _packed({name: partial(_contents, archive, each) for name, each in files.items()})
+            _require_readable(made)
+            return made
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise CodeRefused(f"this is not a whole zip: {error or type(error).__name__}") from error
 
@@ -167,6 +169,15 @@ def _packed(files: Mapping[str, Callable[[], Iterator[bytes]]]) -> Package:
     return Package(
         digest=f"sha256:{listing.hexdigest()}", content=out.getvalue(), num_bytes=num_bytes, num_files=len(files)
     )
+
+
+def _require_readable(made: Package) -> None:
+    """Refuse a package whose own zip would be refused when a job starts: packed anew it is larger, or much smaller."""
+    size = len(made.content)
+    if size > MAX_ZIP_BYTES:
+        raise CodeRefused(f"it makes a zip of {size} bytes; allowed: {MAX_ZIP_BYTES}")
+    if made.num_bytes > MAX_RATIO * size:
+        raise CodeRefused(f"its {made.num_bytes} bytes pack to {size}; allowed: {MAX_RATIO} times the zip's")
 
 
 def _read_end(file: IO[bytes]) -> tuple[int, int]:

@@ -71,6 +71,9 @@ class ArithmeticGroup(Group):
     def restore(self, slot: str) -> None:
         self.rates = list(self.slots[slot])
 
+    def forget(self, slot: str) -> None:
+        self.slots.pop(slot, None)
+
     def sharpness(self) -> float | None:
         return None  # so that runs search
 

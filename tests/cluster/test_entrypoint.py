@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
+from service.cluster import tune_trial
 from service.cluster.attempt import Hopeless, NoPlace, is_wanted
 from service.cluster.entrypoint import failure_of, outcome_of, run
 from service.cluster.group import death_of
 from service.job.spec import JobSpec
-from service.wire.records import AttemptBrief, Control, ResumePoint
+from service.wire.records import AttemptBrief, Control, ResumePoint, Sample
 
 
 def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
@@ -87,6 +88,34 @@ def test_a_workers_death_is_told_in_one_line_without_guesses_at_its_cause() -> N
     )
 
     assert death_of(death) == "Its worker has died: end of file."
+
+
+class Stored:
+    """A reporter whose words are stored at once."""
+
+    def flush(self, *records: Any) -> None:
+        self.records = records
+
+
+def test_a_sample_that_is_drawn_in_an_attempt_with_fewer_workers_trains_with_these() -> None:
+    spec = JobSpec.model_validate(
+        {
+            "workload": {"kind": "digits-mlp"},
+            "budget": {"steps": 10},
+            "workers": {"count": 4, "min": 2},
+            "params": {"optimizer.weight_decay": {"uniform": [0.0, 0.1]}},
+            "sweep": {"samples": 1, "sampler": "bo"},
+        }
+    )
+    ids = ("job.tuned.0", "job.sample-0.0")
+    points = tuple(ResumePoint(trial_id=each, finished=False, resume=None) for each in ids)
+    sample = Sample(number=0, values=None, drawn_by=None)
+    points = (points[0], points[1].model_copy(update={"sample": sample}))
+    brief = _brief(finished=False).model_copy(update={"spec": spec, "trials": points, "num_workers": 2})
+
+    drawn = tune_trial._learned(brief, points[1], Stored())  # type: ignore[arg-type]
+
+    assert (drawn.workers.count, drawn.arm) == (2, "sample-0")
 
 
 def test_a_driver_loads_neither_torch_nor_the_search():

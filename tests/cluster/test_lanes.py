@@ -16,10 +16,12 @@ from search.config import Budget
 from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, require_equal, side_by_side
+from service.cluster.probe_ends import BEST
 from service.cluster.reports import Probe
+from service.cluster.warm_up import STAGE
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
-from service.wire.records import AnyRecord, MetricPoints, ProbeDone, StageDecided, TrialFinished
+from service.wire.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageDecided, TrialFinished
 from tests.patience import PATIENCE_S
 from tests.small_trials import Memory, digits_trial
 from trainers.segment import Segment
@@ -194,6 +196,8 @@ def test_lanes_that_join_take_no_probe_along(train: Callable[..., Memory]) -> No
     }
     joined, idle = (train(_spec(**changes, lanes={"count": 2, "after": after})) for after in ("batch", "idle"))
 
+    started = joined.of(Checkpointed)[0]  # of the workers together: an older one may go once this is stored
+    assert started.step == 0 and started.resume["checkpoint"] == started.resume["stage"]["checkpoint"]
     first, *_ = idle.of(StageDecided)
     assert first.decision.promoted is not None  # so it would be, were there no joining
     finished = _finished(joined)
@@ -279,3 +283,19 @@ def test_lanes_that_join_train_as_a_group_of_all_their_workers_would(groups: lis
     assert joined.num_workers == len(results[0].bytes_sent) == 2
     assert [result.losses for result in results] == expected
     assert joined.recovery.repairs == 1
+
+
+def test_what_was_put_aside_is_forgotten_once_the_stage_goes_on(arithmetic_group):
+    group = arithmetic_group()
+    lane = Lane(group)
+    lane.hold("start")
+    for number in range(3):
+        lane.rewind("start", leading="0-0")
+        lane.ends.ended(_run(lane, _candidate(number)))
+    assert set(group.slots) == {STAGE, BEST}
+
+    found = lane.ends.go_to("0-0")
+
+    assert found is not None and found[0].candidate.id == "0-0"
+    assert group.rates == [0.5] * 12
+    assert set(group.slots) == {STAGE}

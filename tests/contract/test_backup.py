@@ -1,6 +1,7 @@
 """A backup of a live service, restored in a fresh place: every job is there and goes on from its checkpoint."""
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,22 @@ def checkpointed(driver: Driver, settings: Settings) -> str:
     driver.decide(0, first_step=0)
     driver.close(0, step=50, num_steps=50, bill=Bill(), resume={"checkpoint": url})
     return url
+
+
+@only("sqlite")
+def test_a_backup_takes_no_link_or_pipe_along_that_jobs_left_in_the_storage(
+    settings: Settings, driver: Driver, store: Store, tmp_path: Path
+) -> None:
+    folder = Path(checkpointed(driver, settings).removeprefix("file://"))
+    (tmp_path / "secret").write_text("of the operator")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "folder").symlink_to("/etc")
+    os.mkfifo(folder / "pipe")
+
+    backup.back_up(settings, tmp_path / "backup")
+
+    copied = next((tmp_path / "backup").rglob(folder.name))
+    assert [each.name for each in copied.iterdir()] == ["state.safetensors"]
 
 
 def test_a_job_of_a_live_service_goes_on_from_its_checkpoint_in_a_fresh_place(

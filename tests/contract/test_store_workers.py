@@ -54,3 +54,14 @@ def test_workers_with_parameters_of_their_own_stay_as_many_as_they_are(store, sp
         store.resume(made.id, workers=3)
 
     assert store.resume(made.id, workers=2).spec.workers.count == 2
+
+
+@only("sqlite")
+def test_so_do_those_of_a_sweep_of_which_any_sample_may_have_them(store, spec):
+    choice = [{"kind": "every_step"}, {"kind": "diloco", "period": 10}]
+    swept = JobSpec.model_validate(spec.model_dump() | {"params": {"sync": {"choice": choice}}})
+    made, _ = store.add_job(swept, idempotency_key="k")
+    store.pause(made.id)
+
+    with pytest.raises(InvalidJob, match="under diloco each worker has parameters"):
+        store.resume(made.id, workers=3)

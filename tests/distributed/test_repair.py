@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
+from trainers.training.call_results import WorkerFailed
 from trainers.training.group import Group, ProcessGroup
 from trainers.training.repair import RepairingGroup
 
@@ -152,3 +154,22 @@ def test_a_worker_that_hangs_is_found_and_it_alone_is_replaced(two: Run):
     assert two.repeat(harm) == two.expected
     assert two.group.pids[0] == kept and two.group.pids[1] != hung
     assert not Path(f"/proc/{hung}").exists()
+
+
+def test_lost_workers_need_no_checkpoint_that_only_a_forgotten_state_came_from(two: Run, tmp_path: Path):
+    group, segment = two.repairing, Segment(num_steps=3, learning_rate=0.5, level=0.02)
+    group.save(f"file://{tmp_path}/first")
+    group.run(segment)
+    group.snapshot("best")
+    group.save(f"file://{tmp_path}/second")
+    group.snapshot("stage")
+    group.forget("best")
+    shutil.rmtree(tmp_path / "first")
+
+    os.kill(two.group.pids[1], signal.SIGKILL)
+    repaired = group.run(segment)
+
+    group.restore("stage")
+    assert group.run(segment).losses == repaired.losses
+    with pytest.raises(WorkerFailed, match="best"):
+        group.restore("best")

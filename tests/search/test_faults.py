@@ -1,11 +1,14 @@
 """What counts as a line that worsened or a net that died, and what of a healthy course never does."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from search.curves.faults import SHORTEST_WINDOW, VANISHED, WINDOW, Fault, Known, Level, Probed, fault, lower, reached
+from search.trace import Trace
 
 INITIAL, POINTS = 2.4, 150
 IGNORANCE = float(np.log(10))
@@ -58,6 +61,21 @@ def test_a_loss_that_jumped_and_stays_flat_is_worse_and_lost():
     found = _judge(_noisy(np.where(np.arange(POINTS) < 30, 0.5, 1.0)))
 
     assert found.has_worsened and found.is_lost and found.best == pytest.approx(0.5, rel=0.02)
+
+
+def test_where_a_long_run_started_is_told_by_its_first_losses_and_not_by_their_means():
+    fell_fast = [0.05 + 0.64 * math.exp(-step / 4) for step in range(4000)]
+    trace = Trace()
+    for start in range(0, 4000, 7):
+        trace = trace.extended(fell_fast[start : start + 7], (), ())
+    unknown = Known(start=None, initial=None, best=None)
+    losses = np.asarray(trace.losses)
+
+    told = fault(losses, trace.gradient_scales, unknown, is_over=True, opening=trace.opening)
+
+    assert trace.opening == tuple(fell_fast[:5])
+    assert told.has_learned and not told.is_ignorant
+    assert not fault(losses, trace.gradient_scales, unknown, is_over=True).has_learned  # by the means
 
 
 def test_a_loss_that_comes_back_is_given_time_until_the_commit_is_over():

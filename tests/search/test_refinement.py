@@ -7,8 +7,10 @@ import pytest
 
 from search import strategies
 from search.bayesian.controller import Controller
-from search.bayesian.refinement import RISE_PER_STEP
+from search.bayesian.refinement import AWAKENING_MOST, RISE_PER_STEP, raise_of
+from search.bayesian.stage import SearchSetup, Stage
 from search.config import BoConfig, Budget
+from search.curves.events import Signs
 from search.space import SearchSpace
 from search.trace import MOST_ALIGNED, Trace
 from search.types import Observation, Spent, Values
@@ -127,3 +129,27 @@ def test_a_trace_sums_cosines_within_bounds_however_its_steps_are_split() -> Non
     assert pieces.aligned == whole.aligned
     assert Trace().extended(series, series, series, [1.0] * 100).aligned == MOST_ALIGNED
     assert Trace().extended(series, series, series, [-1.0] * 100).aligned == 0.0
+
+
+@pytest.mark.parametrize("num_steps", [40, 1000, 10**6])
+def test_a_run_of_unknown_length_awakens_as_one_of_the_length_that_its_pace_foretells(num_steps: int):
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
+    spent = Spent(steps=num_steps, seconds=36.0)  # a hundredth of the budget
+    known, unknown = (
+        SearchSetup(space=space, config=BoConfig(), budget=budget, seed=0)
+        for budget in (Budget(steps=100 * num_steps), Budget(seconds=3600.0))
+    )
+    stage = Stage(index=1, incumbent=Values(learning_rate=0.1), awakens=True)
+    told = Observation(candidate_id=None, losses=(2.3,), step_seconds=(), bytes_sent=0, spent=spent)
+    signs = Signs(num_steps=num_steps, is_ignorant=True)
+
+    assert raise_of(unknown, stage, told, signs) == raise_of(known, stage, told, signs) < 4.0
+
+
+def test_the_longest_sleep_raises_the_rate_by_the_cap_and_no_more():
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
+    setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(steps=100), seed=0)
+    stage = Stage(index=1, incumbent=Values(learning_rate=0.1), awakens=True)
+    told = Observation(candidate_id=None, losses=(2.3,), step_seconds=(), bytes_sent=0, spent=Spent(steps=10))
+
+    assert raise_of(setup, stage, told, Signs(num_steps=10**7, is_ignorant=True)) == pytest.approx(AWAKENING_MOST)

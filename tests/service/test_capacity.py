@@ -93,6 +93,20 @@ def test_a_stored_job_has_the_shape_of_the_job(lanes):
     assert Shape.of_json(job.model_dump(mode="json")) == Shape.of(job)
 
 
+@pytest.mark.parametrize(
+    ("choice", "least"),
+    [
+        ({}, 2),
+        ({"sync": {"kind": "diloco", "period": 4}}, 4),
+        ({"params": {"sync": {"choice": [{"kind": "every_step"}, {"kind": "diloco", "period": 4}]}}}, 4),
+    ],
+)
+def test_an_attempt_of_workers_with_parameters_of_their_own_needs_all_of_them(choice, least):
+    body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 9}, "workers": {"count": 4, "min": 2}, **choice}
+
+    assert Shape.of(JobSpec.model_validate(body)).least == Shape.of_json(body).least == least
+
+
 def test_a_job_of_an_earlier_release_has_the_shape_of_the_defaults():
     body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}}
 

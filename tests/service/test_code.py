@@ -91,6 +91,10 @@ HOSTILE = {
     "too large": (claiming(code.MAX_BYTES + 1), "100000001 bytes"),
     "too many": (many(code.MAX_FILES + 1), "5000 files"),
     "bomb": (zipped(("zeros", bytes(30_000_000))), "200 times"),
+    "bomb once it is packed anew": (
+        zipped(("zeros", bytes(3_000_000)), compression=zipfile.ZIP_STORED),
+        "200 times",
+    ),
     "the workers' module": (zipped(("service/__init__.py", b"")), "workers' own module `service`"),
     "Python's module": (zipped(("random.py", b"")), "workers' own module `random`"),
 }

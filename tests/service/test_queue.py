@@ -175,6 +175,16 @@ def test_a_job_grows_into_room_that_nobody_waits_for_once_it_has_a_checkpoint():
     assert grows(1, [job("large", workers=3)]) == ()  # for which the room is kept
 
 
+@pytest.mark.parametrize(("limit", "grown"), [(None, ("small",)), (5, ("small",)), (4, ())])
+def test_a_job_is_not_paused_for_a_worker_that_its_quota_has_no_room_for(limit, grown):
+    larger = Shape(3, 1, 1.0, 0.0, 1, 1, least=3)
+    small = runs("small", workers=2, larger=larger, ran_s=60, grows_at=NOW, owner="ada")
+    beside = runs("beside", workers=2, owner="ada")
+    quotas = {(QuotaKind.OWNER, "ada"): QuotaLimits(workers=limit)}
+
+    assert decide([], [small, beside], nodes=[Node(cpus=1)] * 5, quotas=quotas).grow == grown
+
+
 def test_the_missing_workers_are_told():
     (place,) = decide([job("a", workers=8)], [runs("r", workers=2)]).places
 

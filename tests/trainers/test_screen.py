@@ -75,3 +75,11 @@ def test_a_change_that_lasts_is_let_in_after_a_while():
 
     taken = [_takes_part(screen, distance) for distance in (1.9, 2.1) * 25]
     assert not any(taken[:10]) and all(taken[40:])
+
+
+def test_a_worker_that_has_not_moved_so_far_may_begin_to():
+    screen = _screen()
+
+    taken = [_takes_part(screen, distance) for distance in [0.0] * (WARMUP + 3) + [2.0] * 100]
+
+    assert all(taken[: WARMUP + 4]) and all(taken[-20:])

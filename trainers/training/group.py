@@ -124,6 +124,10 @@ class Group(ABC):
         """Go back to the copy in `slot`."""
         self.call("restore", slot)
 
+    def forget(self, slot: str) -> None:
+        """Free the memory of the copy in `slot`; lost workers are not brought back to it any more."""
+        self.call("forget", slot)
+
     def evaluate(self) -> Evaluation:
         """Evaluate on the validation set."""
         answers = [Evaluation.model_validate(answer) for answer in self.call("evaluate")]

@@ -106,6 +106,7 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
             "begin_save"
             | "snapshot"
             | "restore"
+            | "forget"
             | "load"
             | "export"
             | "reset"

@@ -51,6 +51,8 @@ class History:
                 self._slots[call.args[0]] = self._now
             case "restore":
                 self._now = self._slots[call.args[0]]
+            case "forget":
+                self._slots.pop(call.args[0], None)
 
     def shorten(self, begun: Call, loading: Call) -> None:
         """Have what followed `begun` follow `loading`, which leads to the state that `begun` was called in."""

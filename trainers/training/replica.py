@@ -243,6 +243,10 @@ class Replica:
         """Go back to the copy in `slot`; KeyError if there is none."""
         self._state.restore(slot)
 
+    def forget(self, slot: str) -> None:
+        """Free the memory of `slot`, if there is such a one."""
+        self._state.forget(slot)
+
     def reset(self) -> None:
         """Go back to the state before the first step, which follows from the configuration; slots stay."""
         fresh = Replica(self.config, self.rank, self.num_workers, device=str(self.device), workload=self.workload)
@@ -262,10 +266,8 @@ class Replica:
         assert self._upload is not None, "no save was begun"
         try:
             return self._upload.result(within_s)
-        except TimeoutError:
-            if self._upload.done():  # the storage's own
-                raise
-            return None
+        except TimeoutError:  # of this wait, or the storage's own
+            return self._upload.result() if self._upload.done() else None
 
     def load(self, url: str) -> None:
         """Go back to the checkpoint at the folder `url`; raises CheckpointError if it is damaged.

@@ -78,7 +78,7 @@ class Outliers:
     def _most(self) -> float:
         if self._count < self._warmup:
             return math.inf
-        return self._mean + self._max_z * math.sqrt(self._variance)
+        return self._mean + self._max_z * math.sqrt(self._variance) or math.inf  # 0: it has not moved at all so far
 
     def _note(self, speed: float) -> None:
         self._count += 1
