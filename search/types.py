@@ -178,8 +178,10 @@ class Observation(Value):
     trace: Trace | None = Field(None, description="the whole course, where the series are only its end")
     bytes_sent: int = Field(description="by one worker, during this observation")
     density: float | None = Field(None, description="measured mean share of gradient entries sent")
-    steps_to_meeting: int = Field(
-        0, description="until workers that train apart average their parameters; 0: they just have, or train as one"
+    steps_to_meeting: int | None = Field(
+        None,
+        description="until workers that train apart average their parameters; 0: they just have, or train as one; "
+        "None: not known",
     )
     diverged: bool = False
     is_cut: bool = Field(False, description="a probe ended before its allowance was spent; never a commit's")

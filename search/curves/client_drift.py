@@ -16,15 +16,15 @@ CLEAR = 2.0
 MEDIAN_DISTANCE = 0.954
 
 
-def first_steps(num_steps: int, *, period: int, steps_to_meeting: int) -> range:
+def first_steps(num_steps: int, *, period: int, steps_to_meeting: int | None) -> range:
     """Return which of `num_steps` steps, from 0, are the first after an average; none where workers train as one.
 
     Args:
         num_steps: that were taken.
         period: steps from one average to the next.
-        steps_to_meeting: until the next average when they end; 0: they have just averaged.
+        steps_to_meeting: until the next average when they end; 0: they have just averaged; None: not known.
     """
-    if period == 1:
+    if period == 1 or steps_to_meeting is None:
         return range(0)
     return range((num_steps + steps_to_meeting) % period, num_steps, period)
 

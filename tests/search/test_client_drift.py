@@ -47,6 +47,7 @@ def test_the_first_steps_after_averages_follow_from_when_the_next_one_is(num_ste
 
 def test_workers_that_train_as_one_have_no_averages():
     assert list(first_steps(10, period=1, steps_to_meeting=0)) == []
+    assert list(first_steps(10, period=4, steps_to_meeting=None)) == []  # who knows when they averaged
 
 
 @given(st.integers(0, 10**6))
@@ -138,6 +139,7 @@ class _Run:
                 losses=losses,
                 step_seconds=(0.01,) * self.steps,
                 bytes_sent=0,
+                steps_to_meeting=0,
                 spent=Spent(steps=self.steps),
             )
             self.course = self.controller.watch(self.told)
