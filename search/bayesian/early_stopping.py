@@ -85,8 +85,9 @@ def stays_behind(gaps: Array, *, left: float) -> bool:
     return gap > quantile * standard_error(half) and gap + 3 * max(0.0, left) * min(0.0, change) > 0
 
 
-#: Workers drift apart if their average's loss is higher than their own by this share, seen in so many averages.
-DRIFT_SHARE, LEAST_AVERAGES = 0.1, 4
+#: Workers of a commit drift apart if their average's loss is higher than their own by this share, and by so many
+#: standard errors, since it is looked at again and again; seen in so many averages.
+DRIFT_SHARE, DRIFT_ERRORS, LEAST_AVERAGES = 0.1, 4.0, 4
 #: After a rollback the same rise is excused until so many times the steps after which it was seen.
 REPEATED = 2
 
@@ -146,17 +147,17 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
     is_retried = stage.before is not None and stage.before.rolled_back and stage.before.signs.is_dead
     if is_retried or stage.is_on_ramp or (stage.awakens and not signs.has_learned):
         excused |= {"is_dead": False}  # at a quarter of the rate too: its start is dead, or it is but slow
-    return signs.model_copy(update={**excused, "client_drift": _drift_of_commit(setup, stage, observation)})
+    return signs.model_copy(update={**excused, "client_drift": drift_of_commit(setup, stage, observation)})
 
 
-def _drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) -> float:
+def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) -> float:
     """Return by how much the average's loss is clearly higher than the workers' own; 0: no other exchange competes."""
     assert stage.decision is not None
     period = setup.space.period_of(stage.decision.values)
     averaged = first_steps(len(observation.losses), period=period, steps_to_meeting=observation.steps_to_meeting)
     if len(averaged) < LEAST_AVERAGES or "option" in stage.pinned or not setup.space.synchronous:
         return 0.0
-    rise = client_drift(observation.losses, averaged)
+    rise = client_drift(observation.losses, averaged, errors=DRIFT_ERRORS)
     return rise if rise > DRIFT_SHARE * abs(float(np.median(observation.losses))) else 0.0
 
 

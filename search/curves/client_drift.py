@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-#: Losses that rise at averages by so many standard errors say that workers drift apart.
+#: Losses of a probe that rise at averages by so many standard errors say that workers drift apart.
 CLEAR = 2.0
 #: Of a normal distribution: the median distance of two draws, in standard deviations.
 MEDIAN_DISTANCE = 0.954
@@ -29,11 +29,13 @@ def first_steps(num_steps: int, *, period: int, steps_to_meeting: int | None) ->
     return range((num_steps + steps_to_meeting) % period, num_steps, period)
 
 
-def client_drift(losses: Sequence[float], firsts: Sequence[int], beside: Sequence[float] | None = None) -> float:
-    """Return by how much `losses` rise, on the mean, where workers have averaged; 0: not clearly, or never.
+def client_drift(
+    losses: Sequence[float], firsts: Sequence[int], beside: Sequence[float] | None = None, *, errors: float = CLEAR
+) -> float:
+    """Return by how much `losses` rise, on the mean, where workers have averaged; 0: by less than `errors`, or never.
 
-    `beside` are those of workers that train as one on the same batches. If they last until an average, the difference
-    is looked at, which batches scatter less.
+    `errors` are standard errors of that mean. `beside` are the losses of workers that train as one on the same batches.
+    If they last until an average, the difference is looked at, which batches scatter less.
     """
     values = np.asarray(losses, dtype=np.float64)
     if beside is not None and any(0 < first < len(beside) for first in firsts):
@@ -52,7 +54,7 @@ def client_drift(losses: Sequence[float], firsts: Sequence[int], beside: Sequenc
         else float(np.median(np.abs(np.diff(values)))) / MEDIAN_DISTANCE
     )
     error = noise * math.sqrt((1 + 1 / width) / len(averages))
-    return rise if rise > CLEAR * error else 0.0
+    return rise if rise > errors * error else 0.0
 
 
 def as_averaged(losses: Sequence[float], firsts: Sequence[int], rise: float) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from hypothesis import given, strategies as st
 
 from search.bayesian import reasons
 from search.bayesian.controller import Controller
+from search.bayesian.early_stopping import drift_of_commit
 from search.bayesian.rewards import fastest_option, scores
 from search.bayesian.stage import SearchSetup, Stage
 from search.config import BoConfig, Budget
@@ -163,3 +164,24 @@ def test_a_commit_whose_data_are_alike_goes_on_with_local_updates():
 
     assert run.course == "go_on"
     assert run.controller.decide().values.option == LOCAL
+
+
+def test_noise_in_a_long_commit_of_a_small_loss_is_not_taken_for_drift():
+    setup = SearchSetup(space=SPACE, config=BoConfig(), budget=Budget(steps=100_000), seed=0)
+    rng = np.random.default_rng(3)
+    stage = _stage(0.0)
+    stage.decision = Controller(SPACE, BoConfig(), 0, budget=Budget(steps=100)).decide()
+    found = []
+    for start in range(0, 50_000, 100):  # looks at the last 200 losses, which scatter by as much as they are
+        losses = tuple(0.01 * rng.gamma(1.0, 1.0, 200))
+        told = Observation(
+            candidate_id=None,
+            losses=losses,
+            step_seconds=(),
+            bytes_sent=0,
+            steps_to_meeting=0,
+            spent=Spent(steps=start),
+        )
+        found.append(drift_of_commit(setup, stage, told))
+
+    assert sum(rise > 0 for rise in found) <= 2  # of 500 looks
