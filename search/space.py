@@ -274,8 +274,11 @@ class SearchSpace(Value):
     @property
     def synchronous(self) -> tuple[str, ...]:
         """The exchanges that compete under which workers train as one: they exchange in every step."""
-        periods = dict(self.periods)
-        return tuple(option for option in self.options if periods.get(option, 1) == 1)
+        return tuple(option for option in self.options if self.period_of_option(option) == 1)
+
+    def period_of_option(self, option: str | None) -> int:
+        """Return the steps from one average to the next under this exchange, if several compete; 1: none, or all do."""
+        return dict(self.periods).get(option or "", 1)
 
     def period_of(self, values: Values) -> int:
         """Return the steps from one average to the next with `values`; 1: workers never train apart."""

@@ -135,7 +135,7 @@ class Controller:
             self._record("close", Ending.of(observation, signs, events))
         else:
             candidate = next(each for each in self._stage.pending if each.id == observation.candidate_id)
-            period = 1 if candidate.alone else self._setup.space.period_of(candidate.values)
+            period = 1 if candidate.alone else self._setup.space.period_of_option(candidate.values.option)
             self._record("tell", Reading.of(observation, period=period))
 
     def watch(self, observation: Observation) -> Course:

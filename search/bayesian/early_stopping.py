@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from search.bayesian.probe_costs import StepCosts, has_room_for_search, is_too_slow
 from search.bayesian.refinement import is_asleep, was_killed_waking
 from search.bayesian.rewards import (
+    as_averages,
     is_diverged,
     lowest_probed,
     opening_level,
@@ -59,11 +60,11 @@ def _to_beat(stage: Stage, candidate: Candidate) -> Probe | None:
     Those of the wide search that look for the rate end in their own time: the curve through them needs bad rates too.
     """
     if stage.has_incumbent:
-        return None if usable_control(stage) is None else stage.probes[0]
+        return None if usable_control(stage) is None else as_averages(stage, stage.probes)[0]
     if candidate.origin != "option":
         return None
     decisive = stage.decisive
-    judged = zip(scores(decisive), decisive.probes, strict=True)
+    judged = zip(scores(decisive), as_averages(decisive, decisive.probes), strict=True)
     whole = [(score.reward, probe) for score, probe in judged if score.reward is not None and not probe.reading.is_cut]
     return max(whole, key=lambda each: each[0])[1] if whole else None
 
@@ -153,9 +154,9 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
 def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) -> float:
     """Return by how much the average's loss is clearly higher than the workers' own; 0: no other exchange competes."""
     assert stage.decision is not None
-    period = setup.space.period_of(stage.decision.values)
+    period = setup.space.period_of_option(stage.decision.values.option)
     averaged = first_steps(len(observation.losses), period=period, steps_to_meeting=observation.steps_to_meeting)
-    if len(averaged) < LEAST_AVERAGES or "option" in stage.pinned or not setup.space.synchronous:
+    if sum(first > 0 for first in averaged) < LEAST_AVERAGES or "option" in stage.pinned or not setup.space.synchronous:
         return 0.0
     rise = client_drift(observation.losses, averaged, errors=DRIFT_ERRORS)
     return rise if rise > DRIFT_SHARE * abs(float(np.median(observation.losses))) else 0.0

@@ -46,8 +46,11 @@ def without_drift(setup: SearchSetup) -> SearchSetup:
     """Return `setup` with those exchanges alone under which workers train as one."""
     space, kept = setup.space, setup.space.synchronous
     competing = [OptionAxis(options=kept)] if len(kept) > 1 else []
-    exchanges = tuple(each for each in space.exchanges if each.option not in dict(space.periods))
-    return replace(setup, space=space.model_copy(update={"axes": (*space.ranges, *competing), "exchanges": exchanges}))
+    exchanges = tuple(each for each in space.exchanges if space.period_of_option(each.option) == 1)
+    guess = space.guess if space.guess.option in kept else space.guess.model_copy(update={"option": kept[0]})
+    menu = tuple(option for option in space.menu if space.period_of_option(option) == 1)
+    told = {"axes": (*space.ranges, *competing), "exchanges": exchanges, "guess": guess, "menu": menu, "periods": ()}
+    return replace(setup, space=space.model_copy(update=told))
 
 
 def promising(setup: SearchSetup, stage: Stage) -> str | None:

@@ -63,7 +63,11 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     rates stay down until a commit meets its forecast.
     """
     assert stage.decision is not None
-    start, best, woke = stage_level(stage), stage.best, stage.awakens and ending.signs.has_learned
+    drifts = "client_drift" in ending.events
+    # losses of workers that fit their own data are below what the line, which is their average, has reached
+    ending = ending.raised(ending.signs.client_drift) if drifts else ending
+    start, best = stage_level(stage), None if drifts else stage.best
+    woke = stage.awakens and ending.signs.has_learned
     stalled = has_stalled(setup, stage, ending)
     if ending.has_failed:
         begin = _after_failure(setup, stage, ending)
@@ -71,13 +75,14 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         begin = _after_a_stall(setup, stage)
     else:
         begin = _Begin(*_raised(setup, stage), next_width(setup, stage, has_lasted=True), stage.barred)
-    if drifts := "client_drift" in ending.events:
+    if drifts:
         begin = _without_drift(setup, stage, begin)
     # steps that were rolled back are none of the committed line
     reached = faults.reached(ending.losses) if ending.is_kept else None
     if reached is not None:
         best = faults.lower(best, reached)
-    events = () if woke and not ending.has_failed else ending.events  # its gradients grow when a net begins to learn
+    is_waking = woke and not ending.has_failed  # its gradients grow when a net begins to learn
+    events = tuple(event for event in ending.events if event == "client_drift" or not is_waking)
     is_quiet = not ending.has_failed and set(events) <= {"step_time", "client_drift"}
     own = stage.of(begin.incumbent.optimizer).decisive
     # rewards of workers that drift apart are of losses that their average does not have
@@ -92,7 +97,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         level=ending.level if ending.level is not None else start,
         initial=_first_known(stage.initial, start, usable_median(ending.opening or ending.losses[:OPENING_LOSSES])),
         best=best,
-        probed=lowest_probed(stage),
+        probed=None if drifts else lowest_probed(stage),
         gradient_scale=_first_known(stage.gradient_scale, ending.signs.gradient_start),
         history=history,
         drift=learned_drift(history),

@@ -116,7 +116,8 @@ def probe_allowance(
     wanted, left, cost = probe_amounts(setup, stage), room(setup, search, spent), costs.of(proposal.values)
     is_opening = stage.has_incumbent and not stage.candidates
     num_reserved = len(stage.pending) + (MIN_PROBES if is_opening else 1)
-    for num_steps in (steps_to_see_average(setup, stage, costs, proposal.values), setup.config.min_probe_steps):
+    least, longest = setup.config.min_probe_steps, steps_to_see_average(setup, stage, costs, proposal.values)
+    for num_steps in (longest, max(least, (longest + 1) // 2), least):  # two averages, one, or none
         shortest = shortest_probe(setup, cost, num_steps)
         has_room = spending.fits(spending.scale(spending.most(wanted, shortest), num_reserved), left)
         if has_room and spending.fits(shortest, most_amounts(setup, stage)):

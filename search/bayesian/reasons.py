@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from search.bayesian.contest import LEAST_LEAD, best_rewards
 from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
-from search.bayesian.rewards import as_averages, fastest_option, scores
+from search.bayesian.rewards import client_drifts, fastest_option, scores
 from search.bayesian.stage import SearchSetup, Stage
 from search.budget import spending
 from search.curves.events import Event, Signs
@@ -167,14 +167,10 @@ def _without_average(setup: SearchSetup, stage: Stage) -> str:
 
 def _drifting(stage: Stage) -> str:
     """Return in which probes workers fitted their own data, and by how much their average's loss is higher."""
-    probes = as_averages(stage, stage.decisive.probes)
-    rises = {probe.candidate.values.contender or "": probe.reading.client_drift for probe in probes}
-    found = [
-        f"{f'under {option}, ' if option else ''}workers drift apart: the loss of their average is {rise:.2g} higher"
-        for option, rise in rises.items()
-        if rise
-    ]
-    return " and ".join(found)
+    return " and ".join(
+        f"under {option}, workers drift apart: the loss of their average is {rise:.2g} higher"
+        for option, rise in client_drifts(stage.decisive).items()
+    )
 
 
 def _lasting(stage: Stage, chosen: Values) -> str:

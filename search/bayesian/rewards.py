@@ -77,17 +77,34 @@ def fastest_option(stage: Stage) -> str | None:
 
 def as_averages(stage: Stage, probes: Sequence[Probe]) -> list[Probe]:
     """Return `probes`, those whose workers drift apart with the losses of their average in place of their own."""
-    whole = [probe for probe in probes if not probe.reading.averaged and not probe.reading.is_cut]
+    together = [
+        each
+        for each in probes
+        if not (each.reading.averaged or each.reading.is_cut or each.candidate.alone)
+        and each.reading.num_steps == len(each.reading.losses)  # else they are means of several steps
+    ]
     found = []
     for probe in probes:
         seen = probe.reading
         if seen.averaged:
-            as_one = (each.reading.losses for each in whole if stage.is_paired and _saw_the_same(each, probe))
+            as_one = (each.reading.losses for each in together if stage.is_paired and _saw_the_same(each, probe))
             beside = max(as_one, key=len, default=None)
             rise = client_drift(seen.losses, seen.averaged, beside)
             raised = as_averaged(seen.losses, seen.averaged, rise) if rise else seen.losses
             probe = probe._replace(reading=seen.model_copy(update={"losses": raised, "client_drift": rise}))
         found.append(probe)
+    return found
+
+
+def client_drifts(stage: Stage) -> dict[str, float]:
+    """Return of each exchange under which workers drift apart by how much, at most, a probe's losses were raised."""
+    level = stage_level(stage)
+    sound = [each for each in stage.probes if not is_diverged(each.reading, level=level, initial=stage.initial)]
+    found = dict[str, float]()
+    for candidate, reading in as_averages(stage, sound):
+        if reading.client_drift:
+            option = candidate.values.option or ""
+            found[option] = max(reading.client_drift, found.get(option, 0.0))
     return found
 
 
@@ -251,7 +268,7 @@ def usable_control(stage: Stage) -> Reading | None:
     if first is None or first.candidate.values != stage.incumbent or first.reading.is_cut:
         return None
     diverged = is_diverged(first.reading, level=stage_level(stage), initial=stage.initial)
-    return None if diverged else first.reading
+    return None if diverged else as_averages(stage, stage.probes)[0].reading
 
 
 class _Tail(NamedTuple):

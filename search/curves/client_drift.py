@@ -54,7 +54,8 @@ def client_drift(
         else float(np.median(np.abs(np.diff(values)))) / MEDIAN_DISTANCE
     )
     error = noise * math.sqrt((1 + 1 / width) / len(averages))
-    return rise if rise > errors * error else 0.0
+    quantile = errors * (1 + (errors**2 + 1) / (4 * max(1, num_free)))  # Student's, of so few: to the first order
+    return rise if rise > quantile * error else 0.0
 
 
 def as_averaged(losses: Sequence[float], firsts: Sequence[int], rise: float) -> tuple[float, ...]:

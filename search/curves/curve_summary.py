@@ -131,6 +131,11 @@ class Ending(Value):
             spent=observation.spent,
         )
 
+    def raised(self, rise: float) -> "Ending":
+        """Return it with losses a `rise` higher."""
+        level = None if self.level is None else self.level + rise
+        return self.model_copy(update={"level": level, "losses": tuple(loss + rise for loss in self.losses)})
+
     @property
     def is_kept(self) -> bool:
         """Return whether the run went on from where the commit ended."""

@@ -179,7 +179,11 @@ class _Used:
                 return key, limit
         return None
 
-    def grown(self, owner: str, project: str, more: Size) -> bool:
+    def grow(self, owner: str, project: str, more: Size) -> None:
+        for key in _keys(owner, project):
+            self._sizes[key] += more
+
+    def may_grow(self, owner: str, project: str, more: Size) -> bool:
         """Return whether a running job may take `more` under every quota."""
         keys = _keys(owner, project) if self._quotas else ()
         return all(_exceeded(self._sizes[key] + more, limits_of(self._quotas, *key)) is None for key in keys)
@@ -362,7 +366,7 @@ class _Turn:
 
     def take(self, job: Waiting) -> Place:
         """Start the job, make room for it, or note why it waits."""
-        size, trials, never = self._sized(job)
+        size, trials, never = self._within_quota(job, *self._sized(job))
         number = len(self.places) + 1
         if never:
             place = Place(number, job, WaitKind.NEVER, size, detail=never)
@@ -388,6 +392,14 @@ class _Turn:
         if (known := self._placing.get(key)) is None:
             known = self._placing[key] = sized(job.shape, self.nodes, self.quotas, owner=job.owner, project=job.project)
         return known
+
+    def _within_quota(self, job: Waiting, size: Size, trials: int, never: str) -> tuple[Size, int, str]:
+        """Return the size at which the job's quotas have room for it, of those that one that has begun goes on with."""
+        if never or not job.attempt or self._used.full(job.owner, job.project, size) is None:
+            return size, trials, never
+        fewer = (shape.one for shape in job.shape.smaller)
+        found = next((each for each in fewer if self._used.full(job.owner, job.project, each) is None), None)
+        return (size, trials, never) if found is None else (found, 1, never)
 
     def _full(self, job: Waiting, size: Size) -> tuple[QuotaKey, str, Waiting | None] | None:
         for key in _keys(job.owner, job.project) if self._kept_quotas else ():
@@ -422,9 +434,10 @@ class _Turn:
             if job.larger is None or not job.may_pause or self.now < job.grows_at:
                 continue
             more = job.larger.one - job.size
-            has_quota = self._used.grown(job.owner, job.project, more)
+            has_quota = self._used.may_grow(job.owner, job.project, more)
             if has_quota and more.fits(self._unclaimed) and not conflicts(job.larger, self.nodes):
                 self._unclaimed -= more
+                self._used.grow(job.owner, job.project, more)
                 yield job.job_id
 
     def _begin(self, job: Waiting, size: Size, trials: int) -> None:

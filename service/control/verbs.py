@@ -153,10 +153,10 @@ def _change_workers(job: JobRow, count: int) -> None:
     workers = job.spec["workers"]
     spec = {**job.spec, "workers": {**workers, "count": count}}
     try:
-        changed = JobSpec.model_validate(spec)
+        apart = JobSpec.model_validate(spec).apart_under
     except ValidationError as error:
         raise InvalidJob(problems_of(error, spec, JobSpec)) from error
-    if apart := changed.apart_under:
+    if apart:
         message = (
             f"under {', '.join(sorted(apart))} each worker has parameters, or gradients, of its own, so the job goes "
             f"on with {workers['count']} workers alone, got {count}; clone it instead"

@@ -73,7 +73,8 @@ class JobSpec(JobParts):
             for path, value in ends
             if path.split(".")[0] in ("exchange", "sync", "optimizer")
         )
-        return frozenset(name for trial in (*self.trials(), *samples) for name in trial.replica.apart_under)
+        arms = (self.trial(arm, self.seeds[0]) for arm in self.arms)
+        return frozenset(name for trial in (*arms, *samples) for name in trial.replica.apart_under)
 
 
 def _as_stored(content: Any, _: ValidatorFunctionWrapHandler) -> JobSpec:

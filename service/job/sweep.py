@@ -127,7 +127,7 @@ def _faults(job: JobParts, values: SampleValues) -> list[str]:
         roots = {path.split(".")[0] for path in values}
         body = job.model_dump(mode="json", include=roots | {"workload"})
         return [problem.message for problem in problems_of(error, body, JobParts)]
-    if _code(changed) != _code(job):
+    if _code(changed) not in (None, _code(job)):
         return [
             f"all trials import the same package, so a sample cannot change `workload.code`, got {_code(changed)!r}"
         ]

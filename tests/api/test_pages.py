@@ -60,7 +60,7 @@ ELSEWHERE = {
     "wiretune predict JOB --mbps 100": "tests/api/test_predict.py: the stand-in times no step",
     "wiretune logs JOB --follow": "tests/api/test_log_following.py",
     "wiretune logs JOB": "tests/api/test_cli.py: the stand-in prints nothing",
-    "wiretune steer JOB --pin learning_rate=0.05": "tests/api/test_steering.py: this job is over",
+    "wiretune steer JOB --pin learning_rate=0.002": "tests/api/test_steering.py: this job is over",
     "wiretune clean": "tests/api/test_clean.py: it asks",
     "wiretune doctor": "tests/api/test_cli_first_day.py: it looks at the whole machine",
 }

@@ -9,12 +9,14 @@ from hypothesis import given, strategies as st
 from search.bayesian import reasons
 from search.bayesian.controller import Controller
 from search.bayesian.early_stopping import drift_of_commit
+from search.bayesian.exchange_shortlist import without_drift
 from search.bayesian.rewards import fastest_option, scores
 from search.bayesian.stage import SearchSetup, Stage
 from search.config import BoConfig, Budget
 from search.curves.client_drift import as_averaged, client_drift, first_steps
 from search.curves.curve_summary import Reading
 from search.space import OptionAxis, SearchSpace
+from search.trace import Trace
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 LOCAL, OTHER, THIRD = "local_sgd 16", "powersgd 4", "threshold 0.01"
@@ -127,8 +129,9 @@ def test_a_lead_that_workers_have_on_their_own_data_alone_wins_nothing():
 class _Run:
     """A controller whose commit goes on by local updates, which no probe has shown to be apart."""
 
-    def __init__(self, rise: float) -> None:
-        self.controller = Controller(SPACE, BoConfig(), 0, budget=Budget(steps=100))  # too short for a search
+    def __init__(self, rise: float, budget: int = 100) -> None:
+        config = BoConfig(max_search_fraction=0.001)  # which has no room for a search
+        self.controller = Controller(SPACE, config, 0, budget=Budget(steps=budget))
         self.course, self.steps = "go_on", 0
         assert self.controller.ask() is None
         assert self.controller.decide().values.option == LOCAL
@@ -149,7 +152,7 @@ class _Run:
 
 def test_a_commit_whose_workers_drift_apart_ends_and_another_exchange_takes_over_for_good():
     run = _Run(rise=0.8)
-    assert (run.course, run.steps) == ("end", 64)
+    assert (run.course, run.steps) == ("end", 80)
 
     assert run.controller.ask() is None
     decision = run.controller.decide()
@@ -157,6 +160,37 @@ def test_a_commit_whose_workers_drift_apart_ends_and_another_exchange_takes_over
     assert "workers drift apart: the loss of their average is 0.8" in decision.reason
     again = Controller.from_state_dict(run.controller.state_dict())
     assert again.decide() == decision
+
+
+def test_what_takes_over_is_held_against_the_losses_of_the_average():
+    run = _Run(rise=0.8, budget=1500)
+    controller = run.controller
+    controller.decide()
+    course, steps, trace = "go_on", run.steps, Trace()
+    rng = np.random.default_rng(7)
+    while course == "go_on" and steps < 400:  # it begins where the average was, and learns
+        losses = [2.4 * (1 + trace.num_steps + step) ** -0.05 + 0.05 * rng.standard_normal() for step in range(20)]
+        trace, steps = trace.extended(losses, [0.01] * 20, [1.0] * 20), steps + 20
+        told = Observation(
+            candidate_id=None,
+            losses=tuple(losses),
+            step_seconds=(0.01,) * 20,
+            trace=trace,
+            bytes_sent=0,
+            spent=Spent(steps=steps),
+        )
+        course = controller.watch(told)
+
+    assert course == "go_on"
+
+
+def test_where_local_updates_compete_no_more_probes_are_as_short_as_without_them():
+    setup = SearchSetup(space=SPACE, config=BoConfig(), budget=Budget(steps=2000), seed=0)
+
+    space = without_drift(setup).space
+
+    assert space.options == (OTHER, THIRD) and space.guess.option in space.options
+    assert (setup.space.longest_period, space.longest_period) == (16, 1)
 
 
 def test_a_commit_whose_data_are_alike_goes_on_with_local_updates():

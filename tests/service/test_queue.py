@@ -185,6 +185,26 @@ def test_a_job_is_not_paused_for_a_worker_that_its_quota_has_no_room_for(limit, 
     assert decide([], [small, beside], nodes=[Node(cpus=1)] * 5, quotas=quotas).grow == grown
 
 
+def test_a_quota_that_has_room_for_one_worker_lets_one_job_grow():
+    larger = Shape(3, 1, 1.0, 0.0, 1, 1, least=3)
+    small = [runs(name, workers=2, larger=larger, ran_s=60, grows_at=NOW, owner="ada") for name in ("a", "b")]
+    quotas = {(QuotaKind.OWNER, "ada"): QuotaLimits(workers=5)}
+
+    assert decide([], small, nodes=[Node(cpus=1)] * 9, quotas=quotas).grow == ("a",)
+
+
+def test_a_job_that_has_begun_goes_on_with_the_workers_that_its_quota_has_room_for():
+    quotas = {(QuotaKind.OWNER, "ada"): QuotaLimits(workers=6)}
+    beside = runs("beside", workers=3, owner="ada")
+
+    def started(attempt):
+        asks = job("a", workers=4, least=2, attempt=attempt, owner="ada")
+        return [each.size.workers for each in decide([asks], [beside], nodes=[Node(cpus=1)] * 9, quotas=quotas).start]
+
+    assert started(attempt=1) == [3]
+    assert started(attempt=0) == []  # a new one waits for all
+
+
 def test_the_missing_workers_are_told():
     (place,) = decide([job("a", workers=8)], [runs("r", workers=2)]).places
 

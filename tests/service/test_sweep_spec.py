@@ -91,6 +91,13 @@ def test_all_samples_import_the_jobs_own_code() -> None:
     assert "import the same package" in found["/params/workload.code/choice/1"]
 
 
+def test_samples_of_other_factories_come_from_the_jobs_package() -> None:
+    own = {"factory": "model:make", "code": f"sha256:{'0' * 64}"}
+    params = {"workload": {"choice": [{"factory": "model:make"}, {"factory": "model:other"}]}}
+
+    assert checked(JobSpec, JOB | {"workload": own, "params": params}).num_trials == 17
+
+
 def test_values_that_do_not_go_together_are_told_though_each_does() -> None:
     params = {
         "controller": {"choice": [{"kind": "fixed"}, {"kind": "bo"}]},
