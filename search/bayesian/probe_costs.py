@@ -117,7 +117,8 @@ def probe_allowance(
     is_opening = stage.has_incumbent and not stage.candidates
     num_reserved = len(stage.pending) + (MIN_PROBES if is_opening else 1)
     least, longest = setup.config.min_probe_steps, steps_to_see_average(setup, stage, costs, proposal.values)
-    for num_steps in (longest, max(least, (longest + 1) // 2), least):  # two averages, one, or none
+    of_one = setup.space.longest_period + 1  # steps of a probe that sees one average, where two may not fit after all
+    for num_steps in (longest, *((of_one,) if least < of_one < longest else ()), least):
         shortest = shortest_probe(setup, cost, num_steps)
         has_room = spending.fits(spending.scale(spending.most(wanted, shortest), num_reserved), left)
         if has_room and spending.fits(shortest, most_amounts(setup, stage)):
