@@ -182,6 +182,7 @@ def losses(known: Sequence[Row]) -> Iterator[str]:
         if slower := [link for link, found in verdicts if found == how]:
             where = f"{words} ({', '.join(slower)})"
             yield f"`auto` takes more than 5 % longer than the best single exchange, chosen afterwards, {where}."
+    yield from time_table.later(read(HERE / "time_to_loss.jsonl"))
 
 
 def figures(name: str) -> list[str]:
@@ -235,7 +236,7 @@ def missing(known: Sequence[Row]) -> list[str]:
         if not read(HERE / name)
     ]
     found += [f"`python benchmarks/{each.words}` has not run" for each in DEFAULT if each.words not in run_before]
-    return [*equal_cost.missing(known, STEPS), *found]
+    return [*equal_cost.missing(known, STEPS), *time_table.missing(read(HERE / "time_to_loss.jsonl")), *found]
 
 
 def with_figures(text: str) -> str:

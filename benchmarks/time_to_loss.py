@@ -36,7 +36,7 @@ from contest import network, tasks, time_table
 from contest.auto_race import Race, Watcher
 from contest.book import Book
 from contest.hosts import HostGroup
-from contest.time_table import AUTO, is_at
+from contest.time_table import AUTO, NETWORKS, SEEDS, TARGETS, is_at
 
 from search.surrogate.acquisition import warm_up
 from service.cluster.trial import train
@@ -46,10 +46,7 @@ from trainers.training.call_results import WorkerFailed, WorkerLost
 
 Json = dict[str, Any]
 FILE = Path(__file__).parent / "time_to_loss.jsonl"
-#: Validation losses that end a run.
-TARGETS = {"text-apart": 1.9, "images-apart": 0.42}
 BUDGET_S = 240.0
-NETWORKS = ("2x100", "2x1000", "4x100", "4x1000")
 #: Of AdamW, which all arms train with. The middle rate comes first: most often it is the best, and it stops the others.
 GRID = (0.003, 0.001, 0.01)
 GRID_SEED = 100
@@ -191,7 +188,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("what", choices=("run", "smoke", "table"))
     parser.add_argument("--tasks", nargs="+", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of a run, after which it has lost")
     parser.add_argument("--file", type=Path, default=FILE)
     return parser.parse_args()

@@ -8,6 +8,40 @@ from typing import Any
 
 Json = dict[str, Any]
 AUTO = "auto"
+#: Validation losses that end a run, by task.
+TARGETS = {"text-apart": 1.9, "images-apart": 0.42}
+#: Hosts, and Mbit/s.
+NETWORKS = ("2x100", "2x1000", "4x100", "4x1000")
+SEEDS = (0, 1, 2)
+
+
+def missing(rows: Sequence[Json]) -> Iterator[str]:
+    """Yield the networks and tasks without a race of `auto` with every seed."""
+    raced = {(f"{row['hosts']}x{row['mbps']:g}", row["task"], row["seed"]) for row in rows if is_race_of_auto(row)}
+    for place in NETWORKS:
+        for task in TARGETS:
+            if any((place, task, seed) not in raced for seed in SEEDS):
+                yield f"races to a loss: `python benchmarks/time_to_loss.py run --networks {place} --tasks {task}`"
+
+
+def is_race_of_auto(row: Json) -> bool:
+    return bool(row["kind"] == "race" and row["arm"] == AUTO)
+
+
+def later(rows: Sequence[Json]) -> Iterator[str]:
+    """Yield sentences that say which baseline is at the loss sooner than one job with `auto`."""
+    races = [row for row in rows if row["kind"] == "race"]
+    for place in dict.fromkeys((row["task"], row["hosts"], row["mbps"]) for row in races):
+        own = [row for row in races if (row["task"], row["hosts"], row["mbps"]) == place]
+        for arm in dict.fromkeys(row["arm"] for row in own if row["arm"] != AUTO):
+            ratios = paired(own, arm)
+            if ratios and verdict(bootstrap(ratios)) == "later":
+                task, hosts, mbps = place
+                where = f"on `{task}` with {hosts} hosts at {mbps:g} Mbit/s"
+                yield (
+                    f"`{arm}`, at the best rate of an uncharged grid, takes {statistics.median(ratios):.2f} of the time "
+                    f"of one job with `auto` to the loss {where}."
+                )
 
 
 def table(rows: Sequence[Json]) -> Iterator[str]:
