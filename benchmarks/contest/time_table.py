@@ -39,8 +39,8 @@ def later(rows: Sequence[Json]) -> Iterator[str]:
                 task, hosts, mbps = place
                 where = f"on `{task}` with {hosts} hosts at {mbps:g} Mbit/s"
                 yield (
-                    f"`{arm}`, at the best rate of an uncharged grid, takes {statistics.median(ratios):.2f} of the time "
-                    f"of one job with `auto` to the loss {where}."
+                    f"`{arm}`, at the best rate of an uncharged grid, takes {statistics.median(ratios):.2f} of the "
+                    f"time of one job with `auto` to the loss {where}."
                 )
 
 
