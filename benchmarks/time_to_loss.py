@@ -1,4 +1,4 @@
-"""How soon is one job with `auto`, its search charged, at a loss, beside what one would state by hand?
+"""Race one job with `auto`, its search charged, to a loss, beside what one would state by hand.
 
     python benchmarks/time_to_loss.py run   [--tasks ...] [--networks 2x100 2x1000 4x100 4x1000] [--seeds 0 1 2]
     python benchmarks/time_to_loss.py smoke     every arm for some seconds, on one network; nothing is recorded

@@ -34,7 +34,7 @@ KEY_LABEL = "key"  # the label that repeats a job's Idempotency-Key
 
 @dataclass
 class Book:
-    """What the users know. Mutable."""
+    """The jobs that the users know of. Mutable."""
 
     sent: int = 0  # keys of which a submission was tried
     acknowledged: dict[str, str] = field(default_factory=dict)  # job by key
