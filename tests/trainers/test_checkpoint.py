@@ -1,6 +1,8 @@
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,3 +115,14 @@ def test_a_checkpoint_of_another_format_is_refused(make_config: MakeConfig, tmp_
 
     with pytest.raises(CheckpointError, match="of format 2; needed is format 5"):
         replica.load(str(tmp_path))
+
+
+def test_an_upload_that_ends_just_as_the_wait_for_it_does_is_complete():
+    class Late(Future[list[str]]):
+        def result(self, timeout: float | None = None) -> list[str]:
+            if not self.done():
+                self.set_result(["shard"])
+                raise TimeoutError
+            return super().result(timeout)
+
+    assert Replica.saved(SimpleNamespace(_upload=Late()), 0.0) == ["shard"]  # type: ignore[arg-type]
