@@ -12,7 +12,7 @@ The arm `auto` starts from the middle of the grid, and all that it tries is on i
 one seed, and its interval a bootstrap over the seeds: it is a *tie* if the interval has 1 in it.
 
 *Alone* is a control that never exchanges: where it gets to the loss, the task needs no network. It is raced with the
-first seed. Post-local SGD is no kind of a job; local SGD from the first step stands in for it. Needs root and iproute2,
+first seed only, as is a baseline that no rate of the grid brought to the loss. Post-local SGD is no kind of a job; local SGD from the first step stands in for it. Needs root and iproute2,
 else ends with 2. On two idle cores `run` takes hours. Each run is a line of FILE at once; what is in it is not run
 again.
 """
@@ -64,7 +64,6 @@ BASELINES: dict[str, Json] = {
     ALONE: {"sync": {"kind": "local_sgd", "period": 100_000}},
 }
 ARMS = (AUTO, *BASELINES)
-CONTENDERS = tuple(arm for arm in ARMS if arm != ALONE)
 
 
 def trial(race: Race, task: str, num_hosts: int, arm: str, rate: float) -> TrialSpec:
@@ -96,7 +95,7 @@ def run_network(book: Book, given: argparse.Namespace, num_hosts: int, rates_mbp
                 num_failed += attempt(book, hosts, "grid", race, task, arm, rate)
         for seed, mbps, task in itertools.product(given.seeds, rates_mbps, given.tasks):
             race = Race(mbps, given.budget, seed, TARGETS[task])
-            for arm in turned(ARMS if seed == given.seeds[0] else CONTENDERS, seed):
+            for arm in turned(ARMS if seed == SEEDS[0] else contenders(book.rows, task, num_hosts), seed):
                 num_failed += attempt(book, hosts, "race", race, task, arm, rate_of(book.rows, task, num_hosts, arm))
     return num_failed
 
@@ -116,7 +115,7 @@ def patience(rows: Sequence[Json], task: str, num_hosts: int, arm: str) -> float
 
 def turned(arms: Sequence[str], seed: int) -> Sequence[str]:
     """Return the arms in an order that turns with the seed, so that none is always the first or the last."""
-    cut = seed * 3 % len(arms)
+    cut = seed % len(SEEDS) * len(arms) // len(SEEDS)
     return (*arms[cut:], *arms[:cut])
 
 
@@ -125,6 +124,12 @@ def rate_of(rows: Sequence[Json], task: str, num_hosts: int, arm: str) -> float:
     tried = [row for row in rows if is_at(row, "grid", task, num_hosts) and row["arm"] == arm]
     reached = [row for row in tried if row["steps"] is not None]
     return min(reached, key=lambda row: row["steps"])["rate"] if reached else GRID[0]
+
+
+def contenders(rows: Sequence[Json], task: str, num_hosts: int) -> tuple[str, ...]:
+    """Return `auto` and the baselines that got to the loss in the grid."""
+    there = {row["arm"] for row in rows if is_at(row, "grid", task, num_hosts) and row["steps"] is not None}
+    return tuple(arm for arm in ARMS if arm == AUTO or arm in there)
 
 
 def attempt(book: Book, hosts: network.Network, kind: str, race: Race, task: str, arm: str, rate: float) -> int:

@@ -5,7 +5,7 @@ import math
 import pytest
 from contest.auto_race import Race
 from contest.time_table import AUTO, bootstrap, paired, table, verdict
-from time_to_loss import ARMS, BASELINES, CLEARLY_LATER, GRID, patience, rate_of, trial, turned
+from time_to_loss import ALONE, ARMS, BASELINES, CLEARLY_LATER, GRID, contenders, patience, rate_of, trial, turned
 
 RACE = Race(mbps=100.0, budget_s=30.0, seed=3, target=2.2)
 
@@ -52,9 +52,16 @@ def test_a_rate_of_the_grid_has_lost_once_it_is_clearly_later_than_the_best() ->
     assert patience(rows, "text-apart", 2, "fp16") == math.inf
 
 
-def test_no_arm_is_always_the_first() -> None:
-    assert len({turned(ARMS, seed)[0] for seed in range(3)}) == 3
-    assert all(sorted(turned(ARMS, seed)) == sorted(ARMS) for seed in range(3))
+@pytest.mark.parametrize("arms", [ARMS, ARMS[:6], ARMS[:3]])
+def test_no_arm_is_always_the_first(arms: tuple[str, ...]) -> None:
+    assert len({turned(arms, seed)[0] for seed in range(3)}) == 3
+    assert all(sorted(turned(arms, seed)) == sorted(arms) for seed in range(3))
+
+
+def test_a_baseline_that_no_rate_brought_to_the_loss_is_no_contender() -> None:
+    rows = [row(arm, 100, None if arm == "DiLoCo 20" else 40.0, kind="grid") for arm in BASELINES if arm != ALONE]
+
+    assert contenders(rows, "text-apart", 2) == tuple(arm for arm in ARMS if arm not in ("DiLoCo 20", ALONE))
 
 
 def test_the_table_has_a_line_for_each_arm_and_says_what_the_grid_took() -> None:
