@@ -12,9 +12,9 @@ The arm `auto` starts from the middle of the grid, and all that it tries is on i
 one seed, and its interval a bootstrap over the seeds: it is a *tie* if the interval has 1 in it.
 
 *Alone* is a control that never exchanges: where it gets to the loss, the task needs no network. It is raced with the
-first seed only, as is a baseline that no rate of the grid brought to the loss. Post-local SGD is no kind of a job; local SGD from the first step stands in for it. Needs root and iproute2,
-else ends with 2. On two idle cores `run` takes hours. Each run is a line of FILE at once; what is in it is not run
-again.
+first seed only, as is a baseline that no rate of the grid brought to the loss. Post-local SGD is no kind of a job;
+local SGD from the first step stands in for it. Needs root and iproute2, else ends with 2. On two idle cores `run` takes
+hours. Each run is a line of FILE at once; what is in it is not run again.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from search.types import Candidate, Course, Decision, Observation, Spent, Steer, Values
+from search.types import Candidate, Course, Decision, Observation, Piece, Spent, Steer, Values
 
 #: Shares of its allowance after which a strategy is asked about a probe, and the whole.
 PROBE_PARTS = (0.25, 0.5, 0.75, 1.0)
@@ -59,8 +59,8 @@ class Strategy(Protocol):
     def anneals(self, spent: Spent) -> bool:
         """Return whether the rate at these totals depends on where the budget ends: a larger one would give another."""
 
-    def ramp_steps(self, spent: Spent) -> int | None:
-        """Return how many steps from here are a ramp of their own, to be trained in one piece; None: as many as fit."""
+    def piece(self, spent: Spent) -> Piece | None:
+        """Return the straight piece that the rate is on at these totals; None: rates follow from what is spent."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the journal as JSON-compatible data; `from_state_dict` replays it."""

@@ -40,6 +40,9 @@ class Entry(Value):
     num_steps: int = Field(gt=0)
     learning_rate: float = Field(ge=0, allow_inf_nan=False)
     final_learning_rate: float | None = Field(None, ge=0, allow_inf_nan=False)
+    piece_steps: int | None = Field(
+        None, gt=0, description="steps until the rate is the final one, where the run left that way earlier"
+    )
     level: float | None = None
     values: dict[str, bool | int | float | str] = Field(
         default_factory=dict,
@@ -68,11 +71,17 @@ class Entry(Value):
             wrong = error.errors()[0]
             raise ValueError(f"`values.{wrong['loc'][0]}`: {wrong['msg']}, got {wrong['input']!r}") from None
 
+    @model_validator(mode="after")
+    def _is_within_its_piece(self) -> Self:
+        if self.piece_steps is not None and self.piece_steps < self.num_steps:
+            raise ValueError(f"`piece_steps` must be at least `num_steps`, {self.num_steps}, got {self.piece_steps}")
+        return self
+
     def learning_rate_at(self, step: int) -> float:
-        """Return the rate of `step`, which lies in this entry; the last step has the final rate."""
-        if self.final_learning_rate is None or self.num_steps == 1:
+        """Return the rate of `step`, which lies in this entry; the piece's last step has the final rate."""
+        index, last = step - self.step, (self.piece_steps or self.num_steps) - 1
+        if self.final_learning_rate is None or last == 0:
             return self.learning_rate
-        index, last = step - self.step, self.num_steps - 1
         if index == last:
             return self.final_learning_rate  # which the sum below may miss by a rounding
         # As the workers count, to the bit: `trainers.segment.Segment`.

@@ -136,6 +136,21 @@ class Spent(Value):
     seconds: float = Field(0.0, description="on the training clock")
 
 
+class Piece(Value):
+    """A straight piece of the rate's course: `num_steps` from `step` on, linearly from one rate towards the other."""
+
+    step: int
+    num_steps: int
+    learning_rate: float
+    final_learning_rate: float
+    piece_steps: int | None = None  # until the rate is the final one, where the run leaves that way earlier
+
+    @property
+    def end(self) -> int:
+        """The step after its last."""
+        return self.step + self.num_steps
+
+
 class Allowance(Value):
     """The allowance of a probe, or the totals that end a commit; the first cap reached counts. None: no cap."""
 

@@ -17,8 +17,10 @@ from search import strategies
 from search.config import Budget, ControllerConfig
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
+from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.own_loop.attach import Attached, Chosen
 from trainers.spec.replica import ReplicaConfig
+from trainers.traffic.cost import step_traffic
 from trainers.training.model import matrices
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
@@ -64,7 +66,13 @@ class Tuner:
         samples = batch_size and batch_size * handle.node_links.topology.num_workers
         found = matrices(chain.from_iterable(group["params"] for group in groups))
         space = space_of(
-            handle.config, kind, guess, budget=budget, batch_size=samples, weights=found and Weights(*found)
+            handle.config,
+            kind,
+            guess,
+            budget=budget,
+            batch_size=samples,
+            weights=found and Weights(*found),
+            dense_bytes=self._dense_bytes(),
         )
         strategy = strategies.build(config, space=space, seed=seed, budget=budget)
         leader = Leader(strategy, budget, clock=clock)
@@ -76,6 +84,12 @@ class Tuner:
         self._signs = GradientSigns(handle.optimizer, trains_apart=trains_apart)
         self._course = self._follow()
         next(self._course, None)
+
+    def _dense_bytes(self) -> int:
+        """Return what a node sends in a step that exchanges densely."""
+        num_entries = sum(each.numel() for group in self.handle.optimizer.param_groups for each in group["params"])
+        num_nodes = len(self.handle.node_links.topology.nodes)
+        return step_traffic([(num_entries,)], num_workers=num_nodes, exchange=NoneConfig()).bytes
 
     def report(self, loss: Tensor | float) -> None:
         """Take note of a step's `loss` on this rank, a scalar, and set the values of the next step.
@@ -148,10 +162,12 @@ def space_of(
     budget: Budget,
     batch_size: int | None = None,
     weights: Weights | None = None,
+    dense_bytes: int | None = None,
 ) -> SearchSpace:
     """Return what a loop that trains by `config` searches, from the rate `guess` of an optimizer of this `kind` on.
 
-    `batch_size`: samples of a step, of all ranks together; `weights`: as they are before it. None: not known.
+    `batch_size`: samples of a step, of all ranks together; `weights`: as they are before it; `dense_bytes`: sent by a
+    node in a step without compression. None: not known.
     """
     ranges, level = config.searched(counts_traffic=budget.counts_traffic)
     return SearchSpace(
@@ -161,6 +177,7 @@ def space_of(
         period=config.period,
         batch_size=batch_size,
         weights=weights,
+        dense_bytes=dense_bytes if config.follows_link else None,
         rewinds_data=False,
         axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in ranges),
     )

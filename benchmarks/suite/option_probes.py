@@ -3,6 +3,7 @@
     make bench-suite      installs the data; PYTHONPATH=benchmarks for each by itself:
     python benchmarks/suite/option_probes.py run    [--tasks ...] [--seeds 0] [--part 1.0] [--steps 800]
     python benchmarks/suite/option_probes.py table
+    python benchmarks/suite/option_probes.py densities
 
 Two real processes exchange over gloo. They train every option from the same state, with the same batches, at a `part`
 of the task's right guess of the rate. That gives losses by step. `table` first says what a step of each option
@@ -12,11 +13,15 @@ run. It is what `auto` expects (`Competing` in `trainers/spec/method.py`).
 Then each way to choose is judged on links where a dense exchange takes `TRANSFERS` times as long as a step computes. No
 clock is read: a step computes for `WORK` and sends `SENT`, as shares of what a dense one does. A choice is *behind* by
 how much sooner the best option is where the chosen one ends, and by how far the loss ends above the best one's. What is
-expected of a task is the mean over tasks with other data. A line of `option_probes.jsonl` is an option of a task, with
-its date; what is in it is not run again.
+expected of a task is the mean over tasks with other data.
+
+`densities` says the same of the densities of one exchange: what a step at each teaches, the powers that follow with
+one family of data left out at a time, and how far behind a density is by which what was expected of other families
+costs least. A line of `option_probes.jsonl` is an option of a task, with its date; what is in it is not run again.
 """
 
 import argparse
+import itertools
 import json
 import math
 import multiprocessing
@@ -32,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.bayesian.rewards import PROBED_PART
+from search.budget.link import KNEE
 from service.job.spec import JobSpec
 from suite.tasks import TASKS
 from trainers.segment import Segment
@@ -51,6 +57,8 @@ SENT = {
     "local_sgd 16 sparse_loco": 0.0018,
     "threshold 0.001": 0.0013,
 }
+#: Densities of one exchange, those among the options included.
+DENSITIES = {f"threshold {density:g}": density for density in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
 WORK = {"powersgd 4": 1.25, "powersgd 1": 1.2, "threshold 0.01": 1.15, "threshold 0.001": 1.15}
 TASKS_HERE = (
     "digits-conv-norm",
@@ -76,6 +84,8 @@ TASKS_HERE = (
 )
 #: How many times as long as a step computes a dense exchange takes.
 TRANSFERS = (0.2, 1.0, 4.0, 12.0, 40.0)
+#: The same, of the links on which densities are compared.
+LINKS = (0.2, 0.5, 1.0, 2.0, 4.0, 12.0, 40.0, 150.0)
 #: A probe's share of the budget, and the fewest steps of one.
 SHARES, FEWEST = (0.02, 0.025, 0.05, 0.1), 16
 #: What the probe counts beside what is expected.
@@ -119,21 +129,21 @@ def _tail(losses: Losses, end: float, share: float) -> float:
 # -- measuring ---------------------------------------------------------------------------------------------
 
 
-def measure(task: str, seed: int, part: float, steps: int) -> list[Row]:
-    """Train every option from the same state, and return a row of each that did not diverge."""
+def measure(task: str, seed: int, part: float, steps: int, options: Sequence[str]) -> list[Row]:
+    """Train each of `options` from the same state, and return a row of each that did not diverge."""
     known = TASKS[task]
     rate = part * known.guess
     job = {
         "workload": {"factory": "suite.tasks:workload", "path": str(HERE.parent), "params": {"task": task}},
         "optimizer": {"kind": known.optimizer, "learning_rate": rate, "weight_decay": known.weight_decay},
-        "arms": [{"name": "run", "exchange": {"kind": "auto", "options": [*SENT]}}],
+        "arms": [{"name": "run", "exchange": {"kind": "auto", "options": [*options]}}],
         "seeds": [seed],
         "budget": {"bytes": 10**12},
     }
     found = []
     with ProcessGroup(next(JobSpec.model_validate(job).trials()).replica, 2, device="cpu") as group:
         group.snapshot("start")
-        for option in SENT:
+        for option in options:
             _, *level = option.split()
             group.restore("start")
             asked = Segment(
@@ -158,11 +168,12 @@ def rows() -> list[Row]:
 
 def run_all(tasks: Sequence[str], seeds: Sequence[int], part: float, steps: int) -> None:
     """Run what the file does not hold yet, and append each task's rows at once."""
-    done = {(each["task"], each["seed"], each["part"]) for each in rows()}
+    done = {(each["task"], each["seed"], each["part"], each["option"] in SENT) for each in rows()}
+    further = [option for option in DENSITIES if option not in SENT]
     for seed in seeds:
-        for task in tasks:
-            if (task, seed, part) not in done:
-                found = measure(task, seed, part, steps)
+        for task, options in itertools.product(tasks, ([*SENT], further)):
+            if (task, seed, part, options[0] in SENT) not in done:
+                found = measure(task, seed, part, steps, options)
                 with ROWS.open("a") as file:
                     file.writelines(json.dumps(each) + "\n" for each in found)
                 print(f"{task}, seed {seed}: {[each['losses'][-1] for each in found]}", flush=True)
@@ -172,11 +183,13 @@ def run_all(tasks: Sequence[str], seeds: Sequence[int], part: float, steps: int)
 
 
 @cache
-def cells() -> tuple[Cell, ...]:
+def cells(options: tuple[str, ...] = tuple(SENT)) -> tuple[Cell, ...]:
+    """Return each task of which dense training and some of `options` are recorded, with these."""
     by_cell: dict[tuple[str, int, float], dict[str, Losses]] = defaultdict(dict)
     for each in rows():
-        by_cell[each["task"], each["seed"], each["part"]][each["option"]] = np.array(each["losses"])
-    return tuple(Cell(task, losses) for (task, _, _), losses in by_cell.items() if "none" in losses)
+        if each["option"] in options or each["option"] == "none":
+            by_cell[each["task"], each["seed"], each["part"]][each["option"]] = np.array(each["losses"])
+    return tuple(Cell(task, losses) for (task, _, _), losses in by_cell.items() if "none" in losses and len(losses) > 1)
 
 
 @cache
@@ -192,7 +205,8 @@ def _with(option: str) -> list[Cell]:
 
 def cost(option: str, transfer: float) -> float:
     """Return what a step costs; a dense one computes for 1 and sends for `transfer`."""
-    return WORK.get(option, 1.0) + transfer * SENT[option]
+    sent = _sent(DENSITIES[option]) if option in DENSITIES else SENT[option]
+    return WORK.get(option, WORK["threshold 0.01"] if option in DENSITIES else 1.0) + transfer * sent
 
 
 Choose = Callable[[Cell, float], str]
@@ -258,9 +272,74 @@ def _print_behind(name: str, choose: Choose) -> None:
     print(f"| {name} | +{100 * time:.0f} % | +{100 * loss:.0f} % |")
 
 
+# -- densities ---------------------------------------------------------------------------------------------
+
+
+def density_cells() -> list[Cell]:
+    """Return the tasks of which every density is recorded."""
+    return [each for each in cells(tuple(DENSITIES)) if each.losses.keys() >= DENSITIES.keys()]
+
+
+def powers(*, besides: str = "") -> tuple[float, float]:
+    """Return the powers of the density by which a step teaches, below and above `KNEE`.
+
+    They are fitted to the mean over tasks of other families than that of the task `besides`.
+    """
+    family = TASKS[besides].family if besides else ""
+    found = [each.teaches for each in density_cells() if TASKS[each.task].family != family]
+    means = {density: np.mean([each[option] for each in found]) for option, density in DENSITIES.items()}
+    below = {density: mean for density, mean in means.items() if density <= KNEE}
+    return float(np.polyfit(np.log([*below]), [*below.values()], 1)[0]), float(means[KNEE] / math.log(KNEE))
+
+
+def by_powers(cell: Cell, transfer: float) -> str:
+    """Choose the density that costs least for what it teaches, as tasks of other families say."""
+    below, above = powers(besides=cell.task)
+    candidates = np.geomspace(min(DENSITIES.values()), 1.0, 200)
+    taught = [(density / KNEE) ** (below if density < KNEE else above) for density in candidates]
+    costs = [WORK["threshold 0.01"] + transfer * _sent(density) for density in candidates]
+    return nearest(candidates[int(np.argmax(np.array(taught) / costs))])
+
+
+def by_quarter(_cell: Cell, transfer: float) -> str:
+    """Choose the density at which sending takes a quarter of the compute time."""
+    return nearest(0.25 / (transfer * SENT["threshold 0.01"] / 0.01))
+
+
+def nearest(density: float) -> str:
+    """Return the recorded density that is nearest on a logarithmic scale."""
+    return min(DENSITIES, key=lambda option: abs(math.log(DENSITIES[option] / density)))
+
+
+def _sent(density: float) -> float:
+    """Return what a step at a density sends, as a share of dense gradients: values with their places."""
+    return min(1.0, density * SENT["threshold 0.01"] / 0.01)
+
+
+def table_of_densities() -> None:
+    """Print what a step at each density teaches, and how far behind each way to choose one is."""
+    print("| density | a step teaches, of a dense one | scatter of the logarithm |\n| --- | --- | --- |")
+    for option, density in DENSITIES.items():
+        found = [each.teaches[option] for each in density_cells()]
+        print(f"| {density:g} | {math.exp(np.mean(found)):.2f} | {np.std(found):.2f} |")
+    left_out = [powers(besides=each.task) for each in density_cells()]
+    for name, whole, parts in zip(("below", "above"), powers(), zip(*left_out, strict=True), strict=True):
+        print(f"\nPower {name} {KNEE:g}: {whole:.2f}, left out in turn {min(parts):.2f} to {max(parts):.2f}.")
+    print(f"\n| {len(density_cells())} runs, {len(LINKS)} links | time | loss |\n| --- | --- | --- |")
+    ways: dict[str, Choose] = {
+        "what others' powers expect": by_powers,
+        "sending takes a quarter of compute": by_quarter,
+    }
+    ways |= {f"always {density:g}": lambda cell, _, option=option: option for option, density in DENSITIES.items()}
+    for name, choose in ways.items():
+        found = [behind(cell, each, choose) for cell in density_cells() for each in LINKS]
+        time, loss = np.expm1(np.mean(found, axis=0))
+        print(f"| {name} | +{100 * time:.0f} % | +{100 * loss:.0f} % |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("what", choices=("run", "table", "densities"))
     parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=TASKS_HERE)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0,))
     parser.add_argument("--part", type=float, default=1.0, help="of the right guess of the rate")
@@ -268,6 +347,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "table":
         table()
+    elif given.what == "densities":
+        table_of_densities()
     else:
         # Ranks are forked with the data's packages imported, or each run would wait for them.
         multiprocessing.get_context("forkserver").set_forkserver_preload(

@@ -39,6 +39,7 @@ from search.types import (
     Decision,
     Forecast,
     Observation,
+    Piece,
     ProbeReport,
     Spent,
     Steer,
@@ -281,8 +282,8 @@ class AutoLrs:
         """Return False: rates do not decay."""
         return False
 
-    def ramp_steps(self, spent: Spent) -> int | None:
-        """Return None: rates are a function of what is spent, however the steps are cut."""
+    def piece(self, spent: Spent) -> Piece | None:
+        """Return None: rates follow from what is spent."""
         return None
 
     def state_dict(self) -> Mapping[str, Any]:

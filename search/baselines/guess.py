@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from search.budget import spending
 from search.config import OPTIMIZER_TRAITS, Budget, OffConfig, PolynomialConfig
 from search.space import SearchSpace
-from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Steer, Values
+from search.types import Allowance, Candidate, Course, Decision, Observation, Piece, Spent, Steer, Values
 
 C = TypeVar("C", bound=BaseModel)
 
@@ -71,8 +71,8 @@ class Fixed:
         """Return whether the rate at these totals depends on where the budget ends."""
         return self.factor(spending.fraction_spent(self._budget, spent)) < 1
 
-    def ramp_steps(self, spent: Spent) -> int | None:
-        """Return None: rates are a function of what is spent, however the steps are cut."""
+    def piece(self, spent: Spent) -> Piece | None:
+        """Return None: rates follow from what is spent."""
         return None
 
     def factor(self, fraction: float) -> float:

@@ -8,7 +8,7 @@ from search.baselines.guess import Configured
 from search.config import Budget, ScheduleConfig
 from search.schedule_file import Entry, ScheduleFile
 from search.space import SearchSpace
-from search.types import Allowance, Decision, Observation, Spent, Values
+from search.types import Allowance, Decision, Observation, Piece, Spent, Values
 
 #: A rate that changes by no more than so many steps of a decay goes on with it.
 LARGEST_JUMP = 2.0
@@ -62,11 +62,18 @@ class Scheduled(Configured[ScheduleConfig]):
         """Return the values at the run's total of steps, those that were rolled back included."""
         return self._values_at(spent.steps)
 
-    def ramp_steps(self, spent: Spent) -> int | None:
-        """Return the steps to the end of a ramp: cut elsewhere, its rates would be rounded to others."""
+    def piece(self, spent: Spent) -> Piece | None:
+        """Return the entry whose rate changes, to the bit: between two rates of it others would be rounded."""
         entry = self._config.schedule.entry_at(spent.steps)
-        left = entry.step + entry.num_steps - spent.steps
-        return left if entry.final_learning_rate is not None and left > 0 else None
+        if entry.final_learning_rate is None or spent.steps >= entry.step + entry.num_steps:
+            return None
+        return Piece(
+            step=entry.step,
+            num_steps=entry.num_steps,
+            piece_steps=entry.piece_steps,
+            learning_rate=entry.learning_rate,
+            final_learning_rate=entry.final_learning_rate,
+        )
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
@@ -108,6 +115,7 @@ def _goes_on(first: Entry, second: Entry) -> bool:
 
 def _slope(entry: Entry) -> float:
     """Return by how much the rate changes per step."""
-    if entry.final_learning_rate is None or entry.num_steps == 1:
+    num_steps = entry.piece_steps or entry.num_steps
+    if entry.final_learning_rate is None or num_steps == 1:
         return 0.0
-    return abs(entry.final_learning_rate - entry.learning_rate) / (entry.num_steps - 1)
+    return abs(entry.final_learning_rate - entry.learning_rate) / (num_steps - 1)

@@ -16,7 +16,7 @@ from search.bayesian.contest import entry_of
 from search.bayesian.decision import awakens, choose, ramp_steps
 from search.bayesian.early_stopping import course_of, events_of, signs_of
 from search.bayesian.exchange_shortlist import listed
-from search.bayesian.link_rule import follow_link
+from search.bayesian.link_rule import follow_link, with_best_density
 from search.bayesian.next_stage import next_stage
 from search.bayesian.probe_costs import (
     StepCosts,
@@ -43,7 +43,7 @@ from search.curves.curve_summary import Ending, Reading
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import SearchSpace
 from search.surrogate.posterior import on_grid
-from search.types import Candidate, Course, Decision, Observation, Refusal, Spent, Steer, Tax, Values
+from search.types import Candidate, Course, Decision, Observation, Piece, Refusal, Spent, Steer, Tax, Values
 
 FORMAT = "wiretune.controller/3"
 #: What the journal holds: events by name, each with its value.
@@ -70,7 +70,7 @@ class Controller:
         Raises:
             ValueError: `space` names an unknown optimizer, or a guess outside its range, or outside that of `config`.
         """
-        space = _narrowed(space, config)
+        space = with_best_density(_narrowed(space, config), budget)
         space.check_guess()
         self._space = space  # as it was given; that of the setup follows the link
         self._free = SearchSetup(space=space, config=config, budget=budget, seed=seed)  # but for what people say
@@ -185,8 +185,8 @@ class Controller:
         """Return whether the rate at these totals depends on where the budget ends."""
         return is_in_cooldown(self._setup, spent)
 
-    def ramp_steps(self, spent: Spent) -> int | None:
-        """Return None: rates are a function of what is spent. Steps across a ramp's end go straight to its rate."""
+    def piece(self, spent: Spent) -> Piece | None:
+        """Return None: rates follow from what is spent. Steps across a ramp's end go straight to its rate."""
         return None
 
     def state_dict(self) -> Mapping[str, Any]:

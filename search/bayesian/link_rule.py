@@ -1,11 +1,20 @@
-"""The level of a decision: what the link suggests, as this stage's probes and those before have measured it."""
+"""The level that the budget asks for: before the first step, and by the link as probes have measured it."""
 
 from search.bayesian import reasons
 from search.bayesian.decision import Choice
 from search.bayesian.stage import SearchSetup, Stage
-from search.budget import link
-from search.budget.link import DEAD_BAND, Link, StepCost, rule
+from search.budget import link, spending
+from search.budget.link import DEAD_BAND, NUM_DENSITIES, Link, StepCost, best_density
+from search.config import Budget
 from search.space import SearchSpace
+
+
+def with_best_density(space: SearchSpace, budget: Budget) -> SearchSpace:
+    """Return `space` with the density to open with, where a budget without seconds counts what a step sends."""
+    best = _best_density(space, budget, Link(compute_s=0, seconds_per_byte=0))
+    if best is None or space.guess.level is not None or budget.seconds is not None:
+        return space
+    return space.model_copy(update={"guess": space.guess.model_copy(update={"level": best})})
 
 
 def measured_link(setup: SearchSetup, stage: Stage, batch_size: int | None) -> Link | None:
@@ -33,7 +42,7 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
     measured, current = measured_link(setup, stage, choice.values.batch_size), choice.values.level
     if setup.config.revisit == "stages" or measured is None or current is None:
         return choice
-    level = _suggested(measured, setup.space, current)
+    level = _suggested(setup, measured, current)
     if level == current:
         return choice
     dense_s = (setup.space.dense_bytes or 0) * measured.seconds_per_byte
@@ -44,11 +53,21 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
     return choice._replace(values=choice.values.model_copy(update={"level": level}), reason=reason)
 
 
-def _suggested(link: Link, space: SearchSpace, current: float) -> float:
+def _suggested(setup: SearchSetup, link: Link, current: float) -> float:
     """Return the level that `link` suggests, or `current` where that is near, or the level is not searched."""
-    axis = space.axis("level")
-    if axis is None or space.dense_bytes is None:
+    best = _best_density(setup.space, setup.budget, link)
+    if best is None or max(best, current) <= DEAD_BAND * min(best, current):
         return current
-    suggested = rule(link.compute_s, space.dense_bytes * link.seconds_per_byte, (axis.low, axis.high))
-    is_near = max(suggested, current) <= DEAD_BAND * min(suggested, current)
-    return current if is_near else suggested
+    return best
+
+
+def _best_density(space: SearchSpace, budget: Budget, link: Link) -> float | None:
+    """Return the density by which `budget` teaches the most; None: none is searched, or nobody knows what it sends."""
+    axis, dense_bytes = space.axis("level"), space.dense_bytes
+    if axis is None or dense_bytes is None:
+        return None
+
+    def cost(density: float) -> StepCost:
+        return StepCost(bytes=density * dense_bytes, seconds=link.step_s(density * dense_bytes))
+
+    return best_density(spending.caps(budget), axis.grid(NUM_DENSITIES), cost)

@@ -1,12 +1,16 @@
 """Fit the cost of a step on the link, and derive the level that it suggests."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from search.budget import spending
 from search.types import Value
 
-#: The level at which sending takes this share of the compute time that it competes with.
-TRANSFER_SHARE = 0.25
+#: What a step teaches rises with this power of its density: below a density of `KNEE`, and above it
+#: (docs/decisions/0039).
+BELOW, KNEE, ABOVE = 0.38, 0.1, 0.17
+#: Densities of a range that are compared: steps of 5 % on 1.5 decades.
+NUM_DENSITIES = 65
 #: Steps at levels this far apart, as a ratio of their bytes, tell compute from transfer.
 MIN_CONTRAST = 1.5
 #: Seconds of a step scatter by this share; where they differ by a larger factor from what is known, the link may too.
@@ -78,15 +82,20 @@ def is_hidden(link: Link, steps: Sequence[StepCost]) -> bool:
     return bool(steps) and all(as_known) and max(expected) - min(expected) < SCATTER * min(expected)
 
 
-def rule(compute_s: float, dense_transfer_s: float, bounds: tuple[float, float]) -> float:
-    """Return the density in `bounds` at which sending takes a quarter of the compute time.
+def teaches(density: float) -> float:
+    """Return what a step at `density` is expected to teach, as a share of one at `KNEE`."""
+    return float((density / KNEE) ** (BELOW if density < KNEE else ABOVE))
 
-    `compute_s` and `dense_transfer_s` are seconds per step of compute, and of a dense exchange.
-    """
-    low, high = bounds
-    if dense_transfer_s <= 0:
-        return high
-    return min(high, max(low, TRANSFER_SHARE * compute_s / dense_transfer_s))
+
+def best_density(available: spending.Amounts, densities: Iterable[float], cost: Callable[[float], StepCost]) -> float:
+    """Return the one of `densities` by which a budget teaches the most: by the steps that fit, and what each does."""
+
+    def taught(density: float) -> float:
+        step = cost(density)
+        costs = {"steps": 1.0, "bytes": step.bytes, "seconds": step.seconds}
+        return spending.num_steps(available, {unit: costs[unit] for unit in available}) * teaches(density)
+
+    return max(densities, key=taught)
 
 
 def short_list(costs: Sequence[OptionCost]) -> tuple[tuple[str, ...], str]:

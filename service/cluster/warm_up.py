@@ -3,7 +3,8 @@
 import statistics
 from collections.abc import Sequence
 
-from search.budget import link as link_rule
+from search.budget import spending
+from search.budget.link import NUM_DENSITIES, StepCost, best_density
 from search.config import WideConfig
 from search.space import Axis, Contender, SearchSpace, Weights
 from search.types import Values
@@ -13,10 +14,8 @@ from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig, contenders
 from trainers.segment import Segment, SegmentResult
-from trainers.spec.levels import StaticConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.ranges import first
-from trainers.spec.replica import ReplicaConfig
 from trainers.traffic import collectives, cost
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
@@ -55,15 +54,15 @@ def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpa
     axis, opening = space.axis("level"), space.opening
     lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
     warm_ups = [_warm_up(group, lowest) for group in groups]
-    rule = None if axis is None else _link_rule(spec, axis, warm_ups[0], groups[0])
-    if rule is None:
+    best = None if axis is None else _best_density(spec, axis, warm_ups[0], groups[0])
+    if best is None:
         return space, warm_ups
-    return space.model_copy(update={"guess": space.guess.model_copy(update={"level": rule})}), warm_ups
+    return space.model_copy(update={"guess": space.guess.model_copy(update={"level": best})}), warm_ups
 
 
 def dense_bytes(spec: TrialSpec, group: Group) -> int | None:
     """Return what a worker sends in a step without compression; None where the link has no say in the level."""
-    return _transfer(spec, group, None).bytes if _follows_link(spec.replica) else None
+    return _transfer(spec, group, None).bytes if spec.replica.follows_link else None
 
 
 def require_traffic(spec: TrialSpec, group: Group) -> None:
@@ -125,27 +124,25 @@ def _sharpness(spec: TrialSpec, group: Group) -> float | None:
     return sharpness
 
 
-def _link_rule(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group) -> float | None:
-    """Return the density that the link's rule suggests, where the link is stated; `group` ran `warm_up` at the lowest.
+def _best_density(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group) -> float | None:
+    """Return the density by which the budget teaches the most, where the link is stated.
 
-    The rule reads a clock, so a budget without seconds has none, and neither has a run whose first step diverged.
+    `group` ran `warm_up` at the lowest. A budget without seconds reads no clock, so the controller does that itself,
+    and of a run whose first step diverged nobody knows what a step takes.
     """
     link = spec.replica.link
-    if spec.budget.seconds is None or not _follows_link(spec.replica) or not isinstance(link, EmulateLink):
+    if spec.budget.seconds is None or not spec.replica.follows_link or not isinstance(link, EmulateLink):
         return None
     if not warm_up.step_seconds:
         return None
-    dense_s = _transfer(spec, group, None).seconds(link)
     sparse_s = _transfer(spec, group, axis.low).seconds(link)
     compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
-    return link_rule.rule(compute_s, dense_s, (axis.low, axis.high))
 
+    def cost(density: float) -> StepCost:
+        traffic = _transfer(spec, group, density)
+        return StepCost(bytes=traffic.bytes, seconds=compute_s + traffic.seconds(link))
 
-def _follows_link(replica: ReplicaConfig) -> bool:
-    """Return whether the link's rule applies: to gradients exchanged in every step, at the density asked for."""
-    levels = getattr(replica.exchange, "levels", None)
-    as_asked = levels is None or isinstance(levels, StaticConfig)
-    return replica.exchange.is_by_density and as_asked and replica.sync.kind == "every_step"
+    return best_density(spending.caps(spec.budget), axis.grid(NUM_DENSITIES), cost)
 
 
 def _transfer(spec: TrialSpec, group: Group, density: float | None) -> collectives.Traffic:

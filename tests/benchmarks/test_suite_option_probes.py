@@ -11,9 +11,10 @@ pytest.importorskip("prodigyopt")
 pytest.importorskip("statsmodels")
 
 from suite import option_probes
-from suite.option_probes import SENT, TRANSFERS, Cell
+from suite.option_probes import DENSITIES, LINKS, SENT, TRANSFERS, Cell
 
 from search.bayesian.rewards import PROBED_PART
+from search.budget.link import ABOVE, BELOW
 from trainers.methods.exchange.auto.spec import Option
 
 
@@ -38,3 +39,19 @@ def test_half_as_many_dense_steps_teach_a_half() -> None:
 
     assert Cell("task", {"none": dense, "slow": slow}).teaches["slow"] == pytest.approx(math.log(0.5), abs=0.05)
     assert Cell("task", {"none": dense, "same": dense}).teaches["same"] == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_density_is_expected_to_teach_by_the_powers_of_the_recorded_tasks() -> None:
+    assert pytest.approx(option_probes.powers(), abs=0.01) == (BELOW, ABOVE)
+
+
+def test_with_each_familys_data_left_out_the_density_that_costs_least_for_what_it_teaches_is_the_best_choice() -> None:
+    always = [lambda cell, _, option=option: option for option in DENSITIES]
+    chosen, *others = (
+        np.mean(
+            [option_probes.behind(cell, each, choose) for cell in option_probes.density_cells() for each in LINKS], 0
+        )
+        for choose in (option_probes.by_powers, option_probes.by_quarter, *always)
+    )
+
+    assert all(chosen[0] < time and chosen[1] < loss for time, loss in others)

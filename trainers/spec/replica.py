@@ -87,6 +87,15 @@ class ReplicaConfig(Config):
             self.optimizer.kind in ("sgd", "schedulefree_sgd") and self.exchange.keeps_scale and self.num_alone(2) == 2
         )
 
+    @property
+    def follows_link(self) -> bool:
+        """True where the level is the density of what every step sends, which no policy changes."""
+        return (
+            self.exchange.is_by_density
+            and self.exchange.level_policy == "static"
+            and isinstance(self.sync, EveryStepConfig)
+        )
+
     def _beside(self) -> Beside:
         return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)
 
