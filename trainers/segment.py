@@ -15,11 +15,16 @@ class Value(BaseModel):
 
 
 class Segment(Value):
-    """`num_steps` optimizer steps with a learning rate that goes linearly from one value to another."""
+    """`num_steps` optimizer steps with a learning rate that goes linearly from one value to another.
+
+    They may be a part of a longer straight piece, whose rates do not depend on where it is cut.
+    """
 
     num_steps: int
     learning_rate: float
-    final_learning_rate: float | None = None  # of the last step; None: constant
+    final_learning_rate: float | None = None  # of the last step of the straight piece; None: constant
+    piece_steps: int | None = None  # of that piece, of which these steps are a part; None: they are all of it
+    piece_from: int = 0  # steps of the piece before these
     level: float | None = None  # density or absolute threshold; None: the exchange has no level
     # None from here on: the configuration's own
     batch_size: int | None = None  # samples per rank and micro-batch
@@ -35,13 +40,14 @@ class Segment(Value):
     optimizer: str | None = None  # of `optimizer: {kind: auto}`, whose segments always name one
 
     def learning_rate_at(self, index: int) -> float:
-        """Return the rate of step `index` (from 0): linear from the first to the final value."""
-        final = self.final_learning_rate
-        if final is None or self.num_steps == 1:
+        """Return the rate of step `index` (from 0): linear from the first to the final value of the piece."""
+        final, last = self.final_learning_rate, (self.piece_steps or self.num_steps) - 1
+        if final is None or last == 0:
             return self.learning_rate
-        if index == self.num_steps - 1:
+        place = self.piece_from + index
+        if place == last:
             return final  # which the sum below may miss, by so little that a final 0 would become negative
-        return self.learning_rate + (final - self.learning_rate) * index / (self.num_steps - 1)
+        return self.learning_rate + (final - self.learning_rate) * place / last
 
     @property
     def options(self) -> dict[str, Any]:

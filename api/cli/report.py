@@ -168,7 +168,7 @@ def schedule_table(name: str, schedule: ScheduleView) -> Sheet:
     for _, group in groupby(schedule.entries, key=lambda entry: (entry.reason, entry.level, entry.values)):
         entries = list(group)
         first, last = entries[0], entries[-1]
-        final = last.learning_rate if last.final_learning_rate is None else last.final_learning_rate
+        final = last.last_learning_rate
         rate = figures.number(first.learning_rate)
         table.add_row(
             f"{first.step}-{last.step + last.num_steps}",

@@ -2,7 +2,7 @@
 
 from search.budget.spending import fraction_spent
 from search.curves.curve_summary import end_level
-from search.types import Allowance, Course
+from search.types import Allowance, Course, Piece
 from service import tracing
 from service.cluster import reports, segment_length
 from service.cluster.probe_ends import BEST
@@ -52,7 +52,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
 def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     """Tell the strategy, keep the stage or roll it back, as `course` says, and wait until that is stored."""
     state.settle()  # before a roll-back makes the ranks forget how they came here
-    measured, is_kept = commit.measured, course == "end"
+    measured, is_kept, state.progress.piece = commit.measured, course == "end", None
     ended = measured.observation(None, state.spent()).model_copy(update={"rolled_back": not is_kept})
     state.strategy.tell(ended)
     if measured.diverged:
@@ -80,10 +80,11 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
 
 def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
     """Train the next steps with the strategy's values."""
-    num_steps = _next_chunk(state, commit, until)
-    start, started = state.strategy.values(state.spent()), state.seconds()
-    end = state.strategy.values(segment_length.after(num_steps - 1, state.spent(), state.cost))  # of its last step
-    segment = segment_length.segment(start, end, num_steps)
+    num_steps, started = _next_chunk(state, commit, until), state.seconds()
+    values, step = state.strategy.values(state.spent()), state.progress.step
+    piece = state.progress.piece = _open_piece(state) or _next_piece(state, until, least=num_steps)
+    num_steps = min(num_steps, piece.end - step)
+    segment = segment_length.part_of_piece(piece, values, step=step, num_steps=num_steps)
     state.recorder.report()  # hears a cancel
     result = state.group.run(segment)
     ended = state.seconds()
@@ -95,10 +96,26 @@ def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
         keep_segment(state, commit, pushed)
 
 
+def _open_piece(state: TrialState) -> Piece | None:
+    """Return the straight piece that the next step is on; None: one begins."""
+    step, piece, spent = state.progress.step, state.progress.piece, state.spent()
+    if own := state.strategy.piece(spent):
+        return own.model_copy(update={"step": step - (spent.steps - own.step)})
+    return piece if piece is not None and step < piece.end else None
+
+
+def _next_piece(state: TrialState, until: Allowance, *, least: int) -> Piece:
+    """Return the straight piece of the rate's course that begins here, of `least` steps or more."""
+    spent, cost = state.spent(), state.cost
+    num_steps = segment_length.next_piece(until, spent, cost, budget=state.spec.budget, least=least)
+    ends = (spent, segment_length.after(num_steps - 1, spent, cost))
+    first, last = (state.strategy.values(each).learning_rate for each in ends)
+    num_steps = num_steps if first != last else least  # a rate that is held may rise at the next look
+    return Piece(step=state.progress.step, num_steps=num_steps, learning_rate=first, final_learning_rate=last)
+
+
 def _next_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
     every, progress = state.spec.objective.every, state.progress
-    if ramp := state.strategy.ramp_steps(state.spent()):
-        return min(ramp, every - progress.step % every)
     most = progress.steps_to_meeting if progress.evaluation_due else every - progress.step % every
     if state.spec.budget.seconds is not None:  # else a push is short enough
         most = min(most, max(1, _next_look(state, commit, until) - commit.measured.num_steps))
@@ -128,8 +145,11 @@ def _is_better_than_start(state: TrialState) -> bool:
 
 def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
     """Keep the last state that does not depend on where the budget ends; an extended job goes on from there."""
-    last = segment_length.after(_next_chunk(state, commit, until) - 1, state.spent(), state.cost)
-    if not state.progress.steady and state.strategy.anneals(last):
+    if state.progress.steady or _open_piece(state):
+        return
+    least, spent = _next_chunk(state, commit, until), state.spent()
+    num_steps = segment_length.next_piece(until, spent, state.cost, budget=state.spec.budget, least=least)
+    if state.strategy.anneals(segment_length.after(num_steps - 1, spent, state.cost)):
         held = state.checkpointed(commit, is_steady=True)
         state.recorder.wait_for(held)
         state.progress.steady = (held.resume["checkpoint"], state.stage.checkpoint)

@@ -149,8 +149,11 @@ def committed(trial_id: str, pushed: Pushed) -> list[MetricPoints]:
     segment, result, bytes_sent = pushed.segment, pushed.result, pushed.bytes_sent
     seconds = _step_ends(pushed)
     last = result.first_step + len(result.losses) - 1
-    rate = segment.learning_rate if segment.final_learning_rate is None else segment.final_learning_rate
-    ends = {"learning_rate": rate, "bytes_sent": float(bytes_sent), "density": result.density}
+    ends = {
+        "learning_rate": segment.learning_rate_at(len(result.losses) - 1),
+        "bytes_sent": float(bytes_sent),
+        "density": result.density,
+    }
     losses = MetricPoints(
         trial_id=trial_id,
         name="loss",

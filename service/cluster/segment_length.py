@@ -1,10 +1,12 @@
 """Choose the steps to push at once: pure functions of the budget, so that a budget without seconds reads no clock."""
 
 import math
+from typing import Any
 
+from search.budget import spending
 from search.budget.link import StepCost
 from search.config import Budget
-from search.types import Allowance, Spent, Values
+from search.types import Allowance, Piece, Spent, Values
 from service.cluster.trial_ledger import bytes_per_worker
 from trainers.segment import Segment, SegmentResult
 
@@ -17,6 +19,8 @@ LOOK_SHARE, LEAST_LOOK_STEPS = 0.02, 10
 #: Longest push under a budget in seconds; a cancel is heard between two pushes.
 MAX_CHUNK_S = 0.5
 NO_LIMIT = 10**9
+#: A rate that changes all the time does so in about so many straight pieces, however long the run: a schedule has each.
+MOST_PIECES = 1024
 
 
 def cost_of(result: SegmentResult) -> StepCost | None:
@@ -37,6 +41,21 @@ def segment(start: Values, end: Values, num_steps: int) -> Segment:
         final_learning_rate=end.learning_rate if ramps else None,
         level=start.level,
         **start.further,
+    )
+
+
+def part_of_piece(piece: Piece, values: Values, *, step: int, num_steps: int) -> Segment:
+    """Return `num_steps` from `step` on of `piece`, with `values` but for the rate."""
+    course: dict[str, Any] = {}
+    if piece.final_learning_rate != piece.learning_rate:
+        piece_steps = piece.piece_steps or piece.num_steps
+        course = {
+            "final_learning_rate": piece.final_learning_rate,
+            "piece_steps": None if num_steps == piece_steps else piece_steps,
+            "piece_from": step - piece.step,
+        }
+    return Segment(
+        num_steps=num_steps, learning_rate=piece.learning_rate, level=values.level, **course, **values.further
     )
 
 
@@ -99,19 +118,40 @@ def after(num_steps: int, spent: Spent, cost: StepCost | None) -> Spent:
 
 def next_chunk(until: Allowance, spent: Spent, cost: StepCost | None, *, most: int) -> int:
     """Return how many steps to push next, in [1, `most`], so that no cap of `until` is passed."""
-    limits: list[float] = [most]
-    if until.steps is not None:
-        limits.append(until.steps - spent.steps)
+    limits: list[float] = [most, _steps_left(until, spent, cost)]
     if cost is None:
-        return max(1, int(min(*limits, FIRST_CHUNK)))
-    if until.bytes is not None and cost.bytes > 0:
-        limits.append((until.bytes - spent.bytes) / cost.bytes)
-    if until.seconds is None:
+        limits.append(FIRST_CHUNK)
+    elif until.seconds is None:
         limits.append(CLOCKLESS_CHUNK)
     elif cost.seconds > 0:
-        left = min(MAX_CHUNK_S, until.seconds - spent.seconds)
-        limits.append(math.ceil(left / cost.seconds - 0.5))
+        limits.append(math.ceil(MAX_CHUNK_S / cost.seconds - 0.5))
     return max(1, int(min(limits)))
+
+
+def next_piece(until: Allowance, spent: Spent, cost: StepCost | None, *, budget: Budget, least: int) -> int:
+    """Return the steps of the next straight piece of a rate that changes: `least`, and more in a long run.
+
+    A push has `least` of them, and is short, so that a cancel is heard. Where a run has many pushes a piece is as long
+    as several, so that what the schedule says of it stays small.
+    """
+    if cost is None:
+        return least
+    share = spending.scale(spending.caps(budget), 1 / MOST_PIECES)
+    costs = {"steps": 1.0, "bytes": cost.bytes, "seconds": cost.seconds}
+    long = spending.num_steps(share, {unit: costs[unit] for unit in share})
+    return max(least, int(min(math.ceil(min(long, NO_LIMIT)), _steps_left(until, spent, cost))))
+
+
+def _steps_left(until: Allowance, spent: Spent, cost: StepCost | None) -> float:
+    """Return how many steps are left until a cap of `until` is reached, as far as their cost is known."""
+    cost, limits = cost or StepCost(bytes=0, seconds=0), [float(NO_LIMIT)]
+    if until.steps is not None:
+        limits.append(until.steps - spent.steps)
+    if until.bytes is not None and cost.bytes > 0:
+        limits.append((until.bytes - spent.bytes) / cost.bytes)
+    if until.seconds is not None and cost.seconds > 0:
+        limits.append(math.ceil((until.seconds - spent.seconds) / cost.seconds - 0.5))
+    return min(limits)
 
 
 def look_steps(until: Allowance, spent: Spent, cost: StepCost | None, *, num_done: int) -> int:

@@ -8,7 +8,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
 from search.config import Budget
 from search.trace import Trace
-from search.types import Decision, Observation, Spent
+from search.types import Decision, Observation, Piece, Spent
 from service.wire.records import Bill, OptionBill, ScheduleEntry
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
 from trainers.training.group import Recovery
@@ -124,6 +124,7 @@ class Progress(BaseModel):
     seconds: float = Field(0.0, description="training clock when this was last written down")
     bill: Bill = Bill()
     schedule: list[ScheduleEntry] = Field(default_factory=list)
+    piece: Piece | None = Field(None, description="straight piece of the rate's course that the last steps were of")
     score: float | None = Field(
         None,
         validation_alias=AliasChoices("score", "validation_loss"),
@@ -237,10 +238,7 @@ class Progress(BaseModel):
         assert best.step is not None
         if best.schedule is not None:
             return best.schedule
-        begun = (entry for entry in self.schedule if entry.step < best.step)
-        return tuple(
-            entry.model_copy(update={"num_steps": min(entry.num_steps, best.step - entry.step)}) for entry in begun
-        )
+        return tuple(_begun(entry, best.step - entry.step) for entry in self.schedule if entry.step < best.step)
 
     def note_insurance(self, line: "Progress") -> None:
         """Write down what the line beside this one has spent so far; no budget of this one counts it."""
@@ -254,6 +252,7 @@ class Progress(BaseModel):
         if self.best is not None and self.best.step is not None and self.best.step > earlier.step:
             self.best = self.best.model_copy(update={"schedule": self.schedule_to(self.best)})
         self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
+        self.piece = None
         self.score, self.evaluated_step = earlier.score, earlier.evaluated_step
         self.steps_to_meeting, self.evaluation_due = earlier.steps_to_meeting, earlier.evaluation_due
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
@@ -297,6 +296,7 @@ class Progress(BaseModel):
             num_steps=len(result.losses),
             learning_rate=segment.learning_rate,
             final_learning_rate=segment.final_learning_rate,
+            piece_steps=segment.piece_steps,
             level=segment.level,
             values=segment.options,
             density=result.density,
@@ -304,16 +304,30 @@ class Progress(BaseModel):
             reason=reason,
             steered_by=tuple(steered_by),
         )
-        if last is not None and _continues(last, entry):
+        if last is not None and _continues(last, entry, piece_from=segment.piece_from):
             self.schedule[-1] = _joined(last, entry)
-        else:
-            self.schedule.append(entry)
+            return
+        if segment.piece_from:  # its beginning was rolled back
+            ends = (segment.learning_rate_at(index) for index in (0, entry.num_steps - 1))
+            rates = dict(zip(("learning_rate", "final_learning_rate"), ends, strict=True))
+            entry = entry.model_copy(update={**rates, "piece_steps": None})
+        self.schedule.append(entry)
 
 
-def _continues(last: ScheduleEntry, entry: ScheduleEntry) -> bool:
-    fields = ("learning_rate", "level", "values", "reason", "steered_by")
-    constant = last.final_learning_rate is None and entry.final_learning_rate is None
-    return constant and all(getattr(last, field) == getattr(entry, field) for field in fields)
+def _continues(last: ScheduleEntry, entry: ScheduleEntry, *, piece_from: int) -> bool:
+    """Return whether `entry`, which begins after `piece_from` steps of its piece, goes on with `last`."""
+    fields = ("learning_rate", "final_learning_rate", "piece_steps", "level", "values", "reason", "steered_by")
+    is_of_piece = entry.final_learning_rate is None or (entry.piece_steps and piece_from == last.num_steps)
+    return bool(is_of_piece) and all(getattr(last, field) == getattr(entry, field) for field in fields)
+
+
+def _begun(entry: ScheduleEntry, num_steps: int) -> ScheduleEntry:
+    """Return the first `num_steps` of `entry`, or all of it."""
+    if num_steps >= entry.num_steps:
+        return entry
+    ramps = entry.final_learning_rate is not None
+    piece_steps = (entry.piece_steps or entry.num_steps) if ramps else None
+    return entry.model_copy(update={"num_steps": num_steps, "piece_steps": piece_steps})
 
 
 def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
@@ -321,7 +335,9 @@ def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
     known = [each for each in (last, entry) if each.density is not None and each.num_steps]
     weight = sum(each.num_steps for each in known)  # a part without an average has sent nothing
     density = sum((each.density or 0.0) * each.num_steps for each in known) / weight if known else None
-    return last.model_copy(update={"num_steps": num_steps, "density": density, "threshold": entry.threshold})
+    piece_steps = None if num_steps == last.piece_steps else last.piece_steps
+    told = {"num_steps": num_steps, "piece_steps": piece_steps, "density": density, "threshold": entry.threshold}
+    return last.model_copy(update=told)
 
 
 def bytes_per_worker(bytes_sent: Sequence[Mapping[Purpose, int]]) -> int:

@@ -71,7 +71,11 @@ def differences(before: Provenance, now: Provenance) -> str:
 
 
 def _values_alone(recorded: RecordedSchedule) -> dict[str, Any]:
-    return recorded.model_dump(mode="json", include={*ScheduleFile.model_fields})
+    """Return the schedule without what was measured, and what says nothing: a job may have so many values, no more."""
+    fields = {*ScheduleFile.model_fields} - {"entries"}
+    measured = {"density", "threshold", "reason", "steered_by"}
+    entries = [each.model_dump(mode="json", exclude=measured, exclude_defaults=True) for each in recorded.entries]
+    return recorded.model_dump(mode="json", include=fields) | {"entries": entries}
 
 
 def _first(recorded: RecordedSchedule, searched: Range) -> Any:

@@ -136,12 +136,24 @@ class ScheduleEntry(Record):
     num_steps: Count
     learning_rate: float
     final_learning_rate: float | None = None
+    piece_steps: int | None = Field(
+        None, description="steps until the rate is the final one, where the run left that way earlier"
+    )
     level: float | None = None
     values: FurtherValues = Field(default_factory=dict, description="what else was searched")
     density: float | None = Field(None, description="measured mean")
     threshold: float | None = Field(None, description="in force at the end")
     reason: Reason = ""
     steered_by: tuple[str, ...] = Field((), description="people whose pins and vetoes held")
+
+    @property
+    def last_learning_rate(self) -> float:
+        """The rate of the entry's last step."""
+        last = (self.piece_steps or self.num_steps) - 1
+        if self.final_learning_rate is None or last <= 0:
+            return self.learning_rate
+        part = (self.num_steps - 1) / last
+        return self.learning_rate + (self.final_learning_rate - self.learning_rate) * part
 
 
 class OptionBill(Record):

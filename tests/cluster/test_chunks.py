@@ -9,9 +9,12 @@ from service.cluster.segment_length import (
     CLOCKLESS_CHUNK,
     FIRST_CHUNK,
     MAX_CHUNK_S,
+    MOST_PIECES,
     StepCost,
+    after,
     is_reached,
     next_chunk,
+    next_piece,
     until_totals,
     within,
 )
@@ -56,6 +59,21 @@ def test_without_a_budget_in_seconds_the_step_time_decides_nothing(seconds: floa
 
     assert next_chunk(until, Spent(seconds=seconds), cost, most=50) == CLOCKLESS_CHUNK
     assert not is_reached(until, Spent(steps=99, seconds=1e9), cost)
+
+
+@given(cap=st.integers(1, 10**7), unit=st.sampled_from(["steps", "bytes", "seconds"]))
+def test_a_rate_that_always_changes_has_few_pieces_however_long_the_run(cap: int, unit: str) -> None:
+    budget, cost = Budget.model_validate({unit: cap}), StepCost(bytes=1, seconds=1.0)
+    until, spent, lengths = within(Allowance(), budget), Spent(), list[int]()
+
+    while not is_reached(until, spent, cost):
+        least = next_chunk(until, spent, cost, most=25)  # to the next evaluation
+        lengths.append(next_piece(until, spent, cost, budget=budget, least=least))
+        spent = after(lengths[-1], spent, cost)
+        assert lengths[-1] >= least
+
+    assert sum(lengths) == cap
+    assert len(lengths) <= MOST_PIECES + 1 or max(lengths) <= CLOCKLESS_CHUNK
 
 
 def test_the_first_push_is_short_because_its_cost_is_unknown() -> None:

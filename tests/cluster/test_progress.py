@@ -3,11 +3,17 @@
 import math
 
 import pytest
+from hypothesis import given, strategies as st
 
-from service.cluster.trial_ledger import Measured, Progress
+from search.schedule_file import Entry
+from search.types import Piece, Values
+from service.cluster.segment_length import part_of_piece
+from service.cluster.trial_ledger import Best, Measured, Progress
 from service.wire.records import Bill
 from trainers.segment import Segment, SegmentResult, StepTimes
 from trainers.training.group import Recovery
+
+_VALUES = Values(learning_rate=0.3, level=0.01)
 
 
 def _result(first_step: int, num_steps: int, *, sent: int = 100, density: float | None = 0.01) -> SegmentResult:
@@ -125,6 +131,40 @@ def test_ramps_stay_apart() -> None:
     progress.schedule_segment(_segment(10, 0.05, 0.0), _result(10, 10), "cosine")
 
     assert [e.final_learning_rate for e in progress.schedule] == [0.05, 0.0]
+
+
+@given(num_steps=st.integers(1, 300), cuts=st.lists(st.integers(1, 40), max_size=40), kept=st.integers(1, 300))
+def test_a_piece_that_is_pushed_in_parts_is_one_entry_with_the_rates_of_every_step(
+    num_steps: int, cuts: list[int], kept: int
+) -> None:
+    piece, values = Piece(step=7, num_steps=num_steps, learning_rate=0.3, final_learning_rate=0.1), _VALUES
+    whole = Segment(num_steps=num_steps, learning_rate=0.3, final_learning_rate=0.1)
+    progress, trained = Progress(), list[float]()
+    progress.schedule_segment(_segment(7, 0.3), _result(0, 7), "decay")
+    for cut in (*cuts, num_steps):
+        left = piece.end - 7 - len(trained)
+        if left and len(trained) < kept:
+            part = part_of_piece(piece, values, step=7 + len(trained), num_steps=min(cut, left))
+            progress.schedule_segment(part, _result(7 + len(trained), part.num_steps), "decay")
+            trained += [part.learning_rate_at(index) for index in range(part.num_steps)]
+
+    (_, entry), rates = progress.schedule, [whole.learning_rate_at(index) for index in range(len(trained))]
+    told = Entry.model_validate(entry.model_dump())
+
+    assert trained == rates == [told.learning_rate_at(7 + index) for index in range(len(trained))]
+    assert entry.last_learning_rate == pytest.approx(trained[-1])
+    assert (entry.piece_steps is None) == (len(trained) == num_steps)
+
+
+def test_the_schedule_to_a_checkpoint_within_a_piece_has_its_rates_to_the_bit() -> None:
+    progress = Progress()
+    progress.schedule_segment(_segment(40, 0.1, 0.02), _result(0, 40), "decay")
+
+    (entry,) = progress.schedule_to(Best(checkpoint="here", score=1.0, step=15))
+    told, whole = Entry.model_validate(entry.model_dump()), _segment(40, 0.1, 0.02)
+
+    assert entry.num_steps == 15
+    assert [told.learning_rate_at(step) for step in range(15)] == [whole.learning_rate_at(step) for step in range(15)]
 
 
 def test_a_rewound_stage_leaves_the_schedule_and_stays_on_the_bill() -> None:
