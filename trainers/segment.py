@@ -105,6 +105,14 @@ class SegmentResult(Value):
     diverged: bool = False  # the mean loss or a gradient was not finite; what was averaged in every step is unchanged
 
 
+class Written(Value):
+    """The evaluated weights as written to a file, and what was sent for it."""
+
+    sha256: str | None  # of the file; None: another rank wrote it
+    bytes_sent: tuple[dict[Purpose, int], ...]  # per rank
+    bytes_within: tuple[dict[Purpose, int], ...]  # the same, sent to ranks of the same node
+
+
 class Evaluation(Value):
     """The evaluated (for Schedule-Free: averaged) iterate on one data set, in the workload's units."""
 

@@ -61,7 +61,7 @@ def _without_outliers(times: Array, values: Array, *, passes: int, share: float)
         num_dropped = round(share * len(values))  # of a short curve none
         distances = np.abs(values - _spline(times, values, at=times))
         farthest = np.argsort(distances, kind="stable")[len(values) - num_dropped :]
-        kept = np.setdiff1d(np.arange(len(values)), farthest[farthest < middle])
+        kept = np.setdiff1d(np.arange(len(values)), farthest[times[farthest] < middle])
         times, values = times[kept], values[kept]
     return times, values
 

@@ -3,7 +3,7 @@
 import math
 
 from search.bayesian.probe_costs import is_in_cooldown
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.stage import SearchSetup, Stage, is_barred
 from search.budget import spending
 from search.curves.curve_summary import trace_of
 from search.curves.events import Signs
@@ -81,7 +81,16 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
     if not (setup.traits.rises and stage.may_rise) or stage.is_on_ramp:
         return stage.rise
     asked = math.exp(RISE_PER_STEP * trace_of(observation).aligned)
-    return _unless_negligible(stage.rise, max(1.0, min(asked, setup.config.max_raise / stage.raised)))
+    factor = _unless_negligible(stage.rise, max(1.0, min(asked, setup.config.max_raise / stage.raised)))
+    return stage.rise if _is_barred(stage, factor) else factor
+
+
+def _is_barred(stage: Stage, factor: float) -> bool:
+    """Return whether the decision's rate times `factor` is as high as one that has failed."""
+    assert stage.decision is not None
+    values = stage.decision.values
+    risen = values.model_copy(update={"learning_rate": factor * values.learning_rate})
+    return is_barred(risen, stage.barred)
 
 
 def _awakening(setup: SearchSetup, stage: Stage, signs: Signs, spent: Spent) -> float:

@@ -11,6 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from service import tracing
 from trainers.filesystem import reaching
+from trainers.segment import Written
 from trainers.training.group import Group
 
 _log = logging.getLogger(__name__)
@@ -84,10 +85,11 @@ class Keeper:
         return is_there
 
     @tracing.traced("export")
-    def export(self, folder: str = "") -> Exported:
-        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder`."""
+    def export(self, folder: str = "") -> tuple[Exported, Written]:
+        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder`; returns what was sent, too."""
         url = f"{self.root}/{folder}weights.safetensors"
-        return Exported(url, self.group.export(url))
+        written = self.group.export(url)
+        return Exported(url, str(written.sha256)), written
 
 
 def require_room(url: str, *, num_more: int) -> None:

@@ -58,6 +58,8 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     if measured.diverged:
         state.diverged_values = commit.decision.values
         state.progress.diverged_step = state.stage.progress.step + measured.num_steps
+    elif is_kept:
+        state.diverged_values = None
     if not is_kept:
         state.cost = state.cost if state.is_over() else None
         state.group.restore(STAGE)
@@ -152,7 +154,8 @@ def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
     if state.strategy.anneals(segment_length.after(num_steps - 1, spent, state.cost)):
         held = state.checkpointed(commit, is_steady=True)
         state.recorder.wait_for(held)
-        state.progress.steady = (held.resume["checkpoint"], state.stage.checkpoint)
+        best = [state.progress.best.checkpoint] if state.progress.best else []  # which what is held may end at
+        state.progress.steady = (held.resume["checkpoint"], state.stage.checkpoint, *best)
 
 
 def _is_new_best(state: TrialState) -> bool:

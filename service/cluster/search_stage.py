@@ -42,7 +42,10 @@ def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
     if promoted is not None:  # the group is at that probe's end: its steps are the commit's first
         end, pushed = promoted
         option = commit.decision.values.contender
-        state.progress.promote((each.result for each in pushed), seconds=end.seconds, option=option)
+        [probe] = (each for each in search.probes if each.probe_id == end.candidate.id)
+        state.progress.promote(
+            num_steps=probe.num_steps, num_bytes=probe.bytes_sent, seconds=end.seconds, option=option
+        )
         for each in pushed:
             commit.measured.add(each.result.model_copy(update={"alignments": ()}))  # those of a rate that fell to 0
             keep_segment(state, commit, each)

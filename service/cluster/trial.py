@@ -185,9 +185,15 @@ def _ending(line: TrialState) -> Ending:
     is_last = line.spec.checkpoint.export == "last"
     if is_last or best is None or best.step is None or not best.score < line.judge.rank(end):
         return Ending(line, end, end)
-    last = line.keeper.export("last/")
+    last = _exported(line, "last/")
     line.group.load(best.checkpoint)
     return Ending(line, _evaluate_behind_the_clock(line), end, best, last)
+
+
+def _exported(line: TrialState, folder: str = "") -> Exported:
+    exported, written = line.keeper.export(folder)
+    line.progress.charge_bytes(written)
+    return exported
 
 
 def _evaluate_behind_the_clock(line: TrialState) -> Evaluation:
@@ -204,7 +210,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
     state.progress.stop_clock(ended, num_held=state.recorder.num_held)
     kept = min(map(_ending, (state, *beside)), key=lambda ending: state.judge.rank(ending.evaluation))
     line, evaluation, exported = kept.line, kept.evaluation, kept.exported
-    weights = line.keeper.export()
+    weights = _exported(line)
     state.recorder.complete(state.progress, state.second)
     finished = TrialFinished(
         trial_id=state.trial_id,

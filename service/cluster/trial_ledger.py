@@ -1,7 +1,7 @@
 """The ledger of a training run: totals, bill, schedule. One mutable object, saved with every checkpoint."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
@@ -10,7 +10,7 @@ from search.config import Budget
 from search.trace import Trace
 from search.types import Decision, Observation, Piece, Spent
 from service.wire.records import Bill, OptionBill, ScheduleEntry
-from trainers.segment import Evaluation, Purpose, Segment, SegmentResult
+from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, Written
 from trainers.training.group import Recovery
 
 
@@ -166,17 +166,16 @@ class Progress(BaseModel):
         took = sum(result.step_seconds)
         self._bill_option(option, steps=num_steps, steps_search=num_steps * is_probe, bytes_sent=sent, seconds=took)
 
-    def promote(self, results: Iterable[SegmentResult], *, seconds: float, option: str | None = None) -> None:
-        """Turn a probe's segments on the bill, and the `seconds` it took, into committed ones."""
-        self.charge_seconds(seconds_search=-seconds)
-        for result in results:
-            self._bill(
-                bytes_search=self.bill.bytes_search - bytes_per_worker(result.bytes_sent),
-                steps_search=self.bill.steps_search - len(result.losses),
-            )
-            self._bill_option(option, steps_search=-len(result.losses))
+    def promote(self, *, num_steps: int, num_bytes: int, seconds: float, option: str | None = None) -> None:
+        """Turn what a probe was billed into a commit's.
 
-    def charge_bytes(self, result: SegmentResult | Evaluation, *, num_workers: int | None = None) -> None:
+        It may have been trained again since, by other workers, which sent something else.
+        """
+        self.charge_seconds(seconds_search=-seconds)
+        self._bill(bytes_search=self.bill.bytes_search - num_bytes, steps_search=self.bill.steps_search - num_steps)
+        self._bill_option(option, steps_search=-num_steps)
+
+    def charge_bytes(self, result: SegmentResult | Evaluation | Written, *, num_workers: int | None = None) -> None:
         """Add what the busiest rank sent, and what all of them did."""
         before = self.bill.bytes_of_all
         known = self.bytes * (num_workers or len(result.bytes_sent)) if before is None else before

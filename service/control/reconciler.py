@@ -152,7 +152,8 @@ class Reconciler:
         self._busy_at = now
         try:
             ray = self._cluster.connect()
-            self._nodes = self._largest or ray.nodes()
+            there = ray.nodes()  # the first that is asked of somebody else's Ray: it tells whether that one is up
+            self._nodes = self._largest or there
         except Unavailable as error:
             self._store.telemetry.cluster_up.set(0)
             self._without_ray(jobs, backlog, str(error), now=now)

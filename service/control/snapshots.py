@@ -111,10 +111,15 @@ def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tupl
 
 
 def recorded_schedules(session: Session, job_id: str, trials: Sequence[TrialRow]) -> tuple[ScheduleView, ...]:
-    """Return the same, each with the run that it was learned in."""
+    """Return the same, each with the run that it was learned in, and without stages that have no step."""
     job = queries.require(session, job_id)
     return tuple(
-        view.model_copy(update={"provenance": queries.provenance(job, trial)})
+        view.model_copy(
+            update={
+                "provenance": queries.provenance(job, trial),
+                "entries": tuple(entry for entry in view.entries if entry.num_steps),
+            }
+        )
         for view, trial in zip(schedules(session, job_id, trials), trials, strict=True)
     )
 

@@ -31,14 +31,16 @@ MAX_IN_FORCE = 100
 def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:
     """Withdraw what the request says, and add what it pins, vetoes and asks for.
 
-    The same again, while it holds, adds nothing. Raises InvalidJob.
+    The same again, while it holds, adds nothing; a search that was made does not stand for the next. Raises InvalidJob.
     """
     specs = _specs(session, job, asked)
     rows = _in_force(session, job)
+    heard = _first_stages(session, job.id) if rows else {}
     withdrawn = _withdrawn(rows, asked, [*specs])
-    left = [row for row in rows if row not in withdrawn]
+    left = [row for row in rows if row not in withdrawn and not _is_done(row, heard.get(row.id, {}))]
     said = {**asked.model_dump(mode="json", exclude={"clear"}, exclude_none=True), "trials": [*specs]}
-    is_new = bool(asked.pin or asked.veto or asked.search_now) and not any(_is_same(row, said) for row in left)
+    is_known = any(_is_same(row, said) and not _has_searched(row, heard.get(row.id, {})) for row in left)
+    is_new = bool(asked.pin or asked.veto or asked.search_now) and not is_known
     if is_new:
         _require_sense(specs, _steer(SteerRow(id=job.num_steers + 1, name=by.name, said=said)), left)
         job.num_steers += 1
@@ -118,7 +120,6 @@ def _first_stages(session: Session, job_id: str) -> dict[int, dict[str, int]]:
 
 def _view(row: SteerRow, first_stages: dict[str, int]) -> SteerView:
     said = _steer(row)
-    is_done = not (said.pin or said.veto) and first_stages.keys() >= set(row.said["trials"])
     return SteerView(
         id=row.id,
         at=datetime.fromtimestamp(row.at, UTC),
@@ -128,10 +129,21 @@ def _view(row: SteerRow, first_stages: dict[str, int]) -> SteerView:
         veto=said.veto,
         search_now=said.search_now,
         first_stages=first_stages,
-        in_force=row.withdrawn_at is None and not is_done,
+        in_force=row.withdrawn_at is None and not _is_done(row, first_stages),
         withdrawn_at=None if row.withdrawn_at is None else datetime.fromtimestamp(row.withdrawn_at, UTC),
         withdrawn_by=row.withdrawn_by,
     )
+
+
+def _has_searched(row: SteerRow, first_stages: dict[str, int]) -> bool:
+    """Return whether the search that was asked for was made in every trial."""
+    return _steer(row).search_now and first_stages.keys() >= set(row.said["trials"])
+
+
+def _is_done(row: SteerRow, first_stages: dict[str, int]) -> bool:
+    """Return whether the steer asked for a search alone, and that was made."""
+    said = _steer(row)
+    return not (said.pin or said.veto) and _has_searched(row, first_stages)
 
 
 def _in_force(session: Session, job: JobRow) -> Sequence[SteerRow]:

@@ -385,12 +385,12 @@ def test_a_schedule_can_go_to_standard_output(at: str, reporting: Reporting) -> 
 
 def test_a_run_without_a_schedule_says_whether_it_can_still_get_one(client: Client, reporting: Reporting) -> None:
     reporting.start("tuned")
-    with pytest.raises(ApiError, match="yet: no stage is decided"):
+    with pytest.raises(ApiError, match="yet: it has no step"):
         client.schedule(reporting.job_id)
 
     reporting.post(finished(reporting.trial("tuned"), schedule=()))
 
-    with pytest.raises(ApiError, match="it ended before a stage was kept"):
+    with pytest.raises(ApiError, match="the weights are those of its start"):
         client.schedule(reporting.job_id)
 
 

@@ -185,7 +185,7 @@ def test_a_promoted_probe_is_on_the_bill_as_committed() -> None:
     progress.charge(result, is_probe=True)
     progress.charge_seconds(seconds_search=2.0)
 
-    progress.promote([result], seconds=1.5)
+    progress.promote(num_steps=10, num_bytes=100, seconds=1.5)
 
     bill = progress.bill
     assert (bill.steps_search, bill.bytes_search, bill.seconds_search) == (0, 0, 0.5)
@@ -197,7 +197,7 @@ def test_the_bill_says_what_each_option_took_and_what_of_it_was_searching() -> N
     for option in ("none", "powersgd 4", "powersgd 4"):
         progress.charge(result, is_probe=True, option=option)
     progress.charge(result, is_probe=False, option="powersgd 4")
-    progress.promote([result], seconds=0.1, option="powersgd 4")
+    progress.promote(num_steps=10, num_bytes=100, seconds=0.1, option="powersgd 4")
 
     by_option = progress.bill.by_option
     assert {name: (took.steps, took.steps_search) for name, took in by_option.items()} == {

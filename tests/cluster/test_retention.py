@@ -36,6 +36,30 @@ class Storage(Memory):
         assert Path(best.checkpoint.removeprefix("file://")).is_dir()
 
 
+def test_what_a_larger_budget_goes_on_from_has_its_best_checkpoint_still(
+    tmp_path: Path, arithmetic_group: Callable[..., Any]
+) -> None:
+    group, sink = arithmetic_group(), Memory()
+
+    def evaluate() -> Evaluation:
+        return Evaluation(loss=2.0 - len(group.rates) / 300, metrics={}, num_samples=10, bytes_sent=({"control": 8},))
+
+    group.evaluate = evaluate
+    spec = digits_trial(
+        budget={"steps": 300},
+        optimizer={"kind": "sgd", "learning_rate": 0.1},
+        checkpoint={"every_seconds": 3600, "keep": 1, "export": "best"},
+        objective={"every": 30},
+        controller={"kind": "off"},
+    )
+    trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
+
+    [steady] = [Resume.model_validate(each.resume) for each in sink.of(Checkpointed) if each.steady]
+    best = steady.progress.best
+    assert best is not None and 0 < (best.step or 0) < 300
+    assert Path(best.checkpoint.removeprefix("file://")).is_dir()
+
+
 def test_the_best_checkpoint_stays_until_there_is_a_better_one(
     tmp_path: Path, arithmetic_group: Callable[..., Any]
 ) -> None:

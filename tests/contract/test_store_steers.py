@@ -3,6 +3,7 @@
 import pytest
 
 from search.types import Allowance, Band, Steer
+from service.control import steers
 from service.control.access import LOCAL, Principal
 from service.errors import InvalidJob
 from service.wire.access import Role
@@ -70,6 +71,32 @@ def test_what_is_said_twice_while_it_holds_counts_once(store, driver):
 
     replaced = PIN.model_copy(update={"clear": True})
     assert store.steer(driver.job_id, replaced, by=ADA).version == first.version + 1
+    assert [each.in_force for each in store.steering(driver.job_id).steers] == [False, True]
+
+
+@pytest.mark.parametrize("beside", [{}, {"veto": {"learning_rate": Band(above=0.5)}}])
+def test_a_search_that_was_made_does_not_stand_for_the_next(store, driver, beside):
+    asked = SteerRequest(search_now=True, **beside)
+    store.steer(driver.job_id, asked, by=ADA)
+    heed(driver, 0, *driver.send(stream=driver.trial_id).steers)
+
+    for _ in range(2):  # the third says the same as the second, which nobody has heard yet
+        store.steer(driver.job_id, asked, by=ADA)
+
+    assert [each.id for each in driver.send(stream=driver.trial_id).steers] == [1, 2]
+    assert [each.in_force for each in store.steering(driver.job_id).steers] == [bool(beside), True]
+
+
+@only("sqlite")
+def test_searches_that_were_made_leave_room_for_other_steers(store, driver, monkeypatch):
+    monkeypatch.setattr(steers, "MAX_IN_FORCE", 1)
+    store.steer(driver.job_id, SteerRequest(search_now=True), by=ADA)
+    with pytest.raises(InvalidJob, match="1 steers hold"):
+        store.steer(driver.job_id, PIN, by=ADA)
+    heed(driver, 0, *driver.send(stream=driver.trial_id).steers)
+
+    store.steer(driver.job_id, PIN, by=ADA)
+
     assert [each.in_force for each in store.steering(driver.job_id).steers] == [False, True]
 
 

@@ -77,6 +77,14 @@ def test_it_rises_no_further_than_the_job_says_whatever_the_number_of_commits() 
     assert 0.1 < first == pytest.approx(rates[0]) and rates[1:] == pytest.approx([0.2] * 3)
 
 
+def test_it_does_not_rise_to_a_rate_that_has_failed() -> None:
+    line = Line()
+    line.controller._stage.barred = (Values(learning_rate=0.2),)
+
+    assert line.train(0.1) == pytest.approx(0.1 * math.exp(RISE_PER_STEP * 0.1 * 20))
+    assert line.train(1.0) < 0.14
+
+
 def test_the_next_stage_goes_on_at_the_rate_and_says_why() -> None:
     line = Line()
     risen = line.train(0.2)

@@ -8,64 +8,79 @@ from service.errors import Unavailable
 
 
 class FakeRay:
-    """A cluster in memory that keeps the rules of Ray's Jobs API."""
+    """A cluster in memory that keeps the rules of Ray's Jobs API; while it has a `failure`, nothing answers."""
 
     def __init__(self, *, cpus=2):
         self.jobs, self.environments, self.entrypoints, self.stopped = {}, {}, {}, []
         self.packages, self.package_of = {}, {}
         self.cpus, self.output = cpus, ""
         self.placed, self.num_looks = (), 0
+        self.failure = None
+
+    def _reach(self):
+        if self.failure:
+            raise Unavailable(self.failure)
 
     def has_package(self, name):
+        self._reach()
         return name in self.packages
 
     def upload(self, name, content):
+        self._reach()
         self.packages[name] = content
 
     def submit(self, submission_id, *, entrypoint, env_vars, package=None):
+        self._reach()
         self.package_of[submission_id] = package
         self.jobs.setdefault(submission_id, RayStatus.RUNNING)
         self.environments[submission_id], self.entrypoints[submission_id] = env_vars, entrypoint
 
     def status(self, submission_id):
+        self._reach()
         return self.jobs.get(submission_id, RayStatus.MISSING)
 
     def stop(self, submission_id):
+        self._reach()
         self.stopped.append(submission_id)
         self.jobs[submission_id] = RayStatus.STOPPED
 
     def logs(self, submission_id):
+        self._reach()
         return self.output
 
     def nodes(self):
+        self._reach()
         return (Node(cpus=self.cpus),)
 
     def version(self):
+        self._reach()
         return "2.60.0"
 
     def machines(self):
+        self._reach()
         return (Machine(id="n1", name="one", address="10.0.0.1", is_head=True, cpus=self.cpus, gpus=0.0),)
 
     def workers(self):
+        self._reach()
         self.num_looks += 1
         return self.placed
 
 
 class FakeCluster:
+    """The way to a Ray that somebody else runs: only its answers tell whether it is up."""
+
     python = sys.executable
 
     def __init__(self, ray):
-        self.ray, self.failure, self.idle, self.spent, self.closed = ray, None, [], False, False
+        self.ray, self.idle, self.spent, self.closed = ray, [], False, False
         self.nodes, self.num_connected = None, 0
 
     def connect(self):
         self.num_connected += 1
-        if self.failure:
-            raise Unavailable(self.failure)
         return self.ray
 
     def running(self):
-        return None if self.failure else self.ray
+        return self.ray
 
     def declared(self):
         return self.nodes
@@ -75,7 +90,7 @@ class FakeCluster:
         return self.spent
 
     def close(self):
-        self.closed, self.failure = True, "Ray is stopped"
+        self.closed, self.ray.failure = True, "Ray is stopped"
 
 
 class Clock:

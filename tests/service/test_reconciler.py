@@ -340,15 +340,31 @@ def test_a_driver_that_ignores_a_cancel_is_stopped_after_its_deadline(store, clu
 
 def test_without_ray_jobs_wait_and_say_why(store, cluster, tick, add):
     job_id = add()
-    cluster.failure = "Ray at http://ray:8265 does not answer"
+    cluster.ray.failure = "Ray at http://ray:8265 does not answer"
 
     tick()
     waiting = store.job(job_id)
-    cluster.failure = None
+    cluster.ray.failure = None
     tick()
 
     assert (waiting.state, waiting.reason) == (JobState.QUEUED, "Ray at http://ray:8265 does not answer")
     assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.STARTING, "")
+
+
+def test_a_job_that_waits_says_that_ray_is_down_also_where_the_largest_cluster_is_declared(
+    store, tmp_path, cluster, clock, add
+):
+    grows = Settings(state_dir=tmp_path, cluster_nodes='[{"cpus": 4, "count": 5}]')
+    reconciler = Reconciler(store, grows, api_url="http://x", ray=cluster, clock=clock)
+    waits, goes = add(), add()
+    store.begin_attempt(goes)
+    cluster.ray.failure = "Ray at http://ray:8265 does not answer"
+
+    reconciler.tick(clock.now)
+
+    assert [store.job(each).reason for each in (waits, goes)] == [cluster.ray.failure] * 2
+    assert store.job(waits).state is JobState.QUEUED
+    assert b"wiretune_cluster_up 0.0" in store.telemetry.text()
 
 
 def test_a_job_that_was_paused_says_by_whom_though_ray_was_away_meanwhile(store, cluster, tick, add):
@@ -356,9 +372,9 @@ def test_a_job_that_was_paused_says_by_whom_though_ray_was_away_meanwhile(store,
     tick()
     start(store, job_id)
     store.pause(job_id)
-    cluster.failure = "away"
+    cluster.ray.failure = "away"
     tick()
-    cluster.failure = None
+    cluster.ray.failure = None
     cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
     tick()
 
@@ -369,14 +385,14 @@ def test_a_running_job_outlives_a_silent_ray_as_long_as_it_reports(store, cluste
     job_id = add()
     tick()
     start(store, job_id)
-    cluster.failure = "away"
+    cluster.ray.failure = "away"
     for sequence in range(2, 6):
         tick(10)
         report(store, job_id, 1, sequence)
 
     assert store.job(job_id).state is JobState.RUNNING
 
-    cluster.failure = None
+    cluster.ray.failure = None
     tick()
     assert store.job(job_id).reason == ""
 
@@ -414,12 +430,12 @@ def test_what_does_not_fit_is_known_once_the_cluster_was_seen(store, settings, c
 
 def test_the_first_job_can_be_refused_because_an_idle_cluster_is_looked_at(store, settings, cluster, clock, make_spec):
     reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
-    cluster.failure = "Ray at http://ray:8265 does not answer"
+    cluster.ray.failure = "Ray at http://ray:8265 does not answer"
     with pytest.raises(Unavailable, match="does not answer"):
         reconciler.tick(clock.now)
     assert reconciler.conflicts(make_spec(count=5)) == []
 
-    cluster.failure = None
+    cluster.ray.failure = None
     for after_s in (1, 5, 10, 11, 19):
         reconciler.tick(clock.now + after_s)
 
@@ -511,11 +527,11 @@ def test_a_driver_that_ignores_a_pause_is_stopped_and_its_room_is_free(store, cl
 def test_a_paused_job_is_left_alone_and_keeps_its_place(store, tick, add, cluster):
     first, second = add(count=2), add(count=2)
     store.pause(first)
-    cluster.failure = "Ray is away"
+    cluster.ray.failure = "Ray is away"
     tick()
     assert store.job(first).reason == "paused by the user"
 
-    cluster.failure = None
+    cluster.ray.failure = None
     store.resume(first)
     tick()
 

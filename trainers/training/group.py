@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from trainers import overload
 from trainers.exchange.topology import Nodes
-from trainers.segment import Direction, Evaluation, Segment, SegmentResult
+from trainers.segment import Direction, Evaluation, Segment, SegmentResult, Written
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.training.checkpoint import Shard, commit_manifest
@@ -159,10 +159,11 @@ class Group(ABC):
         """Go back to the checkpoint in the folder `url`."""
         self.call("load", url)
 
-    def export(self, url: str) -> str:
-        """Write the evaluated weights as the safetensors file `url`; return the file's SHA-256."""
-        digests = [digest for digest in self.call("export", url) if digest is not None]
-        return str(digests[0])
+    def export(self, url: str) -> Written:
+        """Write the evaluated weights as the safetensors file `url`."""
+        answers = [Written.model_validate(answer) for answer in self.call("export", url)]
+        sha256 = next(each.sha256 for each in answers if each.sha256 is not None)
+        return Written(sha256=sha256, **bytes_by_rank(answers))
 
     def __enter__(self) -> Self:
         return self

@@ -138,7 +138,8 @@ def _timed(train: Callable[[Segment], SegmentResult], segment: Segment, last_s: 
     A step that takes longer than all the time there is for this is not taken again.
     """
     num_steps = min(MOST_TIMED, int(TIMED_S / last_s))
-    seconds = train(segment.model_copy(update={"num_steps": num_steps})).step_seconds if num_steps else (last_s,)
+    taken = train(segment.model_copy(update={"num_steps": num_steps})).step_seconds if num_steps else ()
+    seconds = taken or (last_s,)  # the loss may stop being finite in the first of them
     low, middle, high = np.quantile(seconds, (0.1, 0.5, 0.9))
     return float(middle), float(max(high / middle, middle / low))
 

@@ -32,7 +32,7 @@ from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
-from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes
+from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes, Written
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import group_conflict
@@ -294,19 +294,19 @@ class Replica:
             )
         self._random.begin(self._fresh_seed())
 
-    def export(self, url: str) -> str | None:
-        """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names.
-
-        Returns the file's SHA-256; other ranks return None.
-        """
+    def export(self, url: str) -> Written:
+        """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
+        sha256 = None
         with model.lent(self.model, self._evaluated()):
-            if self.rank != self._present[0]:
-                return None
-            # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
-            saved = self.model.state_dict().items()
-            content = checkpoint.weights({name: value.clone() for name, value in saved if isinstance(value, Tensor)})
-            filesystem.write(url, content)
-            return hashlib.sha256(content).hexdigest()
+            if self.rank == self._present[0]:
+                # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
+                saved = self.model.state_dict().items()
+                tensors = {name: value.clone() for name, value in saved if isinstance(value, Tensor)}
+                content = checkpoint.weights(tensors)
+                filesystem.write(url, content)
+                sha256 = hashlib.sha256(content).hexdigest()
+        between, within = self._node_links.between.ledger, self._node_links.within.ledger
+        return Written(sha256=sha256, bytes_sent=(between.take(),), bytes_within=(within.take(),))
 
     # -- training -------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from trainers.segment import Evaluation, Purpose, SegmentResult, StepTimes
+from trainers.segment import Evaluation, Purpose, SegmentResult, StepTimes, Written
 
 #: Of a segment's result: one entry for each step.
 _SERIES = ("losses", "step_seconds", "waits", "gradient_scales", "alignments")
@@ -72,7 +72,7 @@ def _means(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(map(statistics.mean, zip(*series, strict=True)))
 
 
-def bytes_by_rank(answers: Sequence[SegmentResult] | Sequence[Evaluation]) -> dict[str, Any]:
+def bytes_by_rank(answers: Sequence[SegmentResult | Evaluation | Written]) -> dict[str, Any]:
     """Return the bytes of all ranks as fields of what they answered together."""
     return {field: tuple(rank for answer in answers for rank in getattr(answer, field)) for field in _BYTES}
 

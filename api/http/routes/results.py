@@ -117,7 +117,7 @@ def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     """Return a learned schedule: by default that of the first arm and seed."""
     (found,) = store.schedules(job, arm=trial.arm, seed=trial.seed)
     if not found.entries:
-        why = "yet: no stage is decided" if trial.outcome is None else "and gets none: it ended before a stage was kept"
+        why = "yet: it has no step" if trial.outcome is None else "and gets none: the weights are those of its start"
         raise NotFound(f"job `{job}` has no schedule of arm `{trial.arm}` {why}")
     return found
 
