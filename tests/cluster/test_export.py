@@ -81,6 +81,12 @@ def test_the_best_checkpoint_is_exported_where_the_end_is_worse(
     assert sum(entry.num_steps for entry in finished.schedule) == _steps_behind(finished.weights_url) == 60
 
 
+def test_bytes_of_the_export_are_on_the_bill(train: Callable[..., Memory]) -> None:
+    [finished] = train("last").of(TrialFinished)
+
+    assert finished.bill.bytes_by_purpose["state"] == 1000  # which the group sends for an export alone
+
+
 def test_the_end_is_exported_where_the_job_says_so(train: Callable[..., Memory]) -> None:
     finished = _finished(train("last"))
 

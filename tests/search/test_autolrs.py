@@ -224,6 +224,13 @@ def test_the_forecast_always_answers(losses):
     assert math.isfinite(found.mean) and found.std >= 0
 
 
+@pytest.mark.parametrize("num_losses", [20, 40, 49])
+def test_however_many_passes_drop_outliers_the_second_half_of_a_curve_stays(num_losses):
+    found = extrapolate(_curve(num_losses, 0.1).tolist(), 10 * num_losses, passes=30, outliers=0.2)
+
+    assert math.isfinite(found.mean) and math.isfinite(found.std)
+
+
 @pytest.mark.parametrize("num_losses", range(4, 17))
 def test_a_short_curve_loses_no_points_to_the_outlier_passes(num_losses):
     losses = _curve(num_losses, 0.1).tolist()
