@@ -216,13 +216,16 @@ def test_a_worker_killed_in_a_fragments_average_leaves_the_others_where_one_with
     assert all(torch.equal(*pair) for rank in (*early, *late) for pair in zip(early[0], rank, strict=True))
 
 
-def test_a_stopped_worker_is_late_and_comes_back_without_a_restart(run: Run, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("num_steps", [1, 4], ids=["a part of a round", "a round"])
+def test_a_stopped_worker_is_late_and_comes_back_without_a_restart(
+    run: Run, num_steps: int, monkeypatch: pytest.MonkeyPatch
+):
     run.train(12)
     monkeypatch.setattr(elastic, "LEAST_GRACE_S", 0.5)
     before = [*run.workers.pids]
 
     run.signal(1, signal.SIGSTOP)
-    run.train(4)
+    run.train(num_steps)
     assert 1 in run.group.absent
     run.signal(1, signal.SIGCONT)
     run.train_until_all_are_back()
@@ -280,13 +283,15 @@ def test_all_workers_lost_at_once_are_the_callers():
         run.train(4)
 
 
+@pytest.mark.parametrize("num_steps", [12, 3, 1])
 def test_slower_workers_take_fewer_steps_and_agree_with_the_others_after_each_average(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, num_steps: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(elastic, "paces", lambda speeds: {0: 1.0, 1: 0.5, 2: 0.25})
     group = ElasticGroup(run.workers, least=2, own_pace=True)
 
-    group.run(SEGMENTS[1].model_copy(update={"num_steps": 12}))  # of the first four nobody knows who is slower
+    for _ in range(12 // num_steps):  # of the first round, four steps, nobody knows who is slower
+        group.run(SEGMENTS[1].model_copy(update={"num_steps": num_steps}))
 
     first, *others = _anchors(group, tmp_path)
     steps = [load_file(path)["optimizer.0.weight.step"].item() for path in sorted(tmp_path.glob("rank-*"))]
@@ -327,3 +332,9 @@ def test_ranks_that_are_usually_uneven_have_more_time():
     even, uneven = [0.0] * KNOWN, [-0.3, 0.0, 0.4, -0.2, 0.1, 0.3, -0.4, 0.2]
 
     assert deadline_s([1000.0] * 2, 3, uneven) > deadline_s([1000.0] * 2, 3, even) == 1000 * (1 + LEAST_GRACE)
+
+
+def test_grace_is_a_share_of_the_whole_round_however_it_is_cut():
+    even = [0.0] * KNOWN
+
+    assert deadline_s([100.0] * 2, 3, even, done=0.1) == 100 + LEAST_GRACE * 1000

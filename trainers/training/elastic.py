@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainers import overload
 from trainers.overload import explained
@@ -37,21 +37,31 @@ AS_FAST, LEAST_PACE = 0.8, 0.05
 SPEED_WEIGHT = 0.5
 #: Calls that need all ranks: whoever is away is waited for.
 OF_ALL = ("save", "load", "reset")
+#: Calls after which ranks are in another round.
+BACK = ("load", "restore")
 
 log = logging.getLogger("wiretune.elastic")
 
 
-def deadline_s(arrivals: Sequence[float], num_ranks: int, lateness: Collection[float]) -> float:
-    """Return until when, in seconds from a round's start, to wait for those of `num_ranks` that have not arrived.
+class Trained(NamedTuple):
+    """What a rank has trained of the round under way. The round may be cut into several calls."""
+
+    steps: float = 0.0  # those that it left out at its own pace are not counted
+    seconds: float = 0.0  # without waits for other ranks
+
+
+def deadline_s(arrivals: Sequence[float], num_ranks: int, lateness: Collection[float], *, done: float = 1.0) -> float:
+    """Return until when, in seconds of training, to wait for those of `num_ranks` that have not arrived.
 
     It is infinite until more than half of them have, in `arrivals`, and while little is known. `lateness` are earlier
-    arrivals, each as a share of its round's median that it came after that.
+    arrivals, each as a share of its round's median that it came after that. The share `done` of the round is behind
+    those who have arrived.
     """
     if len(arrivals) <= num_ranks // 2 or len(lateness) < KNOWN:
         return math.inf
     middle, usual = sorted(arrivals)[num_ranks // 2], statistics.median(lateness)
     deviation = statistics.median(abs(each - usual) for each in lateness)
-    return middle + max(LEAST_GRACE_S, middle * max(LEAST_GRACE, usual + GRACE_MADS * deviation))
+    return middle + max(LEAST_GRACE_S, middle / done * max(LEAST_GRACE, usual + GRACE_MADS * deviation))
 
 
 def paces(speeds: Mapping[int, float]) -> dict[int, float]:
@@ -81,6 +91,7 @@ class ElasticGroup(Group):
         self._away: dict[int, str] = {}  # the call of each rank that is away which it has still to answer
         self._lateness: deque[float] = deque(maxlen=REMEMBERED)
         self._speeds: dict[int, float] = {}  # steps a second, by rank
+        self._round: dict[int, Trained] = {}  # by rank, of those that have trained in this round
         self._num_losses = 0
 
     @property
@@ -97,6 +108,7 @@ class ElasticGroup(Group):
                 self._lose(lost)
                 continue
             self._num_losses = 0
+            self._round = {} if method in BACK else self._round
             return answers
 
     def run(self, segment: Segment) -> SegmentResult:
@@ -117,14 +129,14 @@ class ElasticGroup(Group):
         self._group.close()
 
     def _run_round(self, segment: Segment, begin: int) -> dict[int, SegmentResult]:
-        """Have those present train until they are to meet; returns the results of those that have arrived in time."""
+        """Have those present train until they are to meet, or the segment ends; returns the results in time."""
         told, started = segment.model_dump(mode="json"), time.monotonic()
         limit_s = self.config.reply_timeout_s + (segment.num_steps - begin) * self.config.collective_timeout_s
         pace = dict.fromkeys(self._present, 1.0) | (paces(self._speeds) if self._own_pace and self._speeds else {})
         for rank in self._present:
             self._group.ask(rank, "run_until_meeting", (told, begin, pace[rank]))
         results, arrivals, dead = dict[int, SegmentResult](), dict[int, float](), dict[int, Outcome]()
-        end_s = limit_s
+        before, end_s = {rank: self._round.get(rank, Trained()) for rank in self._present}, limit_s
         while missing := [rank for rank in self._present if rank not in results and rank not in dead]:
             heard = self._group.hear(missing, max(0.0, started + end_s - time.monotonic()))
             if not heard:
@@ -132,18 +144,35 @@ class ElasticGroup(Group):
             dead |= {rank: outcome for rank, outcome in heard.items() if outcome.kind == "death"}
             answered = [rank for rank in heard if rank not in dead]
             for rank, answer in zip(answered, judge({each: heard[each] for each in answered}), strict=True):
-                results[rank], arrivals[rank] = SegmentResult.model_validate(answer), time.monotonic() - started
-            if len(results) >= self._least and any(each.meets for each in results.values()):
-                end_s = min(limit_s, deadline_s([*arrivals.values()], len(self._present), self._lateness))
+                results[rank] = SegmentResult.model_validate(answer)
+                arrivals[rank] = before[rank].seconds + time.monotonic() - started
+            if len(results) >= self._least:
+                due_s = deadline_s([*arrivals.values()], len(self._present), self._lateness, done=self._done(results))
+                left = [before[rank].seconds for rank in missing if rank not in results]
+                end_s = min(limit_s, due_s - min(left, default=0.0))
         if not results:
             raise WorkerLost(self._present, "none of them has finished a round")
         for rank, arrival in arrivals.items():
-            speed = pace[rank] * len(results[rank].losses) / arrival
-            self._speeds[rank] = (1 - SPEED_WEIGHT) * self._speeds.get(rank, speed) + SPEED_WEIGHT * speed
-        middle = statistics.median(arrivals.values())
-        self._lateness.extend(arrival / middle - 1 for arrival in arrivals.values())
+            self._round[rank] = Trained(before[rank].steps + pace[rank] * len(results[rank].losses), arrival)
+        if any(each.meets for each in results.values()):
+            self._end_round()
         self._leave_behind(missing if end_s < limit_s else (), dead=[*dead, *(missing if end_s == limit_s else ())])
         return results
+
+    def _done(self, results: Mapping[int, SegmentResult]) -> float:
+        """Return which share of the round is behind those who have arrived, as far as they know its length."""
+        rank, result = next(iter(results.items()))
+        steps = self._round.get(rank, Trained()).steps + len(result.losses)
+        return max(1.0, steps) / max(1.0, steps + result.steps_to_meeting)
+
+    def _end_round(self) -> None:
+        """Remember how fast each rank has trained in this round, and how late it was."""
+        middle = statistics.median(each.seconds for each in self._round.values())
+        for rank, (steps, seconds) in self._round.items():
+            speed = steps / seconds
+            self._speeds[rank] = (1 - SPEED_WEIGHT) * self._speeds.get(rank, speed) + SPEED_WEIGHT * speed
+            self._lateness.append(seconds / middle - 1)
+        self._round = {}
 
     def _leave_behind(self, late: Collection[int], *, dead: Collection[int]) -> None:
         """Go on without these ranks; the late ones train on, and those that are dead are replaced."""
@@ -157,6 +186,7 @@ class ElasticGroup(Group):
             self._group.ask(rank, "build", ())
             self._away[rank] = "build"
         self._present = [rank for rank in self._present if rank not in {*late, *dead}]
+        self._round = {rank: trained for rank, trained in self._round.items() if rank in self._present}
         self.recovery = replace(self.recovery, repairs=self.recovery.repairs + len(dead))
 
     def _lose(self, lost: WorkerLost) -> None:

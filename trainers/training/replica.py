@@ -112,6 +112,8 @@ class Replica:
         self.backend = "none"  # until connected
         self._present: Sequence[int] = range(num_workers)  # the ranks that this one is connected with, itself included
         self._held: tuple[Exchanged, Update] | None = None  # the step after which the ranks are to meet
+        self._last: tuple[Exchanged, Tensor, Tensor] | None = None  # what the last step came to; None: it is another's
+        self._steps_of_round = 0  # since `meet`
         self._arrange(Topology.stated(num_workers, config.workers_per_node))
 
     def _settle(self, topology: Topology) -> None:
@@ -242,6 +244,7 @@ class Replica:
     def restore(self, slot: str) -> None:
         """Go back to the copy in `slot`; KeyError if there is none."""
         self._state.restore(slot)
+        self._last = None
 
     def forget(self, slot: str) -> None:
         """Free the memory of `slot`, if there is such a one."""
@@ -314,8 +317,8 @@ class Replica:
         """Take the segment's steps from number `begin` on; returns this rank's view of them.
 
         Losses are means over all ranks. With `until_meeting` it ends where ranks that have trained apart are to meet,
-        which `meet` then does. A rank with a `pace` below 1 trains this share of the steps, the first one included, and
-        leaves out the others, whose results are those of the one before.
+        which `meet` then does. A rank with a `pace` below 1 trains this share of a round's steps, the first one
+        included, and leaves out the others, whose results are those of the one before.
         """
         first_step, self._held, before = self.step, None, self._stopwatch.read()
         taken: list[Taken] = []
@@ -326,11 +329,13 @@ class Replica:
         with self._random.scope():
             for index in range(begin, segment.num_steps):
                 started, waited_s = time.monotonic(), self._stopwatch.waited_s
-                if is_trained(index - begin, pace):
+                if self._last is None or is_trained(self._steps_of_round, pace):
                     outcome, scale, alignment = self._train_step(segment, index, may_meet=not until_meeting)
                 else:
                     rate = self._optimizer.set_learning_rate(self._asked_rate(segment, index), self.step)
+                    outcome, scale, alignment = self._last
                     outcome = self._count(outcome, segment, rate, may_meet=not until_meeting, is_trained=False)
+                self._last, self._steps_of_round = (outcome, scale, alignment), self._steps_of_round + 1
                 diverged = outcome.diverged
                 if diverged:
                     break
@@ -394,7 +399,7 @@ class Replica:
         """
         assert self._held is not None
         started, before = time.monotonic(), self._stopwatch.read()
-        outcome = self._advanced(*self._held)
+        outcome, self._steps_of_round = self._advanced(*self._held), 0
         took = time.monotonic() - started
         times = None if outcome.diverged else self._stopwatch.since(before, took)
         return SegmentResult(
@@ -421,6 +426,7 @@ class Replica:
         This rank's memory of what it did not send, and what it draws from, stay its own.
         """
         transfer.take(self._state, self._node_links.between, source)
+        self._last = None
 
     def run_alone(self, segment: Segment) -> SegmentResult:
         """Take the segment's steps as a single worker, which exchanges nothing; returns what came of them.
