@@ -11,6 +11,13 @@ const dash = (index) => DASHES[index % DASHES.length];
 export const look = (each, width) => ({ color: colour(each.arm_index), width, dash: dash(each.arm_index) });
 export const entry = (each, shown) => ({ name: each.arm, legendgroup: each.arm, showlegend: shown && each.is_first_seed });
 
+// The rate of an entry's last step. One that a run left earlier has steps of its straight piece still to come.
+export function lastRate(entry) {
+  const last = (entry.piece_steps ?? entry.num_steps) - 1;
+  if (entry.final_learning_rate === null || last <= 0) return entry.learning_rate;
+  return entry.learning_rate + (entry.final_learning_rate - entry.learning_rate) * (entry.num_steps - 1) / last;
+}
+
 // Ticks as fine as the range asks for, written out: plotly's own crowd a low axis with bare digits. Linear where a value
 // is 0 or below, which a logarithm does not show.
 export function logAxis(values, write) {

@@ -1,7 +1,7 @@
 // Curves and schedules of several jobs over one another, along steps, seconds or bytes.
 
 import { duration, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
-import { colour, entry, logAxis, look, marked } from "./look.js";
+import { colour, entry, lastRate, logAxis, look, marked } from "./look.js";
 
 // The axes: how a line's points lie along one, and how it is written.
 export const AXES = {
@@ -122,4 +122,4 @@ export function overlaidSchedules(schedules) {
   };
 }
 
-const endOf = (entry, field) => (field === "learning_rate" ? entry.final_learning_rate ?? entry[field] : entry[field]);
+const endOf = (entry, field) => (field === "learning_rate" ? lastRate(entry) : entry[field]);

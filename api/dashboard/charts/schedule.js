@@ -1,7 +1,7 @@
 // What was learned: the rate, the density, and whatever else changed, of each committed step.
 
 import { duration, number, share } from "../units.js";
-import { joined, logAxis, look } from "./look.js";
+import { joined, lastRate, logAxis, look } from "./look.js";
 
 const SEARCH = 0.02; // of the axis, that no commit took
 const GAP = 0.12; // between two rows, as a share of the height
@@ -13,7 +13,7 @@ export function scheduleChart(schedules, stages, place) {
   const begins = stages.filter((stage) => stage.trial_id === shown[0]?.trial_id && stage.stage > 0);
   const rules = { type: "path", path: begins.map((stage) => `M${place.from(stage.trial_id, stage.first_step)},0V1`).join(""), yref: "paper",
     opacity: 0.5, line: { color: "#888", width: 1, dash: "dot" } }; // in one: hundreds of shapes are slow
-  const rows = [{ name: "learning rate", of: (item) => item.learning_rate, end: (item) => item.final_learning_rate ?? item.learning_rate, write: number },
+  const rows = [{ name: "learning rate", of: (item) => item.learning_rate, end: lastRate, write: number },
     ...densityRow(shown), ...variedRows(shown)];
   const names = rows.map((_, at) => (at ? `y${at + 1}` : "y"));
   const height = (1 - GAP * (rows.length - 1)) / rows.length;
@@ -30,7 +30,7 @@ export function scheduleChart(schedules, stages, place) {
       ["clock", (row) => duration(row.begins), "number"],
       ["steps", (row) => String(row.num_steps), "number"],
       ["learning rate", (row) => number(row.learning_rate), "number"],
-      ["at its end", (row) => number(row.final_learning_rate ?? row.learning_rate), "number"],
+      ["at its end", (row) => number(lastRate(row)), "number"],
       ["density", (row) => (row.density === null ? "dense" : share(row.density)), "number"],
       ["threshold", (row) => number(row.threshold), "number"],
       ...variedRows(shown).map((row) => [row.name, (item) => row.write(row.of(item) ?? null), ""])]
