@@ -79,8 +79,9 @@ def attach(
     apart it may be a bare module: rank 0's parameters and buffers become everybody's, and the default process group
     connects the ranks. By default gradients are exchanged densely in every step: nothing changes but that bytes are
     counted. `per_node`, `scale` and `seed` are those of `compress_gradients`. Whoever searches the ranges that
-    `check_ranges` lets pass sets the handle's `chosen` before each step. To resume, attach first, and then load the
-    state of the model, of the optimizer and of the handle.
+    `check_ranges` lets pass sets the handle's `chosen` before each step. The loop must not clip gradients with an
+    exchange of `DIRECTIONS`, nor with `cser` or `liec_sgd`, whose ranks would drift apart. To resume, attach first, and
+    then load the state of the model, of the optimizer and of the handle.
 
     Raises ValueError (pydantic.ValidationError for a field) for what a job would refuse, for a range, for what needs
     the data, for what sets rates or gradients of its own, and for a model that cannot be exchanged like that.

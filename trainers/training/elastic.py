@@ -44,7 +44,7 @@ log = logging.getLogger("wiretune.elastic")
 
 
 class Trained(NamedTuple):
-    """What a rank has trained of the round under way. The round may be cut into several calls."""
+    """The part of a round that a rank has trained. A round may be cut into several calls."""
 
     steps: float = 0.0  # those that it left out at its own pace are not counted
     seconds: float = 0.0  # without waits for other ranks
