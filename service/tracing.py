@@ -164,8 +164,15 @@ def _context(job: str | None, parent: Mapping[str, str] | None) -> Context | Non
     if job is None:
         return _parent
     trace_id, span_id = ids_of(job)
-    begun = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    flags = TraceFlags(TraceFlags.SAMPLED if _is_sampled(trace_id) else TraceFlags.DEFAULT)
+    begun = SpanContext(trace_id, span_id, is_remote=True, trace_flags=flags)
     return trace.set_span_in_context(NonRecordingSpan(begun))
+
+
+def _is_sampled(trace_id: int) -> bool:
+    """Return whether the job's first span is sent: a sampler that asks the parent leaves out all below it otherwise."""
+    sampler = _tracer.sampler  # type: ignore[union-attr]  # the SDK's tracer has it
+    return bool(sampler.should_sample(Context(), trace_id, "job").decision.is_sampled())
 
 
 def _read(carried: Mapping[str, str]) -> Context:

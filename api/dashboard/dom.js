@@ -110,6 +110,10 @@ export function empty(...children) {
   return element("div", { class: "empty" }, ...children);
 }
 
+// What stands where an answer did not come: why, and a button to ask `again`.
+export const unanswered = (error, again) =>
+  [element("p", { class: "quiet" }, error.message), element("button", { type: "button", onclick: again }, "try again")];
+
 // "5 min ago"; pointing at it shows the moment itself.
 export const since = (given) => element("time", { datetime: given, title: moment(given) }, age(given));
 

@@ -13,8 +13,9 @@ import { keysPage } from "./pages/keys.js";
 import { clonePage, submitPage } from "./pages/submit/submit.js";
 import { listen, paced } from "./live/live.js";
 
-// A page is called by its own parameter: "/?job=ID". Each has `refresh`, and `shows` for a job that changed, with
-// whether it has moved to another state, was edited, or is new or gone. `missed` tells one that changes may be lost to it.
+// A page is called by its own parameter: "/?job=ID". It calls `ask` where it got no answer: what is wrong is told then,
+// and the page refreshed until it has one. Each has `refresh`, and `shows` for a job that changed, with whether it has
+// moved to another state, was edited, or is new or gone. `missed` tells one that changes may be lost to it.
 // `ages` says whether a page now shows what changes without an event, such as places in the queue and nodes of Ray.
 const PAGES = {
   job: jobPage,
@@ -59,7 +60,7 @@ function open() {
   const asked = new URLSearchParams(location.search);
   const name = Object.keys(PAGES).find((each) => asked.get(each)) ?? "jobs";
   for (const link of nav) link.ariaCurrent = pageOf(link) === name ? "page" : null;
-  page = PAGES[name](root, asked.get(name), asked);
+  page = PAGES[name](root, asked.get(name), asked, ask);
   ask();
 }
 

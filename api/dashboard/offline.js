@@ -12,7 +12,8 @@ const held = JSON.parse(document.getElementById("held").textContent);
 
 window.fetch = async (path) => {
   const asked = new URL(path, "http://file.invalid");
-  if (!(asked.pathname in held.answers)) return Response.json({ detail: "this file does not have it" }, { status: 404 });
+  // No 404: the service may have it.
+  if (!(asked.pathname in held.answers)) return Response.json({ detail: "this file does not have it" }, { status: 501 });
   const answer = held.answers[asked.pathname];
   const [trial, stages] = [asked.searchParams.get("trial"), asked.searchParams.getAll("stage")];
   const isAsked = (each) => each.trial_id === trial && (!stages.length || stages.includes(String(each.stage)));
@@ -27,7 +28,7 @@ document.querySelector('meta[name="plotly"]').content = URL.createObjectURL(awai
 
 const root = document.getElementById("page");
 document.getElementById("made").textContent = `as of ${held.made}`;
-await PAGES[held.page](root, held.of, new URLSearchParams()).refresh();
+await PAGES[held.page](root, held.of, new URLSearchParams(), () => {}).refresh();
 root.querySelectorAll('a[href^="/"]').forEach((link) => link.removeAttribute("href")); // of the service
 const format = location.hash.slice(1);
 if (format) {

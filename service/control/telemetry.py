@@ -181,9 +181,9 @@ def _gauges(session: Session, now: float) -> Iterator[GaugeMetricFamily]:
     for state in JobState:
         jobs.add_metric([state.value], numbers.get(state.value, 0))
     yield jobs
-    oldest = session.scalar(select(func.min(JobRow.created_at)).where(JobRow.state == JobState.QUEUED.value))
+    oldest = session.scalar(select(func.min(JobRow.queued_at)).where(JobRow.state == JobState.QUEUED.value))
     waits = 0.0 if oldest is None else now - oldest
-    yield GaugeMetricFamily("wiretune_oldest_queued_seconds", "Age of the oldest job that is queued", waits)
+    yield GaugeMetricFamily("wiretune_oldest_queued_seconds", "Longest that a queued job has waited", waits)
     ended = select(AttemptRow.outcome, func.count()).group_by(AttemptRow.outcome)
     attempts = GaugeMetricFamily("wiretune_attempts", "Attempts by outcome; open: not ended", labels=["outcome"])
     for outcome, number in session.execute(ended):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from service.settings import SECRETS_DIR, Settings
@@ -35,6 +36,13 @@ def test_no_secret_is_in_a_variable_and_each_is_a_file_that_secrets_sh_makes() -
     used = {secret for service in compose["services"].values() for secret in service.get("secrets", ())}
     assert used == set(compose["secrets"])
     assert not [name for name in used if name not in made]
+
+
+@pytest.mark.parametrize("name", ["worker", "worker-gpu"])
+def test_the_cores_of_the_host_are_counted_once(name: str) -> None:
+    worker = yaml.safe_load(COMPOSE.read_text())["services"][name]
+
+    assert worker.get("deploy", {}).get("replicas", 1) == 1 or "--num-cpus" in worker["command"]
 
 
 def test_each_service_says_whether_it_is_healthy_and_workers_have_a_profile() -> None:

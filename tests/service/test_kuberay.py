@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,10 @@ from service.settings import SECRETS_DIR, Settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERAY = DEPLOY / "kuberay"
+#: What a user writes into an overlay of his own in the place of the example's image.
+IMAGE = {"name": "wiretune", "newName": "registry.of.ours/tuning", "newTag": "7.1"}
+#: The extra that each kind of URL needs.
+EXTRAS: dict[str, set[str]] = {"file": set(), "s3": {"s3"}, "postgresql": {"postgres"}}
 #: A folder with KubeRay's `ray.io_rayclusters.yaml`, from its Helm chart or its repository.
 CRDS = "WIRETUNE_KUBERAY_CRDS"
 
@@ -35,11 +40,13 @@ BASE = [
 
 @pytest.fixture(scope="module")
 def overlay(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The example overlay with secrets that `deploy/secrets.sh` made, as kustomize builds it."""
+    """The example overlay with another image, and secrets that `deploy/secrets.sh` made, as kustomize builds it."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs `kubectl` on the PATH, which has kustomize")
     copy = shutil.copytree(KUBERAY, tmp_path_factory.mktemp("kuberay") / "kuberay")
     place = copy / "overlays" / "example"
+    chosen = yaml.safe_load((place / "kustomization.yaml").read_text()) | {"images": [IMAGE]}
+    (place / "kustomization.yaml").write_text(yaml.safe_dump(chosen))
     subprocess.run(["sh", str(DEPLOY / "secrets.sh")], cwd=place, check=True)
     built = subprocess.run(["kubectl", "kustomize", str(place)], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
@@ -103,7 +110,16 @@ def test_the_overlay_puts_its_image_into_every_container_of_ours(overlay: list[d
     images: list[str] = []
     json.loads(json.dumps(overlay), object_hook=lambda each: images.append(each["image"]) if "image" in each else each)
 
-    assert set(images) == {"registry.example/wiretune:0.1.0", "redis:7.4"}
+    assert set(images) == {"registry.of.ours/tuning:7.1", "redis:7.4"}
+
+
+def test_the_image_has_the_extras_that_the_urls_of_the_documentation_need() -> None:
+    [installed] = re.findall(r"'\.\[(.+)\]'", (DEPLOY / "Dockerfile").read_text())
+    text = "".join(path.read_text() for path in (DEPLOY.parent / "docs").glob("*.md"))
+    schemes = set(re.findall(r"WIRETUNE_(?:STORAGE|DATABASE)_URL=(\w+)://", text))
+
+    assert schemes == EXTRAS.keys()
+    assert {extra for each in schemes for extra in EXTRAS[each]} <= set(installed.split(","))
 
 
 def test_every_secret_and_claim_that_a_pod_mounts_is_there(overlay: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,19 @@ def test_jobs_attempts_and_leases_are_those_of_the_database(store: Store) -> Non
     assert stands["wiretune_database_up"] == 1
 
 
+def test_a_job_that_queues_again_is_as_old_as_it_has_waited(tmp_path: Path) -> None:
+    clock = [1000.0]
+    with closing(Store.open(Settings(state_dir=tmp_path), clock=lambda: clock[0])) as store:
+        job_id = store.add_job(SPEC)[0].id
+        clock[0] += 7.0
+        store.begin_attempt(job_id)
+        clock[0] += 5000.0
+        store.lose_attempt(job_id, 1, reason="its machine is gone")
+        clock[0] += 3.0
+
+        assert values(store)["wiretune_oldest_queued_seconds"] == 7.0 + 3.0
+
+
 def test_a_round_that_fails_is_counted_and_raises(store: Store) -> None:
     with pytest.raises(ZeroDivisionError), store.telemetry.round("sweep"):
         raise ZeroDivisionError
@@ -89,19 +103,31 @@ def test_a_round_that_fails_is_counted_and_raises(store: Store) -> None:
     )
 
 
-def test_the_dashboard_and_the_alerts_name_metrics_that_there_are(store: Store) -> None:
+def expressions() -> list[str]:
+    """Return what the dashboard and the alerts ask Prometheus."""
     dashboard = json.loads((MONITORING / "grafana.json").read_text())
     alerts = yaml.safe_load((MONITORING / "alerts.yml").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    asked += [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+    return asked + [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+
+
+def test_the_dashboard_and_the_alerts_name_metrics_that_there_are(store: Store) -> None:
     store.begin_attempt(store.add_job(SPEC)[0].id)  # or there is no lease
 
     told = set(re.findall(r"^# HELP (\w+)", store.telemetry.text().decode(), re.MULTILINE))
 
-    named = {name for expression in asked for name in re.findall(r"\b(?:wiretune|process)_\w+", expression)}
+    named = {name for expression in expressions() for name in re.findall(r"\b(?:wiretune|process)_\w+", expression)}
     suffixes = ("", "_bucket", "_sum", "_count")
     assert {name for name in named if not any(name.removesuffix(end) in told for end in suffixes)} == set()
     assert len([name for name in told if name.startswith("wiretune_")]) >= 20
+
+
+def test_no_gauge_that_may_fall_is_asked_for_its_increase(store: Store) -> None:
+    gauges = set(re.findall(r"^# TYPE (\w+) gauge", store.telemetry.text().decode(), re.MULTILINE))
+
+    counted = {name for each in expressions() for name in re.findall(r"(?:increase|rate)\((\w+)", each)}
+
+    assert counted and not counted & gauges  # Prometheus takes a fall for a counter that began anew
 
 
 @pytest.mark.skipif(

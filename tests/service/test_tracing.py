@@ -48,6 +48,16 @@ with tracing.span("trial", parent=carried):
 thread = threading.Thread(target=stage); thread.start(); thread.join()
 """
 
+JOBS = """
+from service import tracing
+tracing.configure("wiretune-api")
+for job in map(str, range(20)):
+    tracing.begin_job(job)
+    with tracing.span("submit attempt", job=job):
+        pass
+tracing.flush()
+"""
+
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
@@ -85,6 +95,16 @@ def test_a_jobs_spans_of_api_reconciler_and_driver_are_one_trace(receiver: Recei
     assert request.trace_id == (7).to_bytes(16, "big") and job.links[0].span_id == request.span_id
     assert {service for spans in receiver.spans.values() for service, _ in spans} == {"wiretune-api", "wiretune-driver"}
     assert withheld == "[]"  # users' code runs in drivers: the collector's key stays with the service
+
+
+@pytest.mark.parametrize("sampler", ["traceidratio", "parentbased_traceidratio"])
+def test_a_sampler_keeps_or_leaves_out_the_whole_trace_of_a_job(receiver: Receiver, sampler: str) -> None:
+    thinned = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": "0.5"}
+
+    run(JOBS, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, **thinned)
+
+    begun, submitted = ({span.trace_id for _, span in receiver.spans[name]} for name in ("job", "submit attempt"))
+    assert begun == submitted and 0 < len(begun) < 20
 
 
 def test_without_an_endpoint_no_part_of_the_sdk_is_imported() -> None:

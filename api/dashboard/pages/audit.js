@@ -9,7 +9,7 @@ const FIELDS = { name: "Who", action: "What", target: "Job or key" };
 const ON_A_PAGE = "100";
 const WRITING_MS = 300;
 
-export function auditPage(root, _, asked) {
+export function auditPage(root, _, asked, ask) {
   const content = element("div", { class: "panel" }, empty("loading …"));
   const pages = element("nav", { class: "tools", "aria-label": "More entries" });
   const names = [...Object.keys(FIELDS), "outcome", "cursor"];
@@ -24,7 +24,7 @@ export function auditPage(root, _, asked) {
     filter = { ...filter, [name]: value || null, cursor: null };
     go(addressOf(filter), { replaces: isWriting });
     clearTimeout(writing);
-    writing = setTimeout(() => refresh().catch(() => {}), isWriting ? WRITING_MS : 0);
+    writing = setTimeout(() => refresh().catch(ask), isWriting ? WRITING_MS : 0);
   }
 
   function fields() {
@@ -45,8 +45,10 @@ export function auditPage(root, _, asked) {
       const found = await api.audit({ ...of, limit: ON_A_PAGE });
       if (of === filter) draw(found);
     } catch (error) {
-      if (error.status !== 403) throw error;
-      patch(content, empty(`The audit log is for admins: ${error.message}.`));
+      if (of !== filter) return; // something else was asked for meanwhile
+      if (![403, 422].includes(error.status)) throw error;
+      patch(pages);
+      patch(content, empty(error.status === 403 ? `The audit log is for admins: ${error.message}.` : error.message));
     }
   }
 

@@ -13,7 +13,7 @@ const ROLES = {
 const ROTATE = "It gets another secret at once. Whoever uses the old one, and every page that was opened with it, is signed out.";
 const REVOKE = "It ends for ever, and so does every page that was opened with it. Its jobs stay.";
 
-export function keysPage(root) {
+export function keysPage(root, _, __, ask) {
   const tools = element("div", { class: "tools" });
   const issued = element("section", { class: "panel issued", role: "status", hidden: "" });
   const content = element("div", { class: "panel" }, empty("loading …"));
@@ -52,16 +52,16 @@ export function keysPage(root) {
 
   // Whoever sees a key may end it: his own, or as an admin any.
   const actions = (key) => element("div", { class: "buttons" },
-    element("button", { type: "button", key: "rotate", "aria-label": `rotate ${key.name}`, onclick: () => ask(key, "rotate", ROTATE) }, "rotate"),
-    element("button", { type: "button", key: "revoke", class: "cancel", "aria-label": `revoke ${key.name}`, onclick: () => ask(key, "revoke", REVOKE) }, "revoke"));
+    element("button", { type: "button", key: "rotate", "aria-label": `rotate ${key.name}`, onclick: () => confirm(key, "rotate", ROTATE) }, "rotate"),
+    element("button", { type: "button", key: "revoke", class: "cancel", "aria-label": `revoke ${key.name}`, onclick: () => confirm(key, "revoke", REVOKE) }, "revoke"));
 
-  const ask = (key, verb, text) => question({
+  const confirm = (key, verb, text) => question({
     title: `${verb} “${key.name}”?`,
     content: [element("p", {}, text), key.id === me.key ? element("p", {}, "This page was opened with it: you sign in again afterwards.") : null].filter(Boolean),
     answers: [{ label: `${verb} the key`, kind: "cancel", act: async () => {
       const answer = await api.actOnKey(key.id, verb);
       if (verb === "rotate") showSecret(answer);
-      await refresh().catch(() => {}); // which finds out whether the session is over
+      await refresh().catch(ask); // which finds out whether the session is over
     } }],
   });
 
@@ -85,7 +85,7 @@ export function keysPage(root) {
         const given = Object.fromEntries(fields.map((each) => each.querySelector("input, select")).map(({ name, value }) => [name, value.trim()]));
         const expires_at = given.expires_at ? new Date(given.expires_at).toISOString() : null;
         showSecret(await api.createKey({ ...given, owner: given.owner || null, expires_at }));
-        await refresh().catch(() => {});
+        await refresh().catch(ask);
       } }],
     });
   }

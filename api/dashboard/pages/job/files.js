@@ -1,7 +1,7 @@
 // The job's files with their sizes, and the attempts that made them.
 
 import * as api from "../../api.js";
-import { element, patch, since, table, whenChanged } from "../../dom.js";
+import { element, patch, since, table, unanswered, whenChanged } from "../../dom.js";
 import { duration, size } from "../../units.js";
 import { whenSeen } from "./sight.js";
 
@@ -18,7 +18,7 @@ export function files(id) {
 
   function failed(error, what, again) {
     of[what] = null;
-    return [element("p", { class: "quiet" }, error.message), element("button", { type: "button", onclick: again }, "try again")];
+    return unanswered(error, again);
   }
 
   const write = whenChanged((attempt) => patch(lines, element("p", { class: "files", key: id }, "Of the whole job: ",

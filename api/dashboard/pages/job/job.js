@@ -22,13 +22,13 @@ import { wire } from "./wire.js";
 // What the reader may choose, and what it is unless he does.
 const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logx: false, trial: "", belief: "mean" };
 
-export function jobPage(root, id) {
+export function jobPage(root, id, _, ask) {
   const head = element("div", {});
-  const actions = controls(() => refresh().catch(() => {})); // the next look tells what was wrong
+  const actions = controls(() => refresh().catch(ask));
   const section = (name) => element("section", { class: "panel wide", id: name });
   const [progress, arms, bill, stages, waiting] = [section("progress"), section("arms"), section("bill"), section("stages"), element("div", {}, empty("loading …"))];
   const fetchSent = onceOf(() => api.series(id, "bytes_sent", { max_points: MAX_POINTS }));
-  const chosen = choices(CHOICES, () => redraw().catch(() => {}));
+  const chosen = choices(CHOICES, () => redraw().catch(ask));
   const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSent), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
   const ranked = sweep();
   const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, shown.loss, arms, shown.schedule, lanes.body, stages, why.body, why.calibration,

@@ -12,8 +12,8 @@ const AGAIN_MS = 2000;
 const BYTES_PER_MS = 1000;
 
 export function logs(id) {
-  const attempt = element("select", { onchange: () => begin().catch(failed) });
-  const search = element("input", { type: "search", placeholder: "find in the log", "aria-label": "find in the log", oninput: () => write() });
+  const attempt = element("select", { onchange: () => more() });
+  const search = element("input", { type: "search", placeholder: "find in the log", "aria-label": "find in the log", oninput: () => read?.text && write() });
   const following = element("input", { type: "checkbox", checked: "" });
   const trace = element("div", {});
   const told = element("p", { class: "quiet" });
@@ -23,11 +23,11 @@ export function logs(id) {
       element("div", { class: "tools" }, element("label", {}, "attempt ", attempt), search, element("label", {}, following, " follow"))),
     trace, told, text);
   let job = null;
-  let read = null; // {number, offset, text, decoder}
+  let read = null; // {number, offset, text, decoder, isShown}
   let isBusy = false;
   let seen = ""; // the attempt, and whether it has ended: what there was to read when the job last changed
   let dueAt = 0;
-  const look = whenSeen(body, () => more().catch(failed));
+  const look = whenSeen(body, more);
 
   function update(given) {
     job = given;
@@ -44,36 +44,45 @@ export function logs(id) {
   const isLive = () => job.finished_at === null && attempt.value === String(job.attempt);
   setInterval(() => job && body.isConnected && !document.hidden && following.checked && isLive() && Date.now() >= dueAt && look(), AGAIN_MS);
 
-  function begin() {
-    read = null;
-    return more();
+  // What is read of the chosen attempt. Nothing of another one stays in sight.
+  function chosen() {
+    if (read?.number === attempt.value) return read;
+    read = { number: attempt.value, offset: 0, text: "", decoder: new TextDecoder(), isShown: false };
+    for (const part of [trace, told, text]) patch(part);
+    return read;
   }
 
   // Only what was printed since.
   async function more() {
+    const asked = chosen();
     if (isBusy) return;
     isBusy = true;
     try {
-      const number = attempt.value;
-      if (read?.number !== number) read = { number, offset: 0, text: "", decoder: new TextDecoder() };
-      const piece = await api.log(id, number, read.offset);
-      if (attempt.value !== number) return void setTimeout(look);
-      read.offset += piece.byteLength;
-      read.text = (read.text + read.decoder.decode(piece, { stream: true })).slice(-KEPT);
-      if (piece.byteLength || !text.childNodes.length) write();
+      const piece = await api.log(id, asked.number, asked.offset);
+      if (asked === chosen()) take(piece);
+    } catch (error) {
+      if (asked === chosen()) failed(error);
     } finally {
       isBusy = false;
-      dueAt = Date.now() + (read?.offset ?? 0) / BYTES_PER_MS; // the service reads all of it each time
+      dueAt = Date.now() + read.offset / BYTES_PER_MS; // the service reads all of it each time
+      if (asked !== read) setTimeout(look); // another attempt was chosen meanwhile
     }
   }
 
+  function take(piece) {
+    read.offset += piece.byteLength;
+    read.text = (read.text + read.decoder.decode(piece, { stream: true })).slice(-KEPT);
+    if (piece.byteLength || !read.isShown) write();
+  }
+
   function failed(error) {
-    if (!read?.text) patch(text, error.message);
-    told.textContent = read?.text ? error.message : "";
+    read.isShown = false; // the next answer takes the error's place, though nothing new was printed
+    if (!read.text) patch(text, error.message);
+    told.textContent = read.text ? error.message : "";
   }
 
   function write() {
-    if (!read) return;
+    read.isShown = true;
     const lines = read.text.replace(/\n$/, "").split("\n").map(plain);
     const asked = search.value.trim().toLowerCase();
     const found = asked ? lines.filter((line) => line.toLowerCase().includes(asked)) : lines;

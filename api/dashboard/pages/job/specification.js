@@ -46,10 +46,11 @@ export function specification() {
     element("div", { class: "panel-head" }, element("h2", {}, "Specification"), copied), changes, text);
   let job = null;
   let parent = { of: null, spec: null };
-  const look = whenSeen(body, () => show().catch((error) => patch(changes, element("p", { class: "quiet" }, error.message))));
+  const look = whenSeen(body, () => show().catch((error) => patch(changes, element("p", { class: "fact" }, `A clone of ${job.source}: ${error.message}`))));
 
   function copy() {
-    navigator.clipboard.writeText(text.textContent).then(() => (copied.textContent = "copied"), () => (copied.textContent = "select it, and copy it by hand"));
+    const byHand = () => (copied.textContent = "select it, and copy it by hand");
+    navigator.clipboard?.writeText(text.textContent).then(() => (copied.textContent = "copied"), byHand) ?? byHand(); // none over plain HTTP
   }
 
   function update(given) {

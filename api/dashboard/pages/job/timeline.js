@@ -3,16 +3,18 @@
 import * as api from "../../api.js";
 import { panel } from "../../charts/panel.js";
 import { timelineChart } from "../../charts/timeline.js";
-import { whenChanged } from "../../dom.js";
+import { element, patch, unanswered, whenChanged } from "../../dom.js";
 import { whenSeen } from "./sight.js";
 
 const KINDS = ["job", "repair"];
 
 export function timeline(id) {
-  const chart = panel("Timeline", "wide");
+  const refused = element("div", { role: "alert" });
+  const chart = panel("Timeline", "wide", { tools: refused });
   let known = { trials: [], stages: [] };
   let told = { of: "", after: 0, events: [] };
-  const look = whenSeen(chart.body, () => show().catch(() => draw(known.trials, known.stages, told.events)));
+  let turn = Promise.resolve();
+  const look = whenSeen(chart.body, () => show().then(() => patch(refused), (error) => patch(refused, ...unanswered(error, look))));
   const draw = whenChanged((trials, stages, events) => chart.draw(() => timelineChart(trials, stages, events)));
 
   async function update(trials, stages, job) {
@@ -21,10 +23,17 @@ export function timeline(id) {
     look();
   }
 
-  async function show() {
-    if (told.of !== known.of) {
+  // One at a time: each asks for what came after the one before.
+  function show() {
+    turn = turn.catch(() => {}).then(hear);
+    return turn;
+  }
+
+  async function hear() {
+    const { of } = known;
+    if (told.of !== of) {
       const { events, next_after: after } = await api.happened(id, KINDS, told.after);
-      told = { of: known.of, after, events: events.length ? [...told.events, ...events] : told.events };
+      told = { of, after, events: events.length ? [...told.events, ...events] : told.events };
     }
     await draw(known.trials, known.stages, told.events);
   }

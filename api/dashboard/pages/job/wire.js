@@ -3,17 +3,18 @@
 import { bytesChart } from "../../charts/bytes.js";
 import { panel } from "../../charts/panel.js";
 import { densityChart, purposeChart, purposesOf, rateChart, stepTimeChart } from "../../charts/wire.js";
-import { whenChanged } from "../../dom.js";
+import { element, patch, unanswered, whenChanged } from "../../dom.js";
 import { timeAxis } from "../../units.js";
 import { whenSeen } from "./sight.js";
 
 // `fetchSent` has the bytes that were sent, as series, of what `series` of the losses the page holds.
 export function wire(fetchSent) {
-  const [bytes, purposes, rate, times, density] = [panel("Bytes"), panel("Bytes by purpose"), panel("Bytes a second"), panel("Time of a step"), panel("Density")];
+  const refused = element("div", { role: "alert" });
+  const [bytes, purposes, rate, times, density] = [panel("Bytes"), panel("Bytes by purpose"), panel("Bytes a second", "", { tools: refused }), panel("Time of a step"), panel("Density")];
   const [bars, lines] = [[bytes, purposes, times], [rate, density]].map((charts) => charts.map(({ body }) => body));
   let given = null;
   let fetched = null;
-  const look = whenSeen(rate.body, () => drawRate().catch(() => {})); // the next look tells what was wrong
+  const look = whenSeen(rate.body, () => drawRate().catch(failed));
 
   const drawBills = whenChanged((trials) => {
     bytes.body.hidden = !trials.some((trial) => trial.bill.bytes_sent > 0 || trial.bill.bytes_dense > 0);
@@ -39,10 +40,18 @@ export function wire(fetchSent) {
     const { trials, series: losses, link } = given;
     if (fetched === losses) return;
     fetched = losses;
+    const found = await fetchSent(losses);
+    if (given.series !== losses) return; // newer ones were asked for meanwhile
+    patch(refused);
     const looks = new Map(trials.map((trial) => [trial.trial_id, trial]));
-    const sent = (await fetchSent(losses)).map((series) => ({ ...looks.get(series.trial_id), ...series }));
+    const sent = found.map((series) => ({ ...looks.get(series.trial_id), ...series }));
     const clock = timeAxis(Math.max(0, ...sent.map((series) => series.seconds.at(-1) ?? 0)));
     await rate.draw(() => rateChart(sent, link, clock));
+  }
+
+  function failed(error) {
+    fetched = null;
+    patch(refused, ...unanswered(error, look));
   }
 
   return { bodies: [...bars, ...lines], update };

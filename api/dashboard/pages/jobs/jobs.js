@@ -10,7 +10,7 @@ import { cells, COLUMNS } from "./row.js";
 const WRITING_MS = 300;
 const MOST_BY_ID = 100; // more than these are asked for as the whole page
 
-export function jobsPage(root, _, asked) {
+export function jobsPage(root, _, asked, ask) {
   let filter = filterOf(asked);
   let me = null;
   let isStale = true; // which jobs there are may have changed
@@ -44,7 +44,7 @@ export function jobsPage(root, _, asked) {
 
   function reload() {
     isStale = true;
-    refresh().catch(() => {}); // the next look tells what was wrong
+    refresh().catch(ask);
   }
 
   async function refresh() {
@@ -58,8 +58,10 @@ export function jobsPage(root, _, asked) {
       else await renew(await api.jobs({ ...of, cursor: null, id: ids, limit: ids.length, progress: true }), ids, of);
     } catch (error) {
       isStale = true;
+      if (of !== filter) return; // something else was asked for meanwhile
       if (error.status !== 422) throw error;
       told = "";
+      patch(pages);
       patch(content, empty(error.message)); // a filter that the service does not take
     }
   }
