@@ -3,23 +3,8 @@
 from dataclasses import replace
 
 from search.bayesian.stage import SearchSetup, Stage
-from search.budget.link import Link, short_list
-from search.curves.curve_summary import Ending
+from search.budget.link import short_list
 from search.space import OptionAxis
-
-
-def changed_link(setup: SearchSetup, stage: Stage, ending: Ending, known: Link | None) -> Link | None:
-    """Return the link after the commit of `stage`: what its steps came to wait longer, or less, is put down to it.
-
-    `known` is the link before. Where nobody measures waits it may be the machine that has changed: probes will show it.
-    """
-    assert stage.decision is not None
-    sent = {each.option: each.bytes for each in setup.space.exchanges}.get(stage.decision.values.option or "", 0.0)
-    now, before = ending.signs.step, ending.signs.reference
-    if known is None or "step_time" not in ending.events or not sent or now is None or before is None:
-        return known
-    per_byte = max(0.0, known.seconds_per_byte + now.longer_than(before) / sent)
-    return known.model_copy(update={"seconds_per_byte": per_byte})
 
 
 def listed(setup: SearchSetup, stage: Stage) -> SearchSetup:

@@ -1,4 +1,4 @@
-"""The level that the budget asks for: before the first step, and by the link as probes have measured it."""
+"""The level that the budget asks for: before the first step, and by the link as it was measured since."""
 
 from search.bayesian import reasons
 from search.bayesian.decision import Choice
@@ -6,6 +6,7 @@ from search.bayesian.stage import SearchSetup, Stage
 from search.budget import link, spending
 from search.budget.link import DEAD_BAND, NUM_DENSITIES, Link, StepCost, best_density
 from search.config import Budget
+from search.curves.curve_summary import Ending
 from search.space import SearchSpace
 
 
@@ -35,6 +36,22 @@ def measured_link(setup: SearchSetup, stage: Stage, batch_size: int | None) -> L
     ]
     known = stage.link if batch_size == stage.incumbent.batch_size else None
     return known if known and link.is_hidden(known, steps) else link.fit(steps) or known
+
+
+def changed_link(setup: SearchSetup, stage: Stage, ending: Ending, known: Link | None) -> Link | None:
+    """Return the link after the commit of `stage`: what its steps came to wait longer, or less, is put down to it.
+
+    `known` is the link before. Where nobody measures waits it may be the machine that has changed: probes will show it.
+    """
+    assert stage.decision is not None
+    used = stage.decision.values
+    by_level = (used.level or 0.0) * (setup.space.dense_bytes or 0)
+    sent = {each.option: each.bytes for each in setup.space.exchanges}.get(used.option or "", by_level)
+    now, before = ending.signs.step, ending.signs.reference
+    if known is None or "step_time" not in ending.events or not sent or now is None or before is None:
+        return known
+    per_byte = max(0.0, known.seconds_per_byte + now.longer_than(before) / sent)
+    return known.model_copy(update={"seconds_per_byte": per_byte})
 
 
 def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:

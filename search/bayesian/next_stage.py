@@ -6,9 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from search.bayesian.decision import DIVERGED_FACTOR
-from search.bayesian.exchange_shortlist import changed_link
 from search.bayesian.history import extended, learned_drift
-from search.bayesian.link_rule import measured_link
+from search.bayesian.link_rule import changed_link, measured_link
 from search.bayesian.probe_costs import is_in_cooldown
 from search.bayesian.refinement import awakening_start
 from search.bayesian.rewards import lowest_probed, scores, stage_level, usable_control

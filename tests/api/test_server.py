@@ -43,7 +43,7 @@ def test_a_started_server_is_found_answers_and_is_stopped(settings: Settings) ->
 
 
 def test_a_server_that_cannot_start_shows_its_log(settings: Settings, store: Store) -> None:
-    with pytest.raises(LocalServerError, match=r"exit code 1(.|\n)*database"):
+    with pytest.raises(LocalServerError, match=r"exit code 1(.|\n)*is in use by process"):
         start_server(settings.model_copy(update={"port": 0}))
 
 

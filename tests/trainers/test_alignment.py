@@ -5,8 +5,15 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.segment import Segment
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training import alignment
 from trainers.training.alignment import Alignment
+from trainers.training.replica import Replica
 
 
 def _cosines(rate: float, num_steps: int = 5) -> list[float]:
@@ -67,3 +74,15 @@ def test_a_parameter_without_a_gradient_counts_as_one_that_does_not_move() -> No
         moved -= 0.1
 
     assert aligned.measure() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("period", [2, 3])
+def test_of_workers_that_train_apart_none_is_measured(period: int) -> None:
+    config = ReplicaConfig(
+        workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig(), sync=LocalSgdConfig(period=period)
+    )
+    replica = Replica(config, 0, 1, device="cpu")
+
+    apart = replica.run(Segment(num_steps=7, learning_rate=0.1)).alignments
+
+    assert apart == (0.0,) * 7

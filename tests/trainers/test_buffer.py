@@ -7,6 +7,7 @@ from torch.nn import Parameter
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.workload import WorkloadError
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -37,3 +38,13 @@ def test_clip_bounds_the_norm_and_nothing_else(max_norm: float, norm: float):
     buffer.clip(max_norm)
 
     torch.testing.assert_close(buffer.gradient, torch.tensor([0.6, 0.8]) * norm)
+
+
+def test_a_gradient_that_arrives_twice_completes_no_bucket_in_place_of_another():
+    buffer = GradientBuffer.behind([Parameter(torch.randn(3)), Parameter(torch.randn(4))], NoneConfig())
+    first, _ = buffer.layers
+    buffer.expect()
+    buffer.arrive(first)
+
+    with pytest.raises(WorkloadError, match="twice"):
+        buffer.arrive(first)

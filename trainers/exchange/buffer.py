@@ -3,7 +3,6 @@
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -57,7 +56,7 @@ class GradientBuffer:
         self._filling: Collection[Layer] = self.layers
         self._filled = [threading.Event() for _ in self.buckets]
         self._events: dict[int, torch.cuda.Event] = {}  # on a GPU, of the work that fills each bucket
-        self._missing: Counter[int] = Counter()  # layers that backward has yet to fill, by bucket
+        self._missing: dict[int, set[int]] = {}  # starts of the layers that backward has yet to fill, by bucket
         self._expects = self._has_failed = False
         self._pooled: set[int] = set()
         self.waited_s = 0.0  # that `wait` has waited for backward since the beginning
@@ -134,12 +133,12 @@ class GradientBuffer:
     def arrive(self, layer: Layer) -> None:
         """This layer's gradient is complete."""
         index = self._owner[layer.start]
-        if self._filled[index].is_set():
+        if layer.start not in self._missing[index]:
             raise WorkloadError(
                 "backward adds to a gradient twice (reentrant checkpointing does), after it was taken for complete: "
                 "give `exchange: {overlap: false}`"
             )
-        self._missing[index] -= 1
+        self._missing[index].remove(layer.start)
         if not self._missing[index]:
             self._fill(index)
 
@@ -150,7 +149,9 @@ class GradientBuffer:
 
     def expect(self) -> None:
         """From now on buckets are what the coming backward fills."""
-        self._missing = Counter(self._owner[layer.start] for layer in self._filling)
+        self._missing = {bucket.index: set() for bucket in self.buckets}
+        for layer in self._filling:
+            self._missing[self._owner[layer.start]].add(layer.start)
         for filled in self._filled:
             filled.clear()
         self._pooled.clear()

@@ -469,8 +469,6 @@ class Replica:
         learning_rate = self._optimizer.set_learning_rate(asked, self.step, factors)
         outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
         scale = self._blocks.gradient_scale()
-        if self._sync.is_apart:  # the last update was one rank's own
-            self._alignment.begin()
         alignment = self._alignment.measure()
         if not outcome.diverged:
             if not outcome.is_held:
@@ -496,8 +494,11 @@ class Replica:
 
     def _advanced(self, outcome: Exchanged, update: Update) -> Exchanged:
         """Have the policy do what is due after the step; returns what is known then."""
+        was_apart = self._sync.is_apart
         with self._stopwatch.averaging():
             met = self._sync.advance(outcome, update)
+        if was_apart or self._sync.is_apart:  # the update was one rank's own
+            self._alignment.begin()
         if met.is_left_out:
             self._optimizer.forget_lost()
             model.forget_lost(self.model)
