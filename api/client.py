@@ -46,6 +46,8 @@ _SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: A proxy has no answer of the service behind it; the service itself says neither.
 _OF_PROXIES = (502, 504)
+#: Raised by what makes a request of a call.
+_UNSAYABLE = (UnicodeEncodeError, httpx2.InvalidURL)
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
@@ -195,9 +197,16 @@ class _Connection:
     """The state that both clients share."""
 
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
-        self.url = with_scheme(url)
+        try:
+            self.url = with_scheme(url)
+            self._is_local = is_loopback(self.url)
+            httpx2.URL(self.url).raw_host.decode().encode("idna")  # as a connection has it: no label is empty or long
+        except (httpx2.InvalidURL, UnicodeError) as error:
+            raise Unreachable(url, error) from error
+        if wrong := [(each, at) for at, each in enumerate(key, start=1) if not each.isascii()]:
+            detail = f"a key is ASCII, as `wt_...`; got {wrong[0][0]!a} at character {wrong[0][1]}"
+            raise ApiError(401, "A valid key is required", detail=detail)
         self._retry_s, self._has_answered = retry_s, False
-        self._is_local = is_loopback(self.url)
         self._options: dict[str, Any] = {
             "base_url": self.url,
             "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key the service says what to do
@@ -235,7 +244,7 @@ def _blocking(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P
 
     @wraps(describe)
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.send(describe(*args, **kwargs))
+        return self.send(_described(describe, *args, **kwargs))
 
     return _with_self(method)
 
@@ -245,7 +254,7 @@ def _awaited(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClien
 
     @wraps(describe)
     async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.send(describe(*args, **kwargs))
+        return await self.send(_described(describe, *args, **kwargs))
 
     return _with_self(method)
 
@@ -264,7 +273,8 @@ def _with_self(method: F) -> F:
 class Client(_Connection):
     """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
 
-    An answer that this release cannot read is an `api.calls.UnreadableAnswer`.
+    A key or a URL that can be none raises them at once. An answer that this release cannot read is an
+    `api.calls.UnreadableAnswer`.
 
     Args:
         url: e.g. `http://127.0.0.1:8470`; without a scheme it is `http` of this machine, `https` of any other.
@@ -400,6 +410,8 @@ class Client(_Connection):
                     yield event.data, int(event.id)
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
+        except _UNSAYABLE as error:
+            raise _unsayable(error) from error
 
     def iter_jobs(self, **filters: Unpack[JobFilters]) -> Iterator[JobSummary]:
         """Yield every job, newest first, page by page; `filters` and another order are those of `jobs`."""
@@ -611,6 +623,8 @@ class AsyncClient(_Connection):
                     yield event.data, int(event.id)
         except httpx2.HTTPError as error:
             raise self._unreachable(error) from error
+        except _UNSAYABLE as error:
+            raise _unsayable(error) from error
 
     async def iter_jobs(self, **filters: Unpack[JobFilters]) -> AsyncIterator[JobSummary]:
         """Yield every job, newest first, page by page; `filters` and another order are those of `jobs`."""
@@ -706,11 +720,29 @@ def _request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx
     given = {"params": call.params, "headers": call.headers, "json": call.json, "content": call.content}
     try:
         return http.build_request(call.method, call.path, **given)
+    except _UNSAYABLE as error:
+        raise _unsayable(error) from error
     except ValueError:  # JSON has no NaN and no infinity
         errors = tuple(_not_finite(call.json))
         if not errors:
             raise
     raise ApiError(422, "The request is not valid", detail="not all of its numbers are finite", errors=errors)
+
+
+def _described(describe: Callable[P, Call[T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+    try:
+        return describe(*args, **kwargs)
+    except UnicodeEncodeError as error:  # a name that is quoted in the call's path
+        raise _unsayable(error) from error
+
+
+def _unsayable(error: UnicodeEncodeError | httpx2.InvalidURL) -> ApiError:
+    """Return the refusal of text that a request cannot hold: half of a surrogate pair, or a header beyond ASCII."""
+    if isinstance(error, httpx2.InvalidURL):
+        return ApiError(422, "The request is not valid", detail=str(error))
+    wrong, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
+    detail = f"text must be {error.encoding.upper()}, got {wrong!a} in {near!a}"
+    return ApiError(422, "The request is not valid", detail=detail)
 
 
 def _not_finite(content: Any, pointer: str = "") -> Iterator[Problem]:

@@ -201,6 +201,9 @@ class Provenance(Value):
     job: dict[str, JsonValue] = Field(description="the job, as the service took it: `wiretune replay` trains it again")
     arm: str
     seed: int = Field(ge=0)
+    sample: dict[str, JsonValue] | None = Field(
+        None, description="what a sample of `params` sets in the job, by path; null: the run was an arm's"
+    )
     versions: dict[str, str] = Field(
         default_factory=dict, description="of wiretune, torch and python, where it trained"
     )

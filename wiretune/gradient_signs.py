@@ -1,6 +1,7 @@
 """The signs that a loop's own gradients give of its learning rate, read off its optimizer's steps."""
 
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -12,8 +13,9 @@ from trainers.training.alignment import Alignment
 class GradientSigns:
     """Mutable: the scale and the alignment of each step's gradient, until they are taken.
 
-    They are read before the optimizer's step, when gradients are exchanged and no longer scaled. Where ranks train
-    apart an update is one rank's own, and no alignment is measured.
+    They are read before the optimizer's step, when gradients are exchanged and no longer scaled. Of a step with a
+    closure, which computes its gradients during the step, they are NaN and 0. Where ranks train apart an update is one
+    rank's own, and no alignment is measured.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, trains_apart: bool) -> None:
@@ -45,7 +47,10 @@ class GradientSigns:
             return [math.nan] * num_steps, [0.0] * num_steps
         return torch.stack(scales).tolist(), torch.stack(alignments).tolist()
 
-    def _before(self, *_: object) -> None:
+    def _before(self, _: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        if any(map(callable, (*args[1:], *kwargs.values()))):  # a closure, which computes the gradients later
+            self._skip()
+            return
         gradients = [each.grad for each in self._parameters if each.grad is not None]
         num_entries = max(1, sum(each.numel() for each in gradients))
         self._scales.append(torch.nn.utils.get_total_norm(gradients) / math.sqrt(num_entries))
@@ -54,6 +59,12 @@ class GradientSigns:
         self._alignments.append(self._alignment.measure())
         self._following = self._alignment.following()
         self._following.__enter__()
+
+    def _skip(self) -> None:
+        """Count the step as unknown: the gradients that it takes are not there yet."""
+        self._alignment.begin()
+        self._scales.append(self._parameters[0].new_full((), math.nan))
+        self._alignments.append(self._parameters[0].new_zeros(()))
 
     def _after(self, *_: object) -> None:
         if self._following is not None:

@@ -63,7 +63,7 @@ def attach(
     """Have the ranks that train `model` by `optimizer` exchange gradients, or average parameters, as a job would.
 
     The keywords are those of `trainers.own_loop.attach`: `exchange` and `sync`, as in a job, `per_node`, `scale`, and
-    `seed`.
+    `seed`. With `cser` or `liec_sgd` the loop must not clip gradients: ranks would drift apart unseen.
     With `controller`, as in a job, the learning rate is searched too, and every range in `exchange` and `sync`; in
     `steps` alone the exchange's level is the densest of its pair. The optimizer's rate is the guess. The run is of so
     many optimizer `steps`, `seconds` from now on, or `bytes` sent by a node on average, search included, whichever is

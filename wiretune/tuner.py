@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from search import strategies
-from search.config import Budget, ControllerConfig
+from search.config import Budget, ControllerConfig, ScheduleConfig
+from search.schedule import OWN
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -59,8 +60,10 @@ class Tuner:
                 f"`bytes` must not be the only cap, got {budget.bytes}: one node sends nothing, so the run would never "
                 "end; add `seconds` or `steps`"
             )
-        self._ratios = [float(group["lr"]) / guess for group in groups]
-        kind = KINDS.get(type(handle.optimizer).__name__, "own")
+        # The rates of an `own` schedule multiply those of all groups, as in a job.
+        multiplies = isinstance(config, ScheduleConfig) and config.schedule.optimizer == OWN
+        self._ratios = [float(group["lr"]) / (1.0 if multiplies else guess) for group in groups]
+        kind = KINDS.get(type(handle.optimizer).__name__, OWN)
         if batch_size is not None and not (isinstance(batch_size, Integral) and batch_size >= 1):
             raise ValueError(f"`batch_size` must be a whole number of at least 1, got {batch_size!r}")
         samples = batch_size and batch_size * handle.node_links.topology.num_workers

@@ -20,7 +20,7 @@ import typer
 from packaging.requirements import Requirement
 from pydantic import BaseModel, TypeAdapter
 
-from api.cli.local import running_server
+from api.cli.local import LocalServerError, running_server
 from api.cli.rehearsal import CannotTrain, answers
 from api.cli.sheet import Sheet
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, print_json, read_settings
@@ -107,7 +107,7 @@ def versions() -> Found:
         except PackageNotFoundError:
             wrong.append(f"no {each.name} (needed: {each.specifier or 'any'})")
     if wrong:
-        fix = "pip install --upgrade wiretune, or `make setup` in a checkout"
+        fix = "pip install --constraint constraints.txt wiretune-VERSION.whl, or `make setup` in a checkout"
         return Found("fail", ", ".join(wrong), fix=fix)
     here = ", ".join(f"{name} {version(name)}" for name in _PINNED)
     return Found("ok", here)
@@ -143,6 +143,8 @@ def data_base(settings: Settings) -> Found:
     if not database.is_there(url):
         return Found("ok", "none yet; made at the first start")
     found, newest = database.revisions(url)
+    if database.is_newer(found):
+        return Found("fail", f"its tables are at {found}: {database.MADE_BY_NEWER}")
     if found != newest:
         fix = "start this version's service once: it brings the tables up to date; make a backup before"
         text = f"its tables are at {found or 'nothing'}, this version's at {newest}"
@@ -221,6 +223,17 @@ def _asked_versions(ray: RayApi, python: str) -> dict[str, str]:
         last = (log.strip().splitlines() or ["nothing"])[-1]
         raise Unavailable(f"a driver on the cluster ended as {status}: {last}")
     return TypeAdapter(dict[str, str]).validate_json(found[0])
+
+
+def _located(settings: Settings, url: str | None, key: str | None) -> tuple[Service | None, Found | None]:
+    """Return the service to ask, None if there is none, and why that of this machine cannot be asked."""
+    if url is not None:
+        return Service(url, key or ""), None
+    try:
+        server = running_server(settings)
+    except LocalServerError as error:
+        return None, Found("fail", str(error))
+    return server and Service(server.url, key or server.key), None
 
 
 def service(at: Service | None) -> Found:
@@ -315,8 +328,7 @@ def doctor(
     Exits with 1 if anything fails.
     """
     settings = read_settings()
-    server = running_server(settings) if url is None else Service(url, key or "")
-    at = server and Service(server.url, key or server.key)
+    at, unknown = _located(settings, url, key)
     checks: list[tuple[str, Check]] = [
         ("versions", versions),
         ("state dir", lambda: state_dir(settings)),
@@ -325,7 +337,7 @@ def doctor(
         ("storage", lambda: storage(settings)),
         ("ray", lambda: ray(settings, may_start=may_start_ray)),
         ("network", lambda: interfaces(settings)),
-        ("service", lambda: service(at)),
+        ("service", lambda: unknown or service(at)),
         ("clock", lambda: clock(at)),
         ("data sets", data_sets),
         ("load", load),

@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 import typer
 
-from api.cli.terminal import STANDARD, fail, require_writable_folder
+from api.cli.terminal import FAILED, STANDARD, fail, require_writable_folder
 from api.client import ApiError, Client
 from api.exporters.runs import Begin
 from api.jobs import complete
@@ -65,7 +65,7 @@ class Written(NamedTuple):
 
 def write(client: Client, chosen: Selection, what: What, out: Path) -> Written:
     """Write one thing to the file `out`; `-` is standard output."""
-    with _complete(out) as file:
+    with output(out) as file:
         content = _fetch(client, chosen, what, file, as_parquet=out.suffix == ".parquet")
     return Written(out, content)
 
@@ -106,8 +106,19 @@ def tracker(chosen: Tracker, out: Path) -> Begin:
 
 
 @contextmanager
-def _complete(out: Path) -> Iterator[BinaryIO]:
-    """Give a file that becomes `out` once all of it is written."""
+def writing(place: Path) -> Iterator[None]:
+    """Exit with 1, and a sentence, where nothing can be written to `place` any more."""
+    try:
+        yield
+    except BrokenPipeError:  # whoever reads has seen enough
+        raise
+    except OSError as error:
+        fail(f"cannot write to {place}: {error.strerror or error}", code=FAILED)
+
+
+@contextmanager
+def output(out: Path) -> Iterator[BinaryIO]:
+    """Give a file that becomes `out` once all of it is written; `-` is standard output."""
     if out == STANDARD:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

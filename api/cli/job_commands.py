@@ -349,7 +349,7 @@ def export(
         if what is not What.SCHEDULE:
             fail(f"--to writes every point and the bill, so leave out --what {what}")
         begin = exports.tracker(tracker, out or Path(tracker))
-        with open_client(url, key) as client:
+        with open_client(url, key) as client, exports.writing(out or Path(tracker)):
             job = client.find(job)
             _print_runs(job, runs.export(client, job, begin, arm=arm, seed=seed, follow=is_followed), as_json=as_json)
         return
@@ -367,10 +367,13 @@ def export(
         job = client.find(job)
         out = out or Path(job)
         chosen = Selection(job, arm, seed, which)
-        written = (
-            exports.write_all(client, chosen, out) if what is What.ALL else [exports.write(client, chosen, what, out)]
-        )
-        _print_written(job, written, as_json=as_json)
+        with exports.writing(out):
+            written = (
+                exports.write_all(client, chosen, out)
+                if what is What.ALL
+                else [exports.write(client, chosen, what, out)]
+            )
+            _print_written(job, written, as_json=as_json)
 
 
 def _print_runs(job: str, exported: Iterable[runs.Exported], *, as_json: bool) -> None:

@@ -38,7 +38,10 @@ class LocalServerError(Exception):
 
 
 def running_server(settings: Settings, *, timeout_s: float = ANSWER_S) -> Server | None:
-    """Return the server that serves the state dir, if one is up. Raises `LocalServerError` if it does not answer."""
+    """Return the server that serves the state dir, if one is up.
+
+    Raises `LocalServerError` if it does not answer, or its files cannot be read.
+    """
     found = _announced(settings.state_dir)
     if found is None:
         return None
@@ -50,7 +53,13 @@ def running_server(settings: Settings, *, timeout_s: float = ANSWER_S) -> Server
         raise LocalServerError(overload.explained(late, overload.here())) from error
     except httpx2.HTTPError:
         return None
-    return Server(found.url, (settings.state_dir / "api_key").read_text().strip())
+    key = settings.state_dir / "api_key"
+    try:
+        return Server(found.url, key.read_text().strip())
+    except OSError as error:
+        raise LocalServerError(
+            f"cannot read the key to {found.url}, {key}: {error.strerror}; give --url and --key"
+        ) from error
 
 
 def start_server(settings: Settings, *, linger_s: float | None = None) -> Server:
@@ -137,8 +146,12 @@ def _announced(state_dir: Path) -> _Announced | None:
         found = _Announced(**json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except PermissionError as error:
+    except OSError as error:
         raise LocalServerError(f"cannot read {path}: {error.strerror}; check WIRETUNE_STATE_DIR") from error
+    except (TypeError, ValueError) as error:
+        raise LocalServerError(
+            f"{path} does not say which service runs here: end one that does by its process, and remove the file"
+        ) from error
     return found if _is_alive(found) else None
 
 

@@ -20,6 +20,7 @@ from api.cli import (
     completion,
     database_commands,
     doctor,
+    exports,
     job_commands,
     key_commands,
     method_commands,
@@ -57,7 +58,6 @@ from api.cli.terminal import (
     warn,
 )
 from api.client import ApiError, Client, Unreachable
-from api.jobs import complete
 from search.schedule_file import RecordedSchedule
 from service import log_lines, tracing
 from service.control import cleaning
@@ -187,7 +187,7 @@ def _compare(recorded: RecordedSchedule, client: Client, view: JobView, *, out: 
     assert before is not None and now is not None
     is_equal = None if before.weights is None else before.weights == now.weights
     if out is not None:
-        with complete(out) as file:
+        with exports.writing(out), exports.output(out) as file:
             client.save_weights(view.id, file)
     if as_json:
         print_json({"job": view.id, "equal": is_equal, "before": before, "now": now})

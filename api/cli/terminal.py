@@ -57,6 +57,8 @@ def _read(path: str, pointer: str) -> Any:
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 STANDARD = Path("-")  # standard input or output
+#: It may lead to a file, which would be replaced where the shell goes on with the old one.
+_STANDARD_OUTPUT = Path("/dev/stdout")
 _PIPE_WIDTH = 160
 _HOW_TO_REACH_ONE = "start one with `wiretune serve`, or name another with --url and --key"
 
@@ -157,11 +159,15 @@ def require_writable(path: Path | None) -> Path | None:
     """Exit with 2 where no file can be written at `path`: before a job has run for it, not after."""
     if path is None or path == STANDARD:
         return path
+    if path == _STANDARD_OUTPUT:
+        return STANDARD
     if path.is_dir():
         fail(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
+    is_made = not path.exists() or path.is_file()  # beside its place first; a pipe or a device is written into
+    if is_made and not path.parent.is_dir():
         fail(f"cannot write {path}: there is no folder {path.parent}")
-    if not all(os.access(place, os.W_OK) for place in (path.parent, path) if place.exists()):
+    needed = (path.parent, path) if is_made else (path,)
+    if not all(os.access(place, os.W_OK) for place in needed if place.exists()):
         fail(f"cannot write {path}: permission denied")
     return path
 

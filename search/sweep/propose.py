@@ -4,7 +4,7 @@ Marks at all rungs inform one model per objective: the share of the budget is an
 proposed for the whole budget (share 1), so that what ended early counts for what it was.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,16 +57,20 @@ def propose(
     *,
     seen: Sequence[Seen],
     pending: Sequence[SampleValues] = (),
+    fits: Callable[[SampleValues], bool] = lambda _: True,
 ) -> Proposed:
     """Return the values of sample `number`: a pure function of what is given.
 
     Maximises qLogNEHVI where there are costs (Daulton et al., 2021; Ament et al., 2023), else qLogNEI, over 512
     points that no sample has yet. With too few marks, or where the numbers fail, it is the design's next point.
+    Values that do not fit are passed over, unless none of these points fits.
     """
     points = sobol_points(NUM_CANDIDATES + number, len(params), seed=sweep.seed)
-    fallback = Proposed(values_at(params, points[number]), "sobol")
+    drawn = [values_at(params, point) for point in points[number:]]
+    fitting = [values for values in drawn if fits(values)] or drawn
+    fallback = Proposed(fitting[0], "sobol")
     taken = [*(each.values for each in seen), *pending]
-    cloud = [found for point in points[number:] if (found := values_at(params, point)) not in taken]
+    cloud = [values for values in fitting if values not in taken]
     if len(seen) < MIN_MARKS or not cloud:
         return fallback
     try:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 
+from pydantic import ValidationError
 from ray import tune
 
 from search.sweep.propose import Seen, propose
@@ -15,8 +16,8 @@ from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
 from service.job.parts import TrialSpec
-from service.job.spec import NOT_DRAWN
-from service.job.sweep import sample_name
+from service.job.spec import NOT_DRAWN, JobSpec
+from service.job.sweep import at, faults, sample_name
 from service.wire.records import AttemptBrief, Control, ResumePoint, SampleDrawn
 from trainers.training.call_results import WorkerFailed
 from trainers.training.elastic import ElasticGroup
@@ -96,10 +97,20 @@ def _find(
 ) -> tuple[ResumePoint, TrialSpec]:
     samples = [point.sample for point in brief.trials if point.sample is not None]
     drawn = {sample_name(each.number): each.values for each in samples if each.values is not None}
-    for point, spec in zip(brief.trials, brief.spec.trials({**drawn, **learned}), strict=True):
+    drawn |= learned
+    for point, spec in zip(brief.trials, brief.spec.trials(drawn), strict=True):
         if point.trial_id == trial_id:
+            _require_readable(brief.spec, drawn.get(spec.arm, {}))
             return point, spec
     raise ValueError(f"job {brief.job_id} has no trial {trial_id!r}")
+
+
+def _require_readable(job: JobSpec, values: SampleValues) -> None:
+    """Raise Hopeless for a sample's values that no trial can have: an earlier release has drawn them."""
+    try:
+        at(job, values)
+    except ValidationError as error:
+        raise Hopeless(f"a sample cannot have the values {values}: {'; '.join(faults(job, values))}") from error
 
 
 def _learned(brief: AttemptBrief, point: ResumePoint, reporter: Reporter) -> TrialSpec:
@@ -112,6 +123,7 @@ def _learned(brief: AttemptBrief, point: ResumePoint, reporter: Reporter) -> Tri
         number,
         seen=[Seen(each.values, each.share, each.value, each.cost) for each in brief.seen],
         pending=[each.values for each in others if each.values is not None and each.number < number],
+        fits=lambda values: not faults(brief.spec, values),
     )
     log.info("trial %s draws its values by %s: %s", point.trial_id, proposed.drawn_by, proposed.values)
     reporter.flush(SampleDrawn(trial_id=point.trial_id, values=proposed.values, drawn_by=proposed.drawn_by))

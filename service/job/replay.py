@@ -3,7 +3,9 @@
 from typing import Any
 
 from search.schedule_file import Provenance, RecordedSchedule, ScheduleFile
+from service.job.parts import Arm, JobParts
 from service.job.spec import JobSpec
+from service.job.sweep import at, sample_name
 from trainers.spec.ranges import Range
 
 _PARTS = ("workload", "partition", "optimizer", "exchange", "sync", "activations", "blocks")
@@ -11,7 +13,7 @@ _SHARED = ("workers", "link", "accumulate", "clip", "precision")
 
 
 def replayed(recorded: RecordedSchedule) -> JobSpec:
-    """Return the job: the arm and the seed of the schedule, its values step by step, its number of steps.
+    """Return the job: the arm or sample and the seed of the schedule, its values step by step, its number of steps.
 
     Raises ValueError for a schedule that does not say where it is from, or whose run cannot be repeated by steps alone.
     """
@@ -21,16 +23,13 @@ def replayed(recorded: RecordedSchedule) -> JobSpec:
             "`provenance` is missing: the file does not say which job it was learned in. An earlier release wrote it; "
             "export it again, or follow it by `controller: {kind: schedule, path: ...}`"
         )
-    spec = JobSpec.model_validate(origin.job)
-    arms = {arm.name: arm for arm in spec.arms}
-    if origin.arm not in arms:
-        raise ValueError(f"`provenance.arm` must be one of {', '.join(arms)}, the job's arms, got {origin.arm!r}")
+    spec, arm = _run_of(origin)
     if spec.lanes.after == "batch":
         raise ValueError(
             "`provenance.job.lanes.after` is `batch`: workers joined in the middle of that run, which a schedule does "
             "not repeat; follow it by `controller: {kind: schedule, path: ...}` with as many workers as it ended with"
         )
-    replica = spec.trial(arms[origin.arm], origin.seed).replica
+    replica = spec.trial(arm, origin.seed).replica
     job: dict[str, Any] = {part: getattr(replica, part).model_dump(mode="json") for part in _PARTS}
     for each in replica.ranges():
         # A level stands at its end, which sizes what the exchange keeps; that of each step is the schedule's.
@@ -48,6 +47,26 @@ def replayed(recorded: RecordedSchedule) -> JobSpec:
             "checkpoint": {"export": "last"},
         }
     )
+
+
+def _run_of(origin: Provenance) -> tuple[JobParts, Arm]:
+    """Return the job that the run trained, with what its sample sets, and its arm."""
+    spec = JobSpec.model_validate(origin.job)
+    arms = {arm.name: arm for arm in spec.arms}
+    if origin.arm in arms:
+        return spec, arms[origin.arm]
+    names = [*arms, *map(sample_name, range(spec.num_samples))]
+    if origin.arm not in names:
+        raise ValueError(f"`provenance.arm` must be one of {', '.join(names)}, the job's trials, got {origin.arm!r}")
+    if origin.sample is None:
+        raise ValueError(
+            f"`provenance.sample` is missing: the file does not say what `{origin.arm}` sets in the job. An earlier "
+            "release wrote it; export it again"
+        )
+    if origin.sample.keys() != spec.params.keys():
+        given = ", ".join(origin.sample) or "nothing"
+        raise ValueError(f"`provenance.sample` must set {', '.join(spec.params)}, the job's `params`, got {given}")
+    return at(spec, origin.sample), Arm(name=origin.arm)
 
 
 def differences(before: Provenance, now: Provenance) -> str:

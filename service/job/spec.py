@@ -1,10 +1,11 @@
 """A job whose parts fit together, and the training runs that it comes to."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic import ValidationError, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from search.sweep.spec import SampleValues
 from service.job.conflicts import conflicts
@@ -55,14 +56,18 @@ class JobSpec(JobParts):
     def trials(self, drawn: Mapping[str, SampleValues] = NOT_DRAWN) -> Iterator[TrialSpec]:
         """Yield the job's training runs, arm by arm, then sample by sample, with every override applied.
 
-        `drawn` are the values of samples by name; one that is not drawn yet is like the job.
+        `drawn` are the values of samples by name; one that is not drawn yet is like the job, and so is one whose
+        values no trial can have, as an earlier release has drawn them.
         """
         for arm in self.arms:
             for seed in self.seeds:
                 yield self.trial(arm, seed)
         for number in range(self.num_samples):
             name = sample_name(number)
-            yield at(self, drawn.get(name, {})).trial(Arm(name=name), self.seeds[0])
+            changed: JobParts = self
+            with suppress(ValidationError):
+                changed = at(self, drawn.get(name, {}))
+            yield changed.trial(Arm(name=name), self.seeds[0])
 
     @property
     def apart_under(self) -> frozenset[str]:

@@ -34,7 +34,7 @@ RULES: dict[JobState, StateRule] = {
         next=frozenset({_S.STARTING, _S.PAUSED, _S.CANCELLED, _S.FAILED}),
         owner="reconciler",
         deadline_s=7 * 24 * 3600,
-        on_deadline="the cluster had no room for it for a week; free capacity, or ask for fewer workers",
+        on_deadline="it waited in the queue for a week",
     ),
     _S.STARTING: StateRule(
         next=frozenset({_S.RUNNING, _S.QUEUED, _S.PAUSING, _S.STOPPING, _S.CANCELLING, _S.FAILED}),

@@ -2,11 +2,12 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 from pydantic import ValidationError
 
-from search.sweep.spec import SampleValues
+from search.sweep.spec import ParamRange, SampleValues
 from service.job.conflicts import conflicts
 from service.job.parts import SAMPLE_PREFIX, JobParts
 from service.job.problems import misread, problems_of
@@ -22,6 +23,8 @@ SWEPT = (
 MIN_RUNG = 1e-6
 #: So many combinations of ends are checked at most, and else each end alone.
 MAX_CORNERS = 64
+#: A point of the unit interval, at which hardly a range has a whole number.
+INNER = (5**0.5 - 1) / 2
 
 
 def sample_name(number: int) -> str:
@@ -37,17 +40,17 @@ def at(job: JobParts, values: Mapping[str, Any]) -> JobParts:
     for path, value in values.items():
         root, *inner = path.split(".")
         if not inner:
-            given[root] = value
+            given[root] = deepcopy(value)
             continue
         given.setdefault(root, job.model_dump(mode="json", include={root})[root])
-        _place(given[root], inner[:-1])[inner[-1]] = value
+        _place(given[root], inner[:-1])[inner[-1]] = deepcopy(value)
     changed = JobParts.model_validate(given)
     return job.model_copy(update={root: getattr(changed, root) for root in {path.split(".")[0] for path in values}})
 
 
 def _place(content: Any, path: Iterable[str]) -> Any:
     for name in path:
-        content = content[name]
+        content = content.setdefault(name, {})  # a factory may have a keyword argument that the job leaves out
     return content
 
 
@@ -76,8 +79,14 @@ def sweep_conflicts(job: JobParts) -> Iterator[Conflict]:
         message = "a sample that ends at a rung leaves its second line behind: leave out `lanes.after`, or `params`"
         yield Conflict("/lanes/after", job.lanes.after, message)
     for path in job.params:
-        if message := _no_field(job, path):
+        if message := _no_field(job, path) or _overlap(job, path):
             yield Conflict(_pointer(path), path, message)
+
+
+def _overlap(job: JobParts, path: str) -> str:
+    """Return which other path has `path` inside, so that only one of the two values could hold; "": none."""
+    outer = next((each for each in job.params if path.startswith(f"{each}.")), None)
+    return f"`{outer}` varies as a whole, and `{path}` is in it: give one of them" if outer else ""
 
 
 def workloads(job: JobParts) -> Iterator[tuple[str, WorkloadConfig]]:
@@ -93,18 +102,41 @@ def workloads(job: JobParts) -> Iterator[tuple[str, WorkloadConfig]]:
 
 
 def range_conflicts(job: JobParts) -> Iterator[Conflict]:
-    """Yield what is wrong at the ends of the ranges: each by itself, and where there are few all together.
+    """Yield what is wrong in the ranges: at their ends and between, where ends meet, and in samples drawn by design.
 
     To be asked of a job that has no other conflict.
     """
-    found = False
+    yield from _first_found(_of_ranges(job), _of_corners(job), _of_samples(job))
+
+
+def _first_found(*searches: Iterator[Conflict]) -> list[Conflict]:
+    """Return the conflicts of the first of `searches` that finds any: each supposes that those before found none."""
+    return next((found for search in searches if (found := list(search))), [])
+
+
+def _of_ranges(job: JobParts) -> Iterator[Conflict]:
+    """Yield the values that do not fit by themselves."""
     for path, of in job.params.items():
+        is_any_wrong = False
         for index, value in enumerate(of.ends()):
-            for message in _faults(job, {path: value}):
-                found = True
+            for message in faults(job, {path: value}):
+                is_any_wrong = True
                 yield Conflict(f"{_pointer(path)}/{of.form}/{index}", value, message)
-    if not found:
-        yield from _of_corners(job)
+        if not is_any_wrong and (message := _takes_whole_numbers(job, path, of)):
+            yield Conflict(f"{_pointer(path)}/{of.form}", None, message)
+
+
+def _takes_whole_numbers(job: JobParts, path: str, of: ParamRange) -> str:
+    """Return what to write if the field takes no number between two whole ones, though the range does; "": it may."""
+    from search.sweep.draw import values_at  # here: it needs numpy, which no other job does
+
+    if of.choice is not None or of.is_whole:
+        return ""
+    inner = values_at({path: of}, [INNER])[path]
+    if not faults(job, {path: inner}) or faults(job, {path: round(float(inner))}):  # type: ignore[arg-type]
+        return ""
+    whole = "log_integer" if of.is_log else "integer"
+    return f"`{path}` takes whole numbers, and `{of.form}` draws others, such as {inner:g}: give `{whole}`"
 
 
 def _of_corners(job: JobParts) -> Iterator[Conflict]:
@@ -114,12 +146,29 @@ def _of_corners(job: JobParts) -> Iterator[Conflict]:
         return
     for corner in corners:
         values = dict(zip(job.params, corner, strict=True))
-        if faults := _faults(job, values):
-            yield Conflict("/params", None, f"{_shown(values)} do not go together: {faults[0]}")
+        if found := faults(job, values):
+            yield Conflict("/params", None, f"{_shown(values)} do not go together: {found[0]}")
             return
 
 
-def _faults(job: JobParts, values: SampleValues) -> list[str]:
+def _of_samples(job: JobParts) -> Iterator[Conflict]:
+    """Yield the first sample drawn by design that no trial can have, though the ends of its ranges fit."""
+    from search.sweep.draw import designed  # here: it needs numpy, which no other job does
+
+    for number, values in enumerate(designed(job.params, job.sweep_config)):
+        if not (found := faults(job, values)):
+            continue
+        name, alone = sample_name(number), {path: faults(job, {path: value}) for path, value in values.items()}
+        if path := next((path for path, messages in alone.items() if messages), None):
+            message = f"`{name}` would have `{path}` {values[path]}: {alone[path][0]}; give a `choice` of what fits"
+            yield Conflict(f"{_pointer(path)}/{job.params[path].form}", None, message)
+        else:
+            message = f"`{name}` would have {_shown(values)}, which do not go together: {found[0]}"
+            yield Conflict("/params", None, message)
+        return
+
+
+def faults(job: JobParts, values: SampleValues) -> list[str]:
     """Return why no trial can have these values."""
     try:
         changed = at(job, values)
@@ -154,7 +203,7 @@ def _no_field(job: JobParts, path: str) -> str:
         parent = ".".join([root, *inner[:depth]])
         if not isinstance(content, dict):
             return f"`{parent}` is {content!r}, which has no `{name}` inside"
-        is_free = path.startswith("workload.params.")
+        is_free = depth > 0 and path.startswith("workload.params.")
         if name not in content and not is_free:
             return f"`{parent}` has no `{name}`; available: {', '.join(content)}"
         content = content.get(name, {})

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from rich.console import Console
+from typer import Exit
 from typer.testing import CliRunner
 
 from api.cli import main, runs
 from api.cli.local import LocalServerError, Server
 from api.cli.runs import Interrupted, Run
+from api.cli.terminal import STANDARD, require_writable
 from api.client import Client
 from api.http.openapi import EXAMPLE_JOB
 from service.control.storage import Storage
@@ -367,6 +369,33 @@ def test_a_result_that_could_not_be_written_is_refused_before_anything_runs(
     assert result.exit_code == 2
     assert said in result.stderr
     assert not settings.state_dir.exists()
+
+
+def test_a_pipe_or_a_device_needs_no_right_to_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != tmp_path)
+
+    assert require_writable(tmp_path / "pipe") == tmp_path / "pipe"
+    assert require_writable(Path("/dev/stdout")) == STANDARD
+    with pytest.raises(Exit):
+        require_writable(tmp_path / "new")
+
+
+def test_an_export_to_a_full_disk_says_so(at: str, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+
+    done = run_cli.invoke(main.app, ["export", reporting.job_id, "--out", "/dev/full"])
+
+    assert (done.exit_code, done.stderr) == (1, "cannot write to /dev/full: No space left on device\n")
+
+
+def test_an_export_into_a_folder_that_cannot_be_made_says_so(at: str, reporting: Reporting, tmp_path: Path) -> None:
+    reporting.run_to_the_end()
+    (tmp_path / "tuned-seed-0").touch()
+
+    done = run_cli.invoke(main.app, ["export", reporting.job_id, "--what", "all", "--out", str(tmp_path)])
+
+    assert (done.exit_code, done.stderr) == (1, f"cannot write to {tmp_path}: File exists\n")
 
 
 def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,9 +10,11 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from api.cli import doctor, main, template
+from api.cli import doctor, local, main, template
 from api.cli.doctor import Found, Service
+from api.cli.local import LocalServerError
 from api.client import Client
+from service.control import database
 from service.control.store import Store
 from service.job.advice import advice
 from service.job.spec import JobSpec
@@ -250,6 +252,46 @@ def test_a_check_that_raises_is_a_finding_and_the_exit_status_says_so(
     assert done.exit_code == 1
     assert "RuntimeError: fell over" in done.stdout and "-> install it" in done.stdout
     assert as_json["healthy"] is False and as_json["findings"][0]["check"] == "versions"
+
+
+def _announce(state_dir: Path, content: str) -> None:
+    state_dir.mkdir(parents=True)
+    (state_dir / "server.json").write_text(content)
+
+
+def test_a_service_of_this_machine_that_cannot_be_asked_is_a_finding(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("versions", "data_sets", "load"):
+        monkeypatch.setattr(doctor, name, lambda: Found("ok", "fine"))
+    _announce(settings.state_dir, "[]")
+
+    done = run_cli.invoke(main.app, ["doctor", "--json"])
+
+    found = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
+    assert done.exit_code == 1 and found["service"]["verdict"] == "fail" and found["clock"]["verdict"] == "ok"
+    assert "server.json does not say which service runs" in found["service"]["text"]
+
+
+def test_a_service_whose_key_is_gone_is_said_so(
+    live_url: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_is_alive", lambda server: True)
+    settings = settings.model_copy(update={"state_dir": tmp_path / "other"})
+    _announce(settings.state_dir, json.dumps({"url": live_url, "pid": 1, "started_at": 0}))
+
+    with pytest.raises(LocalServerError, match=r"api_key: No such file or directory; give --url and --key"):
+        local.running_server(settings)
+
+
+def test_a_database_of_a_newer_release_fails_with_what_to_do(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "revisions", lambda url: ("9999", "0001"))
+
+    assert doctor.data_base(settings) == Found(
+        "fail", "its tables are at 9999: made by a newer release: install that one, or restore a backup"
+    )
 
 
 def test_a_machine_with_more_work_than_cores_is_said_to_be_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from api.cli import completion, main
 from api.cli.local import Server
-from api.client import Client, UnknownJob, Unreachable, with_scheme
+from api.client import ApiError, Client, UnknownJob, Unreachable, with_scheme
 from service.control.store import Store
 from service.job.spec import JobSpec
 
@@ -79,6 +79,51 @@ def test_every_command_takes_such_a_word(
 )
 def test_a_url_without_a_scheme_is_plain_on_this_machine_alone(given: str, url: str) -> None:
     assert with_scheme(given) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("localhost:84x70", "Invalid port: '84x70'"),
+        ("http://[::1", "Invalid port"),
+        ("http://a..b\xe4", "IDNA"),
+        ("http://a..b", "idna"),
+    ],
+)
+def test_a_url_that_can_be_none_is_unreachable(url: str, said: str) -> None:
+    with pytest.raises(Unreachable, match=said):
+        Client(url, "wt_any")
+
+    listed = run_cli.invoke(main.app, ["list", "--url", url])
+
+    assert listed.exit_code == 1 and listed.stderr.startswith(f"no Wiretune service answers at {url}: ")
+
+
+def test_a_key_that_can_be_none_is_refused_at_once_without_the_key(live_url: str) -> None:
+    with pytest.raises(ApiError, match=r"a key is ASCII, as `wt_...`; got '\\xe4' at character 5") as refused:
+        Client(live_url, "wt_k\xe4y")
+
+    assert refused.value.status == 401 and "wt_k" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["twin\udcff", "\ud800"])
+def test_text_that_no_request_can_hold_is_refused_by_name(live_url: str, key: str, name: str) -> None:
+    with Client(live_url, key) as client:
+        with pytest.raises(ApiError, match="text must be UTF-8, got"):
+            client.submit({"name": name})
+        with pytest.raises(ApiError, match="text must be UTF-8, got"):
+            client.find(name)
+        with pytest.raises(ApiError, match="text must be ASCII, got"):
+            client.submit({"name": "a"}, idempotency_key=name)
+        with pytest.raises(ApiError, match="text must be UTF-8, got"):
+            next(client.events(name))
+        with pytest.raises(ApiError, match="text must be UTF-8, got"):
+            client.set_quota("owner", name)
+
+
+def test_a_control_character_in_a_path_is_refused_by_name(live_url: str, key: str) -> None:
+    with Client(live_url, key) as client, pytest.raises(ApiError, match=r"non-printable .* '\\x01'"):
+        client.cancel("job-\x01")
 
 
 @pytest.fixture

@@ -118,6 +118,24 @@ def test_a_sample_that_is_drawn_in_an_attempt_with_fewer_workers_trains_with_the
     assert (drawn.workers.count, drawn.arm) == (2, "sample-0")
 
 
+def test_a_sample_whose_values_no_trial_can_have_fails_by_name_and_the_next_is_found() -> None:
+    content = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}, "sweep": {"samples": 2}}
+    spec = JobSpec.model_validate(content | {"params": {"accumulate": {"uniform": [1, 8]}}})
+    points = tuple(
+        ResumePoint(trial_id=arm, finished=False, resume=None, sample=sample)
+        for arm, sample in (
+            ("tuned", None),
+            ("sample-0", Sample(number=0, values={"accumulate": 3.5}, drawn_by="sobol")),
+            ("sample-1", Sample(number=1, values={"accumulate": 4}, drawn_by="sobol")),
+        )
+    )
+    brief = _brief(finished=False).model_copy(update={"spec": spec, "trials": points})
+
+    with pytest.raises(Hopeless, match=r"cannot have the values \{'accumulate': 3.5\}: `accumulate` should be a valid"):
+        tune_trial._find(brief, "sample-0")
+    assert tune_trial._find(brief, "sample-1")[1].replica.accumulate == 4
+
+
 def test_a_driver_loads_neither_torch_nor_the_search():
     code = "import sys, service.cluster.entrypoint; print(sorted({'torch', 'botorch', 'sklearn'} & set(sys.modules)))"
 

@@ -158,6 +158,23 @@ def test_the_report_ranks_what_got_further_first_and_names_front_rungs_and_what_
     assert found.saved_share == pytest.approx((8 / 9) / 7)
 
 
+def test_a_job_whose_samples_no_trial_can_have_is_read_nevertheless(store: Store, make_spec: Any) -> None:
+    spec = make_spec(params={"accumulate": {"uniform": [1, 8]}}, sweep={"samples": 2})  # as earlier releases took it
+    job_id = store.add_job(spec)[0].id
+
+    assert [each.arm for each in store.report(job_id).trials] == ["tuned", "sample-0", "sample-1"]
+    assert len(store.schedules(job_id)) == 3
+
+
+def test_the_schedule_of_a_sample_says_what_it_set(store: Store, swept: Any) -> None:
+    job_id = swept()
+
+    arm, first, *_ = store.schedules(job_id)
+
+    assert arm.provenance.sample is None
+    assert first.provenance.sample == store.trials(job_id)[1].sample.values
+
+
 def test_a_metric_that_is_better_high_ranks_so(store: Store, make_spec: Any, begin: Any) -> None:
     spec = make_spec(optimizer=SGD, params=PARAMS, sweep={"samples": 2}, objective={"metric": "accuracy"})
     job_id = store.add_job(spec)[0].id

@@ -210,3 +210,16 @@ def test_with_one_objective_a_proposal_is_near_the_best_and_with_few_marks_it_is
     early = propose(params, sweep, 6, seen=seen[:3])
     assert early.drawn_by == "sobol"
     assert early.values == designed(params, SweepConfig(samples=7))[6]
+
+
+@pytest.mark.parametrize("num_seen", [2, 6])
+def test_a_proposal_passes_over_values_that_do_not_fit_unless_none_does(num_seen: int) -> None:
+    params = {"x": ParamRange(integer=(0, 40))}
+    sweep = SweepConfig(sampler="bo")
+    seen = [Seen({"x": x}, 1.0, (x - 18.0) ** 2) for x in range(0, 8 * num_seen, 8)]
+
+    def is_multiple(values: Any) -> bool:
+        return values["x"] % 4 == 0
+
+    assert is_multiple(propose(params, sweep, 4, seen=seen, fits=is_multiple).values)
+    assert propose(params, sweep, 4, seen=seen, fits=lambda _: False) == propose(params, sweep, 4, seen=seen)

@@ -6,6 +6,7 @@ from search.schedule_file import Entry, Provenance, RecordedSchedule
 from service.job.replay import differences, replayed
 
 JOB = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 40}, "optimizer": {"kind": "sgd"}}
+SWEPT = JOB | {"params": {"accumulate": {"integer": [1, 8]}}, "sweep": {"samples": 2}}
 VERSIONS = {"wiretune": "0.1.0", "torch": "2.13.0"}
 
 
@@ -32,10 +33,25 @@ def test_a_replay_has_the_parts_of_the_schedules_arm():
     assert (trial.replica.exchange.kind, trial.replica.exchange.level) == ("topk", 0.1)
 
 
+def test_a_replay_of_a_sample_has_the_values_that_it_set():
+    job = JOB | {"params": {"accumulate": {"integer": [1, 8]}, "workload.batch_size": {"choice": [16, 32]}}}
+    sample = {"accumulate": 3, "workload.batch_size": 16}
+
+    [trial] = replayed(_recorded(job=job, arm="sample-3", sample=sample)).trials()
+
+    assert (trial.replica.accumulate, trial.replica.workload.batch_size, trial.arm) == (3, 16, "sample-3")
+
+
 @pytest.mark.parametrize(
     ("provenance", "message"),
     [
-        ({"arm": "gone"}, "`provenance.arm` must be one of tuned, the job's arms, got 'gone'"),
+        ({"arm": "gone"}, "`provenance.arm` must be one of tuned, the job's trials, got 'gone'"),
+        ({"job": SWEPT, "arm": "sample-0"}, r"`provenance.sample` is missing.*`sample-0`.*export it again"),
+        ({"job": SWEPT, "arm": "sample-2"}, "must be one of tuned, sample-0, sample-1, the job's trials"),
+        (
+            {"job": SWEPT, "arm": "sample-0", "sample": {"budget.steps": 1}},
+            "`provenance.sample` must set accumulate, the job's `params`, got budget.steps",
+        ),
         ({"job": JOB | {"lanes": {"count": 2, "after": "batch"}}}, "workers joined in the middle of that run"),
     ],
 )

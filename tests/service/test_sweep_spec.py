@@ -55,6 +55,62 @@ def test_own_keyword_arguments_and_whole_parts_can_vary() -> None:
     assert changed.optimizer.kind == "adamw"
 
 
+def test_a_keyword_argument_inside_one_that_the_job_leaves_out_can_vary() -> None:
+    path = "workload.params.optim.rate"
+    spec = checked(JobSpec, JOB | {"workload": {"factory": "model:make"}, "params": {path: {"uniform": [0.1, 1]}}})
+
+    assert at(spec, {path: 0.5}).workload.params == {"optim": {"rate": 0.5}}
+
+
+def test_what_a_sample_sets_is_a_copy_of_a_choice() -> None:
+    options = {"depth": 2}
+    own = {"workload": {"factory": "model:make", "params": {"options": {}}}}
+    spec = JobSpec.model_validate(JOB | own)
+
+    changed = at(spec, {"workload.params.options": options, "workload.params.options.depth": 3})
+
+    assert changed.workload.params == {"options": {"depth": 3}} and options == {"depth": 2}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("sync.period", {"sync": {"kind": "diloco"}, "exchange": {"kind": "none"}}),
+        ("accumulate", {}),
+        ("optimizer.warmup_steps", {}),
+        ("exchange.rank", {"exchange": {"kind": "powersgd", "rank": 2}}),
+        ("workload.batch_size", {}),
+    ],
+)
+@pytest.mark.parametrize(("form", "whole"), [("uniform", "integer"), ("log_uniform", "log_integer")])
+def test_a_range_of_all_numbers_on_a_field_of_whole_ones_is_told_the_form_to_give(
+    path: str, fields: dict[str, Any], form: str, whole: str
+) -> None:
+    found = problems(**fields, params={path: {form: [2, 8]}})
+
+    assert list(found) == [f"/params/{path}/{form}"]
+    assert f"`{path}` takes whole numbers" in found[f"/params/{path}/{form}"]
+    assert found[f"/params/{path}/{form}"].endswith(f"give `{whole}`")
+    assert checked(JobSpec, JOB | fields | {"params": {path: {whole: [2, 8]}}}).num_trials == 17
+
+
+def test_a_sample_between_ends_that_fit_is_refused_if_it_does_not() -> None:
+    sync = {"kind": "streaming_diloco", "period": 8, "fragments": 4}
+
+    found = problems(sync=sync, exchange={"kind": "none"}, params={"sync.period": {"integer": [8, 32]}})
+
+    message = found["/params/sync.period/integer"]
+    assert "`sample-0` would have `sync.period` 18: `period` must be a multiple of `fragments` 4" in message
+
+
+def test_a_stored_sample_that_no_trial_can_have_leaves_the_others_as_they_are() -> None:
+    spec = JobSpec.model_validate(JOB | {"params": {"accumulate": {"uniform": [1, 8]}}, "sweep": {"samples": 2}})
+
+    trials = {each.arm: each for each in spec.trials({"sample-0": {"accumulate": 3.5}, "sample-1": {"accumulate": 4}})}
+
+    assert (trials["sample-0"].replica.accumulate, trials["sample-1"].replica.accumulate) == (1, 4)
+
+
 @pytest.mark.parametrize(
     ("params", "pointer", "message"),
     [
@@ -71,6 +127,15 @@ def test_own_keyword_arguments_and_whole_parts_can_vary() -> None:
             {"optimizer": {"choice": [{"kind": "sgd"}, {"kind": "adamx"}]}},
             "/params/optimizer/choice/1",
             "unknown: `adamx`",
+        ),
+        ({"workload.params.width": {"integer": [1, 2]}}, "/params/workload.params.width", "`workload` has no `params`"),
+        (
+            {
+                "optimizer.momentum": {"uniform": [0.5, 0.9]},
+                "optimizer": {"choice": [{"kind": "sgd"}, {"kind": "lion"}]},
+            },
+            "/params/optimizer.momentum",
+            "`optimizer` varies as a whole, and `optimizer.momentum` is in it",
         ),
         ({"optimizer.momentum": {"uniform": [0.9, 0.5]}}, "/params/optimizer.momentum", "low < high"),
     ],

@@ -16,6 +16,7 @@ from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.own_loop.attach import attach
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
+from wiretune.gradient_signs import GradientSigns
 from wiretune.tuner import space_of
 
 STEPS = 200
@@ -326,6 +327,39 @@ def test_a_schedule_is_followed_in_what_a_loop_can_set():
         script.step()
 
     assert [first for first, _ in script.rates] == [0.1] * 10 + [0.05] * 10
+
+
+def test_a_schedule_of_a_jobs_own_optimizer_multiplies_the_rates_of_all_groups():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    groups: list[dict[str, Any]] = [{"params": model[0].parameters(), "lr": 0.01}, {"params": model[1].parameters()}]
+    optimizer = torch.optim.Adagrad(groups, lr=0.03)
+    entries = [{"step": 0, "num_steps": 10, "learning_rate": 0.5}]
+    schedule = {"optimizer": "own", "num_steps": 10, "entries": entries}
+
+    wiretune.attach(model, optimizer, controller={"kind": "schedule", "schedule": schedule}, steps=10)
+
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.005, 0.015])
+
+
+def test_gradients_that_a_closure_computes_later_tell_nothing_of_the_rate():
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    signs = GradientSigns(optimizer, trains_apart=False)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = parameter.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    optimizer.step(closure=closure)
+    closure()
+    optimizer.step()
+
+    scales, alignments = signs.take(3)
+    assert [math.isnan(each) for each in scales] == [True, True, False]
+    assert alignments == [0.0, 0.0, 0.0]
 
 
 def test_a_rate_of_zero_is_no_guess():
