@@ -103,8 +103,11 @@ class _Yaml12(yaml.CSafeLoader):
     }
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return the object at `node`; raises ConstructorError."""
+        """Return the object at `node`, whose names are text as in JSON; raises ConstructorError."""
         found: dict[Any, Any] = super().construct_mapping(node, deep)
+        if no_text := [each for each in found if not isinstance(each, str)]:
+            message = f"a name must be text, got `{cut(str(no_text[0]), _SHOWN_DIGITS)}`: put it in quotes"
+            raise yaml.constructor.ConstructorError(None, None, message, node.start_mark)
         if len(found) < len(node.value):
             seen = set()
             for each, _ in node.value:

@@ -14,20 +14,43 @@ from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import fsspec
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import JSON, Column, MetaData, String, Table, Text, cast, func, inspect, make_url, update
+from sqlalchemy import (
+    JSON,
+    URL,
+    Column,
+    Connection,
+    MetaData,
+    String,
+    Table,
+    Text,
+    cast,
+    func,
+    inspect,
+    make_url,
+    select,
+    update,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.control import database
+from service.control.ingest import places
+from service.control.models import JobRow, StageRow, TrialRow
+from service.control.storage import is_complete
 from service.errors import Unavailable
+from service.job.states import TERMINAL
 from service.settings import Settings
 
+T = TypeVar("T")
 MANIFEST, FILES = "backup.json", "storage"
 _DATABASES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
 _PRIVATE = ("secret", "api_key")
+#: Files that SQLite reads with a database: changes that are not in it yet, or are to be undone.
+_BESIDE_SQLITE = ("-wal", "-shm", "-journal")
+_TRIES = 5
 _TIMEOUT_S = 3600.0
 
 
@@ -45,8 +68,8 @@ class Backup(BaseModel):
 def back_up(settings: Settings, folder: Path) -> Backup:
     """Write a backup into `folder`, which is new or empty. Raises Unavailable, and says what to do.
 
-    Files are copied before the database and again after it. So each checkpoint that a row names is there, whether it
-    was written or removed meanwhile.
+    Files are copied before the database and again after it: first the checkpoints that its rows name. If a running job
+    has removed one meanwhile, both are copied again, so each that a job goes on from is there.
     """
     _prepare(folder)
     url = settings.resolved_database_url
@@ -56,7 +79,7 @@ def back_up(settings: Settings, folder: Path) -> Backup:
     is_local = _folder_of(settings.resolved_storage_url) is not None
     _copy_files(settings, folder)
     kind: Literal["sqlite", "postgresql"] = "sqlite" if database.is_sqlite(url) else "postgresql"
-    _dump(url, kind, folder / _DATABASES[kind])
+    _copy_database(settings, folder, kind)
     _copy_files(settings, folder)
     for name in _PRIVATE:
         _copy_private(settings.state_dir / name, folder / name)
@@ -85,7 +108,7 @@ def restore(settings: Settings, folder: Path) -> Backup:
             f"the backup is of {made.database}, and WIRETUNE_DATABASE_URL names {kind}; restore it to one"
         )
     database.prepare_state_dir(settings)
-    with closing(database.lock(settings.state_dir / "service.lock", purpose="the service's state dir")):
+    with database.lock_service(settings):
         _require_empty(settings)
         _load(url, kind, folder / _DATABASES[kind])
         place = _folder_of(settings.resolved_storage_url)
@@ -120,16 +143,43 @@ def _folder_of(storage_url: str) -> Path | None:
     return Path(path) if protocol in (None, "file", "local") else None
 
 
+def _copy_database(settings: Settings, folder: Path, kind: str) -> None:
+    """Copy the database as of one moment, and the checkpoints from which its jobs go on. Raises Unavailable."""
+    lost: set[str] = set()
+    for _ in range(_TRIES):
+        missing = {url for url in _dump(settings, folder, kind) if not _is_copied(settings, folder, url)}
+        if missing <= lost:  # rows still name them: no job has moved on, the service itself has lost their files
+            return
+        lost = missing
+    raise Unavailable(f"{min(lost)} was removed before it could be copied; the backup is not whole, make another")
+
+
+def _is_copied(settings: Settings, folder: Path, url: str) -> bool:
+    """Copy the checkpoint at `url`, and return whether the backup has all of it; true where storage is elsewhere."""
+    root = _folder_of(settings.resolved_storage_url)
+    inside = url.removeprefix(f"{settings.resolved_storage_url.rstrip('/')}/")
+    if root is None or inside == url:
+        return True
+    source, target = root / inside, folder / FILES / inside
+    if not source.resolve().is_relative_to(root.resolve()):  # a link that a job made: no checkpoint of ours
+        return True
+    _copy_below(source, target)
+    return source.exists() or is_complete(target)
+
+
 def _copy_files(settings: Settings, folder: Path) -> None:
-    """Copy files that are not there yet, or have changed; one that goes meanwhile is one that no row will name."""
+    """Copy files that are not there yet, or have changed."""
     source = _folder_of(settings.resolved_storage_url)
     if source is None:
         return
     (folder / FILES).mkdir(exist_ok=True)
+    _copy_below(source, folder / FILES)
+
+
+def _copy_below(source: Path, target: Path) -> None:
     for root, _, names in os.walk(source):
-        target = folder / FILES / Path(root).relative_to(source)
         for name in names:
-            _copy_changed(Path(root) / name, target / name)
+            _copy_changed(Path(root) / name, target / Path(root).relative_to(source) / name)
 
 
 def _copy_changed(source: Path, target: Path) -> None:
@@ -141,8 +191,8 @@ def _copy_changed(source: Path, target: Path) -> None:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
-    except FileNotFoundError:
-        target.unlink(missing_ok=True)
+    except FileNotFoundError:  # it was removed meanwhile; a copy that was made before may be what a row names
+        return
     except OSError as error:
         raise Unavailable(f"cannot copy {source} to {target}: {error.strerror}; the backup is not whole") from error
 
@@ -153,14 +203,15 @@ def _copy_private(source: Path, target: Path) -> None:
             file.write(source.read_bytes())
 
 
-def _dump(url: str, kind: str, target: Path) -> None:
+def _dump(settings: Settings, folder: Path, kind: str) -> set[str]:
+    """Write the database as of one moment; return the checkpoints from which jobs that are not over go on there."""
+    url, target = settings.resolved_database_url, folder / _DATABASES[kind]
     try:
         target.touch(mode=0o600)  # the folder may be somebody else's, who lets others read it
     except OSError as error:
         raise Unavailable(f"cannot write {target}: {error.strerror}; name another folder") from error
     if kind == "postgresql":
-        _run_program("pg_dump", "--format=custom", f"--file={target}", "--dbname", url=url)
-        return
+        return _on(url, lambda connection: _dump_postgresql(url, target, connection))
     try:
         with (
             closing(sqlite3.connect(f"file:{make_url(url).database}?mode=ro", uri=True)) as source,
@@ -169,6 +220,41 @@ def _dump(url: str, kind: str, target: Path) -> None:
             source.backup(copy)  # one moment of the database, whoever writes
     except sqlite3.Error as error:
         raise Unavailable(f"the database could not be copied: {error}; try again") from error
+    return _on(URL.create("sqlite", database=str(target)).render_as_string(), _checkpoints)
+
+
+def _dump_postgresql(url: str, target: Path, connection: Connection) -> set[str]:
+    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")  # a dump may take an hour
+    moment = connection.scalar(select(func.pg_export_snapshot()))
+    found = _checkpoints(connection)
+    _run_program("pg_dump", "--format=custom", f"--snapshot={moment}", f"--file={target}", "--dbname", url=url)
+    return found
+
+
+def _checkpoints(connection: Connection) -> set[str]:
+    """Return the checkpoints from which jobs that are not over go on; none of a database of another release."""
+    if not database.is_current(connection):
+        return set()
+    last = (
+        select(StageRow.trial_id, func.max(StageRow.stage).label("stage"))
+        .where(StageRow.resume_step.is_not(None))
+        .group_by(StageRow.trial_id)
+        .subquery()
+    )
+    rows = connection.execute(
+        select(TrialRow.steady, TrialRow.searching, StageRow.resume)
+        .join(JobRow, JobRow.id == TrialRow.job_id)
+        .outerjoin(last, last.c.trial_id == TrialRow.id)
+        .outerjoin(StageRow, (StageRow.trial_id == TrialRow.id) & (StageRow.stage == last.c.stage))
+        .where(JobRow.state.not_in([state.value for state in TERMINAL]))
+    )
+    found: set[str] = set()
+    for steady, searching, resume in rows:
+        goes_on_from = [record["resume"] for record in (steady, searching) if record] + [resume]
+        # The list of all that were there also names those that are removed at the next checkpoint.
+        found |= {url for pointer, url in places(goes_on_from, "") if "/checkpoints/" not in pointer}
+    return found
 
 
 def _load(url: str, kind: str, source: Path) -> None:
@@ -200,6 +286,12 @@ def _require_empty(settings: Settings) -> None:
     url = settings.resolved_database_url
     if database.is_sqlite(url):
         is_empty = not database.is_there(url)
+        file = make_url(url).database or ""
+        if is_empty and (left := [f"{file}{end}" for end in _BESIDE_SQLITE if os.path.exists(f"{file}{end}")]):
+            raise Unavailable(
+                f"{', '.join(left)} of another database would be taken for the restored one's; remove what nobody "
+                "needs, or restore into a new place: set WIRETUNE_STATE_DIR or _URL"
+            )
     else:
         is_empty = _on(url, lambda connection: not inspect(connection).get_table_names())
     if not is_empty:
@@ -230,7 +322,7 @@ def _moving(column: Column[Any], old: str, new: str, *, is_typed: bool) -> Any:
     return update(column.table).where(text.contains(f"{old}/", autoescape=True)).values({column: moved})
 
 
-def _on(url: str, ask: Callable[[Any], Any]) -> Any:
+def _on(url: str, ask: Callable[[Connection], T]) -> T:
     engine = database.connect(url)
     try:
         with engine.begin() as connection:

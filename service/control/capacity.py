@@ -1,7 +1,7 @@
 """The capacity of a cluster. Pure arithmetic over its nodes, as placement groups see them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -137,6 +137,34 @@ def _on_node(shape: Shape, node: Node) -> int:
     size = shape.placed_together
     by_gpus = node.gpus / (size * shape.gpus) if shape.gpus else math.inf
     return size * math.floor(min(node.cpus / (size * shape.cpus), by_gpus) + _TOLERANCE)
+
+
+def left_beside(sizes: Iterable[Size], nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return what the nodes have left if workers are packed tightly: the largest first, each on the first with room.
+
+    An estimate: Ray places them, and may spread them further.
+    """
+    packed = [(_worker_of(size), size.workers) for size in sizes if size.workers]
+    for worker, num in sorted(packed, key=lambda each: (each[0].gpus, each[0].cpus, each[1]), reverse=True):
+        nodes = left_by(worker, num, nodes)
+    return nodes
+
+
+def left_by(shape: Shape, num_workers: int, nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return what the nodes have left once so many such workers are each on the first node with room."""
+    left = list(nodes)
+    for index, node in enumerate(nodes):
+        if not num_workers:
+            break
+        num = max(0, min(num_workers, _on_node(shape, node)))
+        left[index] = Node(cpus=node.cpus - num * shape.cpus, gpus=node.gpus - num * shape.gpus)
+        num_workers -= num
+    return left
+
+
+def _worker_of(size: Size) -> Shape:
+    cpus, gpus = max(_LEAST, size.cpus / size.workers), size.gpus / size.workers
+    return Shape(num_workers=1, placed_together=1, cpus=cpus, gpus=gpus, lanes=1, trials=1)
 
 
 def conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:

@@ -154,15 +154,33 @@ class CodeShelf:
                 self._remove_file(project, digest, now)
 
     def _remove_file(self, project: str, digest: str, created_at: float) -> None:
+        """Do an order to remove a file.
+
+        Another replica may have taken the order over and done it, and the code may have been uploaded again since. Then
+        the file that went was the new one's, and its row goes, too: who needs the code is told to upload it.
+        """
         self._storage.remove_code(project, digest)
-        done = delete_from(CodeRemovalRow).where(_is_removal(project, digest, created_at))
-        self._writer.write(lambda session: session.execute(done))
+        done = partial(_end_removal, project=project, digest=digest, created_at=created_at)
+        if not self._writer.write(done) and not self._storage.has_code(project, digest):
+            self._writer.write(partial(_forget, project=project, digest=digest))
 
 
 def _claim(session: Session, *, project: str, digest: str, created_at: float, now: float) -> bool:
     """Renew an order to remove a file. Return whether it still held: the code may have been uploaded again since."""
     renewed = update(CodeRemovalRow).where(_is_removal(project, digest, created_at)).values(created_at=now)
     return bool(session.execute(renewed.returning(CodeRemovalRow.digest)).all())
+
+
+def _end_removal(session: Session, *, project: str, digest: str, created_at: float) -> bool:
+    """Delete an order that was done. Return whether it still held: while it does, nobody uploads the code again."""
+    done = delete_from(CodeRemovalRow).where(_is_removal(project, digest, created_at))
+    return bool(session.execute(done.returning(CodeRemovalRow.digest)).all())
+
+
+def _forget(session: Session, *, project: str, digest: str) -> None:
+    row = session.get(CodeRow, (project, digest), with_for_update=True)
+    if row is not None:
+        session.delete(row)
 
 
 def _is_removal(project: str, digest: str, created_at: float) -> ColumnElement[bool]:

@@ -5,6 +5,7 @@ SQLite serves one process. PostgreSQL serves several replicas of the API, which 
 
 import fcntl
 import os
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -45,6 +46,8 @@ _LIBPQ = {
 }
 _MIGRATION_LOCK = 8470  # any number that every release agrees on
 _MIGRATION_TIMEOUT_MS = 300_000
+#: What is said of a database that `is_newer`.
+MADE_BY_NEWER = "made by a newer release: install that one, or restore a backup"
 #: unique_violation, serialization_failure, deadlock_detected: postgresql.org/docs/current/errcodes-appendix.html
 _COLLISIONS = frozenset({"23505", "40001", "40P01"})
 #: Classes of SQLSTATE: data exception, program limit exceeded. They are about what was sent.
@@ -86,6 +89,25 @@ def lock(path: Path, *, purpose: str) -> IO[str]:
     file.write(str(os.getpid()))
     file.flush()
     return file
+
+
+def lock_service(settings: Settings) -> ExitStack:
+    """Take the state dir for this process, and a SQLite file with it, until the result is closed.
+
+    The file has a lock of its own, beside it: services with other state dirs may name it, too. Raises Unavailable.
+    """
+    url = settings.resolved_database_url
+    with ExitStack() as held:
+        held.enter_context(lock(settings.state_dir / "service.lock", purpose="the service's state dir"))
+        if is_sqlite(url) and (name := make_url(url).database):
+            file = Path(name).resolve()
+            try:
+                held.enter_context(lock(file.with_name(f"{file.name}.lock"), purpose="the service's database"))
+            except OSError as error:
+                raise Unavailable(
+                    f"cannot write beside the database {file}: {error.strerror}; check WIRETUNE_DATABASE_URL"
+                ) from error
+        return held.pop_all()
 
 
 def is_sqlite(url: str) -> bool:
@@ -178,6 +200,21 @@ def _newest_revision() -> str | None:
     return ScriptDirectory.from_config(_alembic()).get_current_head()
 
 
+def is_current(connection: Connection) -> bool:
+    """Return whether the database has this release's schema."""
+    return _revision(connection) == _newest_revision()
+
+
+def is_newer(revision: str | None) -> bool:
+    """Return whether the schema's revision is none of this release's: a newer one has migrated the database."""
+    return revision is not None and revision not in _revisions()
+
+
+@cache
+def _revisions() -> frozenset[str]:
+    return frozenset(each.revision for each in ScriptDirectory.from_config(_alembic()).walk_revisions())
+
+
 def _alembic() -> Config:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
@@ -186,14 +223,20 @@ def _alembic() -> Config:
 
 
 def migrate(engine: Engine, *, revision: str = "head") -> None:
-    """Bring the schema to `revision`, up or down; of several replicas that start at once, one does it."""
+    """Bring the schema to `revision`, up or down; of several replicas that start at once, one does it.
+
+    Raises Unavailable for a database of a newer release, which is left alone.
+    """
     config = _alembic()
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":  # SQLite's file is locked already
             # Waits for other replicas that migrate; the lock ends with the transaction.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_MIGRATION_TIMEOUT_MS}")
             connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        if revision == "head" and _revision(connection) == _newest_revision():
+        found = _revision(connection)
+        if is_newer(found):
+            raise Unavailable(f"the database is at revision {found}, {MADE_BY_NEWER}")
+        if revision == "head" and is_current(connection):
             return
         config.attributes["connection"] = connection
         if revision == "base":

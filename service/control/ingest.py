@@ -107,7 +107,7 @@ class Ingest:
             ):
                 message = f"`steps`, `seconds` and `values` of `{record.name}` differ in length"
                 problems.append(Problem(pointer=f"/records/{index}", message=message))
-            for pointer, url in _places(getattr(record, "resume", None), f"/records/{index}/resume"):
+            for pointer, url in places(getattr(record, "resume", None), f"/records/{index}/resume"):
                 if not self.storage.is_in_folder(self.job.id, url):
                     message = f"must be a place in the job's folder, {self.storage.job_url(self.job.id)}, got {url!r}"
                     problems.append(Problem(pointer=pointer, message=message, value=url))
@@ -263,14 +263,14 @@ class Ingest:
         attempts.lose(self.session, self.job, reason=reason, now=self.now, max_attempts=most)
 
 
-def _places(content: Any, pointer: str, *, are_these: bool = False) -> Iterator[tuple[str, str]]:
+def places(content: Any, pointer: str, *, are_these: bool = False) -> Iterator[tuple[str, str]]:
     """Yield every place on storage that a `resume` names, each with its JSON pointer."""
     if isinstance(content, dict):
         for name, each in content.items():
-            yield from _places(each, pointer + pointer_to([name]), are_these=are_these or name in _PLACES)
+            yield from places(each, pointer + pointer_to([name]), are_these=are_these or name in _PLACES)
     elif isinstance(content, list | tuple):
         for index, each in enumerate(content):
-            yield from _places(each, f"{pointer}/{index}", are_these=are_these)
+            yield from places(each, f"{pointer}/{index}", are_these=are_these)
     elif are_these and content is not None:
         yield pointer, str(content)
 

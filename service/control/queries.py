@@ -354,7 +354,8 @@ def provenance(job: JobRow, trial: TrialRow) -> Provenance:
     """Return the run that the trial's schedule was learned in, with what its driver has said of it."""
     kept = (trial.schedule or {}).get("origin")  # null: it has not finished, or an earlier release trained it
     told = Origin.model_validate(kept).model_dump() if kept else {}
-    return Provenance(job_id=job.id, job=job.spec, arm=trial.arm, seed=trial.seed, **told)
+    sample = None if trial.sample is None else trial.sample["values"]
+    return Provenance(job_id=job.id, job=job.spec, arm=trial.arm, seed=trial.seed, sample=sample, **told)
 
 
 def event_view(row: EventRow) -> Event:

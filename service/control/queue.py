@@ -14,6 +14,10 @@ the latest, by the budgets in seconds of what runs, or if it leaves that one its
 end before the other has waited for `backfill_s`. A full quota is kept for the first job that needs it: later jobs of
 that owner or project wait behind it.
 
+**Nodes.** Ray places workers, so room is counted in the whole cluster. But a job does not start or grow where some of
+its workers would find no node, even if all that runs were packed tightly: they would wait at Ray until the job fails.
+Then all that is free is kept for it.
+
 **Fewer workers.** A job that goes on with fewer (`workers.min`) starts with as many as the cluster holds. One that has
 begun, and has lost its machines, takes what is free, without a wait for the rest. Later, when there is room that nobody
 waits for, it is paused for a moment at a checkpoint, and goes on with more.
@@ -38,7 +42,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from service.control.capacity import Node, Shape, Size, conflicts, num_placeable, total
+from service.control.capacity import Node, Shape, Size, conflicts, left_beside, left_by, num_placeable, total
 from service.job.priority import Priority
 from service.job.problems import Problem
 from service.wire.queue import EVERYONE, QuotaKind, QuotaLimits, WaitKind
@@ -357,6 +361,7 @@ class _Turn:
         self.places: list[Place] = []
         self._used = _Used(quotas, running)
         self._free = total(nodes) - sum((job.size for job in running), Size())
+        self._left: Sequence[Node] | None = None  # of each node; None: nothing has asked yet
         # With what is about to be given back, less what that is for.
         self._unclaimed = self._free + sum((job.size for job in running if job.is_leaving), Size())
         self._paused: set[str] = set()
@@ -394,12 +399,24 @@ class _Turn:
         return known
 
     def _within_quota(self, job: Waiting, size: Size, trials: int, never: str) -> tuple[Size, int, str]:
-        """Return the size at which the job's quotas have room for it, of those that one that has begun goes on with."""
-        if never or not job.attempt or self._used.full(job.owner, job.project, size) is None:
+        """Return the size at which the job's quotas have room for it, of those that one that has begun goes on with.
+
+        Where none has room now, but a quota that has shrunk allows some, the job waits for the largest of these.
+        """
+        is_full = self._used.full(job.owner, job.project, size) is not None
+        if not job.attempt or not (never or is_full):
             return size, trials, never
-        fewer = (shape.one for shape in job.shape.smaller)
+        fewer = [shape.one for shape in job.shape.smaller if not self._never(job, shape)]
         found = next((each for each in fewer if self._used.full(job.owner, job.project, each) is None), None)
-        return (size, trials, never) if found is None else (found, 1, never)
+        if found is None and never and fewer:
+            found = fewer[0]
+        return (size, trials, never) if found is None else (found, 1, "")
+
+    def _never(self, job: Waiting, shape: Shape) -> bool:
+        """Return whether the cluster, or a quota, is too small for the job in just this shape."""
+        exactly = shape._replace(least=shape.num_workers)
+        of_quotas = quota_conflicts(exactly, self.quotas, owner=job.owner, project=job.project)
+        return bool(of_quotas or conflicts(exactly, self.nodes))
 
     def _full(self, job: Waiting, size: Size) -> tuple[QuotaKey, str, Waiting | None] | None:
         for key in _keys(job.owner, job.project) if self._kept_quotas else ():
@@ -412,7 +429,7 @@ class _Turn:
         return (*found, None)
 
     def _may_start(self, job: Waiting, size: Size, trials: int) -> bool:
-        if not (size.fits(self._free) and size.fits(self._unclaimed)):
+        if not (size.fits(self._free) and size.fits(self._unclaimed)) or self._is_split(job, size):
             return False
         if self._kept is None or _ends_by(job, trials, began_at=self.now) <= self._kept.limit:
             return True
@@ -420,6 +437,12 @@ class _Turn:
             self._kept.extra -= size
             return True
         return False
+
+    def _is_split(self, job: Waiting, size: Size) -> bool:
+        """Return whether the room that is free lies in pieces on several nodes, too small for the job's workers."""
+        if self._left is None:
+            self._left = left_beside((each.size for each in self.running), self.nodes)
+        return num_placeable(job.shape, self._left) < size.workers
 
     def _fewer(self, job: Waiting) -> Size | None:
         """Return what a job that has begun can go on with now, if it may do with less than it had."""
@@ -430,18 +453,32 @@ class _Turn:
         """Yield the running jobs that can have more workers, of room that no waiting job was given or is kept."""
         if self._kept is not None or self.pause:
             return
+        beside: dict[Size, Sequence[Node]] = {}  # the same for jobs of one size
         for job in self.running:
             if job.larger is None or not job.may_pause or self.now < job.grows_at:
                 continue
             more = job.larger.one - job.size
             has_quota = self._used.may_grow(job.owner, job.project, more)
-            if has_quota and more.fits(self._unclaimed) and not conflicts(job.larger, self.nodes):
+            if not (has_quota and more.fits(self._unclaimed)):
+                continue
+            if job.size not in beside:
+                beside[job.size] = self._nodes_beside(job)
+            if not conflicts(job.larger, beside[job.size]):
                 self._unclaimed -= more
                 self._used.grow(job.owner, job.project, more)
                 yield job.job_id
 
+    def _nodes_beside(self, job: Running) -> Sequence[Node]:
+        """Return what the nodes have left for a job that runs: all that others do not take."""
+        nodes = left_beside((each.size for each in self.running if each is not job), self.nodes)
+        for start in self.start:
+            nodes = left_by(start.job.shape, start.size.workers, nodes)
+        return nodes
+
     def _begin(self, job: Waiting, size: Size, trials: int) -> None:
         self.start.append(Start(job, size, trials))
+        assert self._left is not None  # it was asked for room
+        self._left = left_by(job.shape, size.workers, self._left)
         self._free -= size
         self._unclaimed -= size
         self._used.add(job.owner, job.project, size)
@@ -450,10 +487,13 @@ class _Turn:
         missing = self._missing(job.shape, size)
         if self._kept is not None:
             return Place(number, job, WaitKind.BEHIND, size, missing=missing, behind=self._kept.job)
-        if size.fits(self._unclaimed) or self._preempt(job, size):
+        is_split = size.fits(self._free) and self._is_split(job, size)  # then others' end alone helps
+        if not is_split and (size.fits(self._unclaimed) or self._preempt(job, size)):
             self._unclaimed -= size
             return Place(number, job, WaitKind.PREEMPTS, size, missing=missing)
         self._kept = self._reserve(job, size)
+        if is_split:
+            self._kept.extra = Size()  # whoever took some could keep the rest in pieces
         return Place(number, job, WaitKind.ROOM, size, missing=missing)
 
     def _missing(self, shape: Shape, size: Size) -> int:

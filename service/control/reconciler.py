@@ -197,7 +197,8 @@ class Reconciler:
             if job.unreadable:
                 self._fail(job, _unreadable(job.unreadable))
             elif job.deadline is not None and job.deadline < now:
-                self._fail(job, RULES[JobState.QUEUED].on_deadline)
+                waited = RULES[JobState.QUEUED].on_deadline
+                self._fail(job, f"{waited}: {job.reason}" if job.reason else waited)
             else:
                 possible.append(job)
         return possible

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import fsspec
@@ -224,6 +225,15 @@ class Storage:
             for folder in sorted((name for name, _, _ in filesystem.walk(root)), key=len, reverse=True):
                 if filesystem.isdir(folder) and not filesystem.ls(folder, refresh=True):
                     filesystem.rmdir(folder)
+
+
+def is_complete(folder: Path) -> bool:
+    """Return whether a local folder holds a checkpoint with every file that its manifest lists."""
+    try:
+        manifest = _Manifest.model_validate_json((folder / _MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return all((folder / each.name).is_file() for each in manifest.shards)
 
 
 def _version(about: Mapping[str, Any]) -> str:

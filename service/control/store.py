@@ -5,9 +5,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, partial
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from alembic.util import CommandError
 from sqlalchemy import Engine, exists, select
@@ -91,13 +91,11 @@ _MAX_OWNERS = 4096  # kept in memory
 class Store:
     """Jobs, attempts, what they reported, and keys. Thread-safe; opened with `Store.open`."""
 
-    def __init__(
-        self, settings: Settings, engine: Engine, *, clock: Clock, lock: IO[str] | None, secret: bytes
-    ) -> None:
+    def __init__(self, settings: Settings, engine: Engine, *, clock: Clock, opened: ExitStack, secret: bytes) -> None:
         self.settings = settings
         self._engine = engine
         self._clock = clock
-        self._lock = lock
+        self._opened = opened
         self._secret = secret
         self._readers = sessionmaker(database.of_one_moment(engine))
         self.telemetry = Telemetry(self._reading, clock=clock)
@@ -121,32 +119,30 @@ class Store:
     def open(cls, settings: Settings, *, clock: Clock = time.time) -> "Store":
         """Open the database of `settings`, made and migrated as needed.
 
-        Raises Unavailable where another process serves the same SQLite file, the database does not answer, or the
-        settings name none that can be used.
+        Raises Unavailable where another process serves the same SQLite file, the database does not answer or is of a
+        newer release, or the settings name none that can be used.
         """
         database.prepare_state_dir(settings)
-        url, lock = settings.resolved_database_url, None
+        url = settings.resolved_database_url
         engine = database.connect(url)
-        if database.is_sqlite(url):
-            lock = database.lock(settings.state_dir / "service.lock", purpose="the service's database")
-        try:
-            database.migrate(engine)
-        except (SQLAlchemyError, CommandError) as error:
-            engine.dispose()
-            if lock is not None:
-                lock.close()
-            said = database.said(error)
-            raise Unavailable(f"the database does not open: {said}; check WIRETUNE_DATABASE_URL") from error
-        return cls(settings, engine, clock=clock, lock=lock, secret=keys.server_secret(settings.state_dir))
+        with ExitStack() as opened:
+            if database.is_sqlite(url):
+                opened.enter_context(database.lock_service(settings))
+            opened.callback(engine.dispose)  # before the lock is given back
+            try:
+                database.migrate(engine)
+            except (SQLAlchemyError, CommandError) as error:
+                said = database.said(error)
+                raise Unavailable(f"the database does not open: {said}; check WIRETUNE_DATABASE_URL") from error
+            secret = keys.server_secret(settings.state_dir)
+            return cls(settings, engine, clock=clock, opened=opened.pop_all(), secret=secret)
 
     def close(self) -> None:
         """Store what waits and give the database back, also where the former raises Unavailable."""
         try:
             self._writer.close()
         finally:
-            self._engine.dispose()
-            if self._lock is not None:
-                self._lock.close()
+            self._opened.close()
 
     @property
     def failed_at(self) -> float:

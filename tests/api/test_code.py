@@ -218,6 +218,26 @@ def test_code_that_is_uploaded_again_during_a_sweep_keeps_its_file(
         assert Storage(settings.resolved_storage_url).has_code("default", digest)
 
 
+def test_code_whose_file_a_late_deletion_took_is_to_be_uploaded_again(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, remove, digest = Storage(settings.resolved_storage_url), Storage.remove_code, package().digest
+    store.code.add(package(), by=LOCAL)
+
+    def late(self: Storage, *named: str) -> None:
+        monkeypatch.setattr(Storage, "remove_code", remove)
+        store.code.sweep()  # of another replica, which takes the order over, and does it
+        store.code.add(package(), by=LOCAL)
+        remove(self, *named)
+
+    monkeypatch.setattr(Storage, "remove_code", late)
+    store.code.remove(digest, by=LOCAL)
+
+    assert (store.code.list(by=LOCAL).packages, storage.has_code("default", digest)) == ((), False)
+    store.code.add(package(), by=LOCAL)
+    assert storage.has_code("default", digest)
+
+
 def test_no_write_waits_for_the_storage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[str] = set()
     for name in ("write", "has_code", "remove_code"):

@@ -34,7 +34,15 @@ def test_words_and_numbers_are_those_of_yaml_1_2() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(b"a: 1\na: 2", "duplicate key"), (b"a: [\n", "line 2, column 1"), (b"", "got nothing")]
+    ("text", "said"),
+    [
+        (b"a: 1\na: 2", "duplicate key"),
+        (b"a: [\n", "line 2, column 1"),
+        (b"", "got nothing"),
+        (b"a:\n  b: 1\n  2: 3", r"a name must be text, got `2`: put it in quotes \(line 2, column 3\)"),
+        (b"{on: 1, true: 2}", "a name must be text, got `True`"),
+        (b"~: 1", "a name must be text, got `None`"),
+    ],
 )
 def test_unreadable_text_is_refused_with_its_place(text: bytes, said: str) -> None:
     with pytest.raises(InvalidJob, match=said):

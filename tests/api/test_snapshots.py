@@ -3,7 +3,7 @@
 import gzip
 import json
 
-from service.wire.records import MetricPoints
+from service.wire.records import Bill, Billed, MetricPoints
 
 
 def merged(before, change):
@@ -87,6 +87,43 @@ def test_changes_merged_one_by_one_are_the_whole(http, reporting):
 
     assert held == get(http, reporting.job_id)
     assert sizes == [(False, 1, 0), *[(False, 1, 105)] * 2, (False, 1, 0)] * 2 + [(False, 0, 0)]
+
+
+#: What a report says of a running trial as of its last stage; the first five are in `trials`, and new there.
+BY_STAGE = (
+    "steps", "seconds", "bill", "validation_loss", "validation_metrics",
+    "cost", "target", "target_loss", "seconds_to_target", "searching_budget", "notes",
+)  # fmt: skip
+
+
+def lasting(snapshot):
+    """Return the snapshot without what a report says as of the last stage."""
+    trials = [{name: each[name] for name in each if name not in BY_STAGE} for each in snapshot["report"]["trials"]]
+    return snapshot | {"report": snapshot["report"] | {"trials": trials}}
+
+
+def test_progress_between_two_stages_is_in_the_trials_and_in_the_report_with_the_next_stage(http, reporting):
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=1.0, density=0.01)
+    held, trial = get(http, reporting.job_id), reporting.trial("tuned")
+    points = {"steps": (100, 101), "seconds": (5.0, 5.05), "values": (0.2, 0.1)}
+    bill = Bill(bytes_sent=500_000, seconds_training=5.05, steps=102)
+    lone = (
+        MetricPoints(trial_id=trial, name="loss", **points),
+        MetricPoints(trial_id=trial, name="validation_loss", **points),
+        Billed(trial_id=trial, bill=bill),
+    )
+
+    for record in lone:
+        reporting.post(record)
+        change = get(http, reporting.job_id, since=held["cursor"])
+        held, whole = merged(held, change), get(http, reporting.job_id)
+        assert (change["whole"], change["report"]) == (False, None)
+        assert lasting(held) == lasting(whole)
+    assert (held["trials"][0]["step"], held["trials"][0]["bill"]["bytes_sent"]) == (101, 500_000)
+
+    reporting.stage("tuned", 1, rate=1.0, density=0.01)
+    assert merged(held, get(http, reporting.job_id, since=held["cursor"])) == get(http, reporting.job_id)
 
 
 def test_a_change_is_small(http, reporting):

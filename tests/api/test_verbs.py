@@ -132,6 +132,17 @@ def test_a_repeated_clone_is_the_first_one_though_its_source_was_edited_meanwhil
             client.clone(other, patch, idempotency_key="k")
 
 
+@pytest.mark.parametrize("changes", ["{labels: {a: b, 2: c}}", "{budget: {seconds: 80}, 2: c}"])
+def test_a_clone_by_yaml_whose_names_are_no_text_is_refused(
+    http: TestClient, client: Client, job: JobSpec, changes: str
+) -> None:
+    source = client.submit(job)
+
+    answer = http.post(f"/v1/jobs/{source.id}:clone", content=changes, headers={"Content-Type": "application/yaml"})
+
+    assert answer.status_code == 422 and "a name must be text, got `2`" in answer.text
+
+
 def test_a_clone_that_is_no_valid_job_is_refused_with_the_pointer_into_it(client: Client, job: JobSpec) -> None:
     source = client.submit(job)
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,14 +31,15 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path, database_url: str)
     return Settings(state_dir=tmp_path / "elsewhere", database_url=url)
 
 
-def checkpointed(driver: Driver, settings: Settings) -> str:
+def checkpointed(driver: Driver, settings: Settings, *, stage: int = 0) -> str:
     """Have the driver close a stage with a checkpoint; return its URL."""
-    url = f"{settings.resolved_storage_url}/{driver.job_id}/attempt-1/{driver.trial_id}/000001-step-50"
+    step = 50 * stage
+    url = f"{settings.resolved_storage_url}/{driver.job_id}/attempt-1/{driver.trial_id}/{stage:06d}-step-{step + 50}"
     folder = Path(url.removeprefix("file://"))
     folder.mkdir(parents=True)
     (folder / "state.safetensors").write_bytes(b"weights")
-    driver.decide(0, first_step=0)
-    driver.close(0, step=50, num_steps=50, bill=Bill(), resume={"checkpoint": url})
+    driver.decide(stage, first_step=step)
+    driver.close(stage, step=step + 50, num_steps=50, bill=Bill(), resume={"checkpoint": url})
     return url
 
 
@@ -91,6 +94,63 @@ def test_a_job_of_a_live_service_goes_on_from_its_checkpoint_in_a_fresh_place(
         assert Path(moved.removeprefix("file://"), "state.safetensors").read_bytes() == b"weights"
     finally:
         restored.close()
+
+
+@pytest.mark.parametrize("num_superseded", [1, 5])
+def test_a_checkpoint_that_is_removed_before_it_is_copied_has_the_database_copied_again(
+    settings: Settings, driver: Driver, elsewhere: Settings, tmp_path: Path, monkeypatch, num_superseded: int
+) -> None:
+    dump, stages = backup._dump, iter(range(100))
+
+    def dump_and_go_on(*arguments) -> set[str]:
+        stage = next(stages)
+        if stage == 0:
+            checkpointed(driver, settings)
+        named = dump(*arguments)
+        if stage < num_superseded:  # a job goes on: its next checkpoint is known, and the one before is removed
+            checkpointed(driver, settings, stage=stage + 1)
+            for url in named:
+                shutil.rmtree(url.removeprefix("file://"))
+        return named
+
+    monkeypatch.setattr(backup, "_dump", dump_and_go_on)
+    if num_superseded == 5:
+        with pytest.raises(Unavailable, match="was removed before it could be copied; the backup is not whole"):
+            backup.back_up(settings, tmp_path / "backup")
+        return
+    backup.back_up(settings, tmp_path / "backup")
+    backup.restore(elsewhere, tmp_path / "backup")
+
+    with closing(Store.open(elsewhere)) as restored:
+        restored.lose_attempt(driver.job_id, 1, reason="its cluster is gone")
+        restored.begin_attempt(driver.job_id)
+        [point] = restored.brief(driver.job_id, 2).trials
+    assert Path(point.resume["checkpoint"].removeprefix("file://"), "state.safetensors").exists()
+
+
+@only("sqlite")
+def test_a_checkpoint_that_the_service_itself_has_lost_keeps_nobody_from_a_backup(
+    settings: Settings, driver: Driver, tmp_path: Path
+) -> None:
+    shutil.rmtree(checkpointed(driver, settings).removeprefix("file://"))
+
+    assert backup.back_up(settings, tmp_path / "backup").has_files
+
+
+@only("sqlite")
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal"])
+def test_nothing_is_restored_beside_what_is_left_of_another_database(
+    store: Store, settings: Settings, elsewhere: Settings, tmp_path: Path, end: str
+) -> None:
+    backup.back_up(settings, tmp_path / "backup")
+    elsewhere.state_dir.mkdir()
+    left = elsewhere.state_dir / f"wiretune.db{end}"
+    left.touch()
+
+    with pytest.raises(Unavailable, match=f"{left} of another database"):
+        backup.restore(elsewhere, tmp_path / "backup")
+
+    assert not (elsewhere.state_dir / "wiretune.db").exists()
 
 
 def test_a_backup_in_an_empty_folder_that_was_there_is_its_owners_alone(

@@ -8,6 +8,7 @@ import sys
 import pytest
 from sqlalchemy import select
 
+from service.control import backup
 from service.control.database import prepare_state_dir
 from service.control.models import ApiKeyRow
 from service.control.store import Store
@@ -49,6 +50,18 @@ def test_a_closed_store_reopens_with_everything(settings, clock, spec):
 def test_a_second_opener_is_refused_with_the_pid_of_the_first(store, settings):
     with pytest.raises(Unavailable, match=str(os.getpid())):
         Store.open(settings)
+
+
+@only("sqlite")
+def test_a_file_that_another_state_dirs_service_serves_is_refused_by_whatever_name(store, settings, tmp_path):
+    link = tmp_path / "link.db"
+    link.symlink_to(settings.state_dir / "wiretune.db")
+    other = Settings(state_dir=tmp_path / "other", database_url=f"sqlite:///{link}")
+    backup.back_up(settings, tmp_path / "backup")
+
+    for take in (Store.open, lambda settings: backup.restore(settings, tmp_path / "backup")):
+        with pytest.raises(Unavailable, match=f"the service's database is in use by process {os.getpid()}"):
+            take(other)
 
 
 def test_every_acknowledged_job_survives_a_kill(settings):

@@ -80,7 +80,7 @@ def test_a_database_of_a_later_release_is_refused_and_left_alone(tmp_path, url, 
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
 
-    with pytest.raises(Unavailable, match="9999"):
+    with pytest.raises(Unavailable, match="9999, made by a newer release: install that one, or restore a backup"):
         Store.open(settings)
 
     with engine.connect() as connection:

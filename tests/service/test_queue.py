@@ -175,6 +175,39 @@ def test_a_job_grows_into_room_that_nobody_waits_for_once_it_has_a_checkpoint():
     assert grows(1, [job("large", workers=3)]) == ()  # for which the room is kept
 
 
+def test_a_job_does_not_start_in_room_that_is_free_in_pieces():
+    nodes = [Node(cpus=4)] * 3
+    running = [runs(name, size=Size(cpus=3.0, workers=1)) for name in ("r", "s", "t")]
+    whole, small = job("a", cpus=3.0), job("b", workers=3)
+
+    decided = decide([whole, small], running, nodes=nodes)
+    assert (started(decided), kinds(decided)) == ([], {"a": WaitKind.ROOM, "b": WaitKind.BEHIND})
+    assert started(decide([small], running, nodes=nodes)) == ["b"]
+    assert started(decide([whole, job("b", cpus=2.0)], running[:1], nodes=nodes)) == ["a", "b"]
+    # a core of the four that are free would be left over, but taking it could keep the others in pieces
+    four = [*nodes, Node(cpus=1)]
+    assert started(decide([whole, job("b")], running, nodes=four)) == []
+    # nothing that is left on a node is given twice
+    assert started(decide([job(name, cpus=2.0) for name in "abc"], running[:1], nodes=nodes[:2])) == ["a", "b"]
+
+
+def test_a_job_does_not_grow_into_room_that_is_free_in_pieces():
+    larger = Shape(4, 1, 3.0, 0.0, 1, 1, least=4)
+    elastic = runs("elastic", size=Size(cpus=9.0, workers=3), larger=larger)
+    other = runs("other", workers=4)
+
+    assert decide([], [elastic, other], nodes=[Node(cpus=4)] * 4).grow == ()  # 3 cores are free, 1 on each of 3 nodes
+    assert decide([], [elastic, other], nodes=[Node(cpus=4)] * 5).grow == ("elastic",)
+
+
+def test_a_job_that_has_begun_goes_on_with_as_many_workers_as_single_nodes_have_room_for():
+    running = [runs(name, size=Size(cpus=2.0, workers=1)) for name in "ab"]
+
+    decided = decide([job("elastic", workers=4, least=1, cpus=3.0, attempt=1)], running, nodes=[Node(cpus=4)] * 4)
+
+    assert [start.size.workers for start in decided.start] == [3]
+
+
 @pytest.mark.parametrize(("limit", "grown"), [(None, ("small",)), (5, ("small",)), (4, ())])
 def test_a_job_is_not_paused_for_a_worker_that_its_quota_has_no_room_for(limit, grown):
     larger = Shape(3, 1, 1.0, 0.0, 1, 1, least=3)
@@ -203,6 +236,20 @@ def test_a_job_that_has_begun_goes_on_with_the_workers_that_its_quota_has_room_f
 
     assert started(attempt=1) == [3]
     assert started(attempt=0) == []  # a new one waits for all
+
+
+def test_a_job_that_has_begun_goes_on_with_fewer_workers_once_its_quota_has_shrunk_below_its_count():
+    quotas = {(QuotaKind.OWNER, "ada"): QuotaLimits(workers=3)}
+
+    def decided(running=(), least=2, **fields):
+        asks = job("a", workers=4, least=least, owner="ada", **fields)
+        return decide([asks], running, nodes=[Node(cpus=1)] * 9, quotas=quotas)
+
+    assert [each.size.workers for each in decided(attempt=1).start] == [3]
+    assert kinds(decided(attempt=0)) == {"a": WaitKind.NEVER}  # a new one would not begin with all
+    assert kinds(decided(attempt=1, least=4)) == {"a": WaitKind.NEVER}
+    full = decided([runs("beside", workers=2, owner="ada")], attempt=1)
+    assert (kinds(full), full.places[0].size.workers) == ({"a": WaitKind.QUOTA}, 3)
 
 
 def test_the_missing_workers_are_told():

@@ -185,6 +185,16 @@ def test_a_restarted_cluster_gets_the_attempt_again_only_if_nothing_of_it_was_he
     assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a{2 if is_heard else 1}"]
 
 
+def test_a_job_that_fails_for_its_wait_says_what_it_waited_for(store, tick, add):
+    job_id = add(count=9)
+    tick()
+
+    tick(RULES[JobState.QUEUED].deadline_s)
+
+    assert store.job(job_id).state is JobState.FAILED
+    assert store.job(job_id).reason.startswith("it waited in the queue for a week: the job asks for 9 workers")
+
+
 @pytest.mark.parametrize("act", ["explain", "fail_waiting", "attempt", "lose_attempt"])
 def test_a_job_that_is_deleted_during_a_round_holds_up_no_other(store, cluster, tick, add, clock, monkeypatch, act):
     deleted = add(count=1 if "attempt" in act else 9)
