@@ -29,19 +29,19 @@ def is_race_of_auto(row: Json) -> bool:
 
 
 def later(rows: Sequence[Json]) -> Iterator[str]:
-    """Yield sentences that say which baseline is at the loss sooner than one job with `auto`."""
+    """Yield a sentence for each task and network where baselines are at the loss sooner than one job with `auto`."""
     races = [row for row in rows if row["kind"] == "race"]
     for place in dict.fromkeys((row["task"], row["hosts"], row["mbps"]) for row in races):
         own = [row for row in races if (row["task"], row["hosts"], row["mbps"]) == place]
-        for arm in dict.fromkeys(row["arm"] for row in own if row["arm"] != AUTO):
-            ratios = paired(own, arm)
-            if ratios and verdict(bootstrap(ratios)) == "later":
-                task, hosts, mbps = place
-                where = f"on `{task}` with {hosts} hosts at {mbps:g} Mbit/s"
-                yield (
-                    f"`{arm}`, at the best rate of an uncharged grid, takes {statistics.median(ratios):.2f} of the "
-                    f"time of one job with `auto` to the loss {where}."
-                )
+        ratios = {arm: paired(own, arm) for arm in dict.fromkeys(row["arm"] for row in own if row["arm"] != AUTO)}
+        ahead = {arm: each for arm, each in ratios.items() if each and verdict(bootstrap(each)) == "later"}
+        if ahead:
+            task, hosts, mbps = place
+            told = ", ".join(f"`{arm}` ({statistics.median(each):.2f} of its time)" for arm, each in ahead.items())
+            yield (
+                f"One job with `auto` is at the loss of `{task}` with {hosts} hosts at {mbps:g} Mbit/s later than "
+                f"{told}, at the best rates of an uncharged grid."
+            )
 
 
 def table(rows: Sequence[Json]) -> Iterator[str]:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from contest.auto_race import Race
-from contest.time_table import AUTO, bootstrap, paired, table, verdict
+from contest.time_table import AUTO, bootstrap, later, paired, table, verdict
 from time_to_loss import ALONE, ARMS, BASELINES, CLEARLY_LATER, GRID, contenders, patience, rate_of, trial, turned
 
 RACE = Race(mbps=100.0, budget_s=30.0, seed=3, target=2.2)
@@ -71,3 +71,12 @@ def test_the_table_has_a_line_for_each_arm_and_says_what_the_grid_took() -> None
 
     assert all(f"| {arm} |" in text for arm in (AUTO, *BASELINES))
     assert "a tie" in text and "40 s, not charged" in text
+
+
+def test_what_is_sooner_than_auto_is_said_in_a_sentence_for_each_network() -> None:
+    rows = [row(arm, seed, 10.0) for arm in (AUTO, "fp16") for seed in range(3)]
+    rows += [row(arm, seed, 5.0) for arm in ("plain", "powersgd 4") for seed in range(3)]
+
+    [said] = later(rows)
+
+    assert "`plain` (0.50 of its time), `powersgd 4` (0.50 of its time)" in said and "fp16" not in said
