@@ -73,6 +73,15 @@ export function whenChanged(draw) {
   };
 }
 
+// Runs `act` once for each call, one at a time: it goes on from what the one before has left, also where that failed.
+export function inTurn(act) {
+  let turn = Promise.resolve();
+  return () => {
+    turn = turn.catch(() => {}).then(act);
+    return turn;
+  };
+}
+
 // The same result for the same inputs: who draws it sees that nothing is new.
 export function whenKept(make) {
   let [inputs, made] = [null, null];

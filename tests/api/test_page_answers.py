@@ -202,6 +202,95 @@ def test_bytes_that_did_not_come_are_told_of_and_asked_for_again():
     assert played(script, ("{ wire }", "pages/job/wire.js")) == ["no answertry again", ""]
 
 
+CURVES = """
+  const drawn = [];
+  const waits = globalThis.setTimeout;
+  globalThis.setTimeout = (act) => waits(act, 0); // the page waits until a wheel has come to rest
+  const rangeOf = (least, most) => ({ "xaxis.range[0]": least, "xaxis.range[1]": most });
+  globalThis.Plotly = { react(chart, traces) {
+    drawn.push(traces.find((each) => each.x?.length)?.x);
+    chart.on = (_, hear) => { globalThis.zoomTo = (...ends) => hear(rangeOf(...ends)); };
+  } };
+  const choice = { x: "steps", seeds: "mean", smooth: 0, log: true, logx: false, trial: "" };
+  const trial = { trial_id: "a", label: "tuned", arm: "tuned", arm_index: 0, is_first_seed: true };
+  const points = (steps) => ({ num_points: 1000, steps, seconds: steps, values: steps.map(() => 1) });
+  const lossAt = (...steps) => ({ ...trial, name: "loss", ...points(steps) });
+  const held = (...steps) => ({ trials: [trial], stages: [], schedules: [], series: [lossAt(...steps)] });
+"""
+
+
+def of_curves(script):
+    return played(f"{CURVES}{script}", ("{ curves }", "pages/job/curves.js"))
+
+
+def test_points_of_a_part_that_is_no_longer_looked_at_do_not_take_the_place_of_others():
+    found = of_curves("""
+      const asked = heldService();
+      const shown = curves("job-1", { held: choice }, null);
+      document.body.append(shown.loss);
+      seeAll();
+      await shown.update(held(0, 100, 200, 300));
+      zoomTo(0, 100);
+      await settled();
+      const [early] = asked.splice(0);
+      zoomTo(200, 300);
+      await settled();
+      asked[0][1](Response.json([lossAt(200, 250, 300)]));
+      await settled();
+      early[1](Response.json([lossAt(0, 50, 100)]));
+      await settled();
+      return drawn.at(-1);
+    """)
+
+    assert found == [0, 100, 200, 250, 300]
+
+
+def test_bytes_of_an_earlier_state_are_not_drawn_under_a_newer_one():
+    found = of_curves("""
+      const asked = [];
+      const fetchSent = () => new Promise((found) => asked.push(found));
+      const shown = curves("job-1", { held: { ...choice, x: "bytes" } }, fetchSent);
+      document.body.append(shown.loss);
+      seeAll();
+      const sent = (...steps) => [{ ...lossAt(...steps), values: steps.map((step) => 10 * step) }];
+      shown.update(held(0, 100));
+      shown.update(held(0, 100, 200));
+      asked[1](sent(0, 100, 200));
+      await settled();
+      asked[0](sent(0, 100));
+      await settled();
+      return drawn.at(-1);
+    """)
+
+    assert found == [0, 1, 2]
+
+
+@pytest.mark.parametrize("early", ["Response.json([])", "refusal(503, 'busy')"])
+def test_the_newest_list_of_files_stays_for_one_is_asked_for_after_the_other(early):
+    found = played(
+        f"""
+      const asked = heldService();
+      const {{ body, update }} = files("job-1");
+      document.body.append(body);
+      seeAll();
+      const lists = () => asked.filter(([address]) => address.endsWith("/artifacts"));
+      update({{ version: 1, attempt: 0 }}, "before");
+      await settled();
+      update({{ version: 2, attempt: 0 }}, "after");
+      await settled();
+      const atOnce = lists().length;
+      lists()[0][1]({early});
+      await settled();
+      lists()[1][1](Response.json([{{ name: "job-1.log", kind: "log", href: "/", num_bytes: 1, created_at: null }}]));
+      await settled();
+      return [atOnce, body.textContent];
+    """,
+        ("{ files }", "pages/job/files.js"),
+    )
+
+    assert found[0] == 1 and "1 file;" in found[1] and "busy" not in found[1]
+
+
 def test_events_of_a_timeline_are_asked_for_one_after_the_other_and_drawn_once():
     script = """
       const asked = heldService();

@@ -88,7 +88,7 @@ def test_a_job_of_the_client_is_steered_and_its_results_name_who_did(
     assert handle.steering().steers[0].first_stages == {trial: 1}
     assert [len(stage.steers) for stage in handle.stages(trial=trial)] == [0, 1, 1]
     assert handle.stages(trial=trial)[1].steers[0].veto == {"learning_rate": Band(above=0.5)}
-    view = client.schedule(reporting.job_id, arm="tuned")
+    [view, *_] = client.snapshot(reporting.job_id).schedules
     assert [entry.steered_by for entry in view.entries] == [(), ("ada",), ("ada",)]
     assert "ada steered stages 1, 2" in handle.report().trials[0].notes
     with pytest.raises(ApiError, match="no steer 9 holds"):

@@ -4,7 +4,7 @@ import { overlaidLosses, overlaidSchedules } from "../../charts/overlay.js";
 import { panel } from "../../charts/panel.js";
 import { parallelChart } from "../../charts/parallel.js";
 import { paretoChart } from "../../charts/pareto.js";
-import { element, empty, patch } from "../../dom.js";
+import { element, empty, inTurn, patch } from "../../dom.js";
 import { comparedJobs, comparedTrials, MOST, parsed, unknownArms, written } from "./jobs.js";
 import { armRows, differenceTable, jobTable, resultMenu, resultTable } from "./tables.js";
 
@@ -28,14 +28,9 @@ export function comparePage(root, text, query) {
   document.title = "Compare – Wiretune";
   let shown = null;
   let rows = [];
-  let turn = Promise.resolve();
   const menu = resultMenu(() => rows);
 
-  // One at a time: a change is merged into what it is a change of.
-  function refresh() {
-    turn = turn.catch(() => {}).then(look);
-    return turn;
-  }
+  const refresh = inTurn(look); // a change is merged into what it is a change of
 
   async function look() {
     const found = await compared.look();

@@ -19,6 +19,7 @@ export function curves(id, { held: choice, choose }, fetchSent) {
   let known = { trials: [], series: [], stages: [], schedules: [] };
   let sent = [];
   let detail = null; // {range, series}: more points of a part of the axis
+  let part = null; // of the axis, that the reader has zoomed to
   let timer = null;
 
   const drawLoss = whenChanged((given, place, finer, wanted) => {
@@ -41,7 +42,12 @@ export function curves(id, { held: choice, choose }, fetchSent) {
 
   async function show() {
     patch(tools, ...toolsOf(known));
-    if (choice.x === "bytes") sent = begun(await fetchSent(known.series), known.stages);
+    if (choice.x === "bytes") {
+      const { series } = known;
+      const found = await fetchSent(series);
+      if (known.series !== series) return; // newer ones were asked for meanwhile
+      sent = begun(found, known.stages);
+    }
     const place = placed(choice.x, known.series, sent);
     const wanted = JSON.stringify({ smooth: choice.smooth, isLogLoss: choice.log, isLogAxis: choice.logx, isEach: choice.seeds === "each" });
     await Promise.all([drawLoss(known, place, detail, wanted), drawSchedule(known, place)]);
@@ -72,6 +78,7 @@ export function curves(id, { held: choice, choose }, fetchSent) {
 
   function hearZoom(range) {
     clearTimeout(timer);
+    part = range;
     if (!range) return reset();
     timer = setTimeout(() => zoom(range).catch(() => {}), ZOOM_MS); // without it the chart stays as coarse as it is
   }
@@ -88,6 +95,7 @@ export function curves(id, { held: choice, choose }, fetchSent) {
     if (!steps || !coarse.length) return;
     const [first_step, last_step] = steps;
     const found = await Promise.all(coarse.map((name) => api.series(id, name, { max_points: MAX_POINTS, first_step, last_step })));
+    if (part !== range) return; // another part is looked at meanwhile
     detail = { steps, series: found.flat() };
     await show();
   }

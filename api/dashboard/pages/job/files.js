@@ -1,7 +1,7 @@
 // The job's files with their sizes, and the attempts that made them.
 
 import * as api from "../../api.js";
-import { element, patch, since, table, unanswered, whenChanged } from "../../dom.js";
+import { element, inTurn, patch, since, table, unanswered, whenChanged } from "../../dom.js";
 import { duration, size } from "../../units.js";
 import { whenSeen } from "./sight.js";
 
@@ -34,7 +34,7 @@ export function files(id) {
     if (of.attempts !== job.version) lookAtAttempts();
   }
 
-  async function showFiles() {
+  const showFiles = inTurn(async () => {
     if (!job || of.files === of.wanted) return;
     of.files = of.wanted;
     const found = await api.artifacts(id);
@@ -45,9 +45,9 @@ export function files(id) {
       ["size", (file) => size(file.num_bytes), "number"],
       ["made", (file) => (file.created_at === null ? "–" : since(file.created_at)), ""],
     ], found, { key: (file) => file.name }));
-  }
+  });
 
-  async function showAttempts() {
+  const showAttempts = inTurn(async () => {
     if (!job || of.attempts === job.version) return;
     of.attempts = job.version;
     const found = await api.attempts(id);
@@ -61,7 +61,7 @@ export function files(id) {
       ["ended", (life) => life.outcome ?? "–", ""],
       ["why", (life) => life.reason || "–", "text"],
     ], found, { key: (life) => life.number, isStacked: true }));
-  }
+  });
 
   return { body, attempts: lives, update };
 }

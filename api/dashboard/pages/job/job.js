@@ -1,7 +1,7 @@
 // One job: how far it is, its curves, its decisions, its wire and its bill.
 
 import * as api from "../../api.js";
-import { element, empty, patch, whenChanged, whenKept } from "../../dom.js";
+import { element, empty, inTurn, patch, whenChanged, whenKept } from "../../dom.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
 import { choices } from "./choices.js";
 import { controls } from "./controls.js";
@@ -40,13 +40,8 @@ export function jobPage(root, id, _, ask) {
   let held = null;
   let me = null;
   let isGone = false;
-  let turn = Promise.resolve();
 
-  // One at a time: a change is merged into what it is a change of.
-  function refresh() {
-    turn = turn.catch(() => {}).then(look);
-    return turn;
-  }
+  const refresh = inTurn(look); // a change is merged into what it is a change of
 
   async function look() {
     if (isGone) return;

@@ -3,7 +3,7 @@
 import * as api from "../../api.js";
 import { panel } from "../../charts/panel.js";
 import { timelineChart } from "../../charts/timeline.js";
-import { element, patch, unanswered, whenChanged } from "../../dom.js";
+import { element, inTurn, patch, unanswered, whenChanged } from "../../dom.js";
 import { whenSeen } from "./sight.js";
 
 const KINDS = ["job", "repair"];
@@ -13,7 +13,6 @@ export function timeline(id) {
   const chart = panel("Timeline", "wide", { tools: refused });
   let known = { trials: [], stages: [] };
   let told = { of: "", after: 0, events: [] };
-  let turn = Promise.resolve();
   const look = whenSeen(chart.body, () => show().then(() => patch(refused), (error) => patch(refused, ...unanswered(error, look))));
   const draw = whenChanged((trials, stages, events) => chart.draw(() => timelineChart(trials, stages, events)));
 
@@ -23,20 +22,15 @@ export function timeline(id) {
     look();
   }
 
-  // One at a time: each asks for what came after the one before.
-  function show() {
-    turn = turn.catch(() => {}).then(hear);
-    return turn;
-  }
-
-  async function hear() {
+  // Each asks for what came after the one before.
+  const show = inTurn(async () => {
     const { of } = known;
     if (told.of !== of) {
       const { events, next_after: after } = await api.happened(id, KINDS, told.after);
       told = { of, after, events: events.length ? [...told.events, ...events] : told.events };
     }
     await draw(known.trials, known.stages, told.events);
-  }
+  });
 
   return { body: chart.body, update };
 }
