@@ -265,7 +265,7 @@ def arms_table(report: JobReport) -> Sheet:
     """Return every arm's means over its finished seeds, with their intervals; the best arm is marked."""
     metrics = sorted(report.metric_directions)
     title = f"Arms over seeds (mean ± {report.confidence:.0%} interval; * best {report.metric})"
-    table = _table(title, "arm", "seeds", "val. loss", *metrics, "sent", "to the worst arm's end", "diverged")
+    table = _table(title, "arm", "seeds", "val. loss", *metrics, "sent", "to target", "diverged")
     for arm in report.arms:
         table.add_row(
             f"{arm.arm} *" if arm.arm == report.best_arm else arm.arm,

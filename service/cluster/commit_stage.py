@@ -32,6 +32,8 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         is_evaluated = progress.evaluation_due and not progress.steps_to_meeting
         if is_evaluated:
             state.evaluate_line()
+            if progress.at_target:
+                break
         if is_evaluated or commit.measured.num_steps >= _next_look(state, commit, until):
             course = _look(state, commit)
             if course != "go_on":

@@ -14,6 +14,7 @@ class Judge(NamedTuple):
 
     metric: str
     direction: Direction
+    target: float | None = None
 
     def score(self, evaluation: Evaluation) -> float | None:
         """Return the metric so that lower is better; None where it is not finite."""
@@ -21,6 +22,12 @@ class Judge(NamedTuple):
         if not math.isfinite(value):
             return None
         return value if self.direction == "min" else -value
+
+    def is_at_target(self, score: float | None) -> bool:
+        """Return whether a state with `score` is as good as the job asks for."""
+        if score is None or self.target is None:
+            return False
+        return score <= (self.target if self.direction == "min" else -self.target)
 
     def rank(self, evaluation: Evaluation) -> float:
         """Return the number that states are compared by: a metric that is not finite is the worst."""
@@ -32,4 +39,5 @@ def judge_by(objective: Objective, metrics: Mapping[str, Direction]) -> Judge:
     """Return the judge of a run whose workload has `metrics` besides its loss; raises WorkloadError for any other."""
     if conflict := objective.conflict(metrics):
         raise WorkloadError(conflict.message)
-    return Judge(objective.metric, "min" if objective.metric == LOSS else metrics[objective.metric])
+    direction = "min" if objective.metric == LOSS else metrics[objective.metric]
+    return Judge(objective.metric, direction, objective.target)

@@ -205,7 +205,7 @@ def _evaluate_behind_the_clock(line: TrialState) -> Evaluation:
 def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> TrialFinished:
     """Stop the clock, evaluate what is kept, export it: of two lines the better one."""
     ended = state.seconds()
-    beside = [state.second.state] if state.second and state.second.wait() == "end" else []
+    beside = _ended_beside(state)
     ended = max([ended, *(line.progress.seconds for line in beside)])
     state.progress.stop_clock(ended, num_held=state.recorder.num_held)
     kept = min(map(_ending, (state, *beside)), key=lambda ending: state.judge.rank(ending.evaluation))
@@ -225,6 +225,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
         last_weights_url=kept.last and kept.last.url,
         last_weights_sha256=kept.last and kept.last.sha256,
         ended_early=line.is_stale(),
+        at_target=line.progress.at_target,
         schedule=line.progress.schedule_to(exported) if exported else tuple(line.progress.schedule),
         bill=state.progress.bill,
         weights_url=weights.url,
@@ -233,6 +234,16 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
     )
     state.recorder.sink.flush(finished)
     return finished
+
+
+def _ended_beside(state: TrialState) -> list[TrialState]:
+    """Return the second line, if it came to an end of its own; beside one at the target it need not."""
+    if state.second is None:
+        return []
+    if state.progress.at_target:
+        state.second.close()
+        return []
+    return [state.second.state] if state.second.wait() == "end" else []
 
 
 def _divergence(state: TrialState) -> Divergence | None:

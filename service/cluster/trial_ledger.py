@@ -136,6 +136,7 @@ class Progress(BaseModel):
     best: Best | None = None
     record: float | None = Field(None, description="the score that an evaluation has to be better than")
     num_stale: int = Field(0, description="evaluations in a row that were not, of steps taken back too")
+    at_target: bool = Field(False, description="an evaluation was as good as the job asks for, which ends the run")
     num_rungs: int = Field(0, description="of the sweep's that the run has told of")
     diverged_step: int | None = Field(None, description="the step that the last commit diverged at, if one has")
     best_at: float = Field(0.0, description="share of the budget that was spent when a new best was last written")
@@ -211,9 +212,10 @@ class Progress(BaseModel):
             },
         )
 
-    def note_evaluation(self, score: float | None, *, min_delta: float = 0.0) -> None:
+    def note_evaluation(self, score: float | None, *, min_delta: float = 0.0, at_target: bool = False) -> None:
         """Remember the score of the present state, None: not finite, and whether it is better by `min_delta`."""
         self.score, self.evaluated_step, self.evaluation_due = score, self.step, False
+        self.at_target = at_target
         if score is not None and (self.record is None or score < self.record - min_delta):
             self.record, self.num_stale = score, 0
         else:
@@ -252,7 +254,7 @@ class Progress(BaseModel):
             self.best = self.best.model_copy(update={"schedule": self.schedule_to(self.best)})
         self.step, self.schedule, self.steady = earlier.step, list(earlier.schedule), earlier.steady
         self.piece = None
-        self.score, self.evaluated_step = earlier.score, earlier.evaluated_step
+        self.score, self.evaluated_step, self.at_target = earlier.score, earlier.evaluated_step, earlier.at_target
         self.steps_to_meeting, self.evaluation_due = earlier.steps_to_meeting, earlier.evaluation_due
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 

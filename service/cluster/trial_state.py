@@ -155,13 +155,17 @@ class TrialState:
         return Spent(steps=self.progress.steps, bytes=self.progress.bytes, seconds=self.seconds())
 
     def is_over(self) -> bool:
-        """Return whether the budget is spent, patience is at its end, or the user wants what there is."""
+        """Return whether the budget is spent, or the run ends before that."""
         return self.ends_at(segment_length.within(Allowance(), self.spec.budget))
 
     def ends_at(self, until: Allowance) -> bool:
         """Return whether these totals are reached, or the run ends before its budget does."""
-        ends_early = self.requests.is_stop() or self.is_stale()
-        return ends_early or segment_length.is_reached(until, self.spent(), self.cost)
+        return self.ends_early() or segment_length.is_reached(until, self.spent(), self.cost)
+
+    def ends_early(self) -> bool:
+        """Return whether a line is at the target, patience is at its end, or the user wants what there is."""
+        lines = [self] if self.second is None else [self, self.second.state]
+        return any(line.progress.at_target for line in lines) or self.is_stale() or self.requests.is_stop()
 
     def fails_before_any_update(self) -> bool:
         """Return whether a commit diverged in the run's first step, of which no learning rate has an effect yet."""
@@ -186,7 +190,8 @@ class TrialState:
     def evaluate_line(self) -> None:
         """Evaluate the committed line, and report it."""
         evaluation = self.evaluate()
-        self.progress.note_evaluation(self.judge.score(evaluation), min_delta=self.spec.objective.min_delta)
+        score, min_delta = self.judge.score(evaluation), self.spec.objective.min_delta
+        self.progress.note_evaluation(score, min_delta=min_delta, at_target=self.judge.is_at_target(score))
         self.recorder.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
         self._tell_rungs(evaluation)
 

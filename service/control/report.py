@@ -75,8 +75,10 @@ def job_report(
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     metric = spec.objective.metric
     direction = directions.get(metric, "min")
-    # A sample that ends at a rung would be the worst, and say nothing of where arms get to.
-    targets = _targets([trial for trial in trials if trial.sample is None], by_trial, direction)
+    if spec.objective.target is not None:
+        targets: Mapping[int, float | None] = dict.fromkeys(spec.seeds, spec.objective.target)
+    else:  # a sample that ends at a rung would be the worst, and say nothing of where arms get to
+        targets = _targets([trial for trial in trials if trial.sample is None], by_trial, direction)
     drawn = {trial.arm: trial.sample.values for trial in trials if trial.sample and trial.sample.values}
     specs = {(each.arm, each.seed): each for each in spec.trials(drawn)}
     found = [
@@ -218,6 +220,10 @@ def _notes(
     if trial.ended_early:
         patience = f"{spec.objective.patience} evaluations in a row"
         yield f"ended early, after {trial.step} steps: the validation {metric} had not improved in {patience}"
+    if trial.at_target:
+        yield f"at `objective.target`, a validation {metric} of {spec.objective.target:g}, after {trial.step} steps"
+    elif spec.objective.target is not None and trial.outcome == "completed":
+        yield f"not at `objective.target`, a validation {metric} of {spec.objective.target:g}"
     if overfitted is not None:
         yield overfitted
     if trial.line == "insurance":

@@ -108,16 +108,20 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
 
     `workers` is as in `retry`.
     Every trial that ended well goes on from where its schedule began to depend on the budget's end, else from its end.
+    One that is at the job's target is over.
     """
     require(job, Verb.EXTEND)
     spec = stored_spec(job.id, job.spec)
     larger = _larger(spec, caps, was_stopped=job.stops)
     code.use(session, spec, project=job.project, now=now)
+    pruned = sweeps.pruned_trials(session, job)
+    trials = [each for each in queries.trials(session, job.id) if not _is_over(each) and each.id not in pruned]
+    if not trials and spec.objective.target is not None:
+        message = "no trial is short of `objective.target`: clone the job with another one"
+        raise InvalidJob([Problem(pointer="", message=message)])
     job.first_budget = job.first_budget or job.spec["budget"]
     job.spec = {**job.spec, "budget": larger.model_dump(mode="json")}
     job.stops, job.waited_s = False, 0.0
-    over = sweeps.pruned_trials(session, job)
-    trials = [each for each in queries.trials(session, job.id) if each.outcome != "diverged" and each.id not in over]
     begins = "; ".join(_begin(trial) for trial in trials)
     for trial in trials:
         attempts.reopen(session, trial)
@@ -135,7 +139,7 @@ def checkpoints(session: Session, job: JobRow) -> list[str]:
     resumes = [
         trial.steady["resume"] if trial.outcome is not None and trial.steady else attempts.resume_of(session, trial)
         for trial in queries.trials(session, job.id)
-        if trial.outcome != "diverged"
+        if not _is_over(trial)
     ]
     return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
 
@@ -186,6 +190,11 @@ def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
     if problems:
         raise InvalidJob(problems)
     return spec.budget.model_copy(update=given)
+
+
+def _is_over(trial: TrialRow) -> bool:
+    """Return whether no budget has the trial train on."""
+    return trial.outcome == "diverged" or bool((trial.schedule or {}).get("at_target"))
 
 
 def _caps(budget: dict[str, float]) -> str:

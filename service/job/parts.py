@@ -209,6 +209,9 @@ class Objective(Config):
     min_delta: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="with `patience`: what an evaluation has to be better by"
     )
+    target: float | None = Field(
+        None, allow_inf_nan=False, description="end the run once an evaluation is as good as this; null: never"
+    )
 
     @model_validator(mode="after")
     def _waits_for_something(self) -> "Objective":

@@ -10,6 +10,8 @@ from trainers.spec.ranges import Range
 
 _PARTS = ("workload", "partition", "optimizer", "exchange", "sync", "activations", "blocks")
 _SHARED = ("workers", "link", "accumulate", "clip", "precision")
+#: Of an objective: a replay trains all the steps of the schedule.
+_NEVER_EARLY: dict[str, Any] = {"patience": None, "min_delta": 0.0, "target": None}
 
 
 def replayed(recorded: RecordedSchedule) -> JobSpec:
@@ -43,7 +45,7 @@ def replayed(recorded: RecordedSchedule) -> JobSpec:
             "arms": [{"name": origin.arm}],
             "seeds": [origin.seed],
             "budget": {"steps": recorded.num_steps},
-            "objective": spec.objective.model_copy(update={"patience": None, "min_delta": 0.0}).model_dump(mode="json"),
+            "objective": spec.objective.model_dump(mode="json") | _NEVER_EARLY,
             "checkpoint": {"export": "last"},
         }
     )

@@ -318,6 +318,7 @@ class RunEnd(BaseModel):
     weights_sha256: str | None = Field(None, pattern=SHA256, description="of the weights' file; null: not known")
     last_weights_sha256: str | None = Field(None, pattern=SHA256, description="of those of the end, the same")
     ended_early: bool = Field(False, description="the job's patience was at its end before the budget was")
+    at_target: bool = Field(False, description="the run ended with an evaluation as good as `objective.target`")
     divergence: Divergence | None = Field(None, description="of a run that diverged")
 
 

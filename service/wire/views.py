@@ -435,7 +435,7 @@ class TrialReport(View):
     bill: Bill
     cost: Cost | None = Field(None, description="null: the operator has set no price")
     target: float | None = Field(
-        None, description="the worst value of the objective's metric at which an arm ended with this seed"
+        None, description="`objective.target`; else the worst value of the metric at which an arm ended with this seed"
     )
     target_loss: float | None = Field(description="the same where that metric is the loss; else null")
     seconds_to_target: float | None = Field(description="until this trial was first there; null: never")

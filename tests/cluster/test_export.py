@@ -145,6 +145,32 @@ def test_a_run_ends_when_its_patience_does_and_keeps_the_best(train: Callable[..
     assert (finished.exported_step, _steps_behind(finished.last_weights_url)) == (90, 240)
 
 
+@pytest.mark.parametrize(
+    ("objective", "num_steps"),
+    [
+        ({"target": 1.0}, 60),  # losses of 2.0, 1.5, 0.5
+        ({"metric": "accuracy", "target": 0.85}, 90),
+        ({"target": 2.5}, 0),  # as the weights begin
+        ({"target": 0.1}, 300),
+    ],
+)
+def test_a_run_ends_with_the_first_evaluation_at_its_target(
+    train: Callable[..., Memory], objective: dict[str, Any], num_steps: int
+) -> None:
+    finished = _finished(train("best", objective=objective))
+
+    assert (finished.outcome, finished.bill.steps, finished.at_target) == ("completed", num_steps, num_steps < 300)
+    assert _steps_behind(finished.weights_url) == (num_steps if finished.at_target else 60)
+
+
+def test_a_run_at_its_target_that_was_cut_off_before_its_end_ends_there(train: Callable[..., Memory]) -> None:
+    points = train("best", objective={"target": 1.0}, every_seconds=1e-9).of(Checkpointed, StageClosed)
+
+    ends = [_finished(train("best", objective={"target": 1.0}, resume=point.resume)) for point in points]
+
+    assert {(end.bill.steps, end.at_target, _steps_behind(end.weights_url)) for end in ends} == {(60, True, 60)}
+
+
 def test_patience_looks_for_a_gain_of_min_delta(train: Callable[..., Memory]) -> None:
     objective = {"patience": 3, "min_delta": 1.0}  # 2.0, 1.5, 0.5: the third is better by enough
     finished = _finished(train("best", objective=objective))

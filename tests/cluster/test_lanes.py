@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageDecided, TrialFinished
 from tests.patience import PATIENCE_S
 from tests.small_trials import Memory, digits_trial
-from trainers.segment import Segment
+from trainers.segment import Evaluation, Segment
 from trainers.training.group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 from trainers.workload import WorkloadError
@@ -228,6 +229,33 @@ def test_a_run_that_is_cancelled_ends_the_line_beside_it(tmp_path: Path, arithme
         trial.train(spec, arithmetic_group(), Cancelling(), trial_id="t", storage_url=url, spare=[arithmetic_group()])
 
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("insurance", "lane"))]
+
+
+@pytest.mark.parametrize("first", ["main", "insurance"])
+def test_the_line_that_is_first_at_the_target_ends_both(
+    first: str, tmp_path: Path, arithmetic_group: Callable[..., Any]
+) -> None:
+    spec = _spec(
+        controller={"kind": "fixed"},
+        objective={"every": 10, "target": 1.0},
+        budget={"steps": 10**9},
+        lanes={"count": 2, "after": "insurance"},
+    )
+    groups = {"main": arithmetic_group(), "insurance": arithmetic_group()}
+    for line, group in groups.items():
+        group.evaluate = partial(_evaluated, group, at=30 if line == first else 10**9)
+    main, spare = groups.values()
+
+    finished = trial.train(spec, main, Memory(), trial_id="t", storage_url=f"file://{tmp_path}", spare=[spare])
+
+    assert (finished.line, finished.validation_loss, finished.at_target) == (first, 0.5, True)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("insurance", "lane"))]
+
+
+def _evaluated(group: Any, *, at: int) -> Evaluation:
+    """Return a loss of 0.5 from `at` steps on, and of 2 before."""
+    loss = 0.5 if len(group.rates) >= at else 2.0
+    return Evaluation(loss=loss, metrics={}, num_samples=10, bytes_sent=({"control": 8},) * 2)
 
 
 # -- real workers --------------------------------------------------------------------------------------------

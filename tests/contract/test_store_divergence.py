@@ -61,6 +61,22 @@ def test_one_trial_that_diverged_among_others_is_a_note_of_a_job_that_succeeds(s
     assert [note[:20] for note in first.notes] == ["diverged at step 120"] and second.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("at_target", "note"),
+    [
+        (True, "at `objective.target`, a validation accuracy of 0.9, after 30 steps"),
+        (False, "not at `objective.target`, a validation accuracy of 0.9"),
+    ],
+)
+def test_a_report_says_whether_a_run_got_to_its_target(store, make_spec, begin, at_target, note):
+    driver = begin(store.add_job(make_spec(objective={"metric": "accuracy", "target": 0.9}))[0].id)
+    driver.start()
+    driver.send(finished(driver.trial_id, at_target=at_target))
+
+    [trial] = store.report(driver.job_id).trials
+    assert (trial.notes, trial.target) == ((note,), 0.9)
+
+
 def test_a_report_says_that_a_run_overfitted_and_that_its_patience_ended_it(store, make_spec, begin):
     driver = begin(store.add_job(make_spec(objective={"metric": "accuracy", "patience": 3, "every": 10}))[0].id)
     driver.start()

@@ -19,6 +19,7 @@ from service.wire.records import (
 )
 from service.wire.views import SteerRequest
 from tests.contract.conftest import only
+from tests.contract.reported import finished
 
 LARGER = Budget(steps=200)
 
@@ -222,6 +223,22 @@ def test_a_commit_that_was_taken_back_is_not_what_an_extended_job_goes_on_from(s
     driver.send(AttemptFinished(outcome="succeeded"))
 
     assert "from its end, step 0" in store.extend(driver.job_id, LARGER).reason
+
+
+def test_a_run_at_its_target_is_not_extended(store, make_spec, begin):
+    spec = make_spec(seeds=[0, 1], objective={"target": 0.5})
+    job, both = store.add_job(spec)[0], store.add_job(spec)[0]
+    for job_id, at_target in ((job.id, [False, True]), (both.id, [True, True])):
+        driver = begin(job_id)
+        for trial, is_at in zip(store.trials(job_id), at_target, strict=True):
+            driver.send(finished(trial.trial_id, at_target=is_at), stream=trial.trial_id)
+        driver.send(AttemptFinished(outcome="succeeded"))
+
+    reason = store.extend(job.id, Budget(steps=1000)).reason
+    assert reason == "extended by the user: `tuned.0` goes on from its end, step 30"
+    assert [trial.outcome for trial in store.trials(job.id)] == [None, "completed"]
+    with pytest.raises(InvalidJob, match=r"no trial is short of `objective\.target`"):
+        store.extend(both.id, Budget(steps=1000))
 
 
 def test_the_key_of_an_extended_job_still_makes_it(store, spec, begin):

@@ -26,6 +26,13 @@ def test_a_replay_takes_the_steps_the_seed_and_the_values_of_the_schedule():
     assert trial.controller.schedule.learning_rate_at(0) == 0.1
 
 
+def test_a_replay_trains_all_steps_whatever_ended_the_run():
+    job = JOB | {"objective": {"every": 7, "patience": 2, "min_delta": 0.1, "target": 0.5}}
+    [trial] = replayed(_recorded(job=job)).trials()
+
+    assert trial.objective.model_dump(exclude_defaults=True) == {"every": 7}
+
+
 def test_a_replay_has_the_parts_of_the_schedules_arm():
     arm = {"name": "sparse", "exchange": {"kind": "topk", "density": [0.01, 0.1]}}
     [trial] = replayed(_recorded(job=JOB | {"arms": [{"name": "tuned"}, arm]}, arm="sparse")).trials()

@@ -38,7 +38,7 @@ export function armTable(report) {
     ["validation loss", (arm) => interval(arm.validation_loss, loss), "number"],
     ...metrics.map((metric) => [metric, (arm) => interval(arm.validation_metrics[metric], loss), "number"]),
     ["sent", (arm) => interval(arm.bytes_sent, size), "number"],
-    ["to the worst arm's end", (arm) => interval(arm.seconds_to_target, duration), "number"],
+    ["to target", (arm) => interval(arm.seconds_to_target, duration), "number"],
     ["diverged", (arm) => String(arm.num_diverged), "number"],
   ], report.arms, { key: (arm) => arm.arm });
 }
