@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Trials = Sequence[TrialView]
 Show = Callable[[JobView, Trials], None]
 Axis = Literal["seconds", "step"]
-#: An arm may be called `null`; only a value may be missing.
-_EMPTY_IS_NAN: Any = {"keep_default_na": False, "na_values": {"value": [""]}}
+#: An arm may be called `null`, or `01`; only a value may be missing.
+_AS_NAMED: Any = {"keep_default_na": False, "na_values": {"value": [""]}, "dtype": {"arm": str, "name": str}}
 _COLUMNS = ("trial", "state", "step", "seconds", "learning rate", "validation loss", "sent")
 
 
@@ -74,7 +74,7 @@ def frame(points: bytes, name: str | None) -> "DataFrame":
     """
     import pandas  # half a second that no other call needs
 
-    found = pandas.read_csv(io.BytesIO(points), **_EMPTY_IS_NAN).drop(columns="job")
+    found = pandas.read_csv(io.BytesIO(points), **_AS_NAMED).drop(columns="job")
     if name is None:
         return found
     names = sorted(found["name"].unique())

@@ -61,11 +61,13 @@ def parse_yaml(text: bytes) -> Any:
     try:
         decoded = text.decode()
         _require_plain(decoded)
-        return yaml.load(decoded, Loader=_Yaml12)  # a safe loader, at libyaml's speed
+        content = yaml.load(decoded, Loader=_Yaml12)  # a safe loader, at libyaml's speed
     except yaml.MarkedYAMLError as error:
         raise _unreadable(f"this is not YAML: {error.problem}{_place(error.problem_mark)}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise _unreadable(f"this is not YAML: {error}") from error
+    _require_shallow(content)
+    return content
 
 
 def _require_plain(text: str) -> None:

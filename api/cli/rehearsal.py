@@ -64,7 +64,7 @@ def _end(code: int) -> str:
 
 @app.command()
 def check(job: JobFile, timeout: Timeout = DEFAULT_S, as_json: AsJson = False) -> None:
-    """Try a job's workload here: import it, load its data, train a batch, evaluate. Starts no service and no Ray.
+    """Try a job's workload here: import it, load its data, train some steps, evaluate. Starts no service and no Ray.
 
     A `workload.factory` is imported from the working folder, as by `run`.
     """

@@ -123,6 +123,8 @@ def export(
     seen: tuple[TrialView, ...] = ()
     try:
         for job in looks:
+            if follow and job.started_at is None and job.state not in TERMINAL:
+                continue  # a run keeps what its times are counted from
             begun = time.monotonic()
             if seen != (seen := client.trials(job_id)) or job.state in TERMINAL:  # the last points may not show there
                 _update(runs, client, job, seen, begin, arm=arm, seed=seed)

@@ -91,7 +91,7 @@ class Broadcaster:
                 if not self._first <= cursor <= newest and (await self._page(cursor)).gap:
                     yield _gap(cursor, newest)
                     cursor = newest
-                asked_at = time.monotonic()
+                asked_at = said_at = time.monotonic()
                 while not self._is_closed:
                     if time.monotonic() - asked_at > HEARTBEAT_S:
                         if not await asyncio.to_thread(is_welcome):
@@ -103,11 +103,14 @@ class Broadcaster:
                         found, cursor = [_encoded(event) for event in page.events], page.next_after
                     else:
                         found, cursor = self._kept[bisect_right(self._ids, cursor) :], max(cursor, self._last)
+                    left_s = said_at + HEARTBEAT_S - time.monotonic()
                     if text := b"".join(event.text for event in found if is_wanted(event)):
                         yield text
-                    elif cursor >= self._last and not await _is_set(news, within_s=HEARTBEAT_S):
+                        said_at = time.monotonic()
+                    elif cursor >= self._last and not await _is_set(news, within_s=left_s):
                         # For proxies a comment, for the reader the id up to which it has missed nothing.
                         yield f":\nid: {cursor}\n\n".encode()
+                        said_at = time.monotonic()
                     if any(event.kind is EventKind.JOB_DELETED and event.job_id == job_id for event in found):
                         return
         except (NotFound, Unavailable) as error:  # the first for a job that was deleted

@@ -31,6 +31,8 @@ Array = NDArray[np.float64]
 
 #: Standard normal quantile at 99.9 %, one-sided.
 SURE = 3.09
+#: Shares that differ by less are equal.
+ROUNDING = 1e-9
 #: Fewer losses than this, in the half that is compared, have no noise to speak of.
 MIN_POINTS = 8
 
@@ -103,7 +105,7 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
         reading = Reading.of(observation)
         return "end" if is_too_slow(setup, stage, reading) or is_hopeless(stage, reading) else "go_on"
     assert stage.decision is not None
-    part, whole = part_done(setup, stage, observation.spent), commit_amounts(setup, stage)
+    part, whole = part_done(setup, stage, observation), commit_amounts(setup, stage)
     if is_setback(setup, stage, observation.losses, part=part, whole=whole):
         return "roll_back"
     if part < setup.config.event_dwell:
@@ -139,7 +141,7 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
     is_as_before = decision.values == stage.incumbent and not stage.probes
     signs = events.read(
         trace_of(observation),
-        part=part_done(setup, stage, observation.spent),
+        part=part_done(setup, stage, observation),
         reference=stage.reference if is_as_before else None,
         forecast=decision.forecast,
         known=known,
@@ -181,12 +183,17 @@ def events_of(setup: SearchSetup, stage: Stage, observation: Observation, signs:
     return tuple(event for event in found if event in ("client_drift", "divergence") or not stage.is_on_ramp)
 
 
-def part_done(setup: SearchSetup, stage: Stage, spent: Spent) -> float:
-    """Return how much of the open commit is done, in [0, 1]: the largest share of a cap of its own."""
-    before, now = spending.amounts(setup.budget, stage.decided), spending.amounts(setup.budget, spent)
+def part_done(setup: SearchSetup, stage: Stage, observation: Observation) -> float:
+    """Return how much of the open commit is done, in [0, 1]: the largest share of a cap of its own.
+
+    All of it is where another step would pass the cap: a run ends before that, short of its bytes and seconds.
+    """
+    before, now = spending.amounts(setup.budget, stage.decided), spending.amounts(setup.budget, observation.spent)
     whole = commit_amounts(setup, stage)
-    shares = [(now[unit] - before[unit]) / whole[unit] for unit in whole if whole[unit] > 0]
-    return min(1.0, max(shares, default=1.0))
+    part = max([(now[unit] - before[unit]) / whole[unit] for unit in whole if whole[unit] > 0], default=1.0)
+    num_steps = trace_of(observation).num_steps
+    with_another = part * (1 + 1 / num_steps) if num_steps else part
+    return 1.0 if with_another > 1 + ROUNDING else min(1.0, part)
 
 
 def commit_amounts(setup: SearchSetup, stage: Stage) -> Amounts:

@@ -49,8 +49,8 @@ class Keeper:
         """Write a checkpoint and return its URL; with `beside` it is begun, and `is_saved` says when it is there.
 
         First removes earlier ones beyond the last `keep`, but none that is still `needed`. One that cannot be removed
-        is tried again at the next, before those behind it. Raises NoRoom when the first shows that the storage cannot
-        hold as many as there will be.
+        is tried again at the next, before those behind it. Raises NoRoom, as `is_saved` does, when the first shows that
+        the storage cannot hold as many as there will be.
         """
         last = {*self.saved[-self.keep :], *needed}
         removed = set(takewhile(_is_removed, (each for each in self.saved if each not in last)))
@@ -58,7 +58,7 @@ class Keeper:
         # Counted, since a rewound run comes to the same step again, with another state.
         url = f"{self.root}/{self._num_saves:06d}-step-{step}"
         try:
-            if beside and self._num_saves:  # whether there is room for more is known once the first is complete
+            if beside:
                 self.group.begin_save(url)
                 self._under_way = url
             else:
@@ -68,8 +68,8 @@ class Keeper:
             raise
         self._num_saves += 1
         self.saved = [*still, url]
-        if self._num_saves == 1:
-            require_room(url, num_more=self.keep + _NUM_BESIDES - len(self.saved))
+        if not beside:
+            self._require_room()
         return url
 
     def is_saved(self, within_s: float = 0.0) -> bool:
@@ -81,8 +81,15 @@ class Keeper:
         except Exception:
             _discard(url)
             raise
-        self._under_way = None if is_there else url
+        if is_there:
+            self._under_way = None
+            self._require_room()
         return is_there
+
+    def _require_room(self) -> None:
+        """Raise NoRoom when the first checkpoint, which is complete, shows that there is none for the others."""
+        if self._num_saves == 1:
+            require_room(self.saved[-1], num_more=self.keep + _NUM_BESIDES - len(self.saved))
 
     @tracing.traced("export")
     def export(self, folder: str = "") -> tuple[Exported, Written]:

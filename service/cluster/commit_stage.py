@@ -45,10 +45,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
             # While the API is silent nobody would know of another, and one is written at a time.
             state.known = state.keeper.saved[-1:]
             state.keep(commit)
-    if not commit.measured.num_steps or _look(state, commit) != "roll_back":
-        return "end"
-    # Where no budget is left to search again, the better state stays.
-    return "end" if state.is_over() and _is_better_than_start(state) else "roll_back"
+    return "roll_back" if commit.measured.num_steps and _look(state, commit) == "roll_back" else "end"
 
 
 def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
@@ -133,8 +130,10 @@ def _next_look(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
 
 
 def _look(state: TrialState, commit: OpenCommit) -> Course:
+    """Return where the commit goes from here; where no budget is left to search again, the better state stays."""
     commit.looked = commit.measured.num_steps
-    return state.strategy.watch(commit.measured.observation(None, state.spent()))
+    course = state.strategy.watch(commit.measured.observation(None, state.spent()))
+    return "end" if course == "roll_back" and state.is_over() and _is_better_than_start(state) else course
 
 
 def _is_better_than_start(state: TrialState) -> bool:

@@ -204,7 +204,7 @@ def _evaluate_behind_the_clock(line: TrialState) -> Evaluation:
 
 def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> TrialFinished:
     """Stop the clock, evaluate what is kept, export it: of two lines the better one."""
-    ended = state.seconds()
+    is_stopped, ended = outcome == "completed" and state.is_stopped(), state.seconds()
     beside = _ended_beside(state)
     ended = max([ended, *(line.progress.seconds for line in beside)])
     state.progress.stop_clock(ended, num_held=state.recorder.num_held)
@@ -226,6 +226,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
         last_weights_sha256=kept.last and kept.last.sha256,
         ended_early=line.is_stale(),
         at_target=line.progress.at_target,
+        stopped=is_stopped,
         schedule=line.progress.schedule_to(exported) if exported else tuple(line.progress.schedule),
         bill=state.progress.bill,
         weights_url=weights.url,

@@ -158,14 +158,19 @@ class TrialState:
         """Return whether the budget is spent, or the run ends before that."""
         return self.ends_at(segment_length.within(Allowance(), self.spec.budget))
 
+    def is_stopped(self) -> bool:
+        """Return whether the run ends for the reason alone that somebody wants what there is."""
+        return not self.ends_by_itself(segment_length.within(Allowance(), self.spec.budget))
+
     def ends_at(self, until: Allowance) -> bool:
         """Return whether these totals are reached, or the run ends before its budget does."""
-        return self.ends_early() or segment_length.is_reached(until, self.spent(), self.cost)
+        return self.requests.is_stop() or self.ends_by_itself(until)
 
-    def ends_early(self) -> bool:
-        """Return whether a line is at the target, patience is at its end, or the user wants what there is."""
+    def ends_by_itself(self, until: Allowance) -> bool:
+        """Return whether these totals are reached, a line is at the target, or patience is at its end."""
         lines = [self] if self.second is None else [self, self.second.state]
-        return any(line.progress.at_target for line in lines) or self.is_stale() or self.requests.is_stop()
+        is_at_target = any(line.progress.at_target for line in lines)
+        return is_at_target or self.is_stale() or segment_length.is_reached(until, self.spent(), self.cost)
 
     def fails_before_any_update(self) -> bool:
         """Return whether a commit diverged in the run's first step, of which no learning rate has an effect yet."""

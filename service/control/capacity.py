@@ -97,6 +97,13 @@ class Shape(NamedTuple):
         ):
             yield self._replace(num_workers=num)
 
+    @property
+    def reduced(self) -> Iterator["Shape"]:
+        """The job as it may go on where not all of it has room: one trial at a time, of all workers or of fewer."""
+        if (self.least or self.num_workers) < self.num_workers:
+            yield self
+            yield from self.smaller
+
     def with_one_more(self, size: Size, trials: int) -> "Shape | None":
         """Return the job with one more worker, or node's worth of them, in each lane than at `size`; None: it has all.
 

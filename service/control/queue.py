@@ -406,7 +406,7 @@ class _Turn:
         is_full = self._used.full(job.owner, job.project, size) is not None
         if not job.attempt or not (never or is_full):
             return size, trials, never
-        fewer = [shape.one for shape in job.shape.smaller if not self._never(job, shape)]
+        fewer = [shape.one for shape in job.shape.reduced if not self._never(job, shape)]
         found = next((each for each in fewer if self._used.full(job.owner, job.project, each) is None), None)
         if found is None and never and fewer:
             found = fewer[0]
@@ -446,7 +446,7 @@ class _Turn:
 
     def _fewer(self, job: Waiting) -> Size | None:
         """Return what a job that has begun can go on with now, if it may do with less than it had."""
-        shapes = job.shape.smaller if job.attempt else ()
+        shapes = job.shape.reduced if job.attempt else ()
         return next((shape.one for shape in shapes if self._may_start(job, shape.one, 1)), None)
 
     def growing(self) -> Iterator[str]:

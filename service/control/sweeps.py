@@ -118,12 +118,13 @@ def _cost(unit: str | None, row: RungRow) -> float | None:
 
 
 def _all_marks(spec: JobSpec, rows: Iterable[RungRow], trials: Sequence[TrialView]) -> list[Mark]:
-    """Return the marks at rungs, and at the end of those that trained to it."""
+    """Return the marks at rungs, and at the end of those that were not stopped before it."""
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     marks = _marks(spec, rows, directions)
     ended = _pruned(spec, marks, {trial.trial_id for trial in trials if trial.sample is not None})
     num_rungs = len(spec.sweep_config.rungs())
-    ends = [_end(spec, trial, num_rungs, directions) for trial in trials if trial.outcome == "completed"]
+    whole = [trial for trial in trials if trial.outcome == "completed" and not trial.stopped]
+    ends = [_end(spec, trial, num_rungs, directions) for trial in whole]
     return [*marks, *(mark for mark in ends if mark.trial not in ended)]
 
 

@@ -18,7 +18,7 @@ class WaitKind(StrEnum):
 
     STARTS = "starts"  # it is being started
     ROOM = "room"  # it is the next one that fits nowhere yet; room is kept for it
-    PREEMPTS = "preempts"  # jobs of lower priority are being paused for it
+    PREEMPTS = "preempts"  # jobs that are ending give it room; those of lower priority are paused for it
     BEHIND = "behind"  # room is kept for the job `behind`
     QUOTA = "quota"  # its owner or project has as much as the quota allows
     BACK_OFF = "back_off"  # its last attempts were lost; the next one begins at `until`
@@ -136,7 +136,7 @@ def _why(place: QueuePlace) -> str:
         case WaitKind.ROOM:
             return missing
         case WaitKind.PREEMPTS:
-            return f"{missing}, which jobs of lower priority give back"
+            return f"{missing}, which jobs that are ending give back"
         case WaitKind.BEHIND:
             return f"{missing}; behind {_named(place)}"
         case WaitKind.QUOTA:

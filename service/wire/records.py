@@ -319,6 +319,7 @@ class RunEnd(BaseModel):
     last_weights_sha256: str | None = Field(None, pattern=SHA256, description="of those of the end, the same")
     ended_early: bool = Field(False, description="the job's patience was at its end before the budget was")
     at_target: bool = Field(False, description="the run ended with an evaluation as good as `objective.target`")
+    stopped: bool = Field(False, description="by the user, or at a rung, before it had spent its budget")
     divergence: Divergence | None = Field(None, description="of a run that diverged")
 
 

@@ -42,6 +42,7 @@ def test_words_and_numbers_are_those_of_yaml_1_2() -> None:
         (b"a:\n  b: 1\n  2: 3", r"a name must be text, got `2`: put it in quotes \(line 2, column 3\)"),
         (b"{on: 1, true: 2}", "a name must be text, got `True`"),
         (b"~: 1", "a name must be text, got `None`"),
+        (b"workload: {params: {" + b"x" * 300 + b": 1}}", "a name has 300 characters; at most 200 are allowed"),
     ],
 )
 def test_unreadable_text_is_refused_with_its_place(text: bytes, said: str) -> None:

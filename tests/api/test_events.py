@@ -161,6 +161,28 @@ def test_a_silent_stream_gives_signs_of_life_with_the_id_to_go_on_from(served, k
     assert lines == ["retry: 2000", "id: 2", "", ":", "id: 2", ""]
 
 
+def test_a_stream_gives_signs_of_life_while_other_jobs_alone_have_events(served, key, store, monkeypatch):
+    monkeypatch.setattr("api.http.broadcast.HEARTBEAT_S", 0.2)
+    monkeypatch.setattr("api.http.broadcast.PACE_S", 0.01)
+    quiet, busy, is_over = store.add_job(SPEC)[0].id, store.add_job(SPEC)[0].id, threading.Event()
+
+    def chat():
+        while not is_over.wait(0.02):
+            say(store, busy, "on and on")
+
+    chatting = threading.Thread(target=chat)
+    chatting.start()
+    try:
+        url = f"{served}/v1/jobs/{quiet}/events"
+        with httpx2.stream("GET", url, headers=_asking(key), timeout=PATIENCE_S) as answer:
+            *_, comment, told, _ = itertools.islice(answer.iter_lines(), 6)
+    finally:
+        is_over.set()
+        chatting.join()
+
+    assert comment == ":" and int(told.removeprefix("id: ")) > 2
+
+
 def _asking(key, **more):
     return {"Authorization": f"Bearer {key}", "Accept": "text/event-stream"} | more
 

@@ -7,6 +7,7 @@ import struct
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from api.exporters import runs
 from api.exporters.runs import Point, Points, Subject, export, read_points, totals
 from service.control.store import Store
 from service.job.spec import JobSpec
+from service.job.states import JobState
 from service.wire.records import Bill, MetricPoints, StageClosed
 from tests.api.conftest import Reporting
 
@@ -145,6 +147,25 @@ def test_a_followed_job_is_written_point_by_point_and_steps_that_it_took_back_ar
     assert not any(each.is_open for each in begun)
 
 
+def test_the_runs_of_a_followed_job_that_waits_begin_with_it(
+    client: Client, store: Store, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = client.job(store.add_job(job)[0].id).view
+    started_at = waiting.created_at + timedelta(hours=3)
+    over = waiting.model_copy(update={"started_at": started_at, "state": JobState.SUCCEEDED})
+    monkeypatch.setattr(client, "watch", lambda *_, **__: iter([waiting, over]))
+    monkeypatch.setattr(runs, "_MAX_PAUSE_S", 0.0)
+    begun: list[Subject] = []
+
+    def begin(subject: Subject) -> Recorder:
+        begun.append(subject)
+        return Recorder(iter([]), subject)
+
+    list(export(client, waiting.id, begin, follow=True))
+
+    assert {each.time_at(1.0) for each in begun} == {started_at.timestamp() + 1.0}
+
+
 def test_a_samples_run_says_the_values_drawn_for_it_and_begins_once_it_is_drawn(
     client: Client, store: Store, job: JobSpec
 ) -> None:
@@ -170,6 +191,7 @@ def test_an_export_that_is_interrupted_closes_its_runs(client: Client, reporting
     def interrupt() -> None:
         raise KeyboardInterrupt
 
+    reporting.start("tuned")
     recorder = Recorder(iter([interrupt]), Subject(client.job(reporting.job_id).view, "tuned", 0))
     with pytest.raises(KeyboardInterrupt):
         list(export(client, reporting.job_id, lambda subject: recorder, follow=True))

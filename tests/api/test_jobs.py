@@ -65,6 +65,13 @@ def test_a_frame_has_every_point(client: Client, reporting: Reporting, store: St
     assert dict(of_all["name"].value_counts()) == {"loss": 200, "validation_loss": 10}
 
 
+def test_a_frame_has_the_names_of_arms_as_they_were_given() -> None:
+    rows = [f"j,{arm},0,loss,0,0.5,{value}" for arm, value in {"01": "1.0", "1": "", "null": "2.0"}.items()]
+    points = "\n".join(["job,arm,seed,name,step,seconds,value", *rows]).encode()
+
+    assert list(display.frame(points, "loss")["arm"]) == ["01", "1", "null"]
+
+
 def test_a_figure_has_a_line_for_each_trial(finished: Job) -> None:
     over_time, over_steps = finished.plot("loss"), finished.plot("loss", x="step")
 

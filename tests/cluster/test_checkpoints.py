@@ -37,6 +37,17 @@ def test_a_run_whose_checkpoints_do_not_fit_ends_with_its_first(
         Keeper(group, f"file://{tmp_path}/full", keep=2).save(0)
 
 
+def test_one_written_beside_the_training_tells_of_the_room_once_it_is_complete(
+    arithmetic_group: Callable[..., Any], tmp_path: Path, disk: Callable[[int], None]
+) -> None:
+    disk(0)
+    keeper = Keeper(arithmetic_group(), f"file://{tmp_path}/full", keep=2)
+    keeper.save(0, beside=True)
+
+    with pytest.raises(NoRoom):
+        keeper.is_saved()
+
+
 def test_a_storage_that_does_not_say_what_is_free_is_trusted(
     arithmetic_group: Callable[..., Any], disk: Callable[[int], None]
 ) -> None:

@@ -39,7 +39,9 @@ class Watcher(Fixed):
 def train(
     tmp_path: Path, arithmetic_group: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Watcher, TrialFinished]]:
-    def train(budget: dict[str, float], *, limit: int = 10**9, sign: float = 1.0) -> tuple[Watcher, TrialFinished]:
+    def train(
+        budget: dict[str, float], *, limit: int = 10**9, sign: float = 1.0, every: int = 10**6
+    ) -> tuple[Watcher, TrialFinished]:
         group, sink, made = arithmetic_group(), Memory(), list[Watcher]()
 
         def build(config: Any, *, space: Any, budget: Any, **others: Any) -> Watcher:
@@ -52,7 +54,7 @@ def train(
 
         monkeypatch.setattr(strategies, "build", build)
         group.evaluate = evaluate
-        spec = digits_trial(budget=budget, controller={"kind": "fixed"}, objective={"every": 10**6})
+        spec = digits_trial(budget=budget, controller={"kind": "fixed"}, objective={"every": every})
         trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
         [finished] = sink.of(TrialFinished)
         return made[0], finished
@@ -73,11 +75,12 @@ def test_a_commit_is_looked_at_every_fiftieth_and_at_its_end_though_nothing_is_e
     assert min(gaps[:-1]) >= 10
 
 
+@pytest.mark.parametrize("every", [50, 10**6])  # the end is evaluated, or not
 @pytest.mark.parametrize(("sign", "num_kept"), [(1.0, 0), (-1.0, 300)])
 def test_at_the_budgets_end_the_better_of_a_commits_start_and_its_end_stays(
-    train: Callable[..., tuple[Watcher, TrialFinished]], sign: float, num_kept: int
+    train: Callable[..., tuple[Watcher, TrialFinished]], sign: float, num_kept: int, every: int
 ) -> None:
-    strategy, finished = train({"steps": 300}, limit=300, sign=sign)
+    strategy, finished = train({"steps": 300}, limit=300, sign=sign, every=every)
 
     assert [each.rolled_back for each in strategy.told] == [num_kept == 0]
     assert finished.bill.steps == sum(entry.num_steps for entry in finished.schedule) == num_kept

@@ -108,6 +108,22 @@ def test_what_an_upload_takes_is_not_on_the_training_clock(
     assert sink.of(MetricPoints)[-1].seconds[-1] < hour / 2
 
 
+def test_what_is_written_first_in_a_later_attempt_is_not_on_the_training_clock_either(
+    slow_group: Any, arithmetic_group: Callable[..., Any], tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}"
+    spec = digits_trial(controller={"kind": "fixed"}, checkpoint={"every_seconds": 1e-6, "keep": 100})
+    before = Watching()
+    trial.train(spec, arithmetic_group(), before, trial_id="t", storage_url=url)
+
+    waited_for, save = list[str](), slow_group.save
+    slow_group.save = lambda url: (waited_for.append(url), save(url))
+    resume = before.of(Checkpointed)[0].resume
+    trial.train(spec, slow_group, sink := Watching(), trial_id="t", storage_url=f"{url}/later", resume=resume)
+
+    assert sink.of(Checkpointed) and [url.rpartition("/")[2] for url in waited_for] == ["weights"]
+
+
 @pytest.fixture
 def group(s3: Any) -> Any:  # whose workers have its address in their environment
     spec = digits_trial()

@@ -158,6 +158,26 @@ def test_the_report_ranks_what_got_further_first_and_names_front_rungs_and_what_
     assert found.saved_share == pytest.approx((8 / 9) / 7)
 
 
+def test_a_sample_that_was_stopped_on_the_way_is_ranked_by_the_last_rung_that_it_reached(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept(cost="bytes"))
+    _, whole, stopped, *_ = ids(store, job_id)
+    for trial in (whole, stopped):
+        start(driver, trial)
+        driver.send(rung(trial, 0, 0.5, bytes_sent=100), stream=trial)
+    driver.send(finished(whole, validation_loss=0.4, bill=Bill(bytes_sent=5000)), stream=whole)
+    driver.send(finished(stopped, validation_loss=0.3, bill=Bill(bytes_sent=200), stopped=True), stream=stopped)
+
+    found = store.report(job_id).sweep
+
+    assert found is not None
+    assert [(each.arm, each.value, each.cost, each.on_front) for each in found.ranking[:2]] == [
+        ("sample-0", 0.4, 5000.0, True),
+        ("sample-1", 0.5, 100.0, False),
+    ]
+
+
 def test_a_job_whose_samples_no_trial_can_have_is_read_nevertheless(store: Store, make_spec: Any) -> None:
     spec = make_spec(params={"accumulate": {"uniform": [1, 8]}}, sweep={"samples": 2})  # as earlier releases took it
     job_id = store.add_job(spec)[0].id

@@ -26,6 +26,7 @@ class SimulatedRun:
     seconds_per_step: Callable[[Values], float] = lambda values: 0.01
     bytes_per_step: Callable[[Values], int] = lambda values: 1000
     spent: Spent = field(default_factory=Spent)
+    cost: Spent = field(default_factory=Spent)  # of the last step
     excess: float = 2.0  # above the loss that no training removes
     step: int = 0
     history: list[tuple[Candidate, Observation]] = field(default_factory=list)
@@ -62,7 +63,7 @@ class SimulatedRun:
         self.decisions.append(decision)
         course: Course = "go_on"
         trace = Trace()
-        while course == "go_on" and not (self.is_over() or _is_reached(decision.commit_until, self.spent)):
+        while course == "go_on" and not (self.is_over() or _is_reached(decision.commit_until, self.spent, self.cost)):
             done, most = self.spent.seconds, self.every - self.step % self.every
             losses, _ = self.steps(lambda: strategy.values(self.spent), until=decision.commit_until, most=most)
             seconds = [(self.spent.seconds - done) / len(losses)] * len(losses)
@@ -120,7 +121,7 @@ class SimulatedRun:
         losses: list[float] = []
         whole = Allowance(steps=self.budget.steps, bytes=self.budget.bytes, seconds=self.budget.seconds)
         while len(losses) < most and (
-            len(losses) < at_least or not (_is_reached(until, self.spent) or _is_reached(whole, self.spent))
+            len(losses) < at_least or not any(_is_reached(each, self.spent, self.cost) for each in (until, whole))
         ):
             now = values()
             losses.append(self._step(now))
@@ -135,16 +136,18 @@ class SimulatedRun:
         # steepest descent at `best`, unstable from 4 x best on
         self.excess *= 1 - 0.02 * ratio * (1 - ratio / 4) * 4 / 3
         self.step += 1
+        self.cost = Spent(steps=1, bytes=self.bytes_per_step(values), seconds=self.seconds_per_step(values))
         self.spent = Spent(
             steps=self.spent.steps + 1,
-            bytes=self.spent.bytes + self.bytes_per_step(values),
-            seconds=self.spent.seconds + self.seconds_per_step(values),
+            bytes=self.spent.bytes + self.cost.bytes,
+            seconds=self.spent.seconds + self.cost.seconds,
         )
         return loss
 
     def is_over(self) -> bool:
         budget = self.budget
-        return _is_reached(Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds), self.spent)
+        whole = Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds)
+        return _is_reached(whole, self.spent, self.cost)
 
 
 def _values(candidate: Candidate, opened: Spent, spent: Spent) -> Values:
@@ -168,9 +171,13 @@ def _part_of(allowed: Allowance, part: float, opened: Spent) -> tuple[Allowance,
     return Allowance(**whole, seconds=totals.get("seconds")), math.ceil(part * allowed.min_steps)
 
 
-def _is_reached(until: Allowance, spent: Spent) -> bool:
-    caps = [(until.steps, spent.steps), (until.bytes, spent.bytes), (until.seconds, spent.seconds)]
-    return any(cap is not None and total >= cap for cap, total in caps)
+def _is_reached(until: Allowance, spent: Spent, step: Spent) -> bool:
+    """Return whether another `step` would pass a cap, as a trial's commit ends."""
+    return (
+        (until.steps is not None and spent.steps >= until.steps)
+        or (until.bytes is not None and spent.bytes + step.bytes > until.bytes)
+        or (until.seconds is not None and spent.seconds + step.seconds / 2 >= until.seconds)
+    )
 
 
 @pytest.fixture(scope="session")

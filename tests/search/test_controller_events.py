@@ -158,8 +158,9 @@ def test_a_commit_that_learns_nothing_is_given_up_once_for_a_rate_that_rises_fro
     assert run.decisions[2].values.learning_rate < chosen / 2 and run.excess < 0.1
 
 
-def test_a_first_commit_that_learns_nothing_is_given_up_at_its_end_however_short_it_is(simulated_run):
-    run = simulated_run(Budget(steps=500), noise=0.005)
+@pytest.mark.parametrize("budget", [Budget(steps=500), Budget(bytes=500_500), Budget(seconds=5.003)])
+def test_a_first_commit_that_learns_nothing_is_given_up_at_its_end_however_short_it_is(simulated_run, budget):
+    run = simulated_run(budget, noise=0.005)
     controller, learn = _controller(budget=run.budget, optimizer="sgd"), run._step
     run._step = lambda values: 20 + learn(values)  # of which probes remove too little to count
     run.search(controller)

@@ -252,6 +252,15 @@ def test_a_job_that_has_begun_goes_on_with_fewer_workers_once_its_quota_has_shru
     assert (kinds(full), full.places[0].size.workers) == ({"a": WaitKind.QUOTA}, 3)
 
 
+def test_a_job_that_has_begun_trains_one_trial_at_a_time_before_it_goes_on_with_fewer_workers():
+    def sizes(least):
+        asks = job("a", workers=4, trials=2, least=least, attempt=1)
+        return [each.size.workers for each in decide([asks], [runs("beside", workers=4)]).start]
+
+    assert sizes(least=2) == [4]
+    assert sizes(least=4) == []  # it waits for room for both
+
+
 def test_the_missing_workers_are_told():
     (place,) = decide([job("a", workers=8)], [runs("r", workers=2)]).places
 
