@@ -276,8 +276,7 @@ class Controller:
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
-        if not (self._stage.has_incumbent and self._stage.is_on_ramp):  # else it waits for the ramp's end
-            self._searched |= {steer.id for steer in self._stage.steers if steer.search_now}
+        self._searched |= {steer.id for steer in self._stage.steers if steer.search_now}
         if ending.has_failed:  # nobody may be there to withdraw it
             self._voided |= {steer.id for steer in self._stage.steers if RATE in steer.pin}
         self._stage = next_stage(self._setup, self._stage, ending, search=self._search)
@@ -354,7 +353,7 @@ class Controller:
             values=choice.values,
             reason=choice.reason,
             switched=choice.values != stage.incumbent,
-            is_usual=not stage.is_pinned and begins_as_usual(setup, stage),
+            is_usual=begins_as_usual(setup, stage),
             probability=choice.probability,
             forecast=None if is_on_ramp else commit_forecast(setup, stage, choice.values, commit=commit, decay=decay),
             steers=stage.steers,

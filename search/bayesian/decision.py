@@ -145,7 +145,9 @@ def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose a run's first values: what is usual, or by the wide search if its probes show progress, or the guess."""
     if begins_as_usual(setup, stage):
         values = setup.opening.model_copy(update={"learning_rate": usual_pick(setup, stage)})
-        return Choice(values, f"{name(setup, values)} is usual {reasons.of_model(setup)}, so nothing is probed")
+        is_asked = stage.search_asked  # for a search that has no room
+        why = f": {reasons.too_few_probes(setup, stage, MIN_COARSE)}" if is_asked else ", so nothing is probed"
+        return Choice(values, f"{name(setup, values)} is usual {reasons.of_model(setup)}{why}")
     if len(stage.probes) < MIN_COARSE:
         return _keep_guess(setup, stage, reasons.too_few_probes(setup, stage, MIN_COARSE))
     if not any_sound(stage):

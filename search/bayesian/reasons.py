@@ -189,15 +189,19 @@ def _tail(stage: Stage, index: int) -> str:
 
 
 def _contest(setup: SearchSetup, stage: Stage, chosen: str) -> str:
-    best = best_rewards(stage.decisive) if stage.probes else {}
+    best, coarse = best_rewards(stage.decisive), best_rewards(stage.at(0))
     others = [f"{best[each]:.3g} of {each}" for each in setup.contenders if each != chosen and each in best]
     is_behind = chosen in best and max(best.values()) > best[chosen]
     tie = f" (a lead of less than {LEAST_LEAD:g} does not count)" if is_behind else ""
-    lost = [each for each in setup.contenders if each not in best]
-    diverged = f"; no probe of {' and '.join(lost)} came to an end" if lost and best else ""
-    if chosen not in best or not others:
-        return diverged.removeprefix("; ")
-    return f"{chosen} learned {best[chosen]:.3g} in its best probe, against {', '.join(others)}{tie}{diverged}"
+    missing = [each for each in setup.contenders if best and each not in best]
+    lost = {
+        "probe": [each for each in missing if each not in coarse],
+        "finalist": [each for each in missing if each in coarse],
+    }
+    lacks = [f"no {what} of {' and '.join(names)} came to an end" for what, names in lost.items() if names]
+    if chosen in best and others:
+        lacks.insert(0, f"{chosen} learned {best[chosen]:.3g} in its best probe, against {', '.join(others)}{tie}")
+    return "; ".join(lacks)
 
 
 def _left_out(setup: SearchSetup) -> str:

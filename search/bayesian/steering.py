@@ -92,24 +92,30 @@ def steered_setup(setup: SearchSetup, steering: Steering) -> SearchSetup:
 def steered_stage(stage: Stage, space: SearchSpace, steering: Steering) -> Stage:
     """Return the stage that opens with what people say; `space` is that without it.
 
-    Of what earlier stages have shown, only that counts which is still about the values that are searched.
+    Of what earlier stages have shown, only that counts which is still about the values that are searched. On the ramp
+    no stage searches, so whoever asks for one waits: the stage that is to search has the steer.
     """
     own = stage.unsteered or stage.incumbent
     incumbent = fitted(own, space, steering)
     is_displaced = incumbent != own
+    steers = _without_searches(steering.steers) if stage.is_on_ramp else steering.steers
     history = tuple(tuple(score for score in each if _may_use(score.values, steering)) for each in stage.history)
     return replace(
         stage,
         incumbent=incumbent,
         unsteered=own,
-        steers=steering.steers,
+        steers=steers,
         pinned=frozenset(steering.pins),
-        search_asked=any(each.search_now for each in steering.steers),
+        search_asked=any(each.search_now for each in steers),
         history=history if steering.steers else stage.history,
         # The new values' steps may take another time, and no commit has shown what rises suit their rate.
         reference=None if is_displaced else stage.reference,
         raised=1.0 if is_displaced else stage.raised,
     )
+
+
+def _without_searches(steers: Sequence[Steer]) -> tuple[Steer, ...]:
+    return tuple(each.model_copy(update={"search_now": False}) for each in steers if each.pin or each.veto)
 
 
 def fitted(values: Values, space: SearchSpace, steering: Steering) -> Values:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from search.bayesian.probe_costs import has_room_for_wide
 from search.bayesian.rewards import diverged_values, scores, stage_level
 from search.bayesian.stage import Probe, Score, SearchSetup, Stage, is_barred
 from search.budget import spending
@@ -189,10 +190,14 @@ def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:
 
 
 def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033)."""
+    """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033).
+
+    A person who pins the rate has it, and one who asks for a search, as far as the cap has room for one.
+    """
     config = setup.config
     return (
-        not stage.has_incumbent
+        not (stage.has_incumbent or stage.is_pinned)
+        and not (stage.search_asked and has_room_for_wide(setup, stage))
         and isinstance(config, WideConfig)
         and config.trusts_usual(setup.space.optimizer)
         and setup.is_of_rate_alone

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from search.config import Budget
 from service.control import divergence, jobs, points, queries, quotas, steers, sweeps, transfer
 from service.control.capacity import Shape, Size
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
@@ -81,10 +82,10 @@ def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Colle
     session.execute(probes.where(ProbeRow.probe_id.not_in(but)))
 
 
-def reopen(session: Session, trial: TrialRow) -> None:
+def reopen(session: Session, trial: TrialRow, *, before: Budget, budget: Budget) -> None:
     """Have a finished trial go on: from where its schedule began to depend on the budget's end, else from its end.
 
-    Its last weights stay until it has others.
+    Its budget was `before`. Its last weights stay until it has others.
     """
     trial.outcome = trial.schedule = None
     if trial.steady is None:
@@ -94,6 +95,9 @@ def reopen(session: Session, trial: TrialRow) -> None:
     stage = session.get_one(StageRow, (trial.id, point.stage))
     stage.closed, stage.num_steps, stage.density, stage.threshold, stage.loss = False, None, None, None, None
     stage.resume, stage.resume_step, stage.bill = point.resume, point.step, point.bill.model_dump(mode="json")
+    until = stage.decision["commit_until"]  # the driver moves the ends that were the budget's, too
+    ends = {unit: cap for unit, cap in budget if cap is not None and until.get(unit) == getattr(before, unit)}
+    stage.decision = {**stage.decision, "commit_until": {**until, **ends}}
 
 
 def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:

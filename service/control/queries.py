@@ -198,10 +198,10 @@ def unsearched(session: Session, trial_id: str) -> str | None:
     return None if "learning_rate" in pinned else stages[0].reason
 
 
-def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, list[int]]]:
-    """Yield each decided stage of the trial with the ids of the steers that held in it."""
+def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, Sequence[dict[str, Any]]]]:
+    """Yield each decided stage of the trial with the steers that held in it, as its decision has them."""
     for stage in _decided(session, trial_id):
-        yield stage.stage, [steer["id"] for steer in stage.decision.get("steers", ())]
+        yield stage.stage, stage.decision.get("steers", ())
 
 
 def steered(session: Session, trial_id: str) -> dict[str, list[int]]:

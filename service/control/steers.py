@@ -7,6 +7,7 @@ counts twice.
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -28,6 +29,13 @@ _WHOLE = 0.999999
 MAX_IN_FORCE = 100
 
 
+class _Heard(NamedTuple):
+    """By trial the first stage whose decision names a steer, and the trials that a decision made its search in."""
+
+    first_stages: dict[str, int]
+    searched: set[str]
+
+
 def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:
     """Withdraw what the request says, and add what it pins, vetoes and asks for.
 
@@ -35,11 +43,11 @@ def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, 
     """
     specs = _specs(session, job, asked)
     rows = _in_force(session, job)
-    heard = _first_stages(session, job.id) if rows else {}
+    heard = _heard(session, job.id, rows)
     withdrawn = _withdrawn(rows, asked, [*specs])
-    left = [row for row in rows if row not in withdrawn and not _is_done(row, heard.get(row.id, {}))]
+    left = [row for row in rows if row not in withdrawn and not _is_done(row, heard[row.id])]
     said = {**asked.model_dump(mode="json", exclude={"clear"}, exclude_none=True), "trials": [*specs]}
-    is_known = any(_is_same(row, said) and not _has_searched(row, heard.get(row.id, {})) for row in left)
+    is_known = any(_is_same(row, said) and not _has_searched(row, heard[row.id]) for row in left)
     is_new = bool(asked.pin or asked.veto or asked.search_now) and not is_known
     if is_new:
         _require_sense(specs, _steer(SteerRow(id=job.num_steers + 1, name=by.name, said=said)), left)
@@ -104,21 +112,23 @@ def _steerable(session: Session, job: JobRow) -> tuple[SteerableView, ...]:
 
 def _views(session: Session, job_id: str) -> tuple[SteerView, ...]:
     rows = session.scalars(select(SteerRow).where(SteerRow.job_id == job_id).order_by(SteerRow.id)).all()
-    heard = _first_stages(session, job_id) if rows else {}
-    return tuple(_view(row, heard.get(row.id, {})) for row in rows)
+    heard = _heard(session, job_id, rows)
+    return tuple(_view(row, heard[row.id]) for row in rows)
 
 
-def _first_stages(session: Session, job_id: str) -> dict[int, dict[str, int]]:
-    """Return by steer and trial the first stage whose decision names it."""
-    first: dict[int, dict[str, int]] = {}
-    for trial in queries.trials(session, job_id):
-        for stage, ids in queries.heeded(session, trial.id):
-            for each in ids:
-                first.setdefault(each, {}).setdefault(trial.id, stage)
-    return first
+def _heard(session: Session, job_id: str, rows: Sequence[SteerRow]) -> dict[int, _Heard]:
+    """Return by steer how far its trials have heeded it."""
+    heard = {row.id: _Heard({}, set()) for row in rows}
+    for trial in queries.trials(session, job_id) if rows else ():
+        for stage, said in queries.heeded(session, trial.id):
+            for each in (each for each in said if each["id"] in heard):
+                heard[each["id"]].first_stages.setdefault(trial.id, stage)
+                if each["search_now"]:
+                    heard[each["id"]].searched.add(trial.id)
+    return heard
 
 
-def _view(row: SteerRow, first_stages: dict[str, int]) -> SteerView:
+def _view(row: SteerRow, heard: _Heard) -> SteerView:
     said = _steer(row)
     return SteerView(
         id=row.id,
@@ -128,22 +138,22 @@ def _view(row: SteerRow, first_stages: dict[str, int]) -> SteerView:
         pin=said.pin,
         veto=said.veto,
         search_now=said.search_now,
-        first_stages=first_stages,
-        in_force=row.withdrawn_at is None and not _is_done(row, first_stages),
+        first_stages=heard.first_stages,
+        in_force=row.withdrawn_at is None and not _is_done(row, heard),
         withdrawn_at=None if row.withdrawn_at is None else datetime.fromtimestamp(row.withdrawn_at, UTC),
         withdrawn_by=row.withdrawn_by,
     )
 
 
-def _has_searched(row: SteerRow, first_stages: dict[str, int]) -> bool:
+def _has_searched(row: SteerRow, heard: _Heard) -> bool:
     """Return whether the search that was asked for was made in every trial."""
-    return _steer(row).search_now and first_stages.keys() >= set(row.said["trials"])
+    return _steer(row).search_now and heard.searched >= set(row.said["trials"])
 
 
-def _is_done(row: SteerRow, first_stages: dict[str, int]) -> bool:
+def _is_done(row: SteerRow, heard: _Heard) -> bool:
     """Return whether the steer asked for a search alone, and that was made."""
     said = _steer(row)
-    return not (said.pin or said.veto) and _has_searched(row, first_stages)
+    return not (said.pin or said.veto) and _has_searched(row, heard)
 
 
 def _in_force(session: Session, job: JobRow) -> Sequence[SteerRow]:

@@ -124,7 +124,7 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     job.stops, job.waited_s = False, 0.0
     begins = "; ".join(_begin(trial) for trial in trials)
     for trial in trials:
-        attempts.reopen(session, trial)
+        attempts.reopen(session, trial, before=spec.budget, budget=larger)
     _queue(job, workers=workers, now=now, reason=f"extended by the user: {begins}")
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
+from search.config import Budget
 from search.types import Allowance, Band, Steer
 from service.control import steers
 from service.control.access import LOCAL, Principal
 from service.errors import InvalidJob
 from service.wire.access import Role
-from service.wire.records import Bill
+from service.wire.records import AttemptFinished, Bill, Checkpointed, TrialFinished
 from service.wire.views import EventKind, SteerRequest
 from tests.contract.conftest import only
 from tests.decisions import decision
@@ -84,6 +85,23 @@ def test_a_search_that_was_made_does_not_stand_for_the_next(store, driver, besid
         store.steer(driver.job_id, asked, by=ADA)
 
     assert [each.id for each in driver.send(stream=driver.trial_id).steers] == [1, 2]
+    assert [each.in_force for each in store.steering(driver.job_id).steers] == [bool(beside), True]
+
+
+@pytest.mark.parametrize("beside", [{}, {"veto": {"learning_rate": Band(above=0.5)}}])
+def test_a_search_that_waits_holds_until_it_is_made(store, driver, beside):
+    asked = SteerRequest(search_now=True, **beside)
+    store.steer(driver.job_id, asked, by=ADA)
+    [said] = driver.send(stream=driver.trial_id).steers
+    waits = said.model_copy(update={"search_now": False})
+    heed(driver, 0, *([waits] if beside else []))
+
+    store.steer(driver.job_id, asked, by=ADA)
+
+    [view] = store.steering(driver.job_id).steers
+    assert (view.in_force, view.first_stages) == (True, {driver.trial_id: 0} if beside else {})
+    heed(driver, 1, said)
+    store.steer(driver.job_id, asked, by=ADA)
     assert [each.in_force for each in store.steering(driver.job_id).steers] == [bool(beside), True]
 
 
@@ -230,3 +248,22 @@ def test_a_trial_in_its_last_stage_is_named(store, driver):
     assert store.steering(driver.job_id).notes == (
         "`tuned.0` is in its last stage: what is said now holds only if something ends that early",
     )
+
+
+@only("sqlite")
+@pytest.mark.parametrize(("until", "is_last"), [(100, True), (60, False)])
+def test_a_stage_that_an_extended_job_opens_again_is_the_last_if_it_lasted_to_the_end(store, driver, until, is_last):
+    decided = decision(0).model_copy(update={"commit_until": Allowance(steps=until)})
+    driver.decide(0, first_step=0, decision=decided)
+    steady = Checkpointed(trial_id=driver.trial_id, stage=0, step=50, bill=Bill(), resume={}, steady=True)
+    driver.send(steady, stream=driver.trial_id)
+    driver.close(0, step=until, num_steps=until, bill=Bill(), resume={})
+    finished = TrialFinished(
+        trial_id=driver.trial_id, outcome="completed", validation_loss=None, schedule=(), bill=Bill(), weights_url=None
+    )
+    driver.send(finished, stream=driver.trial_id)
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    store.extend(driver.job_id, Budget(steps=200))
+
+    assert bool(store.steering(driver.job_id).notes) == is_last

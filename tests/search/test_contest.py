@@ -193,6 +193,20 @@ def test_one_that_always_diverges_is_not_chosen_and_keeps_no_other_from_its_rate
     assert _probed(run, "wide").count("schedulefree_sgd") >= 3
 
 
+def test_the_reason_tells_whose_finalists_are_missing_from_whose_probes_all_are(contest):
+    run, controller = contest(adamw=1.0), _controller(("sgd", "adamw", "muon"))
+    learn = run._step
+    run._step = lambda values: math.nan if values.optimizer == "muon" and not learn(values) < 0 else learn(values)
+    while (candidate := controller.ask()) is not None:
+        controller.tell(run.probe(candidate, controller))
+        if candidate.origin == "finalist":  # the budget may end here, or a person stop the run
+            break
+    reason = controller.decide().reason
+
+    assert candidate.values.optimizer == "sgd"
+    assert "no probe of muon came to an end; no finalist of adamw came to an end" in reason
+
+
 def test_a_rate_that_diverges_under_one_optimizer_is_not_barred_under_another(contest):
     run = contest(schedulefree_sgd=1.0)
     learn = run._step

@@ -9,7 +9,7 @@ from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
 from search.space import SearchSpace, Weights
 from search.trace import Trace
-from search.types import Observation, Spent, Steer, Values
+from search.types import Band, Observation, Spent, Steer, Values
 
 DEEP = Weights(num_matrices=12, scale=0.02)
 STEPS = 1000
@@ -114,6 +114,20 @@ def test_a_pinned_rate_is_used_as_it_is() -> None:
     assert _rate(controller, 0) == 0.002
 
 
+def test_a_pinned_rate_of_a_run_that_would_begin_as_usual_has_no_ramp_after_it_either() -> None:
+    controller = _controller(first_search="unless_known")
+    controller.steer([Steer(id=1, by="ada", pin={"learning_rate": 0.002})])
+    assert controller.ask() is None
+    decision = controller.decide()
+    controller.tell(_told(None, tuple(2.0 - 0.01 * step for step in range(20)), 20))
+    controller.steer([])
+    assert controller.ask() is None
+    controller.decide()
+
+    assert decision.ramp_steps == 0 and "rises" not in decision.reason
+    assert _rate(controller, 20) == 0.002
+
+
 def test_a_net_that_learns_nothing_on_the_ramp_is_not_taken_for_dead() -> None:
     controller = _controller()
     start = _search(controller)
@@ -167,6 +181,25 @@ def test_nothing_is_searched_on_the_ramp_and_whoever_asks_waits_for_its_end(aske
             break
 
     assert searched == [False, True]
+
+
+@pytest.mark.parametrize(("beside", "held"), [({}, []), ({"veto": {"learning_rate": Band(above=0.5)}}, [False])])
+def test_a_decision_names_a_search_that_was_asked_for_once_it_is_made(beside, held) -> None:
+    controller = _controller()
+    spent = _search(controller)
+    controller.decide()
+    asked = []
+    for _ in range(3):
+        spent += 60
+        controller.tell(_told(None, tuple(2.0 - 0.01 * step for step in range(60)), spent))
+        controller.steer([Steer(id=1, by="ada", search_now=True, **beside)])
+        controller = Controller.from_state_dict(json.loads(json.dumps(controller.state_dict())))
+        while (candidate := controller.ask()) is not None:
+            spent += 20
+            controller.tell(_told(candidate.id, (1.5,) * 20, spent))
+        asked.append([steer.search_now for steer in controller.decide().steers])
+
+    assert asked == [held, [True], held]  # on the ramp, at its end, and after the search
 
 
 def test_the_ramp_begins_after_the_steps_of_a_promoted_finalist() -> None:

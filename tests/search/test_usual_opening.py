@@ -8,7 +8,7 @@ from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
 from search.past_jobs.prior import PastProbe, PastSearch, Prior
 from search.space import Axis, Contender, SearchSpace, Weights
-from search.types import Observation, Spent, Values
+from search.types import Observation, Spent, Steer, Values
 
 SHARP = {"optimizer": "sgd", "sharpness": 3.0}
 FREE = {"optimizer": "schedulefree_sgd", "sharpness": 3.0}
@@ -108,6 +108,28 @@ def test_it_searches_where_somebody_asks_for_it_or_more_is_to_be_found_than_the_
     controller = _controller(**{"space": SHARP} | changes)
 
     assert controller.ask() is not None
+
+
+@pytest.mark.parametrize("space", [SHARP, FREE, SHALLOW, MUON], ids=lambda space: space["optimizer"])
+def test_it_searches_for_a_person_who_asks_before_it_begins_and_is_drawn_to_what_is_usual(simulated_run, space):
+    run, controller = simulated_run(Budget(steps=300)), _controller(space)
+    controller.steer([Steer(id=1, by="ada", search_now=True)])
+    first = run.run_stage(controller)
+    quiet = run.run_stage(controller)
+
+    assert len(first.probes) >= 3 and not first.is_usual
+    assert ", which is usual for" in first.reason and "ada asked for a search" in first.reason
+    assert not quiet.probes and not quiet.steers
+
+
+def test_it_begins_as_usual_where_the_search_that_a_person_asks_for_has_no_room():
+    controller = _controller(SHARP, steps=20)
+    controller.steer([Steer(id=1, by="ada", search_now=True)])
+    assert controller.ask() is None
+    decision = controller.decide()
+
+    assert decision.values.learning_rate == _rate(SHARP, steps=20)
+    assert "0.0519 is usual for a sharpness of 3: a search needs 35 steps, and probes may spend 4" in decision.reason
 
 
 def test_a_usual_rate_that_diverges_is_taken_back_to_a_quarter_of_it():
