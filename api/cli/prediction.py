@@ -13,7 +13,7 @@ from api.cli.terminal import AsJson, Key, Url, console, fail, open_client, print
 from service.job.advice import advice
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
-from service.prediction.choosing import advised, page
+from service.prediction.choosing import advised, page, rates_that_pay
 from service.prediction.predict import MethodPrediction, Prediction, PredictionRequest, Span, predict as predicted
 from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -131,7 +131,8 @@ def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as
         fail(f"no step of {job_id} was timed yet: give --compute-ms, or the job's file to measure it here")
     steps, seconds = sum(bill.steps_timed for bill in bills), sum(bill.seconds_compute for bill in bills)
     recorded_ms = 1e3 * seconds / steps if steps else None
-    return _measured(Source(job, known["compute_ms"] or recorded_ms, known["shapes"]), timeout_s=timeout_s)
+    compute_ms = recorded_ms if known["compute_ms"] is None else known["compute_ms"]
+    return _measured(Source(job, compute_ms, known["shapes"]), timeout_s=timeout_s)
 
 
 def _is_factory(text: str) -> bool:
@@ -209,7 +210,7 @@ def _table(found: Prediction) -> Sheet:
         "sends",
         "steps",
         to_loss,
-        "pays below",
+        "pays at Mbit/s",
         "may take",
     )
     sheet = Sheet("method", *headings, title=title, left=("method",))
@@ -220,7 +221,6 @@ def _table(found: Prediction) -> Sheet:
 
 def _cells(each: MethodPrediction) -> tuple[str, ...]:
     span = each.step_s
-    pays = "any" if each.pays_below_mbps is None else f"{each.pays_below_mbps:g}" if each.pays_below_mbps else "none"
     return (
         f"{1e3 * span.expected:.3g} ms",
         f"{1e3 * span.low:.3g} to {1e3 * span.high:.3g}",
@@ -230,7 +230,7 @@ def _cells(each: MethodPrediction) -> tuple[str, ...]:
         "-" if each.budget_bytes is None else figures.size(each.budget_bytes),
         "unknown" if each.steps_ratio is None else f"x {each.steps_ratio.expected:.2g}",
         "unknown" if each.loss_s is None else _span(each.loss_s),
-        pays,
+        rates_that_pay(each),
         f"x {each.spare_ratio:.3g}",
     )
 

@@ -121,8 +121,18 @@ def advised(found: Prediction) -> Iterator[str]:
         yield f"  as good, as far as is known: {', '.join(f'`{each}`' for each in ties[:4]) or 'none'}"
     else:
         yield f"  it may take {first.spare_ratio:.2g} times dense training's steps and still be as fast"
-    if first.pays_below_mbps:
-        yield f"  it beats dense training below {first.pays_below_mbps:g} Mbit/s"
+    if first.pays_below_mbps or first.pays_above_mbps:
+        yield f"  it beats dense training {rates_that_pay(first)} Mbit/s"
+
+
+def rates_that_pay(each: MethodPrediction) -> str:
+    """Return the rates at which the method beats dense training, as `below 80` (Mbit/s), `any` or `none`."""
+    below, above = each.pays_below_mbps, each.pays_above_mbps
+    if below == 0:
+        return "none"
+    if above is None:
+        return "any" if below is None else f"below {below:g}"
+    return f"above {above:g}" if below is None else f"from {above:g} to {below:g}"
 
 
 def _step(each: MethodPrediction) -> str:

@@ -4,7 +4,7 @@ Pure functions of a request and of recorded rows. Time to a loss is told only wh
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -16,7 +16,6 @@ from service.job.spec import JobSpec
 from service.prediction.evidence import Lesson, Recorded, Task, recorded
 from service.prediction.model import GOODPUT, WITHIN_MBPS, Site, StepParts, step
 from service.wire.views import View
-from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.spec.partition import IidPartition
 from trainers.spec.ranges import Conflict, conflict_error
 from trainers.spec.workloads import ConvNet, StdlibLm
@@ -28,8 +27,8 @@ DENSE, OWN = "dense", "this job"
 CHOICES = ("exchange", "sync", "blocks", "activations")
 #: One seed alone says little: its steps to a loss may be so many times more, or fewer.
 ONE_SEED = 1.3
-#: Rates between which a break-even is looked for, in megabits per second, and how closely.
-SLOWEST, FASTEST, NUM_HALVINGS = 0.1, 1e6, 20
+#: Rates that may be asked about, in megabits per second, and how closely a break-even between them is looked for.
+SLOWEST, FASTEST, NUM_HALVINGS = 0.01, 1e6, 20
 
 
 class PredictionRequest(BaseModel):
@@ -42,7 +41,7 @@ class PredictionRequest(BaseModel):
     compute_spread: float = Field(
         1.0, ge=1, le=100, description="four of five steps compute for `compute_ms` up to this factor; 1: it is stated"
     )
-    mbps: float = Field(ge=0.01, le=1e6, description="of a host's link, each way")
+    mbps: float = Field(ge=SLOWEST, le=FASTEST, description="of a host's link, each way")
     latency_ms: float = Field(0.0, ge=0, le=10_000, description="one way: what a message waits before it arrives")
     workers: int = Field(2, ge=2, le=1024)
     hosts: int | None = Field(None, ge=2, le=1024, description="that share the workers evenly; null: one for each")
@@ -134,7 +133,10 @@ class MethodPrediction(View):
     spare_ratio: float = Field(description="it may take so many times dense training's steps and still be as fast")
     pays_below_mbps: float | None = Field(
         description="rate below which it beats dense training: to a loss if known, else by the step; 0: at none; "
-        "null: at any"
+        "null: at any, or at any above `pays_above_mbps`"
+    )
+    pays_above_mbps: float | None = Field(
+        None, description="rate above which alone it does, as with more bytes in fewer rounds; null: there is none"
     )
 
 
@@ -172,11 +174,12 @@ def predict(request: PredictionRequest, known: Recorded | None = None) -> Predic
     found = known or recorded()
     shapes = parameter_shapes(request.job.workload) if request.shapes is None else parsed(request.shapes)
     assert shapes is not None  # the request has seen to it
-    dense, choices = _fitting(_dense_job(_base(request))), list(_choices(request, found))
+    dense = _fitting(_dense_job(_base(request)))
     assert dense is not None
     asked = _Question(request, found, shapes, dense)
     order = _by_step if request.task is None else _by_loss
-    methods = sorted((_of_method(asked, each) for each in choices), key=order)
+    fitting = (each for each in _choices(request, found) if _is_indexed(asked, each.trial))
+    methods = sorted((_of_method(asked, each) for each in fitting), key=order)
     return Prediction(
         workers=request.workers,
         hosts=request.site.hosts,
@@ -204,7 +207,8 @@ def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
     plain = {part: value for part, value in base.items() if part not in CHOICES}
     searched = {"controller": request.job.controller.model_dump(mode="json")}  # a range needs it
     own = _fitting(base | {"controller": {"kind": "fixed"}}) or _fitting(base | searched)
-    if own is not None and not isinstance(own.replica.exchange, AutoConfig):
+    # Where exchanges compete, and of a cut-off, only training says what is sent.
+    if own is not None and not own.replica.exchange.competes and own.replica.exchange.level_name != "threshold":
         yield _Choice(OWN, {part: base[part] for part in base if part in CHOICES[:3]}, own)
     for name, job in known.methods.items():
         trial = _fitting(_merged(plain, job))
@@ -251,6 +255,7 @@ def _of_method(asked: _Question, choice: _Choice) -> MethodPrediction:
     step_s = _span(parts.seconds, _error(usual, parts, request.compute_spread))
     ratio, known_from = _ratio(asked, choice.name)
     steps, budget = _steps(request, parts), _dense_steps(asked)
+    above, below = _break_evens(asked, choice, 1.0 if ratio is None else ratio.expected)
     return MethodPrediction(
         method=choice.name,
         job=choice.job,
@@ -266,7 +271,8 @@ def _of_method(asked: _Question, choice: _Choice) -> MethodPrediction:
         loss_s=None if ratio is None or budget is None else _product(ratio, step_s, budget),
         known_from=known_from,
         spare_ratio=dense.seconds / parts.seconds,
-        pays_below_mbps=_break_even(asked, choice, 1.0 if ratio is None else ratio.expected),
+        pays_below_mbps=below,
+        pays_above_mbps=above,
     )
 
 
@@ -278,6 +284,15 @@ def _error(usual: float, parts: StepParts, spread: float) -> float:
 
 def _step(asked: _Question, trial: TrialSpec, site: Site) -> StepParts:
     return step(trial.replica, asked.shapes, site, asked.known.own_cost(trial.replica))
+
+
+def _is_indexed(asked: _Question, trial: TrialSpec) -> bool:
+    """Return whether the method's payloads can index the largest bucket of the model."""
+    try:
+        _step(asked, trial, asked.request.site)
+    except ValueError:  # of a large model's two iterates (Schedule-Free), a bucket may hold more than int32 counts
+        return False
+    return True
 
 
 def _steps(request: PredictionRequest, parts: StepParts) -> float | None:
@@ -335,22 +350,32 @@ def _product(ratio: Span, step_s: Span, steps: int) -> Span:
     return Span(expected=expected, low=expected / math.exp(low), high=expected * math.exp(high))
 
 
-def _break_even(asked: _Question, choice: _Choice, ratio: float) -> float | None:
-    """Return the highest rate at which `ratio` steps of the method take no longer than one of dense training."""
+def _break_evens(asked: _Question, choice: _Choice, ratio: float) -> tuple[float | None, float | None]:
+    """Return the lowest and the highest rate at which `ratio` steps of the method take less than one of dense training.
+
+    None: there is no such bound. (None, 0): at no rate.
+    """
 
     def pays(mbps: float) -> bool:
         site = asked.request.model_copy(update={"mbps": mbps}).site
         return ratio * _step(asked, choice.trial, site).seconds < _step(asked, asked.dense, site).seconds
 
-    if choice.name == DENSE or not pays(SLOWEST):
-        return 0.0
-    if pays(FASTEST):
-        return None
-    low, high = SLOWEST, FASTEST
+    # Between two rates that pay every rate does: a method's time is convex in 1 / rate, dense training's is linear.
+    paying = [rate for rate in (SLOWEST, asked.request.mbps, FASTEST) if pays(rate)]
+    if choice.name == DENSE or not paying:
+        return None, 0.0
+    return (
+        None if paying[0] == SLOWEST else _boundary(pays, paying[0], SLOWEST),
+        None if paying[-1] == FASTEST else _boundary(pays, paying[-1], FASTEST),
+    )
+
+
+def _boundary(pays: Callable[[float], bool], inside: float, outside: float) -> float:
+    """Return the rate nearest to `outside`, which does not pay, that pays as `inside` does."""
     for _ in range(NUM_HALVINGS):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if pays(middle) else (low, middle)
-    return float(f"{low:.3g}")
+        middle = math.sqrt(inside * outside)
+        inside, outside = (middle, outside) if pays(middle) else (inside, middle)
+    return float(f"{inside:.3g}")
 
 
 def _assumptions(asked: _Question) -> Iterator[str]:

@@ -55,6 +55,23 @@ def test_a_step_of_a_recorded_job_is_the_mean_over_all_timed_ones():
 
 
 @needs_node
+@pytest.mark.parametrize(
+    ("below", "above", "said"),
+    [
+        (None, None, "at any rate"),
+        (80, None, "below 80 Mbit/s"),
+        (None, 20, "above 20 Mbit/s"),
+        (80, 20, "from 20 to 80 Mbit/s"),
+        (0, None, "at no rate"),
+    ],
+)
+def test_the_rates_at_which_a_method_pays_are_named_by_their_ends(below, above, said):
+    row = {"method": "topk 1 %", "pays_below_mbps": below, "pays_above_mbps": above}
+
+    assert call(MODULE, "it.breakEven(row)", row=row) == said
+
+
+@needs_node
 def test_every_method_that_is_used_makes_a_job_that_the_service_takes(http):
     job = _full(optimizer={"kind": "sgd"}, link={"mode": "measure"})
     found = http.post("/v1/predictions", json={"job": job, "compute_ms": 20, "mbps": 30, "workers": 4}).json()[

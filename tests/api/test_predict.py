@@ -80,6 +80,16 @@ def test_a_link_of_0_mbps_is_refused_and_not_replaced_by_the_jobs(tmp_path):
     assert "mbps: Input should be greater than or equal to 0.01" in done.output
 
 
+def test_a_step_that_computes_for_0_ms_is_refused_and_not_replaced_by_the_recorded_one(live_url, key, reporting):
+    reporting.start("tuned")
+    reporting.finish_trial("tuned", rates=[1.0], density=0.01, loss=0.3, timed=(400, 3.0))
+
+    done = _run("predict", reporting.job_id, "--url", live_url, "--key", key, "--mbps", "50", "--compute-ms", "0")
+
+    assert done.exit_code == 2
+    assert "compute_ms: Input should be greater than or equal to 0.001" in done.output
+
+
 def test_more_workers_than_the_data_have_steps_for_are_refused_with_that_reason(http, job_file):
     done = _run("predict", job_file, "--mbps", "50", "--workers", "45", "--compute-ms", "10")
     answer = http.post("/v1/predictions", json=ASKED | {"workers": 45})

@@ -37,6 +37,7 @@ def local_steps_in_pairs(rank: int, num_workers: int) -> dict[str, Any]:
     replica = joined_replica(rank, num_workers, nodes=UNEVEN, exchange=EARLY, optimizer=OPTIMIZER)
     replica.run(SEGMENT)
     seen = {"of the mean": loss_of_the_mean(replica), "evaluated": replica.evaluate().loss}
+    seen["losses"] = _losses(Place.on_nodes(rank, UNEVEN))
     return _trials(Place(rank % 2, 2, groups[rank // 2])) | {"on nodes": seen}
 
 
@@ -74,6 +75,13 @@ def _steps(place: Place) -> list[dict[str, Any]]:
         )
     predicted = cost.step_traffic(SHAPES, num_workers=place.num_workers, exchange=CONFIG).bytes
     return [step | {"predicted": predicted} for step in seen]
+
+
+def _losses(place: Place) -> list[float]:
+    """What each step tells a rank of the loss, which is the rank's number on each."""
+    bench = _bench(place)
+    bench.loss = float(place.rank)
+    return [bench.step(rate).loss for rate in LOCAL_RATES]
 
 
 def _resumed(place: Place, number: int) -> bool:

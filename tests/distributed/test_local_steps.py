@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from exchange_kinds import UNEVEN
 from killed_workers import outcome
 from local_steps_scenarios import CONFIG, EARLY, LOCAL_RATES, OPTIMIZER
 from scenarios import Reports
@@ -179,6 +180,18 @@ def test_a_replica_rewound_or_restored_within_an_interval_trains_on_bit_for_bit(
 def test_nodes_that_stepped_by_themselves_are_evaluated_at_their_mean(four_ranks: Reports):
     for rank in four_ranks["local_steps_in_pairs"]:
         assert rank["on nodes"]["evaluated"] == pytest.approx(rank["on nodes"]["of the mean"], rel=1e-4)
+
+
+def test_losses_on_nodes_of_different_sizes_are_of_all_ranks_in_an_exchange_and_of_the_node_in_a_local_step(
+    four_ranks: Reports,
+):
+    told = [rank["on nodes"]["losses"] for rank in four_ranks["local_steps_in_pairs"]]
+
+    for step, losses in enumerate(zip(*told, strict=True)):
+        of_node = [sum(node) / len(node) for rank in range(4) for node in UNEVEN if rank in node]
+        meets = CONFIG.steps_to_exchange(step) == 1
+        assert losses == pytest.approx([1.5] * 4 if meets else of_node)
+        assert sum(losses) / 4 == pytest.approx(1.5)  # as results of ranks are merged
 
 
 def test_a_worker_that_is_killed_within_an_interval_changes_nothing():

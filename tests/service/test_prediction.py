@@ -31,6 +31,8 @@ JOB = {
 
 
 COMPUTE_S = 0.002
+_BLOCK = ["4096", "4096", *["4096x4096"] * 2, *["1024x4096"] * 2, *["14336x4096"] * 2, "4096x14336"]
+LLAMA_3_8B = ["128256x4096", *_BLOCK * 32, "4096", "128256x4096"]
 
 
 def _asked(job=JOB, **changes):
@@ -68,6 +70,27 @@ def test_a_method_takes_as_long_as_dense_training_at_the_rate_below_which_it_pay
     dense, method = found[DENSE], found["signsgd, EF"]
 
     assert method.steps_ratio.expected * method.step_s.expected == pytest.approx(dense.step_s.expected, rel=0.01)
+
+
+@pytest.mark.parametrize("mbps", [0.01, 5, 50, 1e6])
+def test_a_method_pays_at_the_rates_that_it_is_said_to_pay_at_and_at_no_others(mbps):
+    job = JOB | {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
+    found = predict(_asked(job, compute_ms=12.5, mbps=mbps, latency_ms=10, workers=8)).methods
+    [dense] = [each.step_s.expected for each in found if each.method == DENSE]
+
+    for each in found:
+        lowest, highest = each.pays_above_mbps, each.pays_below_mbps
+        is_within = (lowest is None or lowest <= mbps) and (highest is None or mbps <= highest)
+        assert (each.step_s.expected < dense) == is_within, each.method
+
+
+def test_a_method_of_fewer_rounds_and_more_bytes_takes_as_long_as_dense_training_where_it_begins_to_pay():
+    job = JOB | {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
+    line = {"compute_ms": 12.5, "latency_ms": 10, "workers": 8}
+    rate = _by_name(_asked(job, **line))["qsgd"].pays_above_mbps
+    found = _by_name(_asked(job, **line, mbps=rate))
+
+    assert found["qsgd"].step_s.expected == pytest.approx(found[DENSE].step_s.expected, rel=0.01)
 
 
 def test_time_to_a_loss_is_unknown_without_a_row_that_says_it():
@@ -124,6 +147,22 @@ def test_a_searched_level_is_predicted_at_the_densest_and_another_range_at_its_f
     found, expected = (_by_name(_asked(JOB | parts))[OWN] for parts in (searched, stated))
 
     assert found.bytes_per_step == expected.bytes_per_step
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.02, 2.0, [0.02, 2.0]])
+def test_a_job_with_a_cut_off_has_no_row_of_its_own_as_only_training_says_what_reaches_it(threshold):
+    job = JOB | {"exchange": {"kind": "threshold", "search": "absolute", "threshold": threshold}}
+
+    assert _by_name(_asked(job)).keys() == _by_name(_asked()).keys() - {OWN}
+
+
+def test_a_method_whose_payloads_cannot_index_the_model_is_left_out_and_no_other():
+    job = JOB | {"workload": {"factory": "my.model:llama"}, "optimizer": {"kind": "schedulefree_sgd"}}
+    found, few = (
+        _by_name(_asked(job, shapes=shapes, workers=2)).keys() for shapes in (",".join(LLAMA_3_8B), "4096x4096,4096")
+    )
+
+    assert few - found == {"local_sgd 8, topk 10 %"}
 
 
 def test_a_method_that_did_not_reach_the_loss_has_no_time_to_it():

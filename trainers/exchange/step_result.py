@@ -19,6 +19,7 @@ class Exchanged:
     diverged: bool = False  # a loss or a gradient was not finite
     is_held: bool = False  # the gradient waits for those of later steps: there is no update
     density: float | None = None  # mean share of entries sent; None: the exchange sends something of each
+    is_of_node: bool = False  # no other node took part: the loss is that of this one's ranks
     is_left_out: bool = False  # this rank's own: it goes on from an average that it has no part in
 
 

@@ -60,8 +60,10 @@ class TwoLevelExchange:
         """Return the leader's `outcome`; unless it is that the step diverged, its gradient is in all buffers."""
         within, gradient = self._node_links.within, self._buffer.gradient
         density = math.nan if outcome.density is None else outcome.density
+        # `step` has scaled losses so that the mean over nodes is the ranks'; of a node by itself it is undone.
+        scale = self._node_links.share * within.num_workers if outcome.is_of_node else 1.0
         # In 64 bits, so that all ranks return the same; in host memory, where a rank by itself waits for no GPU.
-        words = torch.tensor([outcome.loss, outcome.diverged, density], dtype=torch.float64)
+        words = torch.tensor([outcome.loss / scale, outcome.diverged, density], dtype=torch.float64)
         within.broadcast(words, LEADER, {"control": words.nbytes})
         loss, diverged, density = words.tolist()
         if diverged:

@@ -156,9 +156,10 @@ const lines = (first, second) => element("span", {}, first, element("br", {}), e
 
 const range = ({ low, high }) => `${duration(low)} to ${duration(high)}`;
 
-// Below which rate a method beats dense training.
-function breakEven({ method, pays_below_mbps }) {
+// The rates at which a method beats dense training.
+export function breakEven({ method, pays_below_mbps: below, pays_above_mbps: above }) {
   if (method === DENSE) return "–";
-  if (pays_below_mbps === null) return "at any rate";
-  return pays_below_mbps ? `below ${number(pays_below_mbps)} Mbit/s` : "at no rate";
+  if (below === 0) return "at no rate";
+  if (above === null) return below === null ? "at any rate" : `below ${number(below)} Mbit/s`;
+  return below === null ? `above ${number(above)} Mbit/s` : `from ${number(above)} to ${number(below)} Mbit/s`;
 }

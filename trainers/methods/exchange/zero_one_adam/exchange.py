@@ -55,7 +55,7 @@ class LocalStepsOfAdam(SignsOfAdam):
         self._taken += 1
         self._mean.lerp_(self._moments.first, self._share)
         torch.div(self._moments.first, self._bias(), out=self._buffer.gradient)
-        return Exchanged(loss=float(loss))
+        return Exchanged(loss=float(loss), is_of_node=True)
 
     def _to_send(self, bucket: Bucket) -> tuple[Tensor, Tensor]:
         momentum, finite = self._momentum(bucket)
