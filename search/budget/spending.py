@@ -144,3 +144,9 @@ def commit_end(budget: Budget, spent: Spent, shares: Sequence[float]) -> Allowan
     ends = {unit: used[unit] + part * left for unit, left in remaining(budget, spent).items()}
     whole = {unit: round(ends[unit]) for unit in ("steps", "bytes") if unit in ends}
     return Allowance(**whole, seconds=ends.get("seconds"))
+
+
+def stretched(until: Allowance, before: Budget, budget: Budget) -> Allowance:
+    """Return a commit's end with every part that was that of the budget `before` moved to that of the larger one."""
+    ends = {unit: cap for unit, cap in budget if cap is not None and getattr(until, unit) == getattr(before, unit)}
+    return until.model_copy(update=ends)

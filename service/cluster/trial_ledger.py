@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
 
+from search.budget import spending
 from search.config import Budget
 from search.trace import Trace
 from search.types import Decision, Observation, Piece, Spent
@@ -86,9 +87,7 @@ class OpenCommit(BaseModel):
 
     def stretched(self, before: Budget, budget: Budget) -> "OpenCommit":
         """Return the commit with every end that was the budget's moved to the end of the larger `budget`."""
-        until = self.decision.commit_until
-        ends = {unit: cap for unit, cap in budget if cap is not None and getattr(until, unit) == getattr(before, unit)}
-        moved = until.model_copy(update=ends)
+        moved = spending.stretched(self.decision.commit_until, before, budget)
         return self.model_copy(update={"decision": self.decision.model_copy(update={"commit_until": moved})})
 
 

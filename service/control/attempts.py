@@ -6,7 +6,9 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from search.budget import spending
 from search.config import Budget
+from search.types import Allowance
 from service.control import divergence, jobs, points, queries, quotas, steers, sweeps, transfer
 from service.control.capacity import Shape, Size
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
@@ -95,9 +97,9 @@ def reopen(session: Session, trial: TrialRow, *, before: Budget, budget: Budget)
     stage = session.get_one(StageRow, (trial.id, point.stage))
     stage.closed, stage.num_steps, stage.density, stage.threshold, stage.loss = False, None, None, None, None
     stage.resume, stage.resume_step, stage.bill = point.resume, point.step, point.bill.model_dump(mode="json")
-    until = stage.decision["commit_until"]  # the driver moves the ends that were the budget's, too
-    ends = {unit: cap for unit, cap in budget if cap is not None and until.get(unit) == getattr(before, unit)}
-    stage.decision = {**stage.decision, "commit_until": {**until, **ends}}
+    until = Allowance.model_validate(stage.decision["commit_until"])  # the driver moves it as well
+    moved = spending.stretched(until, before, budget).model_dump(mode="json")
+    stage.decision = {**stage.decision, "commit_until": moved}
 
 
 def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
