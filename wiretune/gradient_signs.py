@@ -14,8 +14,8 @@ class GradientSigns:
     """Mutable: the scale and the alignment of each step's gradient, until they are taken.
 
     They are read before the optimizer's step, when gradients are exchanged and no longer scaled. Of a step with a
-    closure, which computes its gradients during the step, they are NaN and 0. Where ranks train apart an update is one
-    rank's own, and no alignment is measured.
+    closure, which computes its gradients during the step, or with a sparse gradient, they are NaN and 0. Where ranks
+    train apart an update is one rank's own, and no alignment is measured.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, trains_apart: bool) -> None:
@@ -48,10 +48,11 @@ class GradientSigns:
         return torch.stack(scales).tolist(), torch.stack(alignments).tolist()
 
     def _before(self, _: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        if any(map(callable, (*args[1:], *kwargs.values()))):  # a closure, which computes the gradients later
+        gradients = [each.grad for each in self._parameters if each.grad is not None]
+        has_closure = any(map(callable, (*args[1:], *kwargs.values())))  # which computes the gradients later
+        if has_closure or any(each.is_sparse for each in gradients):
             self._skip()
             return
-        gradients = [each.grad for each in self._parameters if each.grad is not None]
         num_entries = max(1, sum(each.numel() for each in gradients))
         self._scales.append(torch.nn.utils.get_total_norm(gradients) / math.sqrt(num_entries))
         if self._trains_apart:
@@ -61,7 +62,7 @@ class GradientSigns:
         self._following.__enter__()
 
     def _skip(self) -> None:
-        """Count the step as unknown: the gradients that it takes are not there yet."""
+        """Count the step as unknown."""
         self._alignment.begin()
         self._scales.append(self._parameters[0].new_full((), math.nan))
         self._alignments.append(self._parameters[0].new_zeros(()))

@@ -12,11 +12,15 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
 
     `trainer.add_callback(AttachCallback(trainer, exchange={"kind": "topk", "density": 0.01}))`; the keywords are those
     of `attach`, whose handle is `handle` from then on. Most kinds want `ddp_find_unused_parameters=False` in the
-    TrainingArguments, where transformers' own default is True.
+    TrainingArguments, where transformers' own default is True. A further `train()` of the same model by the same
+    optimizer goes on with that handle.
     """
 
     def __init__(self, trainer: Trainer, **how: Any) -> None:
         self._trainer, self._how = trainer, how
+        self._attached: tuple[Any, ...] = ()
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.handle = attach(self._trainer.model_wrapped, self._trainer.optimizer, **self._how)
+        found = self._trainer.model_wrapped, self._trainer.optimizer
+        if found != self._attached:
+            self.handle, self._attached = attach(*found, **self._how), found

@@ -49,6 +49,13 @@ ONCE_A_STEP: dict[str, dict[str, Any]] = DIRECTIONS | {
     "cser": {"kind": "cser"},
     "liec_sgd": {"kind": "liec_sgd", "period": 4},
 }
+#: What is attached to a model with BatchNorm; nothing: by `compress_gradients`.
+WITH_BUFFERS: dict[str, dict[str, Any]] = {
+    "dense": {"exchange": {"kind": "none"}},
+    "topk": {"exchange": TOPK},
+    "compress_gradients": {},
+    "diloco": {"sync": DILOCO},
+}
 #: What a controller searches, in which budget.
 TUNED: dict[str, dict[str, Any]] = {
     "rate": {**KINDS["sparse diloco"], "steps": 120},
@@ -95,14 +102,19 @@ class Script:
         *,
         bare: bool = False,
         frozen: bool = False,
+        norm: bool = False,
+        finds_unused: bool = False,
         momentum: float = 0.0,
         device: str = "cpu",
         **how: Any,
     ) -> None:
         torch.manual_seed(rank if bare else 0)  # rank 0's parameters are to be everybody's
-        layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
+        between = nn.BatchNorm1d(64) if norm else nn.ReLU()
+        layers = nn.Sequential(nn.Linear(20, 64), between, nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
         layers[0].requires_grad_(not frozen)
-        self.model: nn.Module = layers if bare else DistributedDataParallel(layers, bucket_cap_mb=0.01)
+        self.model: nn.Module = layers
+        if not bare:
+            self.model = DistributedDataParallel(layers, bucket_cap_mb=0.01, find_unused_parameters=finds_unused)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=momentum)
         self.handle: Attached | None = attach(self.model, self.optimizer, **how) if how else None
         self.inputs = torch.randn(40, 2, 8, 20, generator=torch.Generator().manual_seed(rank)).to(device)
@@ -147,7 +159,9 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "kinds": {name: _halves(rank, how) for name, how in KINDS.items()},
         "other states": _other_states(rank),
         "by compress_gradients": {name: _compressed(rank, KINDS[name]["exchange"]) for name in ("topk", *DIRECTIONS)},
+        "buffers": {name: _billed_for_buffers(rank, how) for name, how in WITH_BUFFERS.items()},
         "meetings": _meetings(rank),
+        "sums of ddp": _sums_of_ddp(rank),
         "by hand": _by_hand(rank, num_workers),
         "accumulated": _accumulated(rank, num_workers),
         "twice": {name: _twice(rank, exchange) for name, exchange in ONCE_A_STEP.items()},
@@ -155,7 +169,8 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "frozen": Script(rank, bare=True, frozen=True, sync=DILOCO).bits,
         "in another order": _in_another_order(rank),
         "lost": _lost(rank),
-        "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")},
+        "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")}
+        | {"diloco, finding unused": _detached(rank, KINDS["diloco"] | {"finds_unused": True})},
         "tuned": {name: _tuned_with_late_averages(rank, how) for name, how in TUNED.items()},
         "refused": {name: _refusal(rank, name) for name in REFUSED},
     }
@@ -211,10 +226,36 @@ def _compressed(rank: int, exchange: dict[str, Any]) -> str:
 def _meetings(rank: int) -> dict[str, list[str]]:
     """The parameters after each of eight steps of DiLoCo, in DDP and bare."""
     found: dict[str, list[str]] = {}
-    for name, bare in (("ddp", False), ("bare", True)):
-        script = Script(rank, bare=bare, sync=DILOCO)
+    for name, how in (("ddp", {}), ("finding unused", {"finds_unused": True}), ("bare", {"bare": True})):
+        script = Script(rank, **how, sync=DILOCO)
         found[name] = [script.train(range(step, step + 1)).bits for step in range(8)]
     return found
+
+
+def _sums_of_ddp(rank: int) -> int:
+    """Return how many collectives DDP itself has begun in two periods of DiLoCo."""
+    script = Script(rank, finds_unused=True, sync=DILOCO)
+    assert isinstance(script.model, DistributedDataParallel)
+    group = script.model.process_group  # ranks meet in another
+    before = group._get_sequence_number_for_group()
+    script.train(range(8))
+    return group._get_sequence_number_for_group() - before
+
+
+def _billed_for_buffers(rank: int, how: dict[str, Any]) -> list[int]:
+    """The bytes of three steps, each of two forwards, and of an evaluation of two forwards."""
+    script = Script(rank, norm=True, **how)
+    assert isinstance(script.model, DistributedDataParallel)
+    handle = script.handle or compress_gradients(script.model, CompressionConfig(**TOPK))
+    handle.take_bytes()
+    billed = []
+    for step in range(3):
+        script.train(range(step, step + 1))
+        billed.append(handle.take_bytes().get("state", 0))
+    with torch.no_grad():
+        for rows in script.inputs[3]:
+            script.model(rows)
+    return [*billed, handle.take_bytes().get("state", 0)]
 
 
 def _by_hand(rank: int, num_workers: int) -> bool:

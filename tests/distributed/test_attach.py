@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, Script
+from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, WITH_BUFFERS, Script
 from scenarios import Reports
 
 from trainers.own_loop.attach import Chosen, attach
 from trainers.spec.replica import ReplicaConfig
-from trainers.traffic.collectives import all_reduce
+from trainers.traffic.collectives import all_reduce, broadcast
 
 ON_TWO_RANKS = ["attached"]
+BUFFER_BYTES = 2 * 4 * 64 + 8  # of BatchNorm: means, variances, and how many batches they are of
 NUM_PARAMETERS = 20 * 64 + 64 + 64 * 64 + 64 + 64 * 4 + 4
 
 
@@ -28,6 +29,14 @@ def test_without_an_exchange_it_is_plain_ddp_bit_for_bit(two_ranks: Reports):
 def test_plain_ddp_is_billed_by_backwards_and_not_by_forwards(two_ranks: Reports):
     for rank in two_ranks["attached"]:
         assert rank["dense"]["of two forwards"] == {"gradient": all_reduce(4 * NUM_PARAMETERS, 2).bytes}
+
+
+@pytest.mark.parametrize("attached", WITH_BUFFERS)
+def test_buffers_that_ddp_broadcasts_are_billed_once_a_step(two_ranks: Reports, attached: str):
+    expected = 0 if attached == "diloco" else broadcast(BUFFER_BYTES, 2).bytes
+
+    for rank in two_ranks["attached"]:
+        assert rank["buffers"][attached] == [expected] * 4
 
 
 @pytest.mark.parametrize("kind", ["topk", *DIRECTIONS])
@@ -66,16 +75,21 @@ def test_a_residual_can_follow_the_optimizers_rate(two_ranks: Reports):
         assert rank["kinds"]["corrected"]["whole"] != rank["kinds"]["topk"]["whole"]
 
 
-@pytest.mark.parametrize("wrapping", ["ddp", "bare"])
+@pytest.mark.parametrize("wrapping", ["ddp", "finding unused", "bare"])
 def test_ranks_differ_until_they_meet(two_ranks: Reports, wrapping: str):
     first, second = (rank["meetings"][wrapping] for rank in two_ranks["attached"])
 
     assert [one == other for one, other in zip(first, second, strict=True)] == [False, False, False, True] * 2
 
 
-def test_a_bare_model_meets_as_one_in_ddp_does(two_ranks: Reports):
+@pytest.mark.parametrize("wrapping", ["finding unused", "bare"])
+def test_a_bare_model_meets_as_one_in_ddp_does(two_ranks: Reports, wrapping: str):
     for rank in two_ranks["attached"]:
-        assert rank["meetings"]["bare"] == rank["meetings"]["ddp"]
+        assert rank["meetings"][wrapping] == rank["meetings"]["ddp"]
+
+
+def test_between_meetings_ranks_do_not_wait_for_each_other_though_ddp_finds_unused_parameters(two_ranks: Reports):
+    assert [rank["sums of ddp"] for rank in two_ranks["attached"]] == [0, 0]
 
 
 def test_exchanges_in_one_step_add_up(two_ranks: Reports):
@@ -128,7 +142,7 @@ def test_a_rank_whose_parameters_are_lost_stops_the_others_too(two_ranks: Report
     ]
 
 
-@pytest.mark.parametrize("kind", ["topk", "diloco"])
+@pytest.mark.parametrize("kind", ["topk", "diloco", "diloco, finding unused"])
 def test_what_is_detached_goes_on_as_plain_ddp(two_ranks: Reports, kind: str):
     ranks = [rank["detached"][kind] for rank in two_ranks["attached"]]
 
@@ -278,6 +292,17 @@ def test_entries_that_lie_in_one_place_are_refused_by_name():
     handle = attach(model, optimizer, sync={"kind": "diloco"})
     handle.snapshot("start")
     handle.restore("start")
+
+
+def test_a_buffer_that_the_model_has_replaced_is_refused_where_it_would_not_be_put_back():
+    model = torch.nn.BatchNorm1d(4)
+    handle = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), sync={"kind": "diloco"})
+    handle.snapshot("start")
+    model.running_mean = model.running_mean + 1
+
+    for call in (handle.snapshot, handle.restore):
+        with pytest.raises(RuntimeError, match="replaced its buffer `running_mean`: change it in place"):
+            call("start")
 
 
 def test_a_trained_parameter_without_entries_is_refused_by_name():

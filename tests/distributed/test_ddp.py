@@ -129,6 +129,38 @@ def test_a_trained_parameter_without_entries_is_refused_by_name():
 
 
 @pytest.mark.usefixtures("alone_in_a_group")
+def test_sparse_gradients_are_refused_by_name_where_they_would_be_exchanged():
+    ddp = DistributedDataParallel(nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 1)))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    message = "embedding `module.0` must have dense gradients"
+
+    with pytest.raises(ValueError, match=message):
+        compress_gradients(ddp, CompressionConfig(kind="topk", density=0.1))
+    with pytest.raises(ValueError, match=message):
+        attach(ddp, optimizer, exchange={"kind": "topk", "density": 0.1})
+
+    assert not ddp._forward_pre_hooks and not optimizer._optimizer_step_post_hooks
+
+
+@pytest.mark.parametrize("how", [{}, {"sync": {"kind": "diloco", "period": 2}}], ids=["dense", "diloco"])
+@pytest.mark.usefixtures("alone_in_a_group")
+def test_sparse_gradients_that_are_not_exchanged_train_as_dense_ones(how: dict[str, Any]):
+    found = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        ddp = DistributedDataParallel(nn.Sequential(nn.Embedding(8, 4, sparse=sparse), nn.Linear(4, 1)))
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        attach(ddp, optimizer, **how)
+        for step in range(4):
+            optimizer.zero_grad()
+            ddp(torch.arange(step, step + 4)).square().mean().backward()
+            optimizer.step()
+        found.append(ddp.module[0].weight)
+
+    assert torch.equal(*found)
+
+
+@pytest.mark.usefixtures("alone_in_a_group")
 def test_a_parameter_that_the_optimizer_lacks_stays_where_it_is():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))

@@ -300,6 +300,20 @@ def test_slower_workers_take_fewer_steps_and_agree_with_the_others_after_each_av
     assert steps == [12, 4 + 4, 4 + 2]
 
 
+def test_workers_keep_up_with_the_fastest_of_those_that_are_there(run: Run, monkeypatch: pytest.MonkeyPatch):
+    compared: list[set[int]] = []
+    monkeypatch.setattr(elastic, "paces", lambda speeds: compared.append({*speeds}) or {})
+    group, segment = ElasticGroup(run.workers, least=2, own_pace=True), SEGMENTS[1]
+    group.run(segment.model_copy(update={"num_steps": 4}))
+    run.signal(1, signal.SIGKILL)
+
+    group.run(segment.model_copy(update={"num_steps": 8}))
+
+    assert group.absent == [1]
+    assert compared == [{0, 1, 2}, {0, 2}]
+    group.call("reset")  # when all are back
+
+
 @given(st.dictionaries(st.integers(0, 7), st.floats(1e-3, 1e6), min_size=1))
 def test_the_fastest_and_those_about_as_fast_take_all_steps_and_others_what_their_speed_allows(
     speeds: dict[int, float],

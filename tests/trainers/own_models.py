@@ -264,6 +264,27 @@ class Checkpointed(Regression):
         return nn.functional.mse_loss(model[1](hidden), batch[1])
 
 
+class Reentrant(Regression):
+    """Backward adds to the middle layer's gradient twice: two stretches have it, and each is recomputed by itself."""
+
+    def __init__(self, recompute: bool = True) -> None:
+        super().__init__()
+        self.recompute = recompute
+
+    def model(self) -> nn.Module:
+        return nn.ModuleList([nn.Linear(WIDTH, 8), nn.Sequential(nn.Tanh(), nn.Linear(8, 8)), nn.Linear(8, 1)])
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        hidden = model[0](batch[0])
+        for _ in range(2):
+            hidden = checkpoint(model[1], hidden, use_reentrant=True) if self.recompute else model[1](hidden)
+        return nn.functional.mse_loss(model[2](hidden), batch[1])
+
+    def evaluate(self, model: Any, batch: Any) -> Mapping[str, Tensor]:
+        loss = self.loss(model, batch)
+        return {"loss": loss, "mae": loss}
+
+
 class SparseNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()

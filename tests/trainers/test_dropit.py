@@ -174,6 +174,19 @@ def test_what_is_saved_is_counted_and_shrinks_as_predicted(dtype: torch.dtype, s
     assert saved.num_bytes == pytest.approx(share * plain, rel=0.01)  # a value and 16 bits for each tenth entry
 
 
+def test_a_sparse_tensor_that_is_kept_is_left_as_it_is_and_not_counted():
+    adjacency, inputs = torch.eye(6).to_sparse(), torch.randn(6, 7)
+    layer = nn.Linear(7, 5)
+    saved = SavedTensors(layer)
+
+    with saved.counted():
+        output = torch.sparse.mm(adjacency, layer(inputs))
+    output.sum().backward()
+
+    assert saved.num_bytes == inputs.nbytes
+    assert torch.equal(layer.bias.grad, torch.full((5,), 6.0))
+
+
 def test_a_replica_drops_what_its_segment_says_and_reports_what_it_kept():
     config = ReplicaConfig(
         workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig(), activations=DropItConfig(gamma=(0.5, 0.9))

@@ -276,9 +276,9 @@ def test_loader_processes_follow_a_rewind(replica: Train):
     assert ours.run(SEGMENT).losses == expected
 
 
-@pytest.mark.parametrize("name", ["MapStyle", "Streamed", "PartlyFrozen", "Pretrained"])
+@pytest.mark.parametrize("name", ["MapStyle", "Streamed", "PartlyFrozen", "Pretrained", "SparseEmbedding", "Reentrant"])
 def test_measuring_how_sharp_a_model_is_repeats_draws_and_leaves_what_comes_as_it_was(replica: Train, name: str):
-    measured, untouched = replica(name), replica(name)
+    measured, untouched = (replica(name, exchange=NoneConfig(overlap=False)) for _ in range(2))
     measured.snapshot("stage")
 
     found = [measured.sharpness() for _ in range(2)]
@@ -286,6 +286,12 @@ def test_measuring_how_sharp_a_model_is_repeats_draws_and_leaves_what_comes_as_i
 
     assert found[0] == found[1] is not None
     assert measured.run(SEGMENT).losses == untouched.run(SEGMENT).losses
+
+
+def test_a_model_is_as_sharp_where_backward_adds_to_a_gradient_twice(replica: Train):
+    found = [replica("Reentrant", recompute=recompute).sharpness() for recompute in (False, True)]
+
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def test_random_samples_disturb_neither_dropout_nor_the_process(replica: Train):

@@ -362,6 +362,20 @@ def test_gradients_that_a_closure_computes_later_tell_nothing_of_the_rate():
     assert alignments == [0.0, 0.0, 0.0]
 
 
+def test_a_sparse_gradient_tells_nothing_of_the_rate():
+    table = nn.Embedding(4, 2, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    signs = GradientSigns(optimizer, trains_apart=False)
+
+    for _ in range(2):
+        optimizer.zero_grad()
+        table(torch.tensor([1, 3])).sum().backward()
+        optimizer.step()
+
+    scales, alignments = signs.take(2)
+    assert all(map(math.isnan, scales)) and alignments == [0.0, 0.0]
+
+
 def test_a_rate_of_zero_is_no_guess():
     model = nn.Linear(4, 4)
 

@@ -33,7 +33,17 @@ from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig,
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Parts, Update
-from trainers.own_loop.ddp import TYPES, BucketHook, PerNode, check_entries, check_types, check_unused, topology_of
+from trainers.own_loop.ddp import (
+    TYPES,
+    BucketHook,
+    PerNode,
+    bill_buffers,
+    check_entries,
+    check_sparse,
+    check_types,
+    check_unused,
+    topology_of,
+)
 from trainers.own_loop.handle import Handle, num_ranks, rank
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
@@ -232,7 +242,7 @@ class Attached(Handle):
                 node_links.tell(tensor.detach(), "state")
         names = {parameter: name for name, parameter in parameters.items()}
         wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
-        self._model, self._wrapped = model, wrapped
+        self._model, self._buffers, self._wrapped = model, buffers, wrapped
         buffer = GradientBuffer([tuple(each.shape) for each in names], config.exchange, self._parameters[0].device)
         self._sync = build.build(PolicyParts(config, wrapped, buffer, node_links, blocks.build(config, model, buffer)))
         self._steps = Steps()
@@ -251,9 +261,11 @@ class Attached(Handle):
         )
         self._on_bucket: Send = self._hook.on_bucket
         self._reduces = False  # whether DDP all-reduces the next backward
-        self._undo: list[Callable[[], None]] = [optimizer.register_step_post_hook(self._advance).remove]
+        self._undo: list[Callable[[], None]] = []
         if ddp is not None:
             self._enter(ddp)
+            self._undo.append(bill_buffers(ddp, node_links).remove)
+        self._undo.append(optimizer.register_step_post_hook(self._advance).remove)
 
     def set_level(self, level: float) -> None:
         """Exchange at `level` from the next step on, on every rank alike; a schedule's `on_level` calls it.
@@ -263,16 +275,25 @@ class Attached(Handle):
         self.chosen = self.chosen._replace(level=self.config.exchange.check_level(level))
 
     def _enter(self, ddp: DistributedDataParallel) -> None:
-        """Take the place of DDP's all-reduce, unless that is all that is asked for."""
+        """Take the place of DDP's all-reduce, unless that is all that is asked for.
+
+        Raises ValueError for sparse gradients where they cannot be exchanged.
+        """
         _GROUPS.add(ddp.process_group)
-        broadcasts = ddp.broadcast_buffers
+        broadcasts, is_silenced = ddp.broadcast_buffers, False
         if self.config.sync.payload == "parameters":
             self._on_bucket, ddp.broadcast_buffers = _keep, False  # buffers are each rank's own, as in a job
+            if ddp.find_unused_parameters and not ddp.static_graph:
+                # As in `no_sync`, or DDP would sum which parameters were used in each backward, hook or not. The hook
+                # stays: Lightning's manual optimization turns this on after each forward.
+                is_silenced, ddp.require_backward_grad_sync = True, False
         elif isinstance(self.config.exchange, NoneConfig) and self.node_links.share == 1:
             self._undo.append(ddp.register_forward_hook(self._note_forward).remove)
             trained = [each for each in ddp.parameters() if each.requires_grad]
             self._undo += [each.register_hook(self._count).remove for each in trained]  # type: ignore[no-untyped-call]
             return
+        else:
+            check_sparse(ddp)
 
         def hook(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
             return self._on_bucket(None, bucket)  # which may change: DDP never lets a hook go
@@ -280,6 +301,8 @@ class Attached(Handle):
         def undo() -> None:
             self._on_bucket = lambda _, bucket: allreduce_hook(ddp.process_group, bucket)
             ddp.broadcast_buffers = broadcasts
+            if is_silenced:
+                ddp.require_backward_grad_sync = ddp.require_forward_param_sync = True
 
         ddp.register_comm_hook(None, hook)
         self._undo.append(undo)
@@ -354,7 +377,11 @@ class Attached(Handle):
         self._undo.clear()
 
     def snapshot(self, slot: str) -> None:
-        """Keep a copy of model, optimizer and memories in memory under the name `slot`."""
+        """Keep a copy of model, optimizer and memories in memory under the name `slot`.
+
+        Raises RuntimeError if the model has replaced a buffer, as `restore` does.
+        """
+        self._check_buffers()
         self._state.snapshot(slot)
 
     def state_dict(self) -> dict[str, Any]:
@@ -368,8 +395,17 @@ class Attached(Handle):
 
     def restore(self, slot: str) -> None:
         """Go back to the copy in `slot`; KeyError if there is none."""
+        self._check_buffers()
         self._state.restore(slot)
         self._hook.stepped = True
+
+    def _check_buffers(self) -> None:
+        """Raise RuntimeError if the model put another tensor in a buffer's place: the state holds the first one."""
+        for name, buffer in self._model.named_buffers():
+            held = self._buffers.get(name)
+            # A sparse one has no place in memory to compare.
+            if buffer is not held and (held is None or buffer.data_ptr() != held.data_ptr()):
+                raise RuntimeError(f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)")
 
 
 def _keep(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]

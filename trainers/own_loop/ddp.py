@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.futures import Future
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.communication import Communication
@@ -34,6 +35,7 @@ from trainers.segment import Purpose
 from trainers.spec.exchange import CorrectedConfig, ExchangeBase
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.two_way import TwoWayConfig
+from trainers.traffic import collectives
 from trainers.traffic.buckets import Layer
 
 #: What a gradient may be of: float16 has not the range of the mean that comes back.
@@ -64,11 +66,12 @@ def compress_gradients(
     with a direction or a momentum of their own take each for a step. `per_node` says which ranks exchange as one.
     Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
-    that are neither float32 nor bfloat16, not on one device, or without entries, for nodes that do not hold every rank
-    once, and for a memory where DDP finds unused parameters.
+    that are neither float32 nor bfloat16, not on one device, or without entries, for embeddings with sparse gradients,
+    for nodes that do not hold every rank once, and for a memory where DDP finds unused parameters.
     """
     check_config(config)
     check_unused(model, config)
+    check_sparse(model)
     parameters = [each for each in model.parameters() if each.requires_grad]
     check_types(parameters)
     check_entries(model)
@@ -79,6 +82,7 @@ def compress_gradients(
     exchange = between_nodes.build(config, buffer, node_links, seed=seed)
     hook = BucketHook(parameters, buffer, exchange, scale=scale)
     model.register_comm_hook(None, hook.on_bucket)
+    bill_buffers(model, node_links)
     return CompressedGradients(hook, exchange, node_links)
 
 
@@ -112,6 +116,16 @@ def check_unused(model: DistributedDataParallel, config: ExchangeBase) -> None:
         )
 
 
+def check_sparse(model: nn.Module) -> None:
+    """Raise ValueError for a trained embedding with sparse gradients, whose entries DDP does not show to a hook."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+            raise ValueError(
+                f"`model`: embedding `{name}` must have dense gradients, which alone can be exchanged under DDP, got "
+                "`sparse=True`: leave it out"
+            )
+
+
 def check_types(parameters: Sequence[Parameter], types: Sequence[torch.dtype] = TYPES) -> None:
     """Raise ValueError unless the parameters are of these types, and on one device."""
     found_types, devices = {each.dtype for each in parameters}, {each.device for each in parameters}
@@ -143,6 +157,18 @@ def topology_of(per_node: PerNode, device: torch.device) -> Topology:
             f"`per_node` must be a mesh of nodes x ranks, {num_workers} together, got {per_node.mesh.tolist()}"
         )
     return Topology.of(per_node.mesh.tolist())
+
+
+def bill_buffers(model: DistributedDataParallel, node_links: NodeLinks) -> RemovableHandle:
+    """Bill rank 0's buffers from now on, which DDP broadcasts before forwards; returns what ends that."""
+
+    def bill(ddp: DistributedDataParallel, _: object) -> None:
+        if ddp.will_sync_module_buffers():  # type: ignore[no-untyped-call]
+            num_bytes = sum(each.nbytes for each in ddp.modules_buffers)
+            for connection in (node_links.between, node_links.within):
+                connection.charge({"state": num_bytes}, collectives.broadcast)
+
+    return model.register_forward_pre_hook(bill)
 
 
 class BucketHook:

@@ -132,7 +132,8 @@ class ElasticGroup(Group):
         """Have those present train until they are to meet, or the segment ends; returns the results in time."""
         told, started = segment.model_dump(mode="json"), time.monotonic()
         limit_s = self.config.reply_timeout_s + (segment.num_steps - begin) * self.config.collective_timeout_s
-        pace = dict.fromkeys(self._present, 1.0) | (paces(self._speeds) if self._own_pace and self._speeds else {})
+        speeds = {rank: speed for rank, speed in self._speeds.items() if rank in self._present}
+        pace = dict.fromkeys(self._present, 1.0) | (paces(speeds) if self._own_pace and speeds else {})
         for rank in self._present:
             self._group.ask(rank, "run_until_meeting", (told, begin, pace[rank]))
         results, arrivals, dead = dict[int, SegmentResult](), dict[int, float](), dict[int, Outcome]()

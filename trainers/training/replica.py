@@ -184,12 +184,12 @@ class Replica:
         def gradient(number: int) -> list[Tensor]:
             self._random.begin(self._fresh_seed())  # as often as it is asked, the same draws
             with self._random.scope(), torch.enable_grad():
-                loss = self._passes.loss(feed.Place(number, self.rank, 0))
-                found = torch.autograd.grad(loss, parameters, allow_unused=True)
-            return [
-                torch.zeros_like(each) if slope is None else slope
-                for each, slope in zip(parameters, found, strict=True)
-            ]
+                self._buffer.clear()
+                # As a step does: `torch.autograd.grad` is refused where reentrant checkpointing recomputes.
+                self._passes.backward(self._passes.loss(feed.Place(number, self.rank, 0)))
+            slopes = [torch.zeros_like(each) if each.grad is None else each.grad.to_dense() for each in parameters]
+            self._buffer.clear()
+            return slopes
 
         return sharpness.measured(parameters, gradient, math.ceil(sharpness.NUM_BATCHES / self.num_workers))
 

@@ -222,7 +222,10 @@ FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 class SavedTensors:
-    """Counts what autograd keeps for backward, the model's parameters and buffers apart. Mutable: `num_bytes`."""
+    """Counts what autograd keeps for backward, without the model's parameters and buffers. Mutable: `num_bytes`.
+
+    A sparse tensor, which has no storage of its own, is not counted.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -235,8 +238,9 @@ class SavedTensors:
         sizes: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            sizes[storage.data_ptr()] = storage.nbytes()
+            if tensor.layout is torch.strided:
+                storage = tensor.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
