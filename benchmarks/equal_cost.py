@@ -8,11 +8,16 @@ A budget is a number of optimizer steps, and whatever an arm tries is taken from
 rival does. An arm that begins with a guess has three: right, ten times too low, ten times too high. Losses are of the
 validation set, in % above the best of a grid that nobody is charged for. A run that ends 50 % above or worse counts as
 lost, and as 50 %. Arms are compared where all of them have a run: the same task, seed and budget.
+
+What counts is the state that a job would export: of a run the best one that was evaluated on the way, or its end if
+that is better; of a study the end of its best trial. Evaluations are not charged, to nobody. By some tasks nothing of
+the controller was chosen (`HELD_OUT`); they are told apart too.
 """
 
 import argparse
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,13 +25,29 @@ from typing import NamedTuple
 from suite.excess import Row, above, references, rows
 
 PAGE = Path(__file__).parent / "equal_cost.md"
-OURS = "one job (`bo`)"
+OURS, OURS_END = "one job (`bo`)", "the same job, at its end"
 GUESS = "one guess, with a decay"
 GUESSES = ("10x low", "right", "10x high")
 #: Rows' names of arms that begin with a guess, and of those that take none.
 GUESSED = ("Optuna", "ASHA", "PBT", "PB2", "GreedyLR")
 BLIND = {"AutoLRS": "AutoLRS", "Prodigy, cosine": "Prodigy", "Schedule-Free": "Schedule-Free, default rate"}
 LOST = 0.5
+#: Of a whole comparison.
+SEEDS = (0, 1, 2)
+#: Tasks by which nothing was chosen: those that `suite/tasks.py` added as unseen.
+HELD_OUT = (
+    "fashion-perceptron",
+    "fashion-conv",
+    "fashion-conv-norm",
+    "fashion-residual-adamw",
+    "characters-transformer",
+    "characters-gru",
+    "weather-perceptron",
+    "docstrings-gpt",
+    "textures-vit",
+    "phones-gru-deep",
+    "diamonds-deep",
+)
 #: How much more than the best rival of a task one job may lose, of the mean loss.
 GOAL = 0.03
 
@@ -48,8 +69,10 @@ def losses(known: Sequence[Row], steps: int) -> Losses:
     for row in known:
         if row["steps"] == steps and row["task"] in reference and (named := _arm(row)):
             arm, guesses = named
-            loss = min(above(row.get("exported", row["loss"]), reference[row["task"]]), LOST)
-            found.setdefault(arm, {}).update({Cell(row["task"], row["seed"], guess): loss for guess in guesses})
+            told = {arm: row.get("exported", row["loss"])} | ({OURS_END: row["loss"]} if arm == OURS else {})
+            for name, loss in told.items():
+                share = min(above(loss, reference[row["task"]]), LOST)
+                found.setdefault(name, {}).update({Cell(row["task"], row["seed"], guess): share for guess in guesses})
     return _met(found)
 
 
@@ -66,8 +89,13 @@ def _arm(row: Row) -> tuple[str, Sequence[str]] | None:
 
 
 def _met(found: Losses) -> Losses:
-    """Return the losses of the cells that all arms share; an arm of fewer than half the most cells waits."""
-    most = max((len(cells) for arm, cells in found.items() if arm not in (OURS, GUESS)), default=0)
+    """Return the losses of the cells that all arms share; an arm of fewer than half the most cells waits.
+
+    Without a rival there is nothing to compare.
+    """
+    most = max((len(cells) for arm, cells in found.items() if arm not in (OURS, OURS_END, GUESS)), default=0)
+    if not most:
+        return {}
     arms = {arm: cells for arm, cells in found.items() if len(cells) >= most / 2}
     shared = set.intersection(*(set(cells) for cells in arms.values())) if arms else set()
     return {arm: {cell: cells[cell] for cell in sorted(shared)} for arm, cells in arms.items()}
@@ -100,7 +128,7 @@ def _standing(arm: str, cells: Mapping[Cell, float], ours: Mapping[Cell, float])
         statistics.fmean(ours[cell] for cell in cells),
         sum(loss >= LOST for loss in cells.values()),
         len(cells),
-        math.nan if arm == OURS else statistics.fmean(ours[cell] < loss for cell, loss in cells.items()),
+        math.nan if arm in (OURS, OURS_END) else statistics.fmean(ours[cell] < loss for cell, loss in cells.items()),
     )
 
 
@@ -111,7 +139,9 @@ def by_task(found: Losses) -> dict[str, tuple[float, str, float]]:
         for task in {cell.task for cell in cells}:
             inside = [loss for cell, loss in cells.items() if cell.task == task]
             means.setdefault(task, {})[arm] = statistics.fmean(inside)
-    rivals = {task: {arm: mean for arm, mean in arms.items() if arm != OURS} for task, arms in means.items()}
+    rivals = {
+        task: {arm: mean for arm, mean in arms.items() if arm not in (OURS, OURS_END)} for task, arms in means.items()
+    }
     best = {task: min(arms, key=arms.__getitem__) for task, arms in rivals.items()}
     return {task: (means[task][OURS], best[task], rivals[task][best[task]]) for task in sorted(means)}
 
@@ -129,7 +159,7 @@ def verdict(known: Sequence[Row], steps: int) -> str:
     """Return in a few sentences what one job loses at a budget."""
     found = losses(known, steps)
     standing = standings(found)
-    lower = [each.arm for each in standing if each.mean < each.ours]
+    lower = [each.arm for each in standing if each.mean < each.ours and each.arm != OURS_END]
     often = [f"{each.arm} ({1 - each.beaten:.0%})" for each in standing if each.beaten < 1 / 2]
     who = f"{_and(lower)} {'ends' if len(lower) == 1 else 'end'} lower" if lower else "nothing ends lower"
     mostly = f" In more than half of the runs one job ends higher than {_and(often)}." if often else ""
@@ -163,6 +193,15 @@ def _told(standing: Standing | None) -> str:
     return f"{100 * standing.mean:+.1f} %, {standing.lost} of {standing.runs}{beaten}"
 
 
+def held_out(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
+    """Yield the same table of the tasks by which nothing was chosen."""
+    own = [row for row in known if row["task"] in HELD_OUT]
+    met = {steps: losses(own, steps) for steps in all_steps}
+    if any(met.values()):
+        told = "; ".join(f"at {steps:,} steps {extent(found)}" for steps, found in met.items() if found)
+        yield from (f"On tasks by which nothing was chosen ({told}):", "", *summary(own, all_steps))
+
+
 def tasks_table(known: Sequence[Row], steps: int) -> Iterator[str]:
     """Yield a table with a task per line: one job, the best of the rivals there, and by how much one job loses."""
     yield "| task | one job | best rival there | its loss | one job loses by |"
@@ -179,7 +218,27 @@ def missing(known: Sequence[Row], all_steps: Sequence[int]) -> list[str]:
     for steps in all_steps:
         run = {named[0] for row in known if row["steps"] == steps and (named := _arm(row))}
         found += [f"{arm} at {steps:,} steps" for arm in sorted(wanted - run)]
+        met = {task for task, _ in _seeds(losses(known, steps))}
+        if left_out := sorted({row["task"] for row in known if row["what"] == "search"} - met):
+            found.append(f"rivals at {steps:,} steps on {len(left_out)} of our tasks: {', '.join(left_out)}")
+        if few := [task for task, seeds in _seeds(losses(known, steps)) if len(seeds) < len(SEEDS)]:
+            found.append(f"further seeds at {steps:,} steps on {len(few)} tasks: {', '.join(few)}")
     return found
+
+
+def _seeds(found: Losses) -> list[tuple[str, set[int]]]:
+    """Return the tasks on which arms met, each with its seeds."""
+    seeds: dict[str, set[int]] = {}
+    for cell in found.get(OURS, {}):
+        seeds.setdefault(cell.task, set()).add(cell.seed)
+    return sorted(seeds.items())
+
+
+def extent(found: Losses) -> str:
+    """Return how much a table rests on."""
+    numbers = Counter(len(seeds) for _, seeds in _seeds(found))
+    told = [f"{count} with {'one seed' if each == 1 else f'{each} seeds'}" for each, count in sorted(numbers.items())]
+    return f"{sum(numbers.values())} tasks ({', '.join(told)}), three guesses: {len(found[OURS])} runs an arm"
 
 
 def page(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
@@ -194,14 +253,17 @@ def page(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
     )
     yield from ("", "Validation loss in % above the best of a grid that nobody is charged for:", "")
     yield from summary(known, all_steps)
+    yield from ("", *held_out(known, all_steps))
     for steps in all_steps:
         if found := losses(known, steps):
-            cells = next(iter(found.values()))
-            seeds = sorted({cell.seed for cell in cells})
-            yield from ("", f"## {steps:,} steps, task by task", "")
-            told = ", ".join(map(str, seeds))
-            yield f"{len({cell.task for cell in cells})} tasks, seeds {told}, three guesses: {len(cells)} runs an arm."
-            yield from ("", *tasks_table(known, steps))
+            yield from (
+                "",
+                f"## {steps:,} steps, task by task",
+                "",
+                f"{extent(found)}.",
+                "",
+                *tasks_table(known, steps),
+            )
     yield from ("", "## What is missing", "", *(f"- {each}" for each in missing(known, all_steps) or ["nothing"]))
 
 
@@ -211,7 +273,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+")
     parser.add_argument("--without", nargs="+", default=())
     parser.add_argument("--steps", nargs="+", type=int, default=(300, 1000))
-    parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     given = parser.parse_args()
     if given.what == "run":
         from suite.run import TASKS, run  # torch and the rivals, which a table needs not

@@ -8,14 +8,10 @@ from search.curves.curve_summary import end_level
 from search.protocol import Strategy
 from search.trace import Trace
 from search.types import Candidate, Decision, Forecast, Observation, Spent
-from suite.training import Line
+from suite.training import EVERY, Best, Line
 
 #: How many times a commit is looked at over the whole budget.
 LOOKS = 50
-#: Committed steps between two evaluations, as in a job.
-EVERY = 50
-#: A checkpoint for export has a validation loss that is lower by this share, and comes so late after the last one.
-LEAST_GAIN, LEAST_PART = 0.002, 0.05
 
 
 @dataclass
@@ -26,8 +22,7 @@ class Run:
     spent: int = 0
     searched: int = 0
     taken_back: int = 0
-    exported: float = math.inf  # the lowest validation loss of a checkpoint
-    exported_at: float = 0.0  # of the budget
+    best: Best = field(default_factory=Best)
     decisions: list[Decision] = field(default_factory=list)
     probes: list[tuple[Candidate, list[float]]] = field(default_factory=list)
     outcomes: list[tuple[Forecast, float]] = field(default_factory=list)  # of commits, and the losses they ended with
@@ -50,7 +45,7 @@ def train(line: Line, strategy: Strategy, num_steps: int) -> Run:
         if decision.promoted is not None:
             line.restore(ends[decision.promoted])
         _commit(line, strategy, decision, start, run)
-    run.exported = min(run.exported, line.evaluate())
+    run.best.loss = min(run.best.loss, line.evaluate())
     return run
 
 
@@ -83,7 +78,7 @@ def _commit(line: Line, strategy: Strategy, decision: Decision, start: Any, run:
         trace = trace.extended(more, [0.01] * len(more), scales, alignments)
         told = _observation(None, losses, run, diverged=not math.isfinite(losses[-1]), trace=trace)
         if line.step % EVERY == 0:
-            _evaluate(line, run)
+            run.best.look(line.evaluate(), run.spent / run.num_steps)
         course = "roll_back" if told.diverged else strategy.watch(told)
     if course == "roll_back":
         line.restore(start)
@@ -93,12 +88,6 @@ def _commit(line: Line, strategy: Strategy, decision: Decision, start: Any, run:
     if decision.forecast is not None and level is not None:
         run.outcomes.append((decision.forecast, level))
     strategy.tell(ended)
-
-
-def _evaluate(line: Line, run: Run) -> None:
-    loss, part = line.evaluate(), run.spent / run.num_steps
-    if loss < (1 - LEAST_GAIN) * run.exported and part - run.exported_at >= LEAST_PART:
-        run.exported, run.exported_at = loss, part
 
 
 def _observation(

@@ -151,7 +151,7 @@ def _searched(line: Line, guess: float, steps: int, seed: int, arm: str) -> dict
         sharpness=sharpness,
     )
     done = train(line, strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left)), left)
-    return {"exported": done.exported, "rate": math.log10(done.decisions[0].values.learning_rate)}
+    return {"exported": done.best.loss, "rate": math.log10(done.decisions[0].values.learning_rate)}
 
 
 def recorded() -> list[dict[str, Any]]:

@@ -39,6 +39,8 @@ from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import TrialState
 from ray.tune.schedulers.pb2 import _select_config as select
 
+from suite.training import EVERY, Best
+
 #: Rates are searched from the guess divided by this, to the guess times this.
 RANGE = 100.0
 #: Trials of full length that the budget of a study pays for, and members of PBT and PB2.
@@ -71,6 +73,7 @@ class Study:
     num_trials: int = 0
     loss: float = math.inf
     rate: float | None = None
+    best: Best = field(default_factory=Best)  # of a study of one run
     _best: Any = None
 
     @property
@@ -299,6 +302,8 @@ def greedy(study: Study, guess: float, seed: int) -> None:
         if not math.isfinite(loss):
             break
         greedy_rate.update(loss)
+        if study.spent % EVERY == 0:
+            study.best.look(study.evaluate(), study.spent / study.num_steps)
     study.end_trial(study.evaluate(), greedy_rate.rate)
 
 

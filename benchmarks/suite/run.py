@@ -45,7 +45,7 @@ from suite.controlled import train
 from suite.excess import ROWS, Excesses, Row, excesses, rows
 from suite.rivals import TUNERS, tune
 from suite.tasks import TASKS, Task
-from suite.training import SCHEDULES, Line
+from suite.training import EVERY, SCHEDULES, Best, Line
 from trainers.training.sharpness import NUM_BATCHES
 from trainers.workload import WorkloadError
 
@@ -112,7 +112,7 @@ def _tuned(task: str, tuner: str, steps: int, seed: int, factor: float) -> Row:
         line = Line(TASKS[task], seed)
         draws = zlib.crc32(f"{task} {steps} {seed} {factor}".encode())  # or all tasks would try the same rates
         study = tune(tuner, line, steps, TASKS[task].guess * factor, draws)
-        measured = _measured(line) if math.isfinite(study.loss) else LOST_LOSSES
+        measured = _exported(line, study.best) if math.isfinite(study.loss) else LOST_LOSSES
         return measured | {"picked": [study.rate], "trials": study.num_trials, "spent": study.spent}
 
     return key | {"run": run}
@@ -122,9 +122,14 @@ def _scheduled(task: Task, schedule: str, rate: float, steps: int, seed: int) ->
     key = {"task": task.name, "steps": steps, "seed": seed}
 
     def run() -> Row:
-        line = Line(task, seed)
-        losses = line.train([rate * SCHEDULES[schedule](step / steps) for step in range(steps)])
-        return _measured(line) if len(losses) == steps else LOST_LOSSES
+        line, best = Line(task, seed), Best()
+        rates = [rate * SCHEDULES[schedule](step / steps) for step in range(steps)]
+        while line.step < steps:
+            losses = line.train(rates[line.step : line.step + EVERY])
+            if not math.isfinite(losses[-1]):
+                return LOST_LOSSES | {"exported": best.loss}
+            best.look(line.evaluate(), line.step / steps)
+        return _exported(line, best)
 
     return key | {"run": run}
 
@@ -149,7 +154,7 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
         done = train(line, strategy, left)
         return _measured(line) | {
-            "exported": done.exported,
+            "exported": done.best.loss,
             "picked": [decision.values.learning_rate for decision in done.decisions],
             "searched": done.searched + steps - left,
             "taken_back": done.taken_back,
@@ -161,6 +166,12 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
         }
 
     return key | {"run": run}
+
+
+def _exported(line: Line, best: Best) -> Row:
+    """Return the losses at the end, and that of the state which is exported by the rule of a job."""
+    measured = _measured(line)
+    return measured | {"exported": min(best.loss, measured["loss"])}
 
 
 def _measured(line: Line) -> Row:

@@ -69,7 +69,7 @@ def _exported(task: Task, seed: int, factor: float) -> float:
         sharpness=sharpness,
     )
     strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
-    return train(line, strategy, left).exported
+    return train(line, strategy, left).best.loss
 
 
 def _best_cosine(task: Task, seed: int) -> float:

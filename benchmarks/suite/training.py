@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,25 @@ from trainers.training import sharpness
 from trainers.training.alignment import Alignment
 from trainers.training.model import matrices
 from trainers.training.sampler import Sampler
+
+#: Steps between two evaluations, as between committed steps of a job.
+EVERY = 50
+#: A checkpoint for export has a validation loss that is lower by this share, and comes so late after the last one.
+LEAST_GAIN, LEAST_PART = 0.002, 0.05
+
+
+@dataclass
+class Best:
+    """The lowest validation loss of a checkpoint so far, which a job exports where the end is worse. Mutable."""
+
+    loss: float = math.inf
+    part: float = 0.0  # of the budget, where it was kept
+
+    def look(self, loss: float, part: float) -> None:
+        """Keep a state that was evaluated after this part of the budget, if it is worth it."""
+        if loss < (1 - LEAST_GAIN) * self.loss and part - self.part >= LEAST_PART:
+            self.loss, self.part = loss, part
+
 
 #: A rate at a step, and the part of the budget that is spent, in [0, 1).
 Schedule = Callable[[float, float], float]

@@ -123,7 +123,7 @@ def _controlled(task: Task, space: SearchSpace, factor: float, steps: int, seed:
     left = steps - (0 if space.sharpness is None else GRADIENTS_OF_SHARPNESS)
     space = space.model_copy(update={"guess": Values(learning_rate=task.guess * factor)})
     strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
-    return train(Line(task, seed), strategy, left).exported
+    return train(Line(task, seed), strategy, left).best.loss
 
 
 def recorded() -> list[Row]:

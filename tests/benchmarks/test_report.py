@@ -5,6 +5,7 @@ from pathlib import Path
 import equal_cost
 import pytest
 import report
+from suite.tasks import DEEP_UNSEEN, TASKS, UNSEEN
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +45,33 @@ def test_a_rival_without_a_guess_meets_one_job_from_each_guess() -> None:
     found = equal_cost.losses(rows(ours=1.1, rival=1.2), 300)
 
     assert found["Prodigy"] == pytest.approx(dict.fromkeys(found[equal_cost.OURS], 0.2))
+
+
+def test_one_job_and_its_rivals_count_by_what_a_job_exports_and_the_jobs_end_stands_beside() -> None:
+    known = rows(ours=1.1, rival=1.2)
+    for each in known:
+        each["exported"] = each["loss"] - 0.05
+
+    found = equal_cost.losses(known, 300)
+    means = {each.arm: round(each.mean, 9) for each in equal_cost.standings(found)}
+    assert (means["Prodigy"], means[equal_cost.OURS], means[equal_cost.OURS_END]) == (0.15, 0.05, 0.1)
+    assert equal_cost.by_task(found)["digits"][1] == "Prodigy"  # its own end is no rival
+
+
+def test_a_table_says_how_many_tasks_have_how_many_seeds() -> None:
+    known = rows(ours=1.1, rival=1.2)
+    known += [each | {"task": "more", "seed": seed} for each in known for seed in (0, 1)]
+
+    told = equal_cost.extent(equal_cost.losses(known, 300))
+
+    assert told == "2 tasks (1 with one seed, 1 with 2 seeds), three guesses: 9 runs an arm"
+    assert any("further seeds at 300 steps on 2 tasks: digits, more" in each for each in equal_cost.missing(known, [300]))
+
+
+def test_the_tasks_that_are_held_out_are_those_added_as_unseen() -> None:
+    unseen = {name for name, task in TASKS.items() if task.added in (UNSEEN, DEEP_UNSEEN)}
+
+    assert set(equal_cost.HELD_OUT) == unseen
 
 
 def test_a_lost_run_counts_as_much_as_any_other_lost_run() -> None:
