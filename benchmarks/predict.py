@@ -1,4 +1,4 @@
-"""Does `wiretune predict` say what a step takes, on links and with hosts that it was not fitted to?
+"""Does `wiretune predict` say what a step takes, in places that it was fitted to and in new ones?
 
     python benchmarks/predict.py check [--networks ...]       # steps on limited links, to be predicted
     python benchmarks/predict.py evidence                     # write what the predictor knows, from recorded rows
@@ -9,7 +9,9 @@ rows to FILE; what is in it is not run again, so a run may be interrupted and ca
 turns on the same hosts. The fastest turn of each counts: it is the one that other work on the machine delayed least.
 What a step computes is `nosync`'s of the same race. Needs root and iproute2, else ends with 2. Cables have no latency.
 
-`evidence` fits what each method computes to the rows of links.jsonl and methods.jsonl, and never to those of FILE.
+`evidence` fits what each method computes to the rows of links.jsonl and methods.jsonl, and never to those of FILE. All
+methods of FILE are in that fit, and both models. Of its ten places (model, hosts, rate) three are, with rows of other
+races; `table` prints these as known and the other ones as new.
 """
 
 import argparse
@@ -100,11 +102,12 @@ def print_table(book: Book) -> None:
         for each in evidence.timed(evidence.races_of(Book(FILE.with_name(name)).rows), evidence.median_step)
     ]
     checked = list(evidence.timed(evidence.races_of(book.rows), evidence.fastest_step))
-    own = evidence.fit(known)
+    own, known_places = evidence.fit(known), {each.place for each in known}
     print_errors("recorded rows, each place predicted from the others", evidence.left_out(known))
-    for workers in sorted({each.place[1] for each in checked}):
-        pairs = [(each, each.predicted(own)) for each in checked if each.place[1] == workers]
-        print_errors(f"{FILE.name}, {workers} workers", pairs)
+    for is_known, workers in sorted({(each.place in known_places, each.place[1]) for each in checked}):
+        chosen = [each for each in checked if (each.place in known_places, each.place[1]) == (is_known, workers)]
+        title = f"{FILE.name}, {'known' if is_known else 'new'} places, {workers} workers"
+        print_errors(title, [(each, each.predicted(own)) for each in chosen])
     for each in checked:
         print(f"| {each.place} | {each.method} | {1e3 * each.seconds:.0f} | {1e3 * each.predicted(own):.0f} |")
 

@@ -5,8 +5,9 @@
     python benchmarks/report.py write               report.md and report.html, and the figures of README and docs
 
 Races keep their rows in files of their own (`RECORDS`). What other programs print is a row of `programs.jsonl`, with
-the machine, its load and the date; a program that a size has run within `FRESH_DAYS` is not run again. Figures of
-README and docs stand between two comments, and only this program writes there; a test compares them.
+the machine, its load and the date; a program that a size has run within `FRESH_DAYS` is not run again. What a program
+printed of rows is marked where a row is newer. Figures of README and docs stand between two comments, and only this
+program writes there; a test compares them.
 """
 
 import argparse
@@ -159,7 +160,7 @@ def report() -> Iterator[str]:
         *figures("auto"),
     )
     if raced := list(time_table.table(read(HERE / "time_to_loss.jsonl"))):
-        yield from ("", "## Time to a loss", *raced)
+        yield from ("", "## Time to a loss", "", time_table.LEGEND, *raced)
     yield from ("", "## What is recorded", "", *records())
     yield from ("", "## What is missing", "", *(f"- {each}" for each in missing(known) or ["nothing"]))
     yield from ("", "## What other programs printed")
@@ -168,7 +169,7 @@ def report() -> Iterator[str]:
             "",
             f"### {row['question']}?",
             "",
-            f"`python benchmarks/{row['words']}`, {row['date']}, load {row['load']}",
+            f"`python benchmarks/{row['words']}`, printed on {row['date']}{_outdated(row)}, load {row['load']}",
         )
         yield from (f"before it, {row['seconds']:.0f} s; {row['machine']}.", "", "```", row["output"].rstrip(), "```")
 
@@ -177,11 +178,14 @@ def losses(known: Sequence[Row]) -> Iterator[str]:
     """Yield sentences that say where something else is better."""
     for steps in STEPS:
         yield equal_cost.verdict(known, steps)
-    verdicts = [(verdict[0].partition(",")[0], verdict[3].partition(": ")[2]) for verdict in _auto_verdicts()]
+    races = _auto_races()
+    verdicts = [(told[0].partition(",")[0], told[4].partition(": ")[2]) for told in map(auto_table.verdict, races)]
+    raced = time_table.either(len(auto_table.options_raced(race)) for race in races)
+    best = f"the best of the options raced alone ({raced} per link), chosen afterwards"
     for how, words in (("does not hold", "by the median of the seeds"), ("holds for the median", "with some seeds")):
         if slower := [link for link, found in verdicts if found == how]:
             where = f"{words} ({', '.join(slower)})"
-            yield f"`auto` takes more than 5 % longer than the best single exchange, chosen afterwards, {where}."
+            yield f"`auto` takes more than 5 % longer than {best}, {where}."
     yield from time_table.later(read(HERE / "time_to_loss.jsonl"))
 
 
@@ -191,16 +195,21 @@ def figures(name: str) -> list[str]:
         command, lines = "equal_cost.py table", list(equal_cost.summary(equal_cost.rows(), STEPS))
     else:
         command = "auto.py table"
-        lines = ["| link | best exchange alone | `auto` used mostly | `auto` / best: at most 1.05? |"]
-        lines += ["| --- | --- | --- | --- |", *(f"| {' | '.join(verdict[:4])} |" for verdict in _auto_verdicts())]
+        lines = ["| link | raced alone | the best of them | `auto` used mostly | `auto` / best: at most 1.05? |"]
+        lines += ["| --- | --- | --- | --- | --- |"]
+        lines += [f"| {' | '.join(auto_table.verdict(race)[:5])} |" for race in _auto_races()]
+        lines += ["", *auto_table.notes(_auto_rows())]
     return [*lines, "", f"(`python benchmarks/{command}`)"]
 
 
-def _auto_verdicts() -> list[list[str]]:
-    """Return what became of the claim on each link where an option got there by itself, slow links first."""
-    rows = read(HERE / "auto.jsonl")
-    raced = [race for race in auto_table.all_races(rows) if auto_table.best_option(race) is not None]
-    return [auto_table.verdict(race) for race in sorted(raced, key=lambda race: race[0]["mbps"] or math.inf)]
+def _auto_rows() -> list[Row]:
+    """Return the rows of `auto` beside options alone, slow links first."""
+    return sorted(read(HERE / "auto.jsonl"), key=lambda row: row["mbps"] or math.inf)
+
+
+def _auto_races() -> list[list[Row]]:
+    """Return the races in which a compared option got there by itself."""
+    return [race for race in auto_table.all_races(_auto_rows()) if auto_table.best_option(race) is not None]
 
 
 def records() -> Iterator[str]:
@@ -224,7 +233,15 @@ def records() -> Iterator[str]:
 def _day(row: Row) -> str:
     if "date" in row:
         return str(row["date"])[:10]
-    return str(datetime.fromtimestamp(row["at"], UTC).date()) if "at" in row else ""
+    ended = row.get("at", row.get("race"))
+    return "" if ended is None else str(datetime.fromtimestamp(ended, UTC).date())
+
+
+def _outdated(output: Row) -> str:
+    """Return a mark for what a program printed of rows of which one is newer by a day or more."""
+    files = [name for name, command in RECORDS.items() if output["words"].startswith(command)]
+    newest = max((_day(row) for name in files for row in read(HERE / name)), default="")
+    return f", older than its rows ({newest})" if newest > output["date"] else ""
 
 
 def missing(known: Sequence[Row]) -> list[str]:

@@ -5,11 +5,13 @@
     python benchmarks/time_to_loss.py table
 
 Hosts are network namespaces with limited cables both ways, and their data differ. All arms are jobs' trials of one
-trainer and one machine, one after the other; the order turns with the seed. A baseline trains at the rate of `GRID`
-that needs the fewest steps on a network without a limit. That grid is not charged to it; the table says what it took.
-A rate is stopped once it is clearly later than the arm's best one.
-The arm `auto` starts from the middle of the grid, and all that it tries is on its clock. A ratio is of two runs with
-one seed, and its interval a bootstrap over the seeds: it is a *tie* if the interval has 1 in it.
+trainer and one machine, one after the other; the order turns with the seed.
+
+A baseline trains at the rate that needs the fewest steps on a network without a limit, or has the lowest loss where no
+rate gets there. It is looked for downhill on `RATES`, until both neighbours of the best are worse. That grid is not
+charged; the table says what it took. A rate is stopped once it is clearly later than the arm's best one. If the best
+rate changes, the arm is raced again. The arm `auto` starts from `FIRST_RATE`, and all that it tries is on its clock.
+A ratio is of two runs with one seed; the table begins with how to read it.
 
 *Alone* is a control that never exchanges: where it gets to the loss, the task needs no network. It is raced with the
 first seed only, as is a baseline that no rate of the grid brought to the loss. Post-local SGD is no kind of a job;
@@ -25,18 +27,18 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a pool of threads does not survive
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
 
-from contest import network, tasks, time_table
+from contest import network, rates, tasks, time_table
 from contest.auto_race import Race, Watcher
 from contest.book import Book
 from contest.hosts import HostGroup
-from contest.time_table import AUTO, NETWORKS, SEEDS, TARGETS, is_at
+from contest.time_table import AUTO, NETWORKS, SEEDS, TARGETS, best_rate, is_at, tried
 
 from search.surrogate.acquisition import warm_up
 from service.cluster.trial import train
@@ -47,8 +49,10 @@ from trainers.training.call_results import WorkerFailed, WorkerLost
 Json = dict[str, Any]
 FILE = Path(__file__).parent / "time_to_loss.jsonl"
 BUDGET_S = 240.0
-#: Of AdamW, which all arms train with. The middle rate comes first: most often it is the best, and it stops the others.
-GRID = (0.003, 0.001, 0.01)
+#: Of AdamW, which all arms train with, half a decade apart.
+RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
+#: Where each arm begins, `auto` too.
+FIRST_RATE = 0.003
 GRID_SEED = 100
 #: A rate has lost once it has trained for so many times the steps in which another one got to the loss.
 CLEARLY_LATER = 1.1
@@ -86,13 +90,12 @@ def trial(race: Race, task: str, num_hosts: int, arm: str, rate: float) -> Trial
 
 
 def run_network(book: Book, given: argparse.Namespace, num_hosts: int, rates_mbps: Sequence[float]) -> int:
-    """Run what is missing at so many hosts: the grid first, then the races; returns how many runs failed."""
+    """Run what is missing at so many hosts: the grids first, then the races; returns how many runs failed."""
     num_failed = 0
     with network.made(num_hosts) as hosts:
         for task in given.tasks:
             race = Race(None, given.budget, GRID_SEED, TARGETS[task])
-            for arm, rate in gridded():
-                num_failed += attempt(book, hosts, "grid", race, task, arm, rate)
+            num_failed += sum(run_grid(book, hosts, race, task, arm) for arm in BASELINES if arm != ALONE)
         for seed, mbps, task in itertools.product(given.seeds, rates_mbps, given.tasks):
             race = Race(mbps, given.budget, seed, TARGETS[task])
             for arm in turned(ARMS if seed == SEEDS[0] else contenders(book.rows, task, num_hosts), seed):
@@ -100,11 +103,17 @@ def run_network(book: Book, given: argparse.Namespace, num_hosts: int, rates_mbp
     return num_failed
 
 
-def gridded() -> Iterator[tuple[str, float]]:
-    """Yield the arms whose rate is looked for before the races, with each rate."""
-    for arm in (arm for arm in BASELINES if arm != ALONE):
-        for rate in GRID:
-            yield arm, rate
+def run_grid(book: Book, hosts: network.Network, race: Race, task: str, arm: str) -> int:
+    """Look for the arm's rate; returns 1 if a run failed, which ends it."""
+    while (rate := next_rate(book.rows, task, hosts.num_hosts, arm)) is not None:
+        if attempt(book, hosts, "grid", race, task, arm, rate):
+            return 1
+    return 0
+
+
+def next_rate(rows: Sequence[Json], task: str, num_hosts: int, arm: str) -> float | None:
+    """Return the rate that the arm is to try next; None: both neighbours of its best one are worse."""
+    return rates.next_downhill(tried(rows, task, num_hosts, arm), start=FIRST_RATE, grid=RATES)
 
 
 def patience(rows: Sequence[Json], task: str, num_hosts: int, arm: str) -> float:
@@ -120,10 +129,8 @@ def turned(arms: Sequence[str], seed: int) -> Sequence[str]:
 
 
 def rate_of(rows: Sequence[Json], task: str, num_hosts: int, arm: str) -> float:
-    """Return the rate that needed the fewest steps in the grid; of `auto`, and where none got there, the middle one."""
-    tried = [row for row in rows if is_at(row, "grid", task, num_hosts) and row["arm"] == arm]
-    reached = [row for row in tried if row["steps"] is not None]
-    return min(reached, key=lambda row: row["steps"])["rate"] if reached else GRID[0]
+    """Return the best rate of the arm's grid; of arms without one, that at which grids begin."""
+    return best_rate(tried(rows, task, num_hosts, arm)) or FIRST_RATE
 
 
 def contenders(rows: Sequence[Json], task: str, num_hosts: int) -> tuple[str, ...]:
@@ -135,7 +142,7 @@ def contenders(rows: Sequence[Json], task: str, num_hosts: int) -> tuple[str, ..
 def attempt(book: Book, hosts: network.Network, kind: str, race: Race, task: str, arm: str, rate: float) -> int:
     """Run an arm and note what came of it, unless it has a row; returns 1 if it failed."""
     key = {"task": task, "hosts": hosts.num_hosts, "mbps": race.mbps, "seed": race.seed, "arm": arm}
-    if book.find(kind=kind, **key, **({"rate": rate} if kind == "grid" else {})):
+    if book.find(kind=kind, **key, rate=rate):
         return 0
     hosts.limit(race.mbps)
     patient = patience(book.rows, task, hosts.num_hosts, arm) if kind == "grid" else math.inf
@@ -162,7 +169,7 @@ def main() -> int:
     given = parse()
     book = Book(given.file)
     if given.what == "table":
-        print("\n".join(time_table.table(book.rows)))
+        print("\n".join((time_table.LEGEND, *time_table.table(book.rows))))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through the clean-up
     warm_up()  # BoTorch loads for seconds
@@ -182,7 +189,7 @@ def smoke() -> int:
     with tempfile.TemporaryDirectory() as folder, network.made(2) as hosts:
         book = Book(Path(folder) / "rows.jsonl")
         race = Race(100.0, 8.0, 0, target=0.0)
-        failed = [attempt(book, hosts, "race", race, "text-apart", arm, GRID[0]) for arm in ARMS]
+        failed = [attempt(book, hosts, "race", race, "text-apart", arm, FIRST_RATE) for arm in ARMS]
         still = [row["arm"] for row in book.rows if row["steps_taken"] == 0]
     print(f"took no step: {', '.join(still)}" if still else "every arm took steps")
     return int(any(failed) or bool(still))

@@ -229,11 +229,13 @@ def _cells(each: MethodPrediction) -> tuple[str, ...]:
         "-" if each.budget_s is None else figures.seconds(each.budget_s),
         "-" if each.budget_bytes is None else figures.size(each.budget_bytes),
         "unknown" if each.steps_ratio is None else f"x {each.steps_ratio.expected:.2g}",
-        "unknown" if each.loss_s is None else _span(each.loss_s),
+        "unknown" if each.loss_s is None else _span(each.loss_s, is_open=each.num_missed > 0),
         rates_that_pay(each),
         f"x {each.spare_ratio:.3g}",
     )
 
 
-def _span(span: Span) -> str:
-    return f"{figures.seconds(span.expected)} ({span.low:.3g} to {span.high:.3g})"
+def _span(span: Span, *, is_open: bool) -> str:
+    """Return expected seconds and their span, which has no end where a recorded seed missed the loss."""
+    end = "or more" if is_open else f"to {span.high:.3g}"
+    return f"{figures.seconds(span.expected)} ({span.low:.3g} {end})"

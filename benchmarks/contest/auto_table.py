@@ -1,10 +1,11 @@
-"""`auto` beside each of its options alone, as markdown: times to a loss, and whether it is as fast as the best."""
+"""`auto` beside options of its own alone, as markdown: times to a loss, and whether it is as fast as their best."""
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from contest.book import num_commits
 from contest.race import Validation, crossing
 from contest.table import told as interval
 
@@ -12,6 +13,8 @@ Json = dict[str, Any]
 AUTO = "auto"
 #: What is claimed: `auto` takes at most so many times as long as the best option.
 CLAIM = 1.05
+#: A run with more than this at its end was disturbed: two workers and what drives them make up to 3.
+MAX_LOAD = 4.0
 
 
 def print_all(rows: Sequence[Json]) -> None:
@@ -19,9 +22,11 @@ def print_all(rows: Sequence[Json]) -> None:
     races = all_races(rows)
     for own in races:
         print_race(own)
-    print("\n| link | best option | auto used | auto / best | as its option alone |\n| --- | --- | --- | --- | --- |")
+    print("\n| link | raced alone | the best of them | auto used | auto / best | as its option alone |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for own in races:
         print(f"| {' | '.join(verdict(own))} |")
+    print("\n".join(("", *notes(rows))))
 
 
 def judged(race: Sequence[Json]) -> list[Json]:
@@ -43,9 +48,32 @@ def race_of(row: Json) -> tuple[float | None, float, float]:
     return row["mbps"], row["budget_s"], row["target"]
 
 
+def is_disturbed(row: Json) -> bool:
+    return bool(row["load"] > MAX_LOAD)
+
+
 def all_races(rows: Sequence[Json]) -> list[list[Json]]:
-    """Return the runs of each race, as it is judged."""
-    return [judged([row for row in rows if race_of(row) == key]) for key in dict.fromkeys(map(race_of, rows))]
+    """Return the runs of each race that were not disturbed, as it is judged."""
+    calm = [row for row in rows if not is_disturbed(row)]
+    return [judged([row for row in calm if race_of(row) == key]) for key in dict.fromkeys(map(race_of, calm))]
+
+
+def notes(rows: Sequence[Json]) -> Iterator[str]:
+    """Yield what is to be known beside the verdicts: what was left out, or not raced, or is of several commits."""
+    for row in filter(is_disturbed, rows):
+        run = f"{link_name(row['mbps'])}: `{row['arm']}` with seed {row['seed']}"
+        yield f"- {run} is left out. The load was {row['load']:.1f}, above {MAX_LOAD:g}."
+    for race in all_races(rows):
+        link, raced = link_name(race[0]["mbps"]), options_raced(race)
+        for option in raced:
+            if option not in options_compared(race):
+                lacking = f"`{option}` is not compared, since it lacks a seed"
+                shared = f"`auto` took {interval(quotients_with(option, race), digits=2)} of its time"
+                yield f"- {link}: {lacking}. With the others {shared}."
+        for option in sorted({*options_used(race)} - {*raced}):
+            yield f"- {link}: `{option}` was not raced alone, though `auto` used it."
+        if num_commits(race) > 1:
+            yield f"- {link}: its runs are of {num_commits(race)} commits."
 
 
 def print_race(rows: Sequence[Json]) -> None:
@@ -95,15 +123,32 @@ def middle(own: Sequence[Json]) -> float:
     return statistics.median(math.inf if (took := elapsed(row)) is None else took for row in own)
 
 
+def options_raced(rows: Sequence[Json]) -> list[str]:
+    """Return the options that were raced alone."""
+    return list(dict.fromkeys(row["arm"] for row in rows if row["arm"] != AUTO))
+
+
+def beside_auto(option: str, rows: Sequence[Json]) -> list[Json]:
+    """Return an option's runs with the seeds of `auto`."""
+    seeds = {row["seed"] for row in rows if row["arm"] == AUTO}
+    return [row for row in rows if row["arm"] == option and row["seed"] in seeds]
+
+
+def options_compared(rows: Sequence[Json]) -> list[str]:
+    """Return the options that were raced alone with all seeds of `auto`: medians over others do not compare."""
+    num_seeds = len({row["seed"] for row in rows if row["arm"] == AUTO})
+    return [option for option in options_raced(rows) if 0 < num_seeds <= len(beside_auto(option, rows))]
+
+
 def best_option(rows: Sequence[Json]) -> str | None:
-    """Return the option that reached the loss soonest by itself, by medians over the seeds; None: none did."""
-    own = {arm: [row for row in rows if row["arm"] == arm] for arm in {row["arm"] for row in rows} - {AUTO}}
-    best = min(own, key=lambda arm: middle(own[arm]), default=None)
+    """Return the compared option that reached the loss soonest, by medians over the seeds; None: none did."""
+    own = {option: beside_auto(option, rows) for option in options_compared(rows)}
+    best = min(own, key=lambda option: middle(own[option]), default=None)
     return best if best is not None and reached(own[best]) else None
 
 
 def verdict(rows: Sequence[Json]) -> list[str]:
-    """Return the link, its best option, what `auto` trained by, and both in comparison."""
+    """Return the link, what was raced alone, the best of it, what `auto` trained by, and both in comparison."""
     best, used = best_option(rows), options_used(rows)
     quotients = [] if best is None else quotients_with(best, rows)
     worst = max(quotients, default=math.inf)
@@ -111,7 +156,8 @@ def verdict(rows: Sequence[Json]) -> list[str]:
     choice = [each for option in set(used) for each in quotients_with(option, rows)]
     return [
         f"{link_name(rows[0]['mbps'])}, to {rows[0]['target']:g}",
-        f"{best} ({interval([elapsed(row) for row in rows if row['arm'] == best])} s)" if best else "none got there",
+        ", ".join(options_raced(rows)),
+        f"{best} ({interval(map(elapsed, beside_auto(best, rows)))} s)" if best else "-",
         ", ".join(used),
         f"{interval(quotients, digits=2)}: {holds}",
         interval(choice, digits=2),

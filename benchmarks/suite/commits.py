@@ -21,11 +21,12 @@ from scipy.optimize import minimize
 
 from search import strategies
 from search.bayesian import reports
-from search.config import BoConfig, Budget
+from search.config import BoConfig, Budget, usual_rate_told_by
 from search.curves.calibration import calibration
 from search.space import SearchSpace
 from search.types import Forecast, Values
 from suite.controlled import train
+from suite.run import GRADIENTS_OF_SHARPNESS
 from suite.tasks import TASKS
 from suite.training import Line
 
@@ -85,13 +86,21 @@ def _commits(task: str, num_steps: int, seed: int, guess: float) -> list[tuple[f
 
     reports._of_commit = noting
     try:
+        line, config = Line(definition, seed), BoConfig()
+        is_measured = (
+            config.trusts_usual(definition.optimizer) and usual_rate_told_by(definition.optimizer) == "sharpness"
+        )
+        sharpness = line.sharpness() if is_measured else None
+        left = num_steps - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
         space = SearchSpace(
             optimizer=definition.optimizer,
             batch_size=definition.batch_size,
             guess=Values(learning_rate=guess * definition.guess),
+            weights=line.weights,
+            sharpness=sharpness,
         )
-        strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=num_steps))
-        outcomes = train(Line(definition, seed), strategy, num_steps).outcomes
+        strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
+        outcomes = train(line, strategy, left).outcomes
     finally:
         reports._of_commit = in_use
     return [

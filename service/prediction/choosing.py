@@ -1,13 +1,22 @@
 """The page that says which method to choose: recorded tasks on usual links, with the numbers behind each choice."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import yaml
 
 from service.job.spec import JobSpec
 from service.prediction.evidence import Recorded, Task, recorded
-from service.prediction.predict import DENSE, MethodPrediction, Prediction, PredictionRequest, best, judged, predict
+from service.prediction.predict import (
+    DENSE,
+    MethodPrediction,
+    Prediction,
+    PredictionRequest,
+    Span,
+    best,
+    judged,
+    predict,
+)
 
 LINKS = ((10.0, 20.0), (100.0, 1.0), (1000.0, 0.2))  # Mbit/s, ms
 WORKERS = (2, 4, 8)
@@ -25,7 +34,8 @@ INTRODUCTION = (
 READING = (
     "- *Choose* is the method that is predicted to reach dense training's loss first. Four of five runs should fall "
     "within the span.",
-    "- *Also* are methods that the prediction cannot tell from the first one.",
+    "- *Also* are methods that the prediction cannot tell from the first one. One that missed the loss with a recorded "
+    "seed is never chosen, and its time has no upper end.",
     "- Names are those of the records. `wiretune advise JOB.yaml` prints a method's lines for your job: "
     "`local_sgd 8, topk 10 %` is `exchange: {kind: topk, density: 0.1}` with `sync: {kind: local_sgd, period: 8}`. "
     "`wiretune predict JOB.yaml --json` has them for every method that fits the job.",
@@ -74,7 +84,6 @@ def _row(found: Prediction) -> str:
     first, *others = best(found)
     dense = next(each for each in found.methods if each.method == DENSE)
     assert first.loss_s is not None and dense.loss_s is not None and first.steps_ratio is not None
-    ties = [each for each in others if each.loss_s and judged(each.loss_s, first.loss_s) == "tie"][:NUM_OTHERS]
     cells = (
         f"{found.mbps:g} Mbit/s, {found.latency_ms:g} ms",
         str(found.workers),
@@ -83,7 +92,7 @@ def _row(found: Prediction) -> str:
         _time(dense.loss_s.expected),
         f"{first.steps_ratio.expected:.2f} ({first.known_from})" if first.method != DENSE else "1",
         f"{1e3 * first.step_s.expected:.0f} ms, {first.bytes_per_step / 1e6:.3g} MB",
-        ", ".join(f"`{each.method}`" for each in ties) or "-",
+        ", ".join(_ties(first, others)[:NUM_OTHERS]) or "-",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -117,12 +126,28 @@ def advised(found: Prediction) -> Iterator[str]:
             f"({_time(first.loss_s.low)} to {_time(first.loss_s.high)}), dense {_time(dense.loss_s.expected)}; "
             f"steps from {first.known_from}"
         )
-        ties = [each.method for each in others if each.loss_s and judged(each.loss_s, first.loss_s) == "tie"]
-        yield f"  as good, as far as is known: {', '.join(f'`{each}`' for each in ties[:4]) or 'none'}"
+        yield f"  as good, as far as is known: {', '.join(_ties(first, others)[:4]) or 'none'}"
     else:
         yield f"  it may take {first.spare_ratio:.2g} times dense training's steps and still be as fast"
     if first.pays_below_mbps or first.pays_above_mbps:
         yield f"  it beats dense training {rates_that_pay(first)} Mbit/s"
+
+
+def _ties(first: MethodPrediction, others: Sequence[MethodPrediction]) -> list[str]:
+    """Return the methods that the prediction cannot tell from the first, as they are told."""
+    assert first.loss_s is not None
+    return [
+        f"`{each.method}`{_missed(each.loss_s, each.num_missed)}"
+        for each in others
+        if each.loss_s and judged(each.loss_s, first.loss_s) == "tie"
+    ]
+
+
+def _missed(loss_s: Span, num_missed: int) -> str:
+    """Return from when on the loss may be reached, if a seed missed it: then there is no latest time."""
+    if not num_missed:
+        return ""
+    return f" ({_time(loss_s.low)} or more: {num_missed} {'seed' if num_missed == 1 else 'seeds'} missed)"
 
 
 def rates_that_pay(each: MethodPrediction) -> str:

@@ -130,6 +130,11 @@ class MethodPrediction(View):
     steps_ratio: Span | None = Field(description="steps to a loss, as a multiple of dense training's; null: unknown")
     loss_s: Span | None = Field(description="until the loss that dense training has after `dense_steps`; null: unknown")
     known_from: str = Field(description="the rows behind `steps_ratio`, or why it is unknown")
+    num_missed: int = Field(
+        0,
+        description="seeds of these rows that did not reach the loss; with any, `steps_ratio` and `loss_s` have no "
+        "upper end: `high` is at least ten times `expected`, and more is possible",
+    )
     spare_ratio: float = Field(description="it may take so many times dense training's steps and still be as fast")
     pays_below_mbps: float | None = Field(
         description="rate below which it beats dense training: to a loss if known, else by the step; 0: at none; "
@@ -253,7 +258,7 @@ def _of_method(asked: _Question, choice: _Choice) -> MethodPrediction:
     parts, dense = _step(asked, choice.trial, request.site), _step(asked, asked.dense, request.site)
     usual = known.usual_error if known.is_timed(choice.trial.replica) else 2 * known.usual_error
     step_s = _span(parts.seconds, _error(usual, parts, request.compute_spread))
-    ratio, known_from = _ratio(asked, choice.name)
+    ratio, known_from, num_missed = _ratio(asked, choice.name)
     steps, budget = _steps(request, parts), _dense_steps(asked)
     above, below = _break_evens(asked, choice, 1.0 if ratio is None else ratio.expected)
     return MethodPrediction(
@@ -270,6 +275,7 @@ def _of_method(asked: _Question, choice: _Choice) -> MethodPrediction:
         steps_ratio=ratio,
         loss_s=None if ratio is None or budget is None else _product(ratio, step_s, budget),
         known_from=known_from,
+        num_missed=num_missed,
         spare_ratio=dense.seconds / parts.seconds,
         pays_below_mbps=below,
         pays_above_mbps=above,
@@ -313,29 +319,35 @@ def _dense_steps(asked: _Question) -> int | None:
     return None if steps is None else max(1, round(steps))
 
 
-def _ratio(asked: _Question, method: str) -> tuple[Span | None, str]:
-    """Return the steps to a loss as a multiple of dense training's, and the rows that say so, or why none does."""
+def _ratio(asked: _Question, method: str) -> tuple[Span | None, str, int]:
+    """Return the steps to a loss as a multiple of dense training's, the rows that say so, and the seeds that missed it.
+
+    Where no row says so, the second tells why.
+    """
     task = asked.request.task
     if method == DENSE:
-        return Span(expected=1.0, low=1.0, high=1.0), "by definition"
+        return Span(expected=1.0, low=1.0, high=1.0), "by definition", 0
     if task is None:
-        return None, "no recorded task is like this job: name one with `like`"
+        return None, "no recorded task is like this job: name one with `like`", 0
     lesson = asked.known.lessons_of(method, task, asked.request.site.hosts)
     if lesson is None:
-        return None, f"no row on `{task}`"
-    num_seeds = len(lesson.ratios) + lesson.num_missed
+        return None, f"no row on `{task}`", 0
+    num_missed = lesson.num_missed
+    num_seeds = len(lesson.ratios) + num_missed
     rows = f"`{task}` with {lesson.hosts} hosts, {num_seeds} {'seed' if num_seeds == 1 else 'seeds'}"
-    if lesson.num_missed >= len(lesson.ratios):
-        return None, f"{rows}: the loss was not reached"
-    return _of_lesson(lesson), rows
+    rows += f", {num_missed} missed" if num_missed else ""
+    if num_missed >= len(lesson.ratios):
+        return None, f"{rows}: the loss was not reached", num_missed
+    return _of_lesson(lesson), rows, num_missed
 
 
 def _of_lesson(lesson: Lesson) -> Span:
-    middle = lesson.ratios[len(lesson.ratios) // 2]
+    middle = lesson.ratios[(len(lesson.ratios) + lesson.num_missed) // 2]
     if len(lesson.ratios) == 1:
         return _span(middle, ONE_SEED)
-    high = math.inf if lesson.num_missed else lesson.ratios[-1]
-    return Span(expected=middle, low=lesson.ratios[0], high=min(high, 10 * middle))
+    # A seed that missed has no bound, and JSON no infinity: `num_missed` tells that this `high` is none.
+    high = 10 * middle if lesson.num_missed else lesson.ratios[-1]
+    return Span(expected=middle, low=lesson.ratios[0], high=high)
 
 
 def _span(expected: float, factor: float) -> Span:
@@ -404,9 +416,15 @@ def _assumptions(asked: _Question) -> Iterator[str]:
 
 
 def best(prediction: Prediction) -> Sequence[MethodPrediction]:
-    """Return the methods whose loss is known, the fastest to it first; without any, all by the step."""
+    """Return the methods whose loss is known, the fastest to it first; without any, all by the step.
+
+    Before all others comes the fastest that never missed the loss: one that did may not reach it.
+    """
     known = [each for each in prediction.methods if each.loss_s is not None and each.method != OWN]
-    return known if len(known) > 1 else [each for each in prediction.methods if each.method != OWN]
+    if len(known) <= 1:
+        return [each for each in prediction.methods if each.method != OWN]
+    first = next(each for each in known if not each.num_missed)  # dense training never missed its own loss
+    return [first, *(each for each in known if each is not first)]
 
 
 Judgement = Literal["faster", "tie", "slower"]

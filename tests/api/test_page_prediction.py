@@ -72,6 +72,14 @@ def test_the_rates_at_which_a_method_pays_are_named_by_their_ends(below, above, 
 
 
 @needs_node
+@pytest.mark.parametrize(("num_missed", "said"), [(0, "10 s to 40 s"), (1, "10 s or more")])
+def test_the_time_to_a_loss_that_a_recorded_seed_missed_has_no_end(num_missed, said):
+    row = {"loss_s": {"expected": 20.0, "low": 10.0, "high": 40.0}, "num_missed": num_missed}
+
+    assert call(MODULE, "it.spanToLoss(row)", row=row) == said
+
+
+@needs_node
 def test_every_method_that_is_used_makes_a_job_that_the_service_takes(http):
     job = _full(optimizer={"kind": "sgd"}, link={"mode": "measure"})
     found = http.post("/v1/predictions", json={"job": job, "compute_ms": 20, "mbps": 30, "workers": 4}).json()[

@@ -1,8 +1,13 @@
 """The comparison of `auto` with its options: what runs, when a run ends, and the pure parts of its table."""
 
 import inspect
+import sys
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import auto
 import pytest
 from contest import auto_table
 from contest.auto_race import ARMS, Race, Watcher, trial
@@ -56,13 +61,63 @@ def test_the_best_option_is_the_soonest_at_the_loss_and_auto_is_compared_with_it
 
     assert auto_table.best_option(rows) == "fp16"
     assert auto_table.quotients_with("fp16", rows) == [1.0, 1.2]
-    assert auto_table.verdict(rows)[3].endswith("does not hold")
+    assert auto_table.verdict(rows)[4].endswith("does not hold")
 
 
 def test_an_auto_that_never_got_there_is_endlessly_slower() -> None:
     rows = [_row("none", 0, 30.0), _row("auto", 0, None)]
 
     assert auto_table.quotients_with("none", rows) == [float("inf")]
+
+
+def test_a_disturbed_run_counts_on_neither_side_and_what_then_lacks_a_seed_of_auto_is_not_compared() -> None:
+    rows = [_row(arm, seed, 20.0 + seed) for arm in ("auto", "none", "fp16") for seed in (0, 1, 2)]
+    rows[5] |= {"seconds": None, "load": 7.3}
+
+    [race] = auto_table.all_races(rows)
+    assert auto_table.options_raced(race) == ["none", "fp16"]
+    assert auto_table.options_compared(race) == ["fp16"]
+    assert [each.partition(": ")[2].partition(".")[0] for each in auto_table.notes(rows)] == [
+        "`none` with seed 2 is left out",
+        "`none` is not compared, since it lacks a seed",
+    ]
+
+    [race] = auto_table.all_races([row | {"load": 7.3 if row["seed"] == 2 else 1.0} for row in rows])
+    assert auto_table.options_compared(race) == ["none", "fp16"]
+    assert len(auto_table.quotients_with("none", race)) == 2
+
+
+def test_only_a_disturbed_run_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, again = auto.Book(tmp_path / "rows.jsonl"), []
+    race = Race(mbps=None, budget_s=auto.BUDGETS["unlimited"], seed=0, target=auto.TARGET)
+    monkeypatch.setattr(auto.network.Network, "limit", lambda *_: None)
+    monkeypatch.setattr(auto, "attempt", lambda book, hosts, race, arm: again.append(arm) or 0)
+    book.add("run", [_row(arm, 0, 9.0) | asdict(race) | {"load": load} for arm, load in (("auto", 1.0), ("none", 7.3))])
+
+    auto.run_all(
+        book, auto.network.Network(2, "none"), Namespace(seeds=[0], links=["unlimited"], arms=["auto", "none"])
+    )
+
+    assert again == ["none"]
+
+
+def test_an_option_that_auto_used_and_that_was_not_raced_alone_is_named() -> None:
+    rows = [_row("none", 0, 20.0), _row("auto", 0, 20.0)]
+
+    assert list(auto_table.notes(rows)) == ["- 100 Mbit/s: `fp16` was not raced alone, though `auto` used it."]
+    assert not list(auto_table.notes([*rows, _row("fp16", 0, 30.0)]))
+
+
+def test_a_race_whose_runs_are_of_several_commits_says_so() -> None:
+    rows = [_row("fp16", 0, 20.0) | {"commit": "one"}, _row("auto", 0, 20.0) | {"commit": "two"}]
+
+    assert list(auto_table.notes(rows)) == ["- 100 Mbit/s: its runs are of 2 commits."]
+
+
+def test_a_run_without_options_has_the_seeds_that_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["auto.py", "run"])
+
+    assert set(auto.parse().seeds) == {row["seed"] for row in auto.Book(auto.FILE).rows}
 
 
 def test_where_nothing_got_there_no_option_is_best() -> None:
@@ -105,5 +160,6 @@ def _row(arm: str, seed: int, seconds: float | None, *, before: float = 0.0) -> 
     used = {"fp16": {"steps": 9, "steps_search": 0}}
     return {
         "mbps": 100.0, "budget_s": 30.0, "target": 0.5, "seed": seed, "arm": arm, "seconds": seconds,
-        "seconds_before": before, "by_option": used if arm == "auto" else {},
+        "seconds_before": before, "by_option": used if arm == "auto" else {}, "load": 1.0,
+        "validations": [[0, 0.0, 2.0], [50, 10.0, 0.5]],
     }  # fmt: skip

@@ -91,6 +91,19 @@ def test_closeness_is_0_at_the_limit_and_1_at_the_rival() -> None:
     assert [table.closeness(row, rows) for row in rows] == [None, 4.0, 1.0, 0.25]
 
 
+@pytest.mark.parametrize(("first_s", "seconds"), [(5.0, 13.0), (1.0, 9.0)])
+def test_without_its_start_up_a_run_takes_as_long_as_if_its_first_block_were_like_the_others(
+    first_s: float, seconds: float
+) -> None:
+    row = {"seconds": seconds, "block_seconds": [first_s, 1.0, 0.9, 1.1, 1.0]}
+
+    assert table.without_start_up(row) == pytest.approx(9.0)
+
+
+def test_a_run_that_never_got_there_has_no_time_without_its_start_up_either() -> None:
+    assert table.without_start_up({"seconds": None, "block_seconds": [5.0, 1.0]}) is None
+
+
 def test_a_run_that_never_got_there_counts_as_endless() -> None:
     assert table.told([3.0, None, 1.0]) == "3.0 [1.0, inf]"
     assert table.told([3.0, None, None]) == "-"

@@ -1,5 +1,6 @@
 """The report is made of recorded rows, and README's and docs' figures are those of the report."""
 
+import json
 from pathlib import Path
 
 import equal_cost
@@ -28,6 +29,32 @@ def test_what_we_lose_stands_in_the_first_paragraph() -> None:
 
     assert first.startswith("**What we lose.**")
     assert all(sentence in first for sentence in report.losses(equal_cost.rows()))
+
+
+@pytest.mark.parametrize(
+    ("words", "mark"),
+    [
+        ("equal_cost.py run --steps 300", ", older than its rows (2026-11-28)"),
+        ("links.py reach", ", older than its rows (2026-11-28)"),
+        ("time_to_loss.py run", ""),
+        ("time_to_loss.py smoke", ""),
+        ("kernels.py", ""),
+    ],
+)
+def test_what_was_printed_of_rows_is_marked_where_a_row_is_newer(
+    words: str, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "HERE", tmp_path)
+    (tmp_path / "suite").mkdir()
+    dated = {
+        "suite/rows.jsonl": [{"date": "2026-11-26"}, {"date": "2026-11-28"}, {}],
+        "links.jsonl": [{}, {"race": 1795827877}],
+        "time_to_loss.jsonl": [{"date": "2026-11-27"}],
+    }
+    for name, rows in dated.items():
+        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    assert report._outdated({"words": words, "date": "2026-11-27"}) == mark
 
 
 def row(what: str, arm: str, loss: float, seed: int = 0) -> equal_cost.Row:
@@ -65,7 +92,9 @@ def test_a_table_says_how_many_tasks_have_how_many_seeds() -> None:
     told = equal_cost.extent(equal_cost.losses(known, 300))
 
     assert told == "2 tasks (1 with one seed, 1 with 2 seeds), three guesses: 9 runs an arm"
-    assert any("further seeds at 300 steps on 2 tasks: digits, more" in each for each in equal_cost.missing(known, [300]))
+    assert any(
+        "further seeds at 300 steps on 2 tasks: digits, more" in each for each in equal_cost.missing(known, [300])
+    )
 
 
 def test_the_tasks_that_are_held_out_are_those_added_as_unseen() -> None:

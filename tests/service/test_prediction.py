@@ -171,6 +171,33 @@ def test_a_method_that_did_not_reach_the_loss_has_no_time_to_it():
     assert found["topk 1 %"].loss_s is None and "was not reached" in found["topk 1 %"].known_from
 
 
+@pytest.mark.parametrize("num_missed", [0, 1])
+def test_a_method_that_missed_the_loss_with_a_seed_is_not_advised_first_and_its_time_has_no_upper_end(num_missed):
+    known = recorded()
+    lesson = next(each for each in known.lessons if (each.method, each.task) == ("signsgd, EF", "images"))
+    quick = lesson.model_copy(update={"ratios": (0.5, 0.5), "num_missed": num_missed})
+    known = known.model_copy(update={"lessons": (*(each for each in known.lessons if each != lesson), quick)})
+    found = predict(_asked(), known)
+    method = next(each for each in found.methods if each.method == "signsgd, EF")
+    advice = list(advised(found))
+
+    assert method == found.methods[0]
+    assert method.num_missed == num_missed
+    assert method.known_from.endswith("3 seeds, 1 missed" if num_missed else "2 seeds")
+    assert advice[0].endswith("`signsgd, EF`") == (num_missed == 0)
+    assert ("or more: 1 seed missed)" in advice[-2]) == (num_missed == 1)
+
+
+def test_the_expected_steps_are_the_median_of_all_seeds_of_which_one_that_missed_took_most():
+    known = recorded()
+    lesson = next(each for each in known.lessons if (each.method, each.task) == ("signsgd, EF", "images"))
+    some = lesson.model_copy(update={"ratios": (1.0, 2.0, 3.0), "num_missed": 2})
+    known = known.model_copy(update={"lessons": (*(each for each in known.lessons if each != lesson), some)})
+    found = {each.method: each for each in predict(_asked(), known).methods}
+
+    assert found["signsgd, EF"].steps_ratio.expected == 3.0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

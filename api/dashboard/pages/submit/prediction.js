@@ -133,7 +133,7 @@ function drawn(found, use) {
       ["a step, error bar", ({ step_s }) => lines(duration(step_s.expected), range(step_s)), "number"],
       ["sent in a step", ({ bytes_per_step }) => size(bytes_per_step), "number"],
       ["the budget", ({ budget_s, steps }) => (steps === null ? "–" : lines(duration(budget_s), `${Math.round(steps).toLocaleString("en")} steps`)), "number"],
-      [loss, ({ loss_s }) => (loss_s ? lines(duration(loss_s.expected), range(loss_s)) : "unknown"), "number"],
+      [loss, (row) => (row.loss_s ? lines(duration(row.loss_s.expected), spanToLoss(row)) : "unknown"), "number"],
       ["beats dense", breakEven, "number"],
     ], found.methods, { key: ({ method }) => method }),
     found.methods.some(({ method }) => method === OWN) ? "" : element("p", { class: "quiet" }, "The job's own choice is not among them: it settles only while the job runs, or does not fit these workers."),
@@ -155,6 +155,9 @@ function knownFrom(methods) {
 const lines = (first, second) => element("span", {}, first, element("br", {}), element("span", { class: "quiet small" }, second));
 
 const range = ({ low, high }) => `${duration(low)} to ${duration(high)}`;
+
+// Without an end where a recorded seed missed the loss.
+export const spanToLoss = ({ loss_s: span, num_missed: missed }) => (missed ? `${duration(span.low)} or more` : range(span));
 
 // The rates at which a method beats dense training.
 export function breakEven({ method, pays_below_mbps: below, pays_above_mbps: above }) {
