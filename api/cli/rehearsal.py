@@ -70,8 +70,7 @@ def check(job: JobFile, timeout: Timeout = DEFAULT_S, as_json: AsJson = False) -
     """
     spec = read_job(job, as_json=as_json).resolved(str(Path.cwd()))
     print_advice(advice(spec))
-    firsts = spec.model_copy(update={"seeds": spec.seeds[:1]}).trials()
-    arms = {trial.arm: trial.replica.model_dump(mode="json") for trial in firsts}
+    arms = {trial.arm: trial.replica.model_dump(mode="json") for trial in spec.arm_trials()}
     try:
         found = answers({"arms": arms, "num_workers": spec.workers.count}, timeout_s=timeout)
     except CannotTrain as error:

@@ -228,7 +228,7 @@ class AutoLrs:
             id=f"{now.index}-{len(now.tried)}",
             stage=now.index,
             values=self._with_rate(self._next_rate()),
-            allowance=spending.allowance(self._probe_amounts(), min_steps=MIN_LOSSES),
+            allowance=spending.allowance(self._next_amounts(), min_steps=MIN_LOSSES),
             origin="acquisition" if now.tried else "random",
         )
         self._round = now.model_copy(update={"running": candidate})
@@ -316,14 +316,33 @@ class AutoLrs:
     def _probe_amounts(self) -> Amounts:
         return probe_amounts(self._config, self._budget, self._round.index)
 
+    def _next_amounts(self) -> Amounts:
+        """Return the length of the next probe; before steps have cost anything, with its share of the budget."""
+        now, planned = self._round, self._probe_amounts()
+        if now.spent.steps:
+            return planned
+        return {**spending.scale(spending.caps(self._budget), 1 / self._config.num_probes), **planned}
+
     def _has_room(self) -> bool:
         """Return whether the budget lasts for the search and some of the commit; once begun, for any step at all."""
         now = self._round
         left = spending.remaining(self._budget, now.spent)
         if now.tried:
-            return all(amount > 0 for amount in left.values())
+            return all(amount > 0 for amount in left.values()) and self._is_affordable()
         search = spending.scale(self._probe_amounts(), self._config.num_probes)
-        return all(search[unit] < left[unit] for unit in search.keys() & left.keys())
+        return all(search[unit] < left[unit] for unit in search.keys() & left.keys()) and self._is_affordable()
+
+    def _is_affordable(self) -> bool:
+        """Return whether the search fits into the units that its length is not in, by what steps have cost so far.
+
+        In a run's first search the first probe tells that; what later ones cost ends no search.
+        """
+        now, planned = self._round, self._probe_amounts()
+        if not now.spent.steps or len(now.tried) > 1:
+            return True
+        left, num_probes = spending.remaining(self._budget, now.spent), self._config.num_probes - len(now.tried)
+        cost = spending.scale(spending.amounts(self._budget, now.spent), 1 / now.spent.steps)
+        return all(num_probes * planned["steps"] * cost[unit] < left[unit] for unit in left.keys() - planned.keys())
 
     def _next_rate(self) -> float:
         now, (low, high) = self._round, self._range
@@ -367,7 +386,7 @@ class AutoLrs:
         tau = " or ".join(f"{amount:.3g} {unit}" for unit, amount in self._stage_amounts().items())
         if not self._config.first_stage:  # then it is a share of the budget
             tau += f" ({100 * stage_share(self._config, now.index):.2g} % of the budget)"
-        if not now.tried:
+        if not now.tried or not self._is_affordable():
             reason = f"{now.rate:.3g} stays: what is left of the budget is shorter than the search of a stage of {tau}"
             return self._with_rate(now.rate), reason, None
         finite = [each for each in now.tried if not each.has_diverged]

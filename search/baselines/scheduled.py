@@ -63,16 +63,17 @@ class Scheduled(Configured[ScheduleConfig]):
         return self._values_at(spent.steps)
 
     def piece(self, spent: Spent) -> Piece | None:
-        """Return the entry whose rate changes, to the bit: between two rates of it others would be rounded."""
+        """Return the entry, to the bit: a line between two rates of it, or across entries, would have others."""
         entry = self._config.schedule.entry_at(spent.steps)
-        if entry.final_learning_rate is None or spent.steps >= entry.step + entry.num_steps:
+        if spent.steps >= entry.step + entry.num_steps:
             return None
+        final = entry.final_learning_rate
         return Piece(
             step=entry.step,
             num_steps=entry.num_steps,
             piece_steps=entry.piece_steps,
             learning_rate=entry.learning_rate,
-            final_learning_rate=entry.final_learning_rate,
+            final_learning_rate=entry.learning_rate if final is None else final,
         )
 
     def state_dict(self) -> Mapping[str, Any]:

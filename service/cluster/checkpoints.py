@@ -49,8 +49,8 @@ class Keeper:
         """Write a checkpoint and return its URL; with `beside` it is begun, and `is_saved` says when it is there.
 
         First removes earlier ones beyond the last `keep`, but none that is still `needed`. One that cannot be removed
-        is tried again at the next, before those behind it. Raises NoRoom, as `is_saved` does, when the first shows that
-        the storage cannot hold as many as there will be.
+        is tried again at the next, before those behind it. Raises NoRoom, as `is_saved` does, when a run's first shows
+        that the storage cannot hold as many as there will be.
         """
         last = {*self.saved[-self.keep :], *needed}
         removed = set(takewhile(_is_removed, (each for each in self.saved if each not in last)))
@@ -87,9 +87,9 @@ class Keeper:
         return is_there
 
     def _require_room(self) -> None:
-        """Raise NoRoom when the first checkpoint, which is complete, shows that there is none for the others."""
-        if self._num_saves == 1:
-            require_room(self.saved[-1], num_more=self.keep + _NUM_BESIDES - len(self.saved))
+        """Raise NoRoom when the run's only checkpoint, which is complete, shows that there is none for the others."""
+        if len(self.saved) == 1:  # a run that has got further waits for room instead
+            require_room(self.saved[-1], num_more=self.keep + _NUM_BESIDES - 1)
 
     @tracing.traced("export")
     def export(self, folder: str = "") -> tuple[Exported, Written]:

@@ -43,7 +43,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
             _keep_best(state, commit)
         elif is_due and state.under_way is None and state.recorder.sink.is_clear():
             # While the API is silent nobody would know of another, and one is written at a time.
-            state.known = state.keeper.saved[-1:]
+            state.known = state.named()
             state.keep(commit)
     return "roll_back" if commit.measured.num_steps and _look(state, commit) == "roll_back" else "end"
 
@@ -174,5 +174,5 @@ def _keep_best(state: TrialState, commit: OpenCommit) -> None:
     if state.recorder.sink.is_clear():
         state.known = []
     state.progress.best_at = fraction_spent(state.spec.budget, state.spent())
-    state.known += state.keeper.saved[-1:]  # until the API knows of a later one
+    state.known += state.named()  # until the API knows of a later one
     state.keep(commit, is_new_best=True)

@@ -138,7 +138,7 @@ class TrialState:
         self.cost: StepCost | None = None  # of a step with the values in force; None: not known yet
         self.diverged_values: Values | None = None
         self.second: SecondLine | None = None
-        self.known: list[str] = []  # the checkpoint that the API knew of when the last one was reported
+        self.known: list[str] = []  # checkpoints named by what the API knew of when the last one was reported
         self.saved_s, self.save_took_s = 0.0, 0.0
         self.under_way: Checkpointed | None = None  # told once its checkpoint is complete
         # A record of two lines holds a checkpoint of each, which have to be there when it is made.
@@ -229,6 +229,11 @@ class TrialState:
         held = (lane.holds for lane in self.lanes if lane.holds)
         best = (each.best.checkpoint for each in (self.progress, self.stage.progress) if each.best)
         return {self.stage.checkpoint, *self.known, *self.progress.steady, *best, *beside, *held}
+
+    def named(self) -> list[str]:
+        """Return the last checkpoint, and the best one by its record."""
+        best = self.progress.best
+        return [*self.keeper.saved[-1:], *([best.checkpoint] if best else [])]
 
     def save(self, commit: OpenCommit | None, *, is_timed: bool = False, beside: bool = False) -> dict[str, Any]:
         """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one.

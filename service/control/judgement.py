@@ -58,7 +58,8 @@ def judge(
         work: an active job.
         status: what Ray says of its driver.
         now: seconds since the epoch.
-        leases_count: whether the service has been up for a whole lease, so that silence is the driver's own.
+        leases_count: whether the service has been up for a whole lease, so that silence, or a deadline that has
+            passed, is the driver's own.
         is_deaf: whether Ray was told a lease ago to end the driver, and has not: its machine hangs, or is cut off.
         overload: of the machine that the driver is on, where it is known to be overloaded: what is late is not lost.
         no_room_s: for how long the cluster has been too small for the attempt's workers.
@@ -66,7 +67,7 @@ def judge(
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
     is_starting = work.state is JobState.STARTING
     longer_s = work.workers.start_timeout_s if is_starting and not is_silent else 0.0  # its workers' own
-    is_overdue = _is_overdue(work, now=now - longer_s)
+    is_overdue = leases_count and _is_overdue(work, now=now - longer_s)
     patience_s = work.workers.patience_s
     is_homeless = is_starting and no_room_s > patience_s  # later its group says what it has lost
     is_given_up = is_overdue or is_homeless or (is_silent and work.state in _LEASED)

@@ -394,6 +394,8 @@ class Reconciler:
             return
         if job.attempt:  # the last one may have been lost to the storage, and the next one would be
             self._storage.require_writable()
+            if self._store.attempts(job.job_id)[-1].outcome == "failed":  # one that was paused has the room it had
+                self._storage.require_room(job.job_id, self._store.last_checkpoints(job.job_id), at_once=start.trials)
         begun = self._store.begin_attempt(job.job_id, start, nodes)
         try:
             self._submit(ray, begun)

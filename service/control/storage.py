@@ -3,7 +3,8 @@
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -171,6 +172,25 @@ class Storage:
             filesystem.rm_file(path)
         if given != content:
             raise Unavailable(f"the storage gave back another file than it took, at {url}; check WIRETUNE_STORAGE_URL")
+
+    def require_room(self, job_id: str, checkpoints: Iterable[str], *, at_once: int) -> None:
+        """Raise Unavailable unless as many checkpoints fit as trials train at once; only a local disk says so.
+
+        Their sizes are taken from the largest of the job's last `checkpoints`; one that is gone needs no room.
+        """
+        with _reaching(self.root) as (filesystem, root):
+            if not isinstance(filesystem, LocalFileSystem):
+                return
+            free = shutil.disk_usage(root).free
+        sizes = [0]
+        for url in checkpoints:
+            with suppress(NotFound), self._reaching_into(job_id, url) as (filesystem, path):
+                sizes.append(filesystem.du(path))
+        if (needed := sum(sorted(sizes)[-at_once:])) > free:
+            raise Unavailable(
+                f"the storage has {free / 1e9:.3g} GB free and the job needs {needed / 1e9:.3g} for its next "
+                "checkpoint: make room (`wiretune clean`), and it goes on by itself"
+            )
 
     def code_url(self, project: str, digest: str) -> str:
         """Return where a project's package of code is."""

@@ -692,6 +692,13 @@ class Store:
 
         self._on_job(job_id, note)
 
+    def last_checkpoints(self, job_id: str) -> list[str]:
+        """Return the checkpoint that each unfinished trial goes on from, if it has any; raises NotFound."""
+        with self._reading() as session:
+            unfinished = (trial for trial in queries.trials(session, job_id) if trial.outcome is None)
+            resumes = [attempts.resume_of(session, trial) for trial in unfinished]
+        return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
+
     def begin_attempt(self, job_id: str, start: Start | None = None, nodes: Sequence[Node] = ()) -> Work:
         """Start the queued job's next attempt, as the queue decided; None: in any case, one training run at a time.
 

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from search.config import BoConfig
 from search.past_jobs.prior import MIN_FINITE, NO_PRIOR, PastSearch, Prior
+from service.control import queries
 from service.control.models import JobRow, StageRow, TrialRow
 from service.errors import InvalidJob, UnreadableJob
 from service.job.parts import TrialSpec
@@ -115,7 +116,8 @@ def _search(session: Session, job: JobRow, kind: _Kind) -> PastSearch:
         spec = stored_spec(job.id, job.spec)
     except UnreadableJob as error:
         raise _Refusal(str(error)) from error
-    searching = [trial for trial in spec.trials() if isinstance(trial.controller, BoConfig)]
+    drawn = queries.samples(queries.trials(session, job.id))
+    searching = [trial for trial in spec.trials(drawn) if isinstance(trial.controller, BoConfig)]
     if not searching:
         raise _Refusal(f"job `{job.id}` has no arm that searched")
     alike = [(trial.arm, trial.seed) for trial in searching if _Kind.of(trial) == kind]

@@ -48,8 +48,8 @@ NOTHING_SAVED = 1 / 3
 
 def advice(spec: JobSpec) -> tuple[str, ...]:
     """Return a sentence for each unwise choice, with what to give instead; most jobs get none."""
-    arms = spec.model_copy(update={"seeds": spec.seeds[:1]}).trials()
-    return (*_on_the_job(spec), *(f"arm `{trial.arm}`: {sentence}" for trial in arms for sentence in _on_an_arm(trial)))
+    on_arms = (f"arm `{trial.arm}`: {said}" for trial in spec.arm_trials() for said in _on_an_arm(trial))
+    return (*_on_the_job(spec), *on_arms)
 
 
 def searching_budget(trial: TrialSpec, *, steps: int, seconds: float, bytes_sent: int) -> Budget | None:

@@ -60,7 +60,8 @@ def _steps_beyond_the_data(job: JobParts) -> Iterator[Conflict]:
     if samples is None or isinstance(job.workload, OwnWorkload):
         return  # the workers find out
     given = job.workload.batch_size
-    batch_size = given if isinstance(given, int) else max(given)
+    own, scheduled = given if isinstance(given, int) else max(given), max(_scheduled_sizes(job), default=0)
+    step, batch_size = "a step of a schedule" if scheduled > own else "a step", max(own, scheduled)
     joined = job.lanes.count if job.lanes.after == "batch" else 1
     lanes = f" of {joined} lanes" if joined > 1 else ""
     most = samples // (batch_size * job.accumulate * joined)
@@ -68,9 +69,16 @@ def _steps_beyond_the_data(job: JobParts) -> Iterator[Conflict]:
         yield Conflict(
             "/workers/count",
             job.workers.count,
-            f"`count` must be in [1, {most}], got {job.workers.count}: a step takes {batch_size} samples x "
+            f"`count` must be in [1, {most}], got {job.workers.count}: {step} takes {batch_size} samples x "
             f"{job.accumulate} micro-batches per worker{lanes}, and `{job.workload.kind}` has {samples}",
         )
+
+
+def _scheduled_sizes(job: JobParts) -> Iterator[int]:
+    """Yield every batch size that the schedule of an arm sets."""
+    for controller in (arm.controller or job.controller for arm in job.arms):
+        if isinstance(controller, ScheduleConfig):
+            yield from (int(entry.values.get("batch_size", 0)) for entry in controller.schedule.entries)
 
 
 def _labels_that_are_not_there(job: JobParts) -> Iterator[Conflict]:
@@ -107,6 +115,7 @@ def arm_conflicts(trial: TrialSpec) -> Iterator[Conflict]:
     """Yield the conflicts of one arm, as if the job had no other."""
     yield from trial.replica.conflicts()
     yield from _workers_that_cannot_be_away(trial)
+    yield from _nodes_that_cannot_change(trial)
     yield from _clock_without_seconds(trial)
     yield from _ranges_that_are_not_searched(trial)
     yield from _guess_out_of_range(trial)
@@ -143,6 +152,17 @@ def _workers_that_cannot_be_away(trial: TrialSpec) -> Iterator[Conflict]:
         message = f"lanes start from equal states of all workers, and there are {trial.lanes.count}: leave out `lanes`"
     if message:
         yield Conflict("/workers/min", workers.min, message)
+
+
+def _nodes_that_cannot_change(trial: TrialSpec) -> Iterator[Conflict]:
+    """Yield nodes that a later placement may change, where each has what others cannot take over."""
+    if trial.workers.per_node == "auto" and (kinds := trial.replica.apart_under):
+        yield Conflict(
+            "/workers/per_node",
+            "auto",
+            f"under `{kinds[0]}` a checkpoint goes on with the same nodes alone, and `auto` may find others in a later "
+            "attempt: give a number of workers per node, as 1",
+        )
 
 
 def _clock_without_seconds(trial: TrialSpec) -> Iterator[Conflict]:

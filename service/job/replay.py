@@ -34,8 +34,9 @@ def replayed(recorded: RecordedSchedule) -> JobSpec:
     replica = spec.trial(arm, origin.seed).replica
     job: dict[str, Any] = {part: getattr(replica, part).model_dump(mode="json") for part in _PARTS}
     for each in replica.ranges():
-        # A level stands at its end, which sizes what the exchange keeps; that of each step is the schedule's.
-        _put(job, each.field, each.high if each.name == "level" else _first(recorded, each))
+        # A level stands at its end, which sizes what the exchange keeps, and a batch size at its own, by which epochs
+        # and BatchNorm's statistics count; those of each step are the schedule's.
+        _put(job, each.field, each.high if each.name in ("level", "batch_size") else _first(recorded, each))
     job |= {name: spec.model_dump(mode="json")[name] for name in _SHARED}
     return JobSpec.model_validate(
         job
@@ -105,9 +106,9 @@ def _first(recorded: RecordedSchedule, searched: Range) -> Any:
 
 
 def _put(job: dict[str, Any], field: str, value: Any) -> None:
-    """Set the field at a path such as `optimizer/options/0/momentum`."""
+    """Set the field at a path such as `optimizer/options/0/momentum` or `optimizer/betas/0`."""
     *path, last = field.split("/")
     place: Any = job
     for name in path:
         place = place[int(name)] if isinstance(place, list) else place[name]
-    place[last] = value
+    place[int(last) if isinstance(place, list) else last] = value

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import ValidationError, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
-from search.sweep.spec import SampleValues
+from search.sweep.spec import ParamRange, SampleValues
 from service.job.conflicts import conflicts
 from service.job.parts import GIVEN, STORED, Arm, JobParts, TrialSpec
 from service.job.sweep import at, range_conflicts, sample_name, sweep_conflicts
 from trainers.spec.ranges import conflict_error
+from trainers.spec.workloads import OwnWorkload
 
 #: Of a job whose samples are not drawn, or that has none.
 NOT_DRAWN: Mapping[str, SampleValues] = MappingProxyType({})
@@ -41,7 +42,21 @@ class JobSpec(JobParts):
 
     def resolved(self, folder: str) -> "JobSpec":
         """Return the job with its own code and files found from `folder`, as a shell finds them."""
-        return self.model_copy(update={"workload": self.workload.resolved(folder)})
+        params = {path: self._resolved_range(path, of, folder) for path, of in self.params.items()}
+        return self.model_copy(update={"workload": self.workload.resolved(folder), "params": params})
+
+    def _resolved_range(self, path: str, of: ParamRange, folder: str) -> ParamRange:
+        """Return what `path` may be, with own code and files found from `folder` where it names any."""
+        if of.choice is None or path not in ("workload", "workload.weights", "workload.path"):
+            return of
+        choices: list[Any] = []
+        for workload in (at(self, {path: value}).workload for value in of.choice):
+            package = getattr(self.workload, "code", None)
+            if isinstance(workload, OwnWorkload) and workload.path is None and package:
+                workload = workload.model_copy(update={"code": package})  # as the job's own factory
+            found = workload.resolved(folder).model_dump(mode="json", exclude_unset=True)
+            choices.append(found if path == "workload" else found[path.removeprefix("workload.")])
+        return of.model_copy(update={"choice": tuple(choices)})
 
     @property
     def num_workers(self) -> int:
@@ -69,6 +84,10 @@ class JobSpec(JobParts):
                 changed = at(self, drawn.get(name, {}))
             yield changed.trial(Arm(name=name), self.seeds[0])
 
+    def arm_trials(self) -> Iterator[TrialSpec]:
+        """Yield each arm's training run with the first seed, and no sample."""
+        return (self.trial(arm, self.seeds[0]) for arm in self.arms)
+
     @property
     def apart_under(self) -> frozenset[str]:
         """The choices, of any arm or sample, that leave workers with parameters of their own."""
@@ -78,8 +97,7 @@ class JobSpec(JobParts):
             for path, value in ends
             if path.split(".")[0] in ("exchange", "sync", "optimizer")
         )
-        arms = (self.trial(arm, self.seeds[0]) for arm in self.arms)
-        return frozenset(name for trial in (*arms, *samples) for name in trial.replica.apart_under)
+        return frozenset(name for trial in (*self.arm_trials(), *samples) for name in trial.replica.apart_under)
 
 
 def _as_stored(content: Any, _: ValidatorFunctionWrapHandler) -> JobSpec:

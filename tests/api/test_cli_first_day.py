@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from api.cli import doctor, local, main, template
+from api.cli import doctor, local, main, rehearsal, template
 from api.cli.doctor import Found, Service
 from api.cli.local import LocalServerError
 from api.client import Client
@@ -72,6 +72,23 @@ def test_a_workload_is_tried_here(monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(done.stdout)
     assert found["trainable"] and set(found["arms"]) == {"tuned", "dense"}
     assert found["arms"]["tuned"]["num_training"] == 456
+
+
+def test_of_a_sweep_the_arms_alone_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1000}, "arms": [{"name": "a"}, {"name": "b"}]}
+    params = {"workload.batch_size": {"choice": [16, 32]}}
+    (tmp_path / "job.json").write_text(json.dumps(job | {"params": params, "seeds": [0, 1]}))
+    monkeypatch.chdir(tmp_path)
+    orders: list[Any] = []
+
+    def refuse(order: Any, *, timeout_s: float) -> None:
+        orders.append(order)
+        raise rehearsal.CannotTrain("enough is known")
+
+    monkeypatch.setattr(rehearsal, "answers", refuse)
+    run_cli.invoke(main.app, ["check", "job.json"])
+
+    assert [list(order["arms"]) for order in orders] == [["a", "b"]]
 
 
 def test_a_workload_that_hangs_is_ended_and_where_it_hung_is_said(

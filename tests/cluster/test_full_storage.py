@@ -24,17 +24,15 @@ class FillingGroup:
         (folder / "manifest.json").write_bytes(b"{}")
 
 
-def test_what_a_later_attempt_inherits_counts_as_room_that_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_later_attempt_needs_no_room_to_spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int) -> None:
     group = FillingGroup()
-    first = Keeper(group, f"file://{tmp_path}/1", keep=2)  # type: ignore[arg-type]
-    earlier = [first.save(step, needed=first.saved) for step in range(3)]
-    one = sum(file.stat().st_size for file in Path(earlier[0].removeprefix("file://")).iterdir())
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4 * one))
+    earlier = Keeper(group, f"file://{tmp_path}/1", keep=keep).save(0)  # type: ignore[arg-type]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
 
-    inherited = Keeper(group, f"file://{tmp_path}/2", keep=2, inherited=earlier)  # type: ignore[arg-type]
-    inherited.save(3, needed=earlier)
+    later = Keeper(group, f"file://{tmp_path}/2", keep=keep, inherited=[earlier])  # type: ignore[arg-type]
+    later.save(3)
+    later.save(4)
 
     with pytest.raises(NoRoom):
         Keeper(group, f"file://{tmp_path}/3", keep=2).save(0)  # type: ignore[arg-type]

@@ -46,17 +46,29 @@ def _recorded(spec: JobSpec, finished: TrialFinished) -> RecordedSchedule:
     )
 
 
+#: Its epochs are as long as those of the largest batches.
+EPOCHS = {
+    "workload": {"kind": "digits-mlp", "batch_size": [16, 64]},
+    "optimizer": {"kind": "sgd"},
+    "exchange": {
+        "kind": "topk",
+        "density": 0.01,
+        "levels": {"kind": "accordion", "critical": 0.2, "interval": 2, "follow_decay": False},
+    },
+}
+
+
 @pytest.mark.parametrize(
-    "exchange",
+    "parts",
     [
-        {"kind": "threshold", "density": [0.01, 0.2]},
-        pytest.param({"kind": "none"}, marks=pytest.mark.long),
-        pytest.param({"kind": "powersgd", "rank": [1, 4]}, marks=pytest.mark.long),
+        pytest.param({"exchange": {"kind": "threshold", "density": [0.01, 0.2]}}, id="threshold"),
+        pytest.param({"exchange": {"kind": "none"}}, id="none", marks=pytest.mark.long),
+        pytest.param({"exchange": {"kind": "powersgd", "rank": [1, 4]}}, id="powersgd", marks=pytest.mark.long),
+        pytest.param(EPOCHS, id="epochs", marks=pytest.mark.long),
     ],
-    ids=lambda exchange: exchange["kind"],
 )
-def test_the_replay_of_a_searched_run_ends_with_its_weights_bit_for_bit(tmp_path: Path, exchange: Any) -> None:
-    spec = JobSpec.model_validate(JOB | {"exchange": exchange})
+def test_the_replay_of_a_searched_run_ends_with_its_weights_bit_for_bit(tmp_path: Path, parts: Any) -> None:
+    spec = JobSpec.model_validate(JOB | parts)
     finished = _train(spec, tmp_path / "first")
     recorded = RecordedSchedule.from_json(_recorded(spec, finished).to_json())
     again = _train(replayed(recorded), tmp_path / "again")

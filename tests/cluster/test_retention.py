@@ -81,3 +81,54 @@ def test_the_best_checkpoint_stays_until_there_is_a_better_one(
     left = sorted(int(folder.name.rpartition("-")[2]) for folder in (tmp_path / "job.tuned.0").iterdir()
                   if folder.name.partition("-")[2].startswith("step"))  # fmt: skip
     assert sink.best[-1][1] in left and 300 in left and len(left) <= 5
+
+
+class Away(Memory):
+    """Stores the checkpoints up to step 90, and is silent from then on until somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.is_back = 0, False
+        self.there: list[bool] = []  # with each later checkpoint: whether the best one that it knows of is on storage
+        self._best = ""
+
+    def report(self, *records: AnyRecord) -> None:
+        super().report(*records)
+        for record in records:
+            if isinstance(record, Checkpointed) and not self.is_back:
+                self._note(record)
+
+    def flush(self, *records: AnyRecord) -> None:
+        self.is_back = self.step > 90
+        super().flush(*records)
+
+    def is_clear(self) -> bool:
+        return self.step < 90 or self.is_back
+
+    def _note(self, record: Checkpointed) -> None:
+        self.step = record.step
+        best = Resume.model_validate(record.resume).progress.best
+        if self.step <= 90 and best is not None:
+            self._best = best.checkpoint
+        elif self.step > 90:
+            self.there.append(Path(self._best.removeprefix("file://")).is_dir())
+
+
+def test_the_best_checkpoint_that_a_silent_api_knows_of_stays_however_many_better_ones_there_are(
+    tmp_path: Path, arithmetic_group: Callable[..., Any]
+) -> None:
+    group, sink = arithmetic_group(), Away()
+    losses = {0: 2.0, 30: 1.5, 120: 1.0, 150: 0.8, 180: 0.5}  # by step
+
+    def evaluate() -> Evaluation:
+        loss = losses.get(len(group.rates), 3.0)
+        return Evaluation(loss=loss, metrics={}, num_samples=10, bytes_sent=({"control": 8},) * 2)
+
+    group.evaluate = evaluate
+    checkpoint = {"every_seconds": 1e-9, "keep": 1, "export": "best"}
+    spec = digits_trial(
+        budget={"steps": 300}, checkpoint=checkpoint, objective={"every": 30}, controller={"kind": "fixed"}
+    )
+    trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
+
+    assert sink.there == [True, True, True]

@@ -59,6 +59,23 @@ def test_auto_takes_the_newest_five_that_are_alike(store, make_spec, past):
     assert point.prior.searches[0].probes[1].values.learning_rate == pytest.approx(0.1)
 
 
+def test_a_sample_is_alike_by_what_it_trained_with(store, make_spec, begin):
+    params = {"optimizer": {"choice": [{"kind": "sgd"}, {"kind": "lars"}]}}
+    past_job, _ = store.add_job(make_spec(params=params, sweep={"samples": 2}))
+    driver = begin(past_job.id)
+    driver.start()
+    for trial in store.trials(past_job.id):
+        driver.trial_id = trial.trial_id
+        if trial.sample is not None:
+            driver.decide(0, first_step=0, decision=decision(0, rewards=REWARDS))
+            driver.close(0, step=50, num_steps=50, bill=Bill(), resume={})
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    found = store.prior_jobs(make_spec(arms=[{"name": "adamw", **AUTO}, {"name": "sgd", **AUTO, **SGD}]))
+
+    assert found == {"adamw": (), "sgd": (past_job.id,)}
+
+
 def test_own_workloads_are_alike_by_their_factory(store, make_spec, past):
     mine = past(workload={"factory": "a.model:make"})
     past(workload={"factory": "another.model:make"})

@@ -150,6 +150,35 @@ def test_no_search_begins_that_the_budget_does_not_outlast():
     assert "is shorter than the search" in strategy.decide().reason
 
 
+@pytest.mark.parametrize("budget", [Budget(seconds=0.9), Budget(bytes=90_000), Budget(steps=900, seconds=0.9)])
+def test_a_first_search_in_steps_ends_after_a_probe_if_the_budget_in_another_unit_does_not_outlast_it(
+    simulated_run, budget
+):
+    strategy = _autolrs(budget=budget, first_stage=100)
+    run = simulated_run(budget).train(strategy)  # of 90 steps, where the search takes 100
+
+    assert [len(decision.probes) for decision in run.decisions] == [1]
+    assert run.searched.steps <= 10
+    assert {decision.values.learning_rate for decision in run.decisions} == {0.1}
+    assert "is shorter than the search" in run.decisions[0].reason
+
+
+def test_a_first_probe_takes_no_more_than_its_share_of_a_budget_in_another_unit(simulated_run):
+    budget = Budget(seconds=1.0)
+    run = simulated_run(budget).train(_autolrs(budget=budget, first_stage=10_000))
+
+    assert run.searched.steps == 10  # of 1,000 that it would have had
+    assert run.spent.steps == 100
+
+
+@pytest.mark.parametrize("budget", [Budget(seconds=3.45), Budget(bytes=345_000)])
+def test_a_later_search_in_steps_opens_only_if_a_budget_in_another_unit_outlasts_it(simulated_run, budget):
+    rates = {"min_learning_rate": 1e-3, "max_learning_rate": 0.3}  # none diverges
+    run = simulated_run(budget).train(_autolrs(budget=budget, first_stage=100, growth=1.5, **rates))
+
+    assert [len(decision.probes) for decision in run.decisions] == [10, 0]  # 100 + 100 steps, and 150 + 150
+
+
 def test_a_budget_that_ends_within_a_search_asks_for_nothing_more():
     strategy = _autolrs(budget=Budget(steps=200), num_probes=5)
     _tell(strategy, strategy.ask(), [1.0] * 10, steps=200)

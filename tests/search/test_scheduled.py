@@ -7,6 +7,7 @@ from search.config import Budget, ScheduleConfig
 from search.schedule_file import Entry, ScheduleFile
 from search.space import SearchSpace
 from search.types import Observation, Spent, Values
+from trainers.segment import Segment
 
 
 def _schedule(*pieces, optimizer="sgd"):
@@ -54,6 +55,34 @@ def test_a_decay_that_is_stored_in_pieces_is_one_stage():
     assert stage_starts(LEARNED) == (0, 30, 50)
     assert stage_starts(_schedule((10, (0.3, 0.21), None), (10, (0.2, 0.11), None))) == (0,)
     assert stage_starts(_schedule((10, (0.3, 0.21), None), (10, (0.05, 0.02), None))) == (0, 10)
+
+
+def _followed(schedule):
+    """Return the rate of each step of the pieces that `schedule` is followed by, as a trial takes them."""
+    strategy, rates = _scheduled(schedule), []
+    while len(rates) < schedule.num_steps:
+        piece = strategy.piece(Spent(steps=len(rates)))
+        assert piece is not None and piece.step == len(rates)
+        ends = {"learning_rate": piece.learning_rate, "final_learning_rate": piece.final_learning_rate}
+        segment = Segment(num_steps=piece.num_steps, piece_steps=piece.piece_steps, **ends)
+        rates += [segment.learning_rate_at(index) for index in range(piece.num_steps)]
+    return rates
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        _schedule((10, (0.1, 0.091), None), (1, 0.0899, None), (10, (0.089, 0.0755), None)),
+        _schedule((10, 0.1, None), (1, 0.1, None), (10, (0.099, 0.0755), None)),
+        LEARNED,
+    ],
+)
+def test_each_entry_is_a_piece_of_its_own_so_that_no_line_is_drawn_across_two(schedule):
+    assert _followed(schedule) == [schedule.learning_rate_at(step) for step in range(schedule.num_steps)]
+
+
+def test_after_the_last_entry_no_piece_is_given():
+    assert _scheduled().piece(Spent(steps=LEARNED.num_steps)) is None
 
 
 def test_what_else_was_searched_changes_at_its_step():

@@ -80,6 +80,15 @@ def test_more_workers_search_in_shorter_runs_where_each_may_train_a_candidate(
     assert advised(controller={"kind": "autolrs"}, budget={"steps": 6000}) == ()
 
 
+def test_a_sweep_is_advised_on_as_the_job_without_it() -> None:
+    params = {"workload.batch_size": {"choice": [16, 32]}}
+
+    sentences = advised(params=params, optimizer=ADAMW, budget={"steps": 60})
+
+    assert len(sentences) == 1
+    assert sentences == advised(optimizer=ADAMW, budget={"steps": 60})
+
+
 def test_only_the_arms_that_search_are_advised_on_searching() -> None:
     arms = [{"name": "tuned"}, {"name": "held", "controller": {"kind": "fixed"}}]
 

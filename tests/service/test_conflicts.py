@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from service.job.spec import JobSpec
 from tests.service.refusals import problems_in
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
@@ -58,3 +59,39 @@ def test_a_conflict_with_the_jobs_part_is_told_at_the_job_with_the_arms_that_hav
     [problem] = problems_in(JOB | {told_at: parts[told_at], "arms": arms})
 
     assert (problem.pointer, problem.arms) == (f"/{place}", ("one", "other"))
+
+
+def test_a_batch_of_a_schedule_that_the_data_are_too_few_for_is_told() -> None:
+    entries = [
+        {"step": 0, "num_steps": 50, "learning_rate": 0.1, "values": {"batch_size": 64}},
+        {"step": 50, "num_steps": 50, "learning_rate": 0.1, "values": {"batch_size": 1024}},
+    ]
+    schedule = {"format": "wiretune.schedule/1", "optimizer": "sgd", "num_steps": 100, "entries": entries}
+    again = {"name": "again", "controller": {"kind": "schedule", "schedule": schedule}}
+    sized = {"workload": {"kind": "digits-mlp", "batch_size": 32}, "optimizer": PLAIN}
+
+    [problem] = problems_in(JOB | sized | {"arms": [{"name": "tuned"}, again]})
+
+    assert problem.pointer == "/workers/count"
+    assert "a step of a schedule takes 1024 samples" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("diloco", {"sync": {"kind": "diloco"}}),
+        ("accordion_batch", {"sync": {"kind": "accordion_batch"}, "optimizer": PLAIN}),
+        ("cser", {"exchange": {"kind": "cser"}, "optimizer": PLAIN}),
+    ],
+)
+def test_nodes_that_are_found_do_not_go_with_what_other_nodes_cannot_take_over(
+    name: str, parts: dict[str, Any]
+) -> None:
+    found = JOB | parts | {"workers": {"count": 4, "per_node": "auto"}}
+
+    [problem] = problems_in(found)
+
+    assert (problem.pointer, problem.value) == ("/workers/per_node", "auto")
+    assert f"under `{name}`" in problem.message and "as 1" in problem.message
+    assert JobSpec.model_validate(found | {"workers": {"count": 4, "per_node": 2}}).workers.placed_together == 2
+    assert JobSpec.stored(found).workers.per_node == "auto"  # accepted by an earlier release

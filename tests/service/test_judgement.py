@@ -77,6 +77,14 @@ def test_no_lease_is_judged_before_the_service_was_up_for_one():
     assert action(work(S.RUNNING, lease_expires=NOW - 1), R.RUNNING, leases_count=False) is Action.WAIT
 
 
+@pytest.mark.parametrize("state", sorted(ACTIVE - {S.RUNNING}))
+def test_no_deadline_is_judged_before_the_service_was_up_for_a_lease(state):
+    overdue = work(state, deadline=NOW - 3600, lease_expires=NOW - 1)
+
+    assert action(overdue, R.RUNNING, leases_count=False) is Action.WAIT
+    assert action(overdue, R.RUNNING) is Action.STOP
+
+
 def test_a_starting_driver_has_until_its_deadline_not_its_lease():
     assert action(work(S.STARTING, lease_expires=NOW - 1, deadline=NOW + 1), R.PENDING) is Action.WAIT
 

@@ -1,5 +1,6 @@
 """Drivers that hang, a database or a storage that fails, a machine that sleeps: no job is held, none is lost for it."""
 
+import shutil
 import sys
 
 import pytest
@@ -9,12 +10,13 @@ from service.control import jobs
 from service.control.capacity import Node
 from service.control.ray_jobs import RayStatus
 from service.control.reconciler import Reconciler
+from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import Fenced, Unavailable
 from service.job.spec import JobSpec
 from service.job.states import RULES, JobState
 from service.settings import Settings
-from service.wire.records import AttemptBrief, Batch, TrialStarted
+from service.wire.records import AttemptBrief, AttemptFinished, Batch, Bill, Searched, TrialStarted
 from service.wire.views import JobView
 from tests.read_only import read_only
 from tests.unreadable import JOB, PARTS, make_unreadable
@@ -250,3 +252,46 @@ def test_no_attempt_is_spent_on_a_storage_that_takes_no_files(store, tick, runni
     assert "WIRETUNE_STORAGE_URL" in waiting.reason
     assert (store.job(running).state, store.job(running).attempt) == (JobState.STARTING, 2)
     assert list(results.iterdir()) == []
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """The bytes that the disk has free."""
+    free = [2_000_000]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free[0]))
+    return free
+
+
+@pytest.fixture
+def kept(store, running, free):
+    """A running job with a checkpoint of 3 MB, on a disk with 2 MB free."""
+    storage, trial_id = Storage(store.settings.resolved_storage_url), store.trials(running)[0].trial_id
+    url = f"{storage.attempt_url(running, 1)}/000001-step-100"
+    storage.write(f"{url}/shared.safetensors", bytes(3_000_000))
+    resume = {"checkpoint": url}
+    searched = Searched(trial_id=trial_id, stage=0, step=0, probes=(), bill=Bill(), resume=resume)
+    store.ingest(running, 1, Batch(stream=trial_id, sequence=1, records=(searched,)))
+    return running
+
+
+def test_no_attempt_is_spent_on_a_disk_that_takes_a_file_and_not_a_checkpoint(store, tick, kept, free):
+    store.lose_attempt(kept, 1, reason="a worker failed: no space left on device")
+
+    tick(3)
+    waiting = store.job(kept)
+    free[0] = 3_000_000
+    tick(1)
+
+    assert (waiting.state, waiting.attempt) == (JobState.QUEUED, 1)
+    assert "has 0.002 GB free and the job needs 0.003 for its next checkpoint" in waiting.reason
+    assert (store.job(kept).state, store.job(kept).attempt) == (JobState.STARTING, 2)
+
+
+def test_a_job_that_was_paused_on_such_a_disk_goes_on(store, tick, kept):
+    store.pause(kept)
+    store.ingest(kept, 1, Batch(stream="driver", sequence=2, records=(AttemptFinished(outcome="paused"),)))
+    store.resume(kept)
+
+    tick(1)
+
+    assert (store.job(kept).state, store.job(kept).attempt) == (JobState.STARTING, 2)

@@ -40,6 +40,26 @@ def test_a_replay_has_the_parts_of_the_schedules_arm():
     assert (trial.replica.exchange.kind, trial.replica.exchange.level) == ("topk", 0.1)
 
 
+def test_a_replay_begins_with_the_first_value_of_a_momentum_that_is_one_of_two_betas():
+    job = JOB | {"optimizer": {"kind": "adamw", "betas": [[0.8, 0.98], 0.99]}}
+    entries = (Entry(step=0, num_steps=7, learning_rate=0.1, values={"momentum": 0.9}),)
+    recorded = _recorded(job=job).model_copy(update={"optimizer": "adamw", "entries": entries})
+
+    [trial] = replayed(recorded).trials()
+
+    assert trial.replica.optimizer.betas == (0.9, 0.99)
+
+
+def test_a_replay_counts_epochs_and_statistics_in_the_batches_that_the_run_did():
+    job = JOB | {"workload": {"kind": "digits-mlp", "batch_size": [16, 128]}}
+    entries = (Entry(step=0, num_steps=7, learning_rate=0.1, values={"batch_size": 24}),)
+
+    [trial] = replayed(_recorded(job=job).model_copy(update={"entries": entries})).trials()
+
+    assert trial.replica.workload.batch_size == 128  # as of a pair: trainers.workloads.registry
+    assert trial.controller.schedule.batch_size_at(0) == 24
+
+
 def test_a_replay_of_a_sample_has_the_values_that_it_set():
     job = JOB | {"params": {"accumulate": {"integer": [1, 8]}, "workload.batch_size": {"choice": [16, 32]}}}
     sample = {"accumulate": 3, "workload.batch_size": 16}

@@ -1,6 +1,7 @@
 """Files of a job on storage: what is there, what is not, and what is nobody's business."""
 
 import os
+import shutil
 from pathlib import Path
 
 import fsspec
@@ -155,3 +156,29 @@ def test_removing_takes_the_files_named_and_the_folders_that_become_empty(storag
 
 def test_a_job_without_a_folder_has_left_nothing(storage):
     assert storage.sizes("job-none") == {}
+
+
+def test_room_is_asked_for_the_largest_checkpoints_that_are_written_at_once(tmp_path, monkeypatch):
+    storage = Storage(f"file://{tmp_path}")
+    urls = [f"{storage.attempt_url('job-1', 1)}/{size}" for size in (100, 300, 200)]
+    for url in urls:
+        storage.write(f"{url}/shared.safetensors", bytes(int(url.rpartition("/")[2])))
+    gone = f"{storage.attempt_url('job-1', 1)}/gone"
+    free = [500]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 0, free[0]))
+
+    storage.require_room("job-1", [*urls, gone], at_once=2)
+    storage.require_room("job-2", [], at_once=2)
+    free[0] = 499
+
+    storage.require_room("job-1", [*urls, gone], at_once=1)
+    with pytest.raises(Unavailable, match="make room"):
+        storage.require_room("job-1", [*urls, gone], at_once=2)
+
+
+def test_a_storage_that_does_not_say_what_is_free_has_room():
+    storage = Storage("memory://results")
+    url = f"{storage.attempt_url('job-1', 1)}/000000-step-0"
+    storage.write(f"{url}/shared.safetensors", bytes(100))
+
+    storage.require_room("job-1", [url], at_once=1)

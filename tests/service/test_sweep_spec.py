@@ -55,6 +55,37 @@ def test_own_keyword_arguments_and_whole_parts_can_vary() -> None:
     assert changed.optimizer.kind == "adamw"
 
 
+@pytest.mark.parametrize(
+    ("path", "choices", "found"),
+    [
+        ("workload.weights", [None, "a.st", "/b.st", "s3://c/d"], [None, "/home/me/a.st", "/b.st", "s3://c/d"]),
+        ("workload.path", [None, "models", "/opt"], ["/home/me", "/home/me/models", "/opt"]),
+        (
+            "workload",
+            [{"kind": "digits-mlp", "weights": "a.st"}, {"factory": "a:make"}],
+            [{"kind": "digits-mlp", "weights": "/home/me/a.st"}, {"factory": "a:make", "path": "/home/me"}],
+        ),
+        ("workload.params.path", ["models", "others"], ["models", "others"]),
+    ],
+)
+def test_files_of_samples_are_found_from_the_folder_as_those_of_the_job(
+    path: str, choices: list[Any], found: list[Any]
+) -> None:
+    own = {"workload": {"factory": "model:make"}, "params": {path: {"choice": choices}}}
+    spec = checked(JobSpec, JOB | own).resolved("/home/me")
+
+    assert list(spec.params[path].ends()) == found
+    assert checked(JobSpec, spec.model_dump(mode="json")) == spec
+
+
+def test_a_samples_factory_from_the_jobs_package_is_not_looked_for_in_the_folder() -> None:
+    own = {"factory": "model:make", "code": f"sha256:{'0' * 64}"}
+    params = {"workload": {"choice": [{"factory": "model:make"}, {"factory": "model:other"}]}}
+    spec = checked(JobSpec, JOB | {"workload": own, "params": params}).resolved("/home/me")
+
+    assert all(at(spec, {"workload": each}).workload.path is None for each in spec.params["workload"].ends())
+
+
 def test_a_keyword_argument_inside_one_that_the_job_leaves_out_can_vary() -> None:
     path = "workload.params.optim.rate"
     spec = checked(JobSpec, JOB | {"workload": {"factory": "model:make"}, "params": {path: {"uniform": [0.1, 1]}}})

@@ -123,6 +123,14 @@ def test_loader_processes_follow_a_batch_size_as_it_changes():
     assert [loaded.run(_segment(2, batch_size=size)).losses for size in sizes] == expected
 
 
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_batch_that_the_data_are_too_few_for_is_refused_in_a_sentence(processes):
+    replica = _own("MapStyle", processes=processes)
+
+    with pytest.raises(WorkloadError, match=r"`batch_size` 5000 .* must be at most the [0-9]+ training samples"):
+        replica.run(_segment(1, batch_size=5000))
+
+
 def test_a_stream_has_no_batch_size_to_search():
     with pytest.raises(WorkloadError, match="stream"):
         _own("Streamed")

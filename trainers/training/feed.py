@@ -115,8 +115,14 @@ class _Requests(Sampler[_Request]):
         self.start = Place(0, 0, 0)
 
     def resize(self, batch_size: int | None) -> None:
-        """Make batches of `batch_size` samples from now on; None: of the workload's own."""
-        self._sampler = replace(self._sampler, batch_size=batch_size or self._default_size)
+        """Make batches of `batch_size` samples from now on; None: of the workload's own.
+
+        Raises WorkloadError where a step takes more than there are.
+        """
+        try:
+            self._sampler = replace(self._sampler, batch_size=batch_size or self._default_size)
+        except ValueError as error:
+            raise WorkloadError(str(error)) from error
 
     def at(self, place: Place) -> _Request:
         indices = self._sampler.indices(place.step, rank=place.rank, micro=place.micro)
