@@ -196,10 +196,14 @@ def _told(standing: Standing | None) -> str:
 def held_out(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
     """Yield the same table of the tasks by which nothing was chosen."""
     own = [row for row in known if row["task"] in HELD_OUT]
-    met = {steps: losses(own, steps) for steps in all_steps}
-    if any(met.values()):
-        told = "; ".join(f"at {steps:,} steps {extent(found)}" for steps, found in met.items() if found)
-        yield from (f"On tasks by which nothing was chosen ({told}):", "", *summary(own, all_steps))
+    if told := rests_on(own, all_steps):
+        yield from (f"Those by which nothing was chosen; {told}:", "", *summary(own, all_steps))
+
+
+def rests_on(known: Sequence[Row], all_steps: Sequence[int]) -> str:
+    """Return how much a table of all budgets rests on; empty: on nothing."""
+    met = {steps: losses(known, steps) for steps in all_steps}
+    return "; ".join(f"at {steps:,} steps {extent(found)}" for steps, found in met.items() if found)
 
 
 def tasks_table(known: Sequence[Row], steps: int) -> Iterator[str]:
@@ -251,7 +255,8 @@ def page(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
         "The docstring of `equal_cost.py` has the rules. `python benchmarks/equal_cost.py table` writes this page from "
         "`suite/rows.jsonl`."
     )
-    yield from ("", "Validation loss in % above the best of a grid that nobody is charged for:", "")
+    above_what = "Validation loss in % above the best of a grid that nobody is charged for"
+    yield from ("", f"{above_what}; {rests_on(known, all_steps)}:", "")
     yield from summary(known, all_steps)
     yield from ("", *held_out(known, all_steps))
     for steps in all_steps:

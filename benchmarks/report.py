@@ -192,7 +192,9 @@ def losses(known: Sequence[Row]) -> Iterator[str]:
 def figures(name: str) -> list[str]:
     """Return the lines of a block of figures: its table, and the command that writes it."""
     if name == "equal-cost":
-        command, lines = "equal_cost.py table", list(equal_cost.summary(equal_cost.rows(), STEPS))
+        command, known = "equal_cost.py table", equal_cost.rows()
+        lines = [f"All tasks; {equal_cost.rests_on(known, STEPS)}:", "", *equal_cost.summary(known, STEPS)]
+        lines += ["", *equal_cost.held_out(known, STEPS)]
     else:
         command = "auto.py table"
         lines = ["| link | raced alone | the best of them | `auto` used mostly | `auto` / best: at most 1.05? |"]

@@ -112,7 +112,8 @@ def _tuned(task: str, tuner: str, steps: int, seed: int, factor: float) -> Row:
         line = Line(TASKS[task], seed)
         draws = zlib.crc32(f"{task} {steps} {seed} {factor}".encode())  # or all tasks would try the same rates
         study = tune(tuner, line, steps, TASKS[task].guess * factor, draws)
-        measured = _exported(line, study.best) if math.isfinite(study.loss) else LOST_LOSSES
+        is_sound = math.isfinite(study.loss)
+        measured = _exported(line, study.best) if is_sound else LOST_LOSSES | {"exported": study.best.loss}
         return measured | {"picked": [study.rate], "trials": study.num_trials, "spent": study.spent}
 
     return key | {"run": run}
