@@ -6,7 +6,6 @@ from pathlib import Path
 import equal_cost
 import pytest
 import report
-from suite.tasks import DEEP_UNSEEN, TASKS, UNSEEN
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,12 +94,6 @@ def test_a_table_says_how_many_tasks_have_how_many_seeds() -> None:
     assert any(
         "further seeds at 300 steps on 2 tasks: digits, more" in each for each in equal_cost.missing(known, [300])
     )
-
-
-def test_the_tasks_that_are_held_out_are_those_added_as_unseen() -> None:
-    unseen = {name for name, task in TASKS.items() if task.added in (UNSEEN, DEEP_UNSEEN)}
-
-    assert set(equal_cost.HELD_OUT) == unseen
 
 
 def test_a_lost_run_counts_as_much_as_any_other_lost_run() -> None:

@@ -7,7 +7,8 @@ pytest.importorskip("mlxtend")
 pytest.importorskip("prodigyopt")
 pytest.importorskip("statsmodels")
 
-from suite.tasks import TASKS
+from equal_cost import HELD_OUT
+from suite.tasks import DEEP_UNSEEN, TASKS, UNSEEN
 from suite.training import Line
 
 RATES = [0.01] * 3
@@ -24,3 +25,7 @@ def test_a_line_that_went_back_trains_as_it_did(task: str, num_before: int) -> N
     line.restore(snapshot)
 
     assert line.train(RATES) == losses
+
+
+def test_the_tasks_that_are_held_out_are_those_added_as_unseen() -> None:
+    assert set(HELD_OUT) == {name for name, task in TASKS.items() if task.added in (UNSEEN, DEEP_UNSEEN)}
