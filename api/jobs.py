@@ -296,8 +296,9 @@ class AsyncJob(_Handle):
     async def plot(self, name: str | None = None, *, x: display.Axis = "seconds") -> "plots.Page | Figure":
         """As `Job.plot`."""
         if name is None:
-            asked = plots.calls_for([self.id])
-            answers = {path: await self._client.send(call) for path, call in asked.items()}
+            answers: dict[str, Any] = {}
+            while asked := plots.calls_for([self.id], answers):
+                answers |= {path: await self._client.send(call) for path, call in asked.items()}
             return plots.page(plots.answered([self.id], answers))
         return display.figure(self.view, await self.metrics(name), x)
 

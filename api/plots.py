@@ -31,6 +31,8 @@ T = TypeVar("T")
 Picture = Literal["png", "svg"]
 #: Points of a series, as the page asks for them.
 _MAX_POINTS = 2000
+#: Events of a page, the most that the service gives.
+_MAX_EVENTS = 500
 #: How high a cell of a notebook shows the page, which scrolls in it.
 _CELL_PX = 900
 _START = "offline.js"
@@ -80,11 +82,16 @@ class Page:
 
 def plot(client: Sender, job_ids: Sequence[str]) -> Plot:
     """Return the page of the one job, or that of several jobs beside one another. Raises what `Client` raises."""
-    return answered(job_ids, {path: client.send(call) for path, call in calls_for(job_ids).items()})
+    answers: dict[str, Any] = {}
+    while asked := calls_for(job_ids, answers):
+        answers |= {path: client.send(call) for path, call in asked.items()}
+    return answered(job_ids, answers)
 
 
-def calls_for(job_ids: Sequence[str]) -> dict[str, Call[Any]]:
-    """Return the calls that a page of these jobs is made of, by their paths."""
+def calls_for(job_ids: Sequence[str], answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
+    """Return the next calls that a page of these jobs is made of, by their paths; none: `answers` has them all."""
+    if answers:
+        return _more_told(job_ids[0], answers)
     first, *others = (f"/v1/jobs/{each}" for each in job_ids)
     snapshots = {f"/v1/jobs/{each}/snapshot": calls.snapshot(each, max_points=_MAX_POINTS) for each in job_ids}
     if others:
@@ -94,17 +101,19 @@ def calls_for(job_ids: Sequence[str]) -> dict[str, Call[Any]]:
         first: calls.job(job_ids[0]),
         f"{first}/stages": calls.stages(job_ids[0], with_posterior=True),
         f"{first}/metrics/bytes_sent": calls.metrics(job_ids[0], "bytes_sent", max_points=_MAX_POINTS),
-        f"{first}/events": _told(job_ids[0]),
+        _events(job_ids[0]): _told(job_ids[0], after=0),
     }
 
 
 def answered(job_ids: Sequence[str], answers: Mapping[str, Any]) -> Plot:
-    """Return the page of these jobs, of the answers to `calls_for` them."""
+    """Return the page of these jobs, of all the answers to `calls_for` them."""
     held = {path: _plain(answer) for path, answer in answers.items()}
     held["/v1/me"] = {"role": "viewer"}  # whoever opens the file has no buttons
     if len(job_ids) > 1:
         return Plot("compare", ",".join(job_ids), "Comparison", held)
     [job_id] = job_ids
+    told = [held.pop(path) for path in _told_in(job_id, answers)]
+    held[_events(job_id)] = told[-1] | {"events": [event for page in told for event in page["events"]]}
     job = answers[f"/v1/jobs/{job_id}/snapshot"].job
     return Plot("job", job_id, job_id if job is None else job.name, held)
 
@@ -114,10 +123,29 @@ def page(plot: Plot) -> Page:
     return Page(plot.title, html(plot))
 
 
-def _told(job_id: str) -> Call[EventPage]:
-    """Return what asks for the events of the job's timeline, as far as there are."""
-    asked = {"kind": [EventKind.JOB, EventKind.REPAIR], "after": 0, "limit": 500}
-    return Call("GET", f"/v1/jobs/{job_id}/events", reading(EventPage.model_validate_json), params=asked)
+def _events(job_id: str) -> str:
+    return f"/v1/jobs/{job_id}/events"
+
+
+def _told_in(job_id: str, answers: Mapping[str, Any]) -> list[str]:
+    """Return where the answers have the pages of the job's events, oldest first."""
+    return [path for path in answers if path.startswith(_events(job_id))]
+
+
+def _told(job_id: str, *, after: int) -> Call[EventPage]:
+    """Return what asks for a page of the events of the job's timeline."""
+    asked = {"kind": [EventKind.JOB, EventKind.REPAIR], "after": after, "limit": _MAX_EVENTS}
+    return Call("GET", _events(job_id), reading(EventPage.model_validate_json), params=asked)
+
+
+def _more_told(job_id: str, answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
+    """Return what asks for the events behind those of the answers, if their last page is full."""
+    pages: list[EventPage] = [answers[path] for path in _told_in(job_id, answers)]
+    return {
+        f"{_events(job_id)}?after={page.next_after}": _told(job_id, after=page.next_after)
+        for page in pages[-1:]
+        if len(page.events) >= _MAX_EVENTS
+    }
 
 
 def html(plot: Plot, *, now: datetime | None = None) -> str:

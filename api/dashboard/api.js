@@ -79,7 +79,8 @@ export const remove = (job) => change(job, "DELETE");
 
 const TEXT = { "Content-Type": "application/yaml" }; // JSON is YAML, too
 export const validate = (text) => post("/v1/jobs:validate", {}, TEXT, text);
-export const submit = (text, key) => post("/v1/jobs", {}, { ...TEXT, "Idempotency-Key": key }, text);
+// `source`: the id of the job that it is a clone of, if it is one.
+export const submit = (text, key, source) => post("/v1/jobs", { source }, { ...TEXT, "Idempotency-Key": key }, text);
 
 export const predict = (asked) => post("/v1/predictions", {}, { "Content-Type": "application/json" }, JSON.stringify(asked));
 
@@ -127,7 +128,8 @@ export const comparison = ([first, ...others]) =>
 export const trials = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/trials`);
 export const attempts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/attempts`);
 export const artifacts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/artifacts`);
-export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: 500 });
+export const MAX_EVENTS = 500; // of a page
+export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: MAX_EVENTS });
 
 // What an attempt printed behind a byte of its log.
 export const log = async (id, attempt, offset) =>

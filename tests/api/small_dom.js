@@ -1,11 +1,12 @@
 // As much of a browser as the page's modules need where node has none: elements without a look, and a service that a
-// test plays. `seeAll()` brings into sight all that waits for it.
+// test plays. `seeAll()` brings into sight all that waits for it and is not hidden.
 
 class Node {
   static TEXT_NODE = 3;
   childNodes = [];
   parentNode = null;
 
+  get children() { return this.childNodes.filter(({ nodeType }) => nodeType === 1); }
   get firstChild() { return this.childNodes[0] ?? null; }
   get nextSibling() { return this.parentNode?.childNodes[this.parentNode.childNodes.indexOf(this) + 1] ?? null; }
   get isConnected() { return this === document.body || Boolean(this.parentNode?.isConnected); }
@@ -54,6 +55,8 @@ class Element extends Node {
   constructor(tag) { super(); this.nodeName = tag.toUpperCase(); }
   get attributes() { return [...this.#attributes].map(([name, value]) => ({ name, value })); }
   get options() { return this.childNodes; }
+  get hidden() { return this.hasAttribute("hidden"); }
+  set hidden(isHidden) { isHidden ? this.setAttribute("hidden", "") : this.removeAttribute("hidden"); }
   get checked() { return this.hasAttribute("checked"); }
   // Of a select: its first option, until another one is chosen.
   get value() { return this.given ?? this.getAttribute("value") ?? this.options[0]?.value ?? ""; }
@@ -74,6 +77,7 @@ class Element extends Node {
 }
 
 const all = (node) => node.childNodes.flatMap((each) => [each, ...all(each)]);
+const isHidden = (node) => Boolean(node) && (node.hidden || isHidden(node.parentNode));
 const watched = [];
 const loaded = { set onload(go) { queueMicrotask(go); } }; // the chart library's script
 
@@ -94,7 +98,7 @@ globalThis.Plotly = { react() {} };
 globalThis.getComputedStyle = () => ({});
 globalThis.IntersectionObserver = class {
   constructor(tell) { this.tell = tell; }
-  observe(target) { watched.push(() => this.tell([{ target, isIntersecting: true }])); }
+  observe(target) { watched.push(() => this.tell([{ target, isIntersecting: !isHidden(target) }])); }
 };
 globalThis.matchMedia = () => ({ matches: false, addEventListener() {} });
 globalThis.location = new URL("http://page.invalid/");

@@ -291,6 +291,77 @@ def test_the_newest_list_of_files_stays_for_one_is_asked_for_after_the_other(ear
     assert found[0] == 1 and "1 file;" in found[1] and "busy" not in found[1]
 
 
+def test_the_attempts_of_a_job_that_was_queued_are_shown_once_it_has_one():
+    script = """
+      const asked = heldService();
+      const { attempts, update } = files("job-1");
+      document.body.append(attempts);
+      update({ version: 1, attempt: 0 }, "queued");
+      seeAll();
+      await settled();
+      for (const [, answer] of asked) answer(Response.json([]));
+      await settled();
+      seeAll();
+      update({ version: 2, attempt: 1 }, "running");
+      seeAll();
+      await settled();
+      const life = { number: 1, began_at: "2026-01-01T00:00:00Z", ended_at: null };
+      asked.findLast(([address]) => address.endsWith("/attempts"))?.[1](Response.json([life]));
+      await settled();
+      return [attempts.hidden, attempts.querySelector("tbody")?.childNodes.length];
+    """
+
+    assert played(script, ("{ files }", "pages/job/files.js")) == [False, 1]
+
+
+def test_a_refused_download_says_so_though_the_list_of_files_was_drawn_anew():
+    script = """
+      const asked = heldService();
+      const { body, update } = files("job-1");
+      document.body.append(body);
+      seeAll();
+      const log = { name: "job-1.log", kind: "log", href: "/log", num_bytes: 1, created_at: null };
+      for (const version of [1, 2]) {
+        update({ version, attempt: 0 }, `at ${version}`);
+        await settled();
+        asked.findLast(([address]) => address.endsWith("/artifacts"))[1](Response.json([log]));
+        await settled();
+      }
+      const button = body.querySelector("td").querySelector("button");
+      button.onclick({ currentTarget: button });
+      asked.at(-1)[1](refusal(404, "it is gone"));
+      await settled();
+      return body.querySelector("td").textContent;
+    """
+
+    assert "it is gone" in played(script, ("{ files }", "pages/job/files.js"))
+
+
+@pytest.mark.parametrize("num_events", [0, 499, 500, 501, 1000])
+@pytest.mark.parametrize("page", [500, 10_000])  # of the service; of a file, which answers with all that it holds
+def test_a_timeline_has_every_event_once_however_many_pages_they_fill(num_events, page):
+    script = """
+      globalThis.fetch = async (path) => {
+        const asked = new URL(path, "http://page.invalid").searchParams;
+        const after = page > 500 ? 0 : Number(asked.get("after"));
+        const events = told.slice(after, after + page);
+        return Response.json({ events, next_after: after + events.length });
+      };
+      const { body, update } = timeline("job-1");
+      document.body.append(body);
+      seeAll();
+      const trial = { trial_id: "a", label: "tuned", seconds: 2, step: 10, bill: { repairs: 0, absences: {} } };
+      await update([trial], [], { version: 1 });
+      for (let turn = 0; turn < 5; turn += 1) await settled();
+      return body.querySelector("[role=img]").getAttribute("aria-label");
+    """
+    told = [{"kind": "repair", "data": {"trial_id": "a", "seconds": 1, "repairs": at}} for at in range(num_events)]
+
+    label = played(script, ("{ timeline }", "pages/job/timeline.js"), told=told, page=page)
+
+    assert label.endswith(f" {num_events} events")
+
+
 def test_events_of_a_timeline_are_asked_for_one_after_the_other_and_drawn_once():
     script = """
       const asked = heldService();

@@ -1,5 +1,7 @@
 """What the modules of a job's page compute, without a browser."""
 
+import re
+
 import pytest
 import yaml
 
@@ -174,6 +176,41 @@ def test_a_timeline_marks_what_disturbed_a_trial_on_its_own_clock():
     assert sorted((each["at"], each["kind"]) for each in marks) == [
         (3.5, "attempt"), (3.5, "pause"), (4.0, "rollback"), (5.0, "repair"), (9.0, "divergence"),
     ]  # fmt: skip
+
+
+def test_a_state_that_is_told_again_is_one_mark():
+    states = [(state, 1) for state in ("paused", "paused", "queued", "queued")]
+    states += [(state, 2) for state in ("starting", "starting", "paused")]
+    told = [
+        {"kind": "job", "data": {"state": state, "reason": str(at), "attempt": attempt, "clocks": {"a": 3.5}}}
+        for at, (state, attempt) in enumerate(states)
+    ]
+
+    marks = call("charts/timeline.js", "it.marksOf([], [], told)", told=told)
+
+    assert [each["text"] for each in marks] == [
+        "the job was paused: 0", "the job was queued: 2", "attempt 2 began", "the job was paused: 6",
+    ]  # fmt: skip
+
+
+def test_averages_that_a_worker_missed_one_after_the_other_are_one_mark_of_all_of_them():
+    bills = [(0, 1), (0, 2), (1, 2), (1, 3), (1, 4)]  # replacements and missed averages
+    told = [
+        {"kind": "repair", "data": {"trial_id": "a", "seconds": at, "repairs": repairs, "absences": {"1": missed}}}
+        for at, (repairs, missed) in enumerate(bills)
+    ]
+
+    marks = call("charts/timeline.js", "it.marksOf([], [], told)", told=told)
+
+    assert [(each["at"], each["text"]) for each in marks] == [
+        (0, "0 repairs so far, worker 1 missed 2, until 1 s"), (2, "1 repair so far, worker 1 missed 4, until 4 s"),
+    ]  # fmt: skip
+
+
+def test_no_chart_rounds_a_small_value_to_nothing_where_it_is_pointed_at():
+    sources = {file.name: file.read_text("utf-8") for file in (DASHBOARD / "charts").glob("*.js")}
+
+    assert [name for name, source in sources.items() if re.search(r"%\{[^}]*\df\}", source)] == []
 
 
 def test_a_traceback_has_the_users_own_lines_apart_from_those_of_libraries():

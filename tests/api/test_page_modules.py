@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,8 @@ from tests.example_jobs import EXAMPLES
 
 node = shutil.which("node")
 pytestmark = pytest.mark.skipif(node is None, reason="needs `node` on the PATH (apt-get install nodejs)")
+
+SMALL_DOM = Path(__file__).with_name("small_dom.js").as_uri()
 
 WRITTEN = {
     "size(0)": "0 B", "size(999)": "999 B", "size(999960)": "1.0 MB", "size(120e9)": "120 GB", "duration(0)": "0 s",
@@ -105,6 +108,80 @@ def test_a_field_names_the_bound_that_binds():
     module = f'import {{ bounds }} from "{DASHBOARD.as_uri()}/pages/submit/schema.js";'
 
     assert run(f"{module}\nconsole.log(JSON.stringify(bounds(given)));", given=seconds) == "at least 0.01, at most 100"
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "value"),
+    [
+        ("JobSpec", "params", {"workload.width": {"choice": [64, 128]}, "optimizer.momentum": {"uniform": [0.5, 0.9]}}),
+        ("OwnWorkload", "data", {"train": {"url": "s3://bucket/a.npy", "sha256": None}}),
+        ("JobSpec", "labels", {"note": "a, b", "team": "computer vision", "formula": "x=y"}),
+    ],
+)
+def test_a_field_reads_back_what_it_shows(anonymous, schema, name, value):
+    schemas = anonymous.get("/openapi.json").json()["components"]["schemas"]
+    script = f"""
+import "{SMALL_DOM}";
+const {{ fieldsFor }} = await import("{DASHBOARD.as_uri()}/pages/submit/fields.js");
+const {{ reader }} = await import("{DASHBOARD.as_uri()}/pages/submit/schema.js");
+let held = value;
+const field = fieldsFor(reader(given))(name, schema, `/${{name}}`, () => held, (next) => {{ held = next; }}, false);
+const input = field.querySelector("input");
+input.oninput({{ currentTarget: {{ value: `${{input.value}} ` }} }});
+console.log(JSON.stringify(held));"""
+
+    given = {"components": {"schemas": schemas}}
+    assert run(script, given=given, schema=schemas[schema]["properties"][name], name=name, value=value) == value
+
+
+def test_the_form_of_a_clone_tells_the_service_its_source(anonymous, job):
+    document = anonymous.get("/openapi.json").json()
+    spec = job.model_dump(mode="json")
+    answers = {
+        "/v1/me": {"role": "submitter", "may": ["create a job"]},
+        "/openapi.json": {"components": document["components"]},
+        "/v1/jobs/job-1": {"id": "job-1", "name": job.name, "spec": spec},
+        "/v1/jobs:validate": {"spec": spec, "num_trials": 1, "notes": [], "advice": []},
+    }
+    script = f"""
+import "{SMALL_DOM}";
+const asked = [];
+globalThis.fetch = async (path) => {{ asked.push(path); return Response.json(answers[path] ?? {{ id: "job-2" }}); }};
+location.assign = (to) => asked.push(to);
+const {{ clonePage }} = await import("{DASHBOARD.as_uri()}/pages/submit/submit.js");
+await clonePage(document.body, "job-1").refresh();
+await document.body.querySelector("[class=primary]").onclick();
+console.log(JSON.stringify(asked));
+process.exit();"""
+
+    assert run(script, answers=answers)[-2:] == ["/v1/jobs?source=job-1", "/?job=job-2"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "current", "shown"),
+    [
+        (0.001, 0.015625, 0.015625, "0.015625"),
+        (0.015624, 0.1, 0.015624, "0.015624"),
+        (0.001, 0.1, 0.0123456, "0.01235"),
+        (1, 100_000, 12_345, "12345"),
+    ],
+)
+def test_the_value_that_the_steer_dialog_begins_with_is_one_that_it_takes(low, high, current, shown):
+    steerable = {"name": "density", "trials": ["a"], "low": low, "high": high, "names": [], "current": current}
+    steering = {"version": 1, "steers": [], "steerable": [steerable], "notes": []}
+    script = f"""
+import {{ settled }} from "{SMALL_DOM}";
+globalThis.fetch = async () => Response.json(steering);
+const {{ controls }} = await import("{DASHBOARD.as_uri()}/pages/job/controls.js");
+const {{ body, update }} = controls(() => {{}});
+document.body.append(body);
+update({{ id: "job-1", name: "one", state: "running", verbs: ["steer"] }}, {{ role: "admin" }});
+body.querySelector("[class=steer]").onclick();
+await settled();
+console.log(JSON.stringify(document.body.querySelector("[name=density]").value));
+process.exit();"""
+
+    assert run(script, steering=steering) == shown
 
 
 def test_every_job_to_begin_with_is_one_that_the_service_takes(http):

@@ -1,9 +1,11 @@
 """Plots as files: complete by themselves, and nothing that a job is called is markup in them."""
 
+import asyncio
 import json
 import re
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,9 +13,10 @@ from typer.testing import CliRunner
 from api import plots
 from api.assets import DASHBOARD
 from api.cli import main
-from api.client import Client
+from api.client import AsyncClient, Client
 from service.control.store import Store
 from service.job.spec import JobSpec
+from service.wire.views import EventKind
 from tests.api.browser import Tab
 from tests.api.conftest import Reporting
 
@@ -28,14 +31,19 @@ def hostile(store: Store, job: JobSpec) -> Reporting:
     return reporting
 
 
+def _held(content: str) -> Any:
+    """Return what a file says that it shows."""
+    [held] = re.findall(r'<script type="application/json" id="held">(.*?)</script>', content, re.DOTALL)
+    return json.loads(held)
+
+
 def test_a_file_holds_every_module_and_nothing_that_a_job_is_called_ends_an_element(
     client: Client, key: str, hostile: Reporting
 ) -> None:
     content = plots.html(plots.plot(client, [hostile.job_id]))
 
     assert content.count("</script>") == 4 and "alert(1)</script" not in content
-    [held] = re.findall(r'<script type="application/json" id="held">(.*?)</script>', content, re.DOTALL)
-    snapshot = json.loads(held)["answers"][f"/v1/jobs/{hostile.job_id}/snapshot"]
+    snapshot = _held(content)["answers"][f"/v1/jobs/{hostile.job_id}/snapshot"]
     assert snapshot["job"]["name"] == HOSTILE
     assert key not in content and client.url not in content
     [imports] = re.findall(r'<script type="importmap">(.*?)</script>', content, re.DOTALL)
@@ -43,6 +51,25 @@ def test_a_file_holds_every_module_and_nothing_that_a_job_is_called_ends_an_elem
     assert {"offline.js", "pages/job/job.js", "pages/compare/compare.js", "charts/panel.js"} <= modules
     assert all((DASHBOARD / name).is_file() for name in modules)
     assert not re.search(r'(?:src|href)="(?!data:)', content)
+
+
+@pytest.mark.parametrize("of_a_page", [1, 2, 500])
+def test_a_file_holds_every_event_of_the_timeline_however_many_pages_they_fill(
+    client: Client, key: str, hostile: Reporting, store: Store, monkeypatch: pytest.MonkeyPatch, of_a_page: int
+) -> None:
+    monkeypatch.setattr(plots, "_MAX_EVENTS", of_a_page)
+
+    async def awaited() -> plots.Page:
+        async with AsyncClient(client.url, key) as awaiting:
+            return await (await awaiting.job(hostile.job_id)).plot()
+
+    pages = [client.job(hostile.job_id).plot(), asyncio.run(awaited())]
+
+    told = store.events(0, job_id=hostile.job_id, kinds=[EventKind.JOB, EventKind.REPAIR]).events
+    assert len(told) > 2
+    for page in pages:
+        events = _held(page.html)["answers"][f"/v1/jobs/{hostile.job_id}/events"]["events"]
+        assert [each["id"] for each in events] == [each.id for each in told]
 
 
 def test_a_notebook_shows_the_page_of_a_job_and_keeps_it_as_a_file(

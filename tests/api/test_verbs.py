@@ -12,10 +12,12 @@ from api.cli import main
 from api.client import ApiError, Client
 from api.http.openapi import EXAMPLE_JOB
 from api.http.routes.verbs import merged
+from service.control.access import LOCAL, Principal
 from service.control.store import Store
 from service.job.changes import differences
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, JobState, Verb
+from service.wire.access import NewKey, Role
 from service.wire.records import TrialStarted
 from tests.api.conftest import Reporting
 
@@ -130,6 +132,25 @@ def test_a_repeated_clone_is_the_first_one_though_its_source_was_edited_meanwhil
     for other, patch in ((source.id, {"budget": {"seconds": 90}}), (made.job.id, changes)):
         with pytest.raises(ApiError, match="send a new key with a new job"):
             client.clone(other, patch, idempotency_key="k")
+
+
+def test_a_job_that_is_submitted_with_its_source_is_a_clone_of_it(http: TestClient) -> None:
+    source = http.post("/v1/jobs", json=EXAMPLE_JOB).json()
+
+    made = http.post("/v1/jobs", params={"source": source["id"]}, json=EXAMPLE_JOB).json()
+
+    assert source["source"] is None and made["source"] == source["id"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_no_job_is_a_clone_of_one_that_its_owner_does_not_see(http: TestClient, store: Store, exists: bool) -> None:
+    by = Principal(name="carl", role=Role.SUBMITTER, project="blue")
+    hidden = store.add_job(JobSpec.model_validate(EXAMPLE_JOB), by=by)[0].id if exists else "job-none"
+    key = store.keyring.create(NewKey(name="k", owner="anna", project="red", role=Role.SUBMITTER), by=LOCAL).secret
+
+    answer = http.post(f"/v1/jobs?source={hidden}", json=EXAMPLE_JOB, headers={"Authorization": f"Bearer {key}"})
+
+    assert answer.status_code == 404 and answer.json()["detail"] == f"there is no job `{hidden}`"
 
 
 @pytest.mark.parametrize("changes", ["{labels: {a: b, 2: c}}", "{budget: {seconds: 80}, 2: c}"])

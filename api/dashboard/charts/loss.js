@@ -81,7 +81,7 @@ function lines(series, name, { unit }) {
     type: "scatter", mode: isTraining ? "lines" : marked(line.x), ...line, opacity: isTraining ? 0.4 : 1,
     name: first.arm, legendgroup: first.arm, showlegend: !isTraining, marker: { size: 5 },
     line: isTraining ? { color: colour(first.arm_index), width: 1 } : look(first, 2.2),
-    hovertemplate: `%{text} ${name}: %{y:.4f}<br>%{x:.4~g} ${unit}<extra></extra>`,
+    hovertemplate: `%{text} ${name}: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>`,
   }));
 }
 
@@ -99,7 +99,7 @@ function meanLines(trained, validated, { unit }) {
         line: { width: 0 }, fill: "toself", fillcolor: tint(colour(arm.arm_index), isBold ? 0.22 : 0.1), hoverinfo: "skip" },
       { ...base, x: found.x, y: found.mean, name: `${arm.arm}, mean of ${own.length} seeds ± 1 std`, showlegend: isBold,
         line: isBold ? look(arm, 2.2) : { color: colour(arm.arm_index), width: 1 }, opacity: isBold ? 1 : 0.5,
-        hovertemplate: `${arm.arm} ${name}, mean: %{y:.4f}<br>%{x:.4~g} ${unit}<extra></extra>` },
+        hovertemplate: `${arm.arm} ${name}, mean: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>` },
     ];
   }));
 }

@@ -70,7 +70,7 @@ export function overlaidLosses(training, validation, { axis, smoothing }) {
   const placed = (lines) => lines.filter((line) => line.values.length).map((line) => ({ ...line, x: along(line) }));
   const [trained, evaluated] = [placed(training), placed(validation)];
   const { unit, per } = ticks(Math.max(0, ...[...trained, ...evaluated].map((line) => line.x.at(-1))));
-  const hover = (line, name) => ({ hovertemplate: `${line.label} ${name}: %{y:.4f}<br>%{x:.4~g} ${unit}<extra></extra>` });
+  const hover = (line, name) => ({ hovertemplate: `${line.label} ${name}: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>` });
   const scaled = (x) => x.map((value) => value / per);
   const band = (line) => {
     const edges = bands(scaled(line.x), line.values, NUM_BANDS);

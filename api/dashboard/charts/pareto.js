@@ -25,7 +25,7 @@ export function paretoChart(trials) {
       { type: "scatter", mode: "lines", name: "front", x: best.map((each) => each[field] / per), y: best.map((each) => each.loss), xaxis: axis,
         line: { shape: "hv", color: "#8a8f98", width: 1.5, dash: "dot" }, legendgroup: "front", showlegend: axis === "x", hoverinfo: "skip" },
       ...known.map((each) => ({ type: "scatter", mode: "markers", name: each.label, legendgroup: each.label, xaxis: axis, showlegend: axis === "x",
-        x: [each[field] / per], y: [each.loss], text: [write(each[field])], hovertemplate: `${each.label}: loss %{y:.4f}, %{text}<extra></extra>`,
+        x: [each[field] / per], y: [each.loss], text: [write(each[field])], hovertemplate: `${each.label}: loss %{y:.4~g}, %{text}<extra></extra>`,
         marker: { size: 11, color: colour(each.arm_index), symbol: each.isOver ? "circle" : "circle-open", line: { width: 2, color: colour(each.arm_index) } } }))] };
   });
   const on = (each) => sides.filter((side) => side.best.includes(each)).map((side) => side.field).join(" and ");

@@ -25,7 +25,7 @@ export function sweepChart(found, names) {
   const points = measured.map((each) => {
     const shade = colour(names.indexOf(each.arm));
     return { type: "scatter", mode: "markers", name: each.arm, showlegend: false, x: [across(each)], y: [each.value],
-      hovertemplate: `${each.arm}, ${each.status} at ${share(each.share)}: ${found.metric} %{y:.4f}<br>${valuesText(each)}<extra></extra>`,
+      hovertemplate: `${each.arm}, ${each.status} at ${share(each.share)}: ${found.metric} %{y:.4~g}<br>${valuesText(each)}<extra></extra>`,
       marker: { size: each.sample ? 9 : 13, color: shade, line: { width: 2, color: shade },
         symbol: (each.sample ? "circle" : "diamond") + (ENDED.includes(each.status) ? "" : "-open") } };
   });

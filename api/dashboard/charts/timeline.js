@@ -76,9 +76,10 @@ export function marksOf(trials, stages, told) {
     if (trial.outcome === "diverged") marks.push({ trial_id: trial.trial_id, kind: "divergence", at: trial.seconds,
       text: trial.divergence ? `diverged at step ${trial.divergence.step}, learning rate ${number(trial.divergence.learning_rate)}` : "diverged" });
   }
-  for (const { kind, data } of told) {
-    if (kind === "repair") marks.push({ trial_id: data.trial_id, kind, at: data.seconds, text: repairText(data) });
-    if (kind !== "job") continue;
+  const states = told.filter(({ kind }) => kind === "job").map(({ data }) => data);
+  for (const [nth, data] of states.entries()) {
+    const before = states[nth - 1];
+    if (before?.state === data.state && before.attempt === data.attempt) continue; // an edit, a steer, another reason to wait
     for (const [trial_id, at] of Object.entries(data.clocks ?? {})) {
       if (data.state === "starting") marks.push({ trial_id, kind: "attempt", at, text: `attempt ${data.attempt} began` });
       if (["paused", "queued", "stopping", "cancelled", "failed"].includes(data.state)) {
@@ -86,12 +87,23 @@ export function marksOf(trials, stages, told) {
       }
     }
   }
-  return marks;
+  return [...marks, ...repairMarks(told)];
 }
 
-function repairText({ repairs, absences }) {
+// One for all that differ in absences alone: where they began, with what the last of them tells.
+function repairMarks(told) {
+  const found = new Map();
+  for (const { data } of told.filter(({ kind }) => kind === "repair")) {
+    const key = `${data.trial_id} ${data.repairs}`;
+    const at = found.get(key)?.at ?? data.seconds;
+    found.set(key, { trial_id: data.trial_id, kind: "repair", at, text: repairText(data, at) });
+  }
+  return [...found.values()];
+}
+
+function repairText({ repairs, absences, seconds }, began) {
   const away = Object.entries(absences ?? {}).filter(([, missed]) => missed).map(([rank, missed]) => `worker ${rank} missed ${missed}`);
-  return [`${repairs} ${repairs === 1 ? "repair" : "repairs"} so far`, ...away].join(", ");
+  return [`${repairs} ${repairs === 1 ? "repair" : "repairs"} so far`, ...away, ...(seconds > began ? [`until ${duration(seconds)}`] : [])].join(", ");
 }
 
 // Where each trial is: its rows, one for each worker of each lane that probed by itself, and the names of those.

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import AfterValidator, Field
 
 from api.http import bodies
-from api.http.auth import Caller, StoreOf, require_key
+from api.http.auth import Caller, StoreOf, require_key, require_visible
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
-from api.http.openapi import CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, refusals
+from api.http.openapi import CLONING, CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, refusals
 from api.http.routes.queue import OutlookOf
 from service.control import permissions, webhooks
 from service.control.access import Principal, may_use, visible_project
@@ -40,21 +40,23 @@ _JOB_BODY = body("JobSpec", example=EXAMPLE_JOB, media_types=("application/json"
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
 
 
-@router.post("/jobs", status_code=202, operation_id="createJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
+@router.post("/jobs", status_code=202, operation_id="createJob", responses=refusals(*CLONING), openapi_extra=_JOB_BODY)
 def create_job(
     spec: JobBody,
     store: StoreOf,
     request: Request,
     response: Response,
     caller: Caller,
+    source: Annotated[str | None, Query(max_length=100, description="the job that this one is a clone of")] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
+    require_visible([] if source is None else [source], store, caller)
     view = store.made_with(idempotency_key, spec=spec, by=caller)
     if view is None:  # what was accepted once is not checked again: quotas and the cluster may have changed since
         require_priority(spec.priority, store, caller, operation="createJob")
         check(spec, request, caller.name, caller.project)
-        view, _ = store.add_job(spec, idempotency_key=idempotency_key, by=caller)
+        view, _ = store.add_job(spec, idempotency_key=idempotency_key, source=source, by=caller)
     response.headers["Location"] = f"/v1/jobs/{view.id}"
     return view
 

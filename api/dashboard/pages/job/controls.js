@@ -135,7 +135,7 @@ function steerRow({ name, trials, low, high, names, current }, all) {
   const how = element("select", { name: `how ${name}`, "aria-label": `${label}: what to do` },
     ...ways.map((way, at) => element("option", { value: at ? way : "" }, way)));
   const value = isNumber
-    ? element("input", { name, type: "number", step: "any", min: low, max: high, value: current === null ? null : Number(current.toPrecision(4)), "aria-label": `${label}: value` })
+    ? element("input", { name, type: "number", step: "any", min: low, max: high, value: current === null ? null : rounded(current, low, high), "aria-label": `${label}: value` })
     : element("select", { name, "aria-label": `${label}: value` },
       ...names.map((each) => element("option", { value: each, selected: each === current ? "" : null }, String(each))));
   const given = () => (isNumber ? Number(value.value) : names[value.selectedIndex]);
@@ -151,6 +151,10 @@ function steerRow({ name, trials, low, high, names, current }, all) {
     element("span", {}, `${label}${now}${range}`), how, value);
   return { body, how, say, trials };
 }
+
+// A value that is rounded past a bound would not be taken.
+const rounded = (value, low, high) =>
+  (Number.isInteger(value) ? value : Math.min(high, Math.max(low, Number(value.toPrecision(4)))));
 
 const short = (id) => id.slice(id.indexOf(".") + 1);
 

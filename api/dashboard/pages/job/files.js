@@ -30,6 +30,7 @@ export function files(id) {
     job = given;
     of.wanted = state;
     write(job.attempt);
+    lives.hidden = !job.attempt; // what is hidden never comes into sight
     if (of.files !== state) lookAtFiles();
     if (of.attempts !== job.version) lookAtAttempts();
   }
@@ -51,7 +52,6 @@ export function files(id) {
     if (!job || of.attempts === job.version) return;
     of.attempts = job.version;
     const found = await api.attempts(id);
-    lives.hidden = !found.length;
     const took = ({ began_at: began, ended_at: ended }) => (ended === null ? "lives" : duration((Date.parse(ended) - Date.parse(began)) / 1000));
     patch(lives, element("h2", {}, "Attempts"), table("Lives of the job on the cluster", [
       ["attempt", (life) => String(life.number), ""],
@@ -68,7 +68,7 @@ export function files(id) {
 
 // Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
 function button(href, name, label) {
-  const refused = element("span", { class: "quiet", role: "alert" });
-  const fetchIt = () => api.download(href, name).then(() => { refused.textContent = ""; }, (error) => { refused.textContent = ` ${error.message}`; });
-  return element("span", { key: name }, element("button", { type: "button", onclick: fetchIt }, label), refused);
+  const fetchIt = ({ currentTarget: { nextSibling: refused } }) =>
+    api.download(href, name).then(() => { refused.textContent = ""; }, (error) => { refused.textContent = ` ${error.message}`; });
+  return element("span", { key: name }, element("button", { type: "button", onclick: fetchIt }, label), element("span", { class: "quiet", role: "alert" }));
 }

@@ -22,12 +22,13 @@ export function timeline(id) {
     look();
   }
 
-  // Each asks for what came after the one before.
+  // Each asks for what came after the one before, page by page.
   const show = inTurn(async () => {
     const { of } = known;
-    if (told.of !== of) {
+    while (told.of !== of) {
       const { events, next_after: after } = await api.happened(id, KINDS, told.after);
-      told = { of, after, events: events.length ? [...told.events, ...events] : told.events };
+      const fresh = after > told.after ? events : []; // a file answers with all that it holds each time
+      told = { of: fresh.length < api.MAX_EVENTS ? of : told.of, after, events: fresh.length ? [...told.events, ...fresh] : told.events };
     }
     await draw(known.trials, known.stages, told.events);
   });

@@ -156,7 +156,8 @@ function written(value, { schema, form }) {
 
 // What somebody wrote, as a value; what is none stays text, and the service says what is wrong with it.
 function valueOf(text, { schema, form }) {
-  if (form === "pairs") return Object.fromEntries(text.split(/,\s*/).filter(Boolean).map((each) => [each.split("=")[0].trim(), each.split("=").slice(1).join("=").trim()]));
+  // A comma parts pairs only before the next name: a text may have commas of its own.
+  if (form === "pairs") return Object.fromEntries(text.replace(/[\s,]+$/, "").split(/,\s*(?=[A-Za-z0-9][\w.-]*=)/).filter(Boolean).map((each) => [each.split("=")[0].trim(), each.split("=").slice(1).join("=").trim()]));
   if (schema.type === "string") return text;
   try {
     return JSON.parse(schema.type === "array" && !text.startsWith("[[") ? `[${text.replace(/^\[(.*)\]$/s, "$1")}]` : text);

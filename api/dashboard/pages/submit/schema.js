@@ -6,7 +6,7 @@ export function reader(document) {
     ($ref ? { ...resolved(document.components.schemas[$ref.split("/").at(-1)]), ...beside } : beside);
   const tagOf = ({ properties = {} }) => ["kind", "mode"].find((name) => properties[name]?.const !== undefined);
 
-  // One of: union (by its `tag`), object, list (of objects), options, switch, pairs, or text: what one writes into a line.
+  // One of: union (by its `tag`), object, list (of objects), options, switch, pairs (of a name and a text), or text: what one writes into a line.
   function explained(given) {
     const schema = resolved(given);
     const all = (schema.oneOf ?? schema.anyOf ?? []).flatMap((each) => each.oneOf ?? [each]).map(resolved);
@@ -18,7 +18,7 @@ export function reader(document) {
     if (schema.type === "array" && resolved(schema.items ?? {}).properties) return { ...common, form: "list", item: schema.items };
     if (schema.enum) return { ...common, form: "options" };
     if (schema.type === "boolean") return { ...common, form: "switch" };
-    if (schema.patternProperties) return { ...common, form: "pairs" };
+    if (Object.values(schema.patternProperties ?? {}).some((each) => resolved(each).type === "string")) return { ...common, form: "pairs" };
     return { ...common, form: "text" };
   }
 

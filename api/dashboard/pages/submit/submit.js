@@ -183,7 +183,7 @@ function editor(root, document, source) {
     if (sent.text !== now) sent = { text: now, key: api.newKey() };
     submit.disabled = true;
     try {
-      const made = await api.submit(now, sent.key);
+      const made = await api.submit(now, sent.key, source?.id);
       location.assign(`/?job=${encodeURIComponent(made.id)}`);
     } catch (error) {
       if (error.errors?.length) refuse(error);
