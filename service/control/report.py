@@ -11,6 +11,7 @@ from search.curves.calibration import calibration
 from service.control import divergence
 from service.job.advice import searching_budget
 from service.job.parts import LOSS, Direction, TrialSpec
+from service.job.spec import JobSpec
 from service.job.states import TERMINAL
 from service.wire.records import Bill
 from service.wire.views import (
@@ -75,10 +76,7 @@ def job_report(
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     metric = spec.objective.metric
     direction = directions.get(metric, "min")
-    if spec.objective.target is not None:
-        targets: Mapping[int, float | None] = dict.fromkeys(spec.seeds, spec.objective.target)
-    else:  # a sample that ends at a rung would be the worst, and say nothing of where arms get to
-        targets = _targets([trial for trial in trials if trial.sample is None], by_trial, direction)
+    targets = _targets(spec, trials, by_trial, direction)
     drawn = {trial.arm: trial.sample.values for trial in trials if trial.sample and trial.sample.values}
     specs = {(each.arm, each.seed): each for each in spec.trials(drawn)}
     found = [
@@ -137,12 +135,15 @@ def cost(bill: Bill, prices: Prices, *, num_workers: int, num_lanes: int = 1, ar
 
 
 def _targets(
-    trials: Sequence[TrialView], curves: Mapping[str, Series], direction: Direction
+    spec: JobSpec, trials: Sequence[TrialView], curves: Mapping[str, Series], direction: Direction
 ) -> dict[int, float | None]:
-    """Return, by seed, the worst of the last values of its trials: where every arm got to that did not diverge."""
+    """Return by seed what the job states, else the worst of the last values of its arms that did not diverge."""
+    if spec.objective.target is not None:
+        return dict.fromkeys(spec.seeds, spec.objective.target)
     worst = max if direction == "min" else min
     targets: dict[int, float | None] = {}
-    for trial in (each for each in trials if each.outcome != "diverged"):
+    # A sample that ends at a rung would be the worst, and say nothing of where arms get to.
+    for trial in (each for each in trials if each.sample is None and each.outcome != "diverged"):
         last = final(curves[trial.trial_id])
         known = [value for value in (targets.get(trial.seed), last and last[1]) if value is not None]
         targets[trial.seed] = worst(known, default=None)

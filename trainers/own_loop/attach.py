@@ -53,7 +53,7 @@ from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
 from trainers.spec.two_way import group_conflict
 from trainers.spec.workloads import OwnWorkload
-from trainers.training.model import forget_lost, overlap
+from trainers.training.model import forget_lost, overlap, replaced_buffer
 
 #: A part of a job, as its configuration or as its fields.
 Exchanging = ExchangeBase | Mapping[str, Any]
@@ -401,11 +401,8 @@ class Attached(Handle):
 
     def _check_buffers(self) -> None:
         """Raise RuntimeError if the model put another tensor in a buffer's place: the state holds the first one."""
-        for name, buffer in self._model.named_buffers():
-            held = self._buffers.get(name)
-            # A sparse one has no place in memory to compare.
-            if buffer is not held and (held is None or buffer.data_ptr() != held.data_ptr()):
-                raise RuntimeError(f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)")
+        if why := replaced_buffer(self._model, self._buffers):
+            raise RuntimeError(why)
 
 
 def _keep(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]

@@ -62,6 +62,16 @@ _DISTRIBUTED = ("torch/distributed/", "torch/nn/parallel/")
 _NAMED = 5
 
 
+def replaced_buffer(model: nn.Module, held: Mapping[str, Tensor]) -> str | None:
+    """Return a sentence if the model put another tensor in the place of a buffer that is `held`; None: it did not."""
+    for name, buffer in model.named_buffers():
+        known = held.get(name)
+        # A sparse one has no place in memory to compare.
+        if buffer is not known and (known is None or buffer.data_ptr() != known.data_ptr()):
+            return f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
+    return None
+
+
 def build(workload: Workload, seed: int, *, weights_url: str | None = None) -> nn.Module:
     """Return the model of `seed`, the same on every rank, with the weights at `weights_url` if one is given.
 

@@ -454,11 +454,8 @@ class Replica:
 
     def _check_buffers(self) -> None:
         """Raise WorkloadError if the model put another tensor in a buffer's place: the state holds the first one."""
-        for name, buffer in self.model.named_buffers():
-            if name not in (known := self._buffers.tensors()) or buffer.data_ptr() != known[name].data_ptr():
-                raise WorkloadError(
-                    f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
-                )
+        if why := model.replaced_buffer(self.model, self._buffers.tensors()):
+            raise WorkloadError(why)
 
     def _train_step(self, segment: Segment, index: int, *, may_meet: bool = True) -> tuple[Exchanged, Tensor, Tensor]:
         """Take a step; returns what the exchange knows, and scale and alignment of the gradient that it left.
