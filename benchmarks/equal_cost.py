@@ -22,10 +22,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from suite.excess import Row, above, references, rows
+from suite import excess
+from suite.excess import OPTIMIZER_ROWS, Row, above, references
 
 PAGE = Path(__file__).parent / "equal_cost.md"
 OURS, OURS_END = "one job (`bo`)", "the same job, at its end"
+#: It is told neither a rate nor the task's optimizer.
+OURS_AUTO = "one job, `optimizer: auto`"
+OWN = (OURS, OURS_END, OURS_AUTO)
 GUESS = "one guess, with a decay"
 GUESSES = ("10x low", "right", "10x high")
 #: Rows' names of arms that begin with a guess, and of those that take none.
@@ -63,6 +67,12 @@ class Cell(NamedTuple):
 Losses = dict[str, dict[Cell, float]]  # by arm, in shares above the reference
 
 
+def rows() -> list[Row]:
+    """Return the rows of the suite, and those of jobs that let optimizers compete."""
+    auto = [row | {"what": "auto"} for row in excess.rows(OPTIMIZER_ROWS) if row["arm"] == "auto"]
+    return [*excess.rows(), *auto]
+
+
 def losses(known: Sequence[Row], steps: int) -> Losses:
     """Return each arm's losses; an arm without a guess has the same one for all three."""
     reference, found = references(known, steps), dict[str, dict[Cell, float]]()
@@ -82,6 +92,8 @@ def _arm(row: Row) -> tuple[str, Sequence[str]] | None:
         return OURS, (row["arm"],)
     if row["what"] == "guess":
         return GUESS, (row["arm"],)
+    if row["what"] == "auto":
+        return OURS_AUTO, GUESSES
     if row["what"] == "rival" and row["arm"] in BLIND:
         return BLIND[row["arm"]], GUESSES
     name, _, guess = row["arm"].partition(", ")
@@ -93,7 +105,7 @@ def _met(found: Losses) -> Losses:
 
     Without a rival there is nothing to compare.
     """
-    most = max((len(cells) for arm, cells in found.items() if arm not in (OURS, OURS_END, GUESS)), default=0)
+    most = max((len(cells) for arm, cells in found.items() if arm not in (*OWN, GUESS)), default=0)
     if not most:
         return {}
     arms = {arm: cells for arm, cells in found.items() if len(cells) >= most / 2}
@@ -128,27 +140,25 @@ def _standing(arm: str, cells: Mapping[Cell, float], ours: Mapping[Cell, float])
         statistics.fmean(ours[cell] for cell in cells),
         sum(loss >= LOST for loss in cells.values()),
         len(cells),
-        math.nan if arm in (OURS, OURS_END) else statistics.fmean(ours[cell] < loss for cell, loss in cells.items()),
+        math.nan if arm in OWN else statistics.fmean(ours[cell] < loss for cell, loss in cells.items()),
     )
 
 
-def by_task(found: Losses) -> dict[str, tuple[float, str, float]]:
-    """Return for each task the mean of one job, and its best rival with the mean of that."""
+def by_task(found: Losses, own: str = OURS) -> dict[str, tuple[float, str, float]]:
+    """Return for each task the mean of one job, by which arm is ours, and its best rival with the mean of that."""
     means: dict[str, dict[str, float]] = {}
     for arm, cells in found.items():
         for task in {cell.task for cell in cells}:
             inside = [loss for cell, loss in cells.items() if cell.task == task]
             means.setdefault(task, {})[arm] = statistics.fmean(inside)
-    rivals = {
-        task: {arm: mean for arm, mean in arms.items() if arm not in (OURS, OURS_END)} for task, arms in means.items()
-    }
+    rivals = {task: {arm: mean for arm, mean in arms.items() if arm not in OWN} for task, arms in means.items()}
     best = {task: min(arms, key=arms.__getitem__) for task, arms in rivals.items()}
-    return {task: (means[task][OURS], best[task], rivals[task][best[task]]) for task in sorted(means)}
+    return {task: (means[task][own], best[task], rivals[task][best[task]]) for task in sorted(means)}
 
 
-def behind(found: Losses) -> dict[str, tuple[float, str]]:
+def behind(found: Losses, own: str = OURS) -> dict[str, tuple[float, str]]:
     """Return the tasks on which one job ends more than the goal above the best rival: by how much, and which."""
-    gaps = {task: ((1 + ours) / (1 + best) - 1, rival) for task, (ours, rival, best) in by_task(found).items()}
+    gaps = {task: ((1 + ours) / (1 + best) - 1, rival) for task, (ours, rival, best) in by_task(found, own).items()}
     return {task: gap for task, gap in gaps.items() if gap[0] > GOAL}
 
 
@@ -159,14 +169,28 @@ def verdict(known: Sequence[Row], steps: int) -> str:
     """Return in a few sentences what one job loses at a budget."""
     found = losses(known, steps)
     standing = standings(found)
-    lower = [each.arm for each in standing if each.mean < each.ours and each.arm != OURS_END]
+    lower = [each.arm for each in standing if each.mean < each.ours and each.arm not in OWN]
     often = [f"{each.arm} ({1 - each.beaten:.0%})" for each in standing if each.beaten < 1 / 2]
     who = f"{_and(lower)} {'ends' if len(lower) == 1 else 'end'} lower" if lower else "nothing ends lower"
     mostly = f" In more than half of the runs one job ends higher than {_and(often)}." if often else ""
     worse, tasks = behind(found), by_task(found)
     return (
         f"At {steps:,} steps {who} on the mean than one job from the same guesses.{mostly} On {len(worse)} of "
-        f"{len(tasks)} tasks the best rival of that task is more than {GOAL:.0%} better."
+        f"{len(tasks)} tasks the best rival of that task is more than {GOAL:.0%} better.{_of_auto(found, standing)}"
+    )
+
+
+def _of_auto(found: Losses, standing: Sequence[Standing]) -> str:
+    """Return how a job ends that is told no optimizer; nothing where it was not run."""
+    mean = next((each.mean for each in standing if each.arm == OURS_AUTO), None)
+    if mean is None:
+        return ""
+    lower = [each.arm for each in standing if each.mean < mean and each.arm not in OWN]
+    who = f"{_and(lower)} {'ends' if len(lower) == 1 else 'end'} lower" if lower else "no rival ends lower"
+    return (
+        f" Told neither a rate nor an optimizer (`auto`), one job ends {abs(mean):.1%} "
+        f"{'below' if mean < 0 else 'above'} the grid, and {who}; on {len(behind(found, OURS_AUTO))} tasks the best "
+        f"rival is more than {GOAL:.0%} better."
     )
 
 
@@ -198,6 +222,11 @@ def held_out(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
     own = [row for row in known if row["task"] in HELD_OUT]
     if told := rests_on(own, all_steps):
         yield from (f"Those by which nothing was chosen; {told}:", "", *summary(own, all_steps))
+        if any(row["what"] == "auto" for row in own):
+            yield from (
+                "",
+                "But Muon's rate, with which `auto` trains here, was chosen by seven of them in runs of 300 steps.",
+            )
 
 
 def rests_on(known: Sequence[Row], all_steps: Sequence[int]) -> str:
@@ -208,17 +237,24 @@ def rests_on(known: Sequence[Row], all_steps: Sequence[int]) -> str:
 
 def tasks_table(known: Sequence[Row], steps: int) -> Iterator[str]:
     """Yield a table with a task per line: one job, the best of the rivals there, and by how much one job loses."""
-    yield "| task | one job | best rival there | its loss | one job loses by |"
-    yield "| --- | --- | --- | --- | --- |"
-    for task, (ours, rival, best) in by_task(losses(known, steps)).items():
-        gap = (1 + ours) / (1 + best) - 1
-        told = f"**{100 * gap:.1f} %**" if gap > GOAL else (f"{100 * gap:.1f} %" if gap > 0 else "-")
-        yield f"| {task} | {100 * ours:+.1f} % | {rival} | {100 * best:+.1f} % | {told} |"
+    found = losses(known, steps)
+    own = [arm for arm in (OURS, OURS_AUTO) if arm in found]
+    means = {arm: by_task(found, arm) for arm in own}
+    yield f"| task | best rival there | its loss | {' | '.join(f'{arm} | it loses by' for arm in own)} |"
+    yield "| --- | --- | --- |" + " --- | --- |" * len(own)
+    for task, (_, rival, best) in means[OURS].items():
+        cells = [f"{100 * means[arm][task][0]:+.1f} % | {_lost_by(means[arm][task][0], best)}" for arm in own]
+        yield f"| {task} | {rival} | {100 * best:+.1f} % | {' | '.join(cells)} |"
+
+
+def _lost_by(ours: float, best: float) -> str:
+    gap = (1 + ours) / (1 + best) - 1
+    return f"**{100 * gap:.1f} %**" if gap > GOAL else (f"{100 * gap:.1f} %" if gap > 0 else "-")
 
 
 def missing(known: Sequence[Row], all_steps: Sequence[int]) -> list[str]:
     """Return what has no row yet, so that a reader knows what a table leaves out."""
-    wanted, found = {OURS, GUESS, *GUESSED, *BLIND.values()}, []
+    wanted, found = {OURS, OURS_AUTO, GUESS, *GUESSED, *BLIND.values()}, []
     for steps in all_steps:
         run = {named[0] for row in known if row["steps"] == steps and (named := _arm(row))}
         found += [f"{arm} at {steps:,} steps" for arm in sorted(wanted - run)]

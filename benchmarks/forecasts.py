@@ -44,7 +44,7 @@ def coverage(questions: Sequence[Question]) -> Calibration:
     """Return how sure our forecasts of real curves were to be: what did not blow up counts."""
     scores = []
     for question in questions:
-        forecast = forecast_loss(question.losses, question.horizon, level=question.level)
+        forecast = forecast_loss(question.losses, question.horizon, start=question.level)
         if forecast.status != "diverged":
             scores.append(z_score(question.truth, mean=forecast.mean, std=forecast.std))
     return calibration(score for score in scores if score is not None)
@@ -64,7 +64,7 @@ def errors(forecaster: Forecaster, seen: int) -> Array:
 
 def by_controller(line: Line) -> int:
     """Choose as the controller scores: the lowest mean loss of the last half."""
-    stage = Stage(index=1, incumbent=Values(learning_rate=1.0), level=line.level)
+    stage = Stage(index=1, incumbent=Values(learning_rate=1.0), start_loss=line.level)
     for index, losses in enumerate(line.losses):
         values = Values(learning_rate=10.0**index)
         stage.candidates.append(Candidate(id=str(index), stage=1, values=values, allowance=Allowance(), origin="wide"))
@@ -86,7 +86,7 @@ def _observed(candidate_id: str, losses: list[float], seen: int) -> Observation:
 
 def by_forecast(line: Line) -> int:
     """Choose the lowest forecast of the blend that horizons and events use."""
-    return _lowest(line, lambda losses: forecast_loss(losses, line.horizon, level=line.level).mean)
+    return _lowest(line, lambda losses: forecast_loss(losses, line.horizon, start=line.level).mean)
 
 
 def by_tail(line: Line) -> int:

@@ -78,17 +78,21 @@ class PolynomialConfig(Config):
     power: float = Field(2.0, gt=0, le=10)
 
 
-#: Last share of the budget in which a plain optimizer's rate goes linearly to 0.
-CoolDown = Annotated[float, Field(ge=0, le=0.5)]
+CoolDown = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=0.5,
+        description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)",
+    ),
+]
 
 
 class OffConfig(Config):
     """The guess without any search: held constant, and for plain optimizers decayed to zero at the end."""
 
     kind: Literal["off"] = "off"
-    cooldown: CoolDown = Field(
-        0.5, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
-    )
+    cooldown: CoolDown = 0.5
 
 
 class PastJobs(Config):
@@ -199,9 +203,7 @@ class StagedConfig(RateRange):
         3.0, description="an event: no progress for a fifth of the commit, and the loss so far above its forecast"
     )
     event_dwell: float = Field(0.1, gt=0, le=1, description="share of a commit before an event may end it")
-    cooldown: CoolDown = Field(
-        0.5, description="last share of the budget, decayed linearly to 0 (plain optimizers; Schedule-Free needs none)"
-    )
+    cooldown: CoolDown = 0.5
 
     def search_fraction(self, num_steps: float | None) -> float:
         """Return the largest share that probes may spend of a budget of `num_steps` steps; None: nobody knows how many.
@@ -247,7 +249,8 @@ class WideConfig(StagedConfig):
         description="whether a run begins with probes where the learning rate alone is searched: `always`; under "
         "`auto` not where the model's sharpness tells which rate is usual (`sgd`, `schedulefree_sgd`), or one is for "
         "all models (`muon`); under `unless_known` not where its weights do either (`adamw`, `schedulefree_adamw`), "
-        "which takes a model that nobody has trained before",
+        "which takes a model that nobody has trained before. Of optimizers that compete, probes choose one under "
+        "`always`; else it is the one whose steps are worth most for what they cost",
     )
     wide_probes: int | None = Field(
         None,
@@ -380,7 +383,7 @@ class OptimizerTraits(Config):
 
     centre: float = Field(description="the wide search is centred on guess x centre")
     pick: float = Field(description="the run uses the rate in the middle of the plateau x pick")
-    cools_down: bool = Field(description="whether the rate must decay at the end of the budget")
+    decays: bool = Field(description="whether the rate must decay at the end of the budget")
     length_power: float = Field(0.0, description="the best rate of a run falls with this power of its length")
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
     usual: float | None = Field(
@@ -391,6 +394,7 @@ class OptimizerTraits(Config):
     told_by: Literal["sharpness", "weights", "optimizer"] = Field(
         "weights", description="what tells the usual rate: something of the model, or the optimizer by itself"
     )
+    step_worth: float = Field(1.0, description="steps of `adamw` that teach as much as one of its own does")
     momentum_power: float = Field(0.0, description="by this power of 1 - momentum the usual rate is lower")
     density_power: float = Field(0.0, description="by this power of the exchange's density the usual rate is higher")
     ramps: bool = Field(False, description="whether the rate must rise slowly where a model has many matrices")
@@ -398,24 +402,31 @@ class OptimizerTraits(Config):
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
-#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035).
+#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035), and so was
+#: `step_worth` (0040).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(
-        centre=1.0, pick=0.35, cools_down=True, rises=True, usual=0.63, told_by="sharpness", momentum_power=0.75
+        centre=1.0,
+        pick=0.35,
+        decays=True,
+        rises=True,
+        usual=0.63,
+        told_by="sharpness",
+        momentum_power=0.75,
+        step_worth=0.6,
     ),
-    "lars": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True, rises=True),  # as SGD, which it scales
-    "adamw": OptimizerTraits(
-        centre=1.0, pick=1.2, cools_down=True, length_power=0.32, rises=True, usual=0.4, ramps=True
-    ),
-    "muon": OptimizerTraits(centre=1.0, pick=0.14, cools_down=True, usual=0.01, told_by="optimizer"),
+    "lars": OptimizerTraits(centre=1.0, pick=0.35, decays=True, rises=True, step_worth=0.6),  # as SGD, which it scales
+    "adamw": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32, rises=True, usual=0.4, ramps=True),
+    "muon": OptimizerTraits(centre=1.0, pick=0.14, decays=True, usual=0.01, told_by="optimizer", step_worth=1.5),
     "schedulefree_sgd": OptimizerTraits(
-        centre=20.0, pick=1.5, cools_down=False, usual=1.5, told_by="sharpness", density_power=0.1
+        centre=20.0, pick=1.5, decays=False, usual=1.5, told_by="sharpness", density_power=0.1, step_worth=0.6
     ),
-    "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, cools_down=False, usual=0.5),
-    "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, cools_down=False),  # not from the benchmark yet
+    "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, decays=False, usual=0.5),
+    # its pick is not from the benchmark yet
+    "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, decays=False, step_worth=0.4),
     # as AdamW, to whose size steps are scaled; but a direction that has momentum in it always points on
-    "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, cools_down=True, length_power=0.32),
-    "own": OptimizerTraits(centre=1.0, pick=0.35, cools_down=True),
+    "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32),
+    "own": OptimizerTraits(centre=1.0, pick=0.35, decays=True),
 }
 
 

@@ -54,7 +54,7 @@ class Strategy(Protocol):
         """Choose the open stage's values; `held` are the probes that may be promoted."""
 
     def values(self, spent: Spent) -> Values:
-        """Return what the committed line uses at these totals (a cool-down or an annealing applied)."""
+        """Return what the committed line uses at these totals (a decay or an annealing applied)."""
 
     def anneals(self, spent: Spent) -> bool:
         """Return whether the rate at these totals depends on where the budget ends: a larger one would give another."""

@@ -203,7 +203,8 @@ class Weights(NamedTuple):
 class SearchSpace(Value):
     """The guess, and the axes that are searched beside the learning rate."""
 
-    optimizer: str  # a key of OPTIMIZER_TRAITS; where several compete, the first
+    optimizer: str  # a key of OPTIMIZER_TRAITS; where several compete by probes, the first
+    chosen_because: str = ""  # why this one, where it was chosen of several before the first step
     optimizers: tuple[Contender, ...] = ()  # that compete, in the order in which a short budget leaves them out
     guess: Values  # the user's values, and where each axis opens: the first stage's incumbent
     axes: tuple[AnyAxis, ...] = ()

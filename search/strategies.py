@@ -4,36 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from search.baselines.autolrs import AutoLrs
-from search.baselines.guess import Cosine, Fixed, Linear, Off, Polynomial
+from search.baselines.guess import Baseline, Cosine, Fixed, Linear, Off, Polynomial
 from search.baselines.scheduled import Scheduled
 from search.bayesian.controller import Controller
-from search.config import (
-    AutoLrsConfig,
-    Budget,
-    ControllerConfig,
-    CosineConfig,
-    FixedConfig,
-    LinearConfig,
-    OffConfig,
-    PolynomialConfig,
-    ScheduleConfig,
-)
+from search.config import AutoLrsConfig, Budget, ControllerConfig, StagedConfig
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.protocol import Strategy
 from search.space import SearchSpace
 from search.surrogate.acquisition import warm_up
 
-_STRATEGIES: dict[str, type[Controller | AutoLrs | Fixed]] = {
+_BASELINES: dict[str, type[Baseline[Any]]] = {
+    each.kind: each for each in (Fixed, Cosine, Linear, Polynomial, Off, Scheduled)
+}
+_STRATEGIES: dict[str, type[Controller | AutoLrs | Baseline[Any]]] = {
     "bo": Controller,
     "sobol": Controller,
     "local": Controller,
     "autolrs": AutoLrs,
-    "fixed": Fixed,
-    "cosine": Cosine,
-    "linear": Linear,
-    "polynomial": Polynomial,
-    "off": Off,
-    "schedule": Scheduled,
+    **_BASELINES,
 }
 
 
@@ -41,22 +29,12 @@ def build(
     config: ControllerConfig, *, space: SearchSpace, seed: int, budget: Budget, prior: Prior = NO_PRIOR
 ) -> Strategy:
     """Return a strategy at the first step of a run; one that searches may learn from `prior`."""
-    match config:
-        case FixedConfig():
-            return Fixed(space, budget)
-        case CosineConfig():
-            return Cosine(space, budget)
-        case LinearConfig():
-            return Linear(space, budget)
-        case PolynomialConfig():
-            return Polynomial(space, budget, config)
-        case OffConfig():
-            return Off(space, budget, config)
-        case ScheduleConfig():
-            return Scheduled(space, budget, config)
+    if config.kind in _BASELINES:
+        return _BASELINES[config.kind](space, budget, config)
     warm_up()  # what follows fits surrogates
     if isinstance(config, AutoLrsConfig):
         return AutoLrs(space, config, seed, budget=budget)
+    assert isinstance(config, StagedConfig)
     return Controller(space, config, seed, budget=budget, prior=prior)
 
 

@@ -72,7 +72,7 @@ class Values(Value):
     )
 
     @property
-    def contender(self) -> str | None:
+    def option_or_optimizer(self) -> str | None:
         """The exchange or the optimizer in force, where several compete; both never do."""
         return self.option or self.optimizer
 

@@ -53,7 +53,8 @@ def shortened(path: Path, **changes: Any) -> JobSpec:
 
 def searches(trial: TrialSpec) -> bool:
     """Whether more is searched than the learning rate of one optimizer."""
-    return bool(trial.searched) or isinstance(trial.replica.optimizer, AutoOptimizerConfig)
+    by_probes = isinstance(trial.controller, WideConfig) and trial.controller.first_search == "always"
+    return bool(trial.searched) or (by_probes and isinstance(trial.replica.optimizer, AutoOptimizerConfig))
 
 
 def _with_probes(job: JobSpec) -> JobSpec:

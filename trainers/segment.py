@@ -56,7 +56,7 @@ class Segment(Value):
         return {name: value for name, value in given.items() if value is not None}
 
     @property
-    def contender(self) -> str | None:
+    def option_or_optimizer(self) -> str | None:
         """The exchange or the optimizer in force, where several compete; both never do."""
         return self.option or self.optimizer
 

@@ -25,7 +25,8 @@ import numpy as np
 import torch
 
 from search import strategies
-from search.bayesian.stage import Ramp, SearchSetup
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Ramp
 from search.bayesian.wide_optimum import SHARPNESS_POWER, expected_rate
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
 from search.space import SearchSpace, Weights

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from search.curves.curve_summary import end_level
+from search.curves.curve_summary import end_loss
 from search.protocol import Strategy
 from search.trace import Trace
 from search.types import Candidate, Decision, Forecast, Observation, Spent
@@ -84,9 +84,9 @@ def _commit(line: Line, strategy: Strategy, decision: Decision, start: Any, run:
         line.restore(start)
         run.taken_back += run.spent - began
     ended = told.model_copy(update={"rolled_back": course == "roll_back"})
-    level = end_level(ended)
-    if decision.forecast is not None and level is not None:
-        run.outcomes.append((decision.forecast, level))
+    loss = end_loss(ended)
+    if decision.forecast is not None and loss is not None:
+        run.outcomes.append((decision.forecast, loss))
     strategy.tell(ended)
 
 

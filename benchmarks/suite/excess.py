@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROWS = Path(__file__).parent / "rows.jsonl"
+OPTIMIZER_ROWS = ROWS.with_name("optimizers.jsonl")
 #: A loss that is not finite, or absurd, counts as this many times the reference.
 LOST = 100.0
 Row = dict[str, Any]
@@ -18,8 +19,8 @@ Arm = tuple[str, float]  # of the grid: a schedule, and a rate's decimal logarit
 KNOWN_BEFORE = "grid", "best of the other seeds"
 
 
-def rows() -> list[Row]:
-    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+def rows(path: Path = ROWS) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def references(known: Sequence[Row], steps: int) -> dict[str, float]:

@@ -1,49 +1,78 @@
-"""Optimizers that compete, beside each of them alone: every arm is the controller from the kinds' default guesses.
+"""The controller with each optimizer, none of which is told a rate, and two ways to choose one of them.
 
     PYTHONPATH=.:benchmarks python benchmarks/suite/optimizers.py run   [--steps 1000] [--seeds 0 1] [--tasks ...]
-    PYTHONPATH=.:benchmarks python benchmarks/suite/optimizers.py table [--steps 1000]
+    PYTHONPATH=.:benchmarks python benchmarks/suite/optimizers.py table [--steps 1000] [--tasks ...]
+    PYTHONPATH=.:benchmarks python benchmarks/suite/optimizers.py worth
 
-An arm is a kind, `auto` (`optimizer: {kind: auto}` as a job has it by default), or kinds in an order of their own, as
-`sgd+adamw`. A run is a line of `optimizers.jsonl`, and is not run again. Losses are of the validation set at the end.
+An arm is a kind from its default guess; `auto`, which trains that one of a job's default options whose steps are worth
+most, as `optimizer: {kind: auto}` does; or `by probes`, where they compete under `first_search: always`. A run is one
+line of `optimizers.jsonl`, and is not run again. Losses are of the validation set; what a job exports counts.
+
+`worth` prints how many steps of AdamW a step of each other kind is worth, chosen with a family left out at a time
+(docs/decisions/0040). It compares AdamW's runs with those of the other kind in which each step costs more or less.
 """
 
 import argparse
 import json
-import statistics
+import math
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from statistics import fmean as mean, median
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from equal_cost import HELD_OUT, LOST
 
 from search import strategies
+from search.budget.link import StepCost
+from search.budget.optimizer_choice import best_optimizer
 from search.config import BoConfig, Budget, usual_rate_told_by
 from search.protocol import Strategy
 from search.space import Contender, SearchSpace
 from search.types import Candidate, Decision, Values
+from suite import excess
 from suite.controlled import train
+from suite.excess import OPTIMIZER_ROWS as ROWS, Row, above, references
 from suite.run import GRADIENTS_OF_SHARPNESS
 from suite.tasks import TASKS
 from suite.training import Line
 from trainers.methods.optimizer import auto as optimizer_auto
-from trainers.methods.optimizer.spec import AutoOptimizerConfig, OptimizerConfig
-
-ROWS = Path(__file__).parent / "optimizers.jsonl"
-#: Muon's constants were chosen on the first five; the last three are held out.
-SHOWN = (
-    "mnist-perceptron",
-    "mnist-conv",
-    "photo-denoise",
-    "source-transformer",
-    "words-gru",
-    "houses-perceptron",
-    "textures-conv",
-    "phones-transformer",
+from trainers.methods.optimizer.spec import (
+    AdamWConfig,
+    AutoOptimizerConfig,
+    MuonConfig,
+    OptimizerConfig,
+    ScheduleFreeAdamWConfig,
+    ScheduleFreePlusConfig,
+    ScheduleFreeSgdConfig,
+    SgdConfig,
 )
-ARMS = ("sgd", "adamw", "schedulefree_sgd", "muon", "auto")
-Row = dict[str, Any]
+
+OPTIONS: tuple[OptimizerConfig, ...] = (
+    SgdConfig(),
+    AdamWConfig(),
+    MuonConfig(),
+    ScheduleFreeSgdConfig(),
+    ScheduleFreeAdamWConfig(),
+    ScheduleFreePlusConfig(),
+)
+#: Muon's rate was chosen by tasks with AdamW, so those with SGD took no part; `HELD_OUT` took part in nothing.
+TASKS_SHOWN = tuple(name for name, task in TASKS.items() if task.group not in ("slow to begin", "other optimizers"))
+GROUPS = {
+    "tasks of SGD": [name for name in TASKS_SHOWN if TASKS[name].optimizer == "sgd"],
+    "tasks of AdamW": [name for name in TASKS_SHOWN if TASKS[name].optimizer == "adamw"],
+    "held out": HELD_OUT,
+    "all": TASKS_SHOWN,
+}
+FAMILIES = tuple(dict.fromkeys(name.partition("-")[0] for name in TASKS_SHOWN))
+ARMS = ("sgd", "adamw", "schedulefree_sgd", "muon", "auto", "by probes")
+#: Steps of AdamW, and those of another kind for the price of them, if a step of it costs so many times as much.
+BUDGETS, COSTS = (300, 1000), (1.0, 1.5, 2.0, 3.0)
+#: A ratio of losses beyond this counts as this.
+MOST_RATIO = math.exp(0.5)
 
 
 class Switching:
@@ -67,20 +96,22 @@ class Switching:
         return getattr(self._strategy, name)
 
 
-def options_of(arm: str, *, weight_decay: float) -> tuple[OptimizerConfig, ...]:
+def options_of(arm: str, steps: int, *, weight_decay: float) -> tuple[OptimizerConfig, ...]:
     """Return what competes in `arm`, with the task's weight decay; one kind by itself competes with nothing."""
-    known = {each.kind: each for each in AutoOptimizerConfig().options}
-    kinds = list(known) if arm == "auto" else arm.split("+")
-    return tuple(known[kind].model_copy(update={"weight_decay": weight_decay}) for kind in kinds)
+    known = {each.kind: each.model_copy(update={"weight_decay": weight_decay}) for each in OPTIONS}
+    if arm == "by probes":
+        return tuple(known[each.kind] for each in AutoOptimizerConfig().options)
+    alike = {each.kind: StepCost(bytes=1.0, seconds=1.0) for each in AutoOptimizerConfig().options}
+    return (known[best_optimizer({"steps": steps}, alike) if arm == "auto" else arm],)
 
 
 def run(task: str, arm: str, steps: int, seed: int) -> Row:
     """Train `task` with the controller; returns the row."""
-    options = options_of(arm, weight_decay=TASKS[task].weight_decay)
+    options = options_of(arm, steps, weight_decay=TASKS[task].weight_decay)
     competing = options if len(options) > 1 else ()
     line, started = Line(TASKS[task], seed), time.monotonic()
-    config = AutoOptimizerConfig(options=competing) if competing else options[0]
-    line.optimizer = optimizer_auto.build(config, line.workload, line.model)
+    optimizer = AutoOptimizerConfig(options=competing) if competing else options[0]
+    line.optimizer = optimizer_auto.build(optimizer, line.workload, line.model)
     name = options[0].kind if competing else None
     is_measured = not competing and usual_rate_told_by(options[0].kind) == "sharpness"
     left = steps - GRADIENTS_OF_SHARPNESS * is_measured
@@ -91,7 +122,8 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
         weights=line.weights,
         sharpness=line.sharpness() if is_measured else None,
     )
-    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
+    config = BoConfig(first_search="always" if competing else "auto")
+    strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
     done = train(line, Switching(strategy, line), left)
     first = done.decisions[0]
     return {
@@ -100,7 +132,8 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
         "steps": steps,
         "seed": seed,
         "loss": line.evaluate(),
-        "chosen": first.values.optimizer,
+        "exported": done.best.loss,
+        "chosen": first.values.optimizer or options[0].kind,
         "rate": first.values.learning_rate,
         "searched": done.searched + steps - left,
         "reason": first.reason,
@@ -109,13 +142,9 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
     }
 
 
-def rows() -> list[Row]:
-    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
-
-
 def run_all(tasks: Sequence[str], arms: Sequence[str], steps: int, seeds: Sequence[int]) -> None:
     """Run what is missing, and append each result to the file at once."""
-    done = {(row["task"], row["arm"], row["steps"], row["seed"]) for row in rows()}
+    done = {(row["task"], row["arm"], row["steps"], row["seed"]) for row in excess.rows(ROWS)}
     for task in tasks:
         for arm in arms:
             for seed in seeds:
@@ -126,33 +155,74 @@ def run_all(tasks: Sequence[str], arms: Sequence[str], steps: int, seeds: Sequen
 
 
 def table(steps: int) -> None:
-    """Print each arm's mean loss over the seeds, how far above the best single one's it is, and the mean of that."""
-    known = [row for row in rows() if row["steps"] == steps]
-    arms = list(dict.fromkeys(row["arm"] for row in known))
-    print(f"| {steps} steps | " + " | ".join(arms) + " |")
-    print("| --- |" + " --- |" * len(arms))
-    above = list[dict[str, float]]()
-    for task in dict.fromkeys(row["task"] for row in known):
-        losses = {
-            arm: statistics.fmean(row["loss"] for row in known if (row["task"], row["arm"]) == (task, arm))
-            for arm in arms
-            if any((row["task"], row["arm"]) == (task, arm) for row in known)
-        }
-        best = min(loss for arm, loss in losses.items() if arm != "auto")
-        above.append({arm: 100 * (loss / best - 1) for arm, loss in losses.items()})
-        cells = [
-            f"{losses[arm]:.4g} ({100 * (losses[arm] / best - 1):+.0f} %)" if arm in losses else "-" for arm in arms
-        ]
-        chosen = [row["chosen"] for row in known if row["task"] == task and row["chosen"]]
-        print(f"| {task} | " + " | ".join(cells) + f" | {', '.join(chosen)}")
-    means = (statistics.fmean(each[arm] for each in above if arm in each) for arm in arms)
-    print("| mean | " + " | ".join(f"{mean:+.0f} %" for mean in means) + " |")
+    """Print how far each arm ends above the uncharged grid, in %, in the runs that all arms have."""
+    reference, known = references(excess.rows(), steps), defaultdict[str, dict[tuple[str, int], float]](dict)
+    for row in excess.rows(ROWS):
+        if row["steps"] == steps and row["task"] in reference:
+            share = above(row["exported"], reference[row["task"]])
+            known[row["arm"]][row["task"], row["seed"]] = 100 * min(share, LOST)
+    arms = [arm for arm in ARMS if arm in known]
+    cells = set.intersection(*(set(known[arm]) for arm in arms))
+    print(f"| {steps} steps, {len(cells)} runs | " + " | ".join(arms) + " |\n| --- |" + " --- |" * len(arms))
+    for name, tasks in GROUPS.items():
+        inside = [cell for cell in sorted(cells) if cell[0] in tasks]
+        shares = [[known[arm][cell] for cell in inside] for arm in arms]
+        told = (f"{mean(each):+.1f}, {median(each):+.1f}, {sum(x >= 100 * LOST for x in each)}" for each in shares)
+        print(f"| {name}, {len(inside)}: mean, median, lost | {' | '.join(told)} |")
+
+
+def worth() -> None:
+    """Print what a step of each kind is worth, in steps of AdamW, and with each family of tasks left out."""
+    losses = {(row["arm"], row["task"], row["steps"], row["seed"]): row["exported"] for row in excess.rows(ROWS)}
+    print("| | worth | with a family left out | a dearer step costs: mean |\n| --- | --- | --- | --- |")
+    for kind in ("muon", "sgd", "schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"):
+        if found := list(_ratios(losses, kind)):
+            left_out = [_worth(kind, [ratio for ratio in found if ratio.family != family]) for family in FAMILIES]
+            means = ", ".join(
+                f"{cost:g}: {mean(ratio.log for ratio in found if ratio.cost == cost):+.3f}" for cost in COSTS
+            )
+            print(f"| `{kind}` | {_worth(kind, found):.2f} | {min(left_out):.2f} to {max(left_out):.2f} | {means} |")
+
+
+class Ratio(NamedTuple):
+    """The logarithm of the ratio of two losses at one price: with the dearer kind, and with the other."""
+
+    family: str
+    budget: int
+    cost: float  # of a step of the former, in steps of the latter
+    log: float
+
+
+def _ratios(losses: dict[tuple[str, str, int, int], float], kind: str) -> Iterator[Ratio]:
+    """Yield the ratios of `kind`; of one that is worth less than AdamW it is AdamW whose steps cost more."""
+    dearer = _dearer(kind)
+    for (arm, task, budget, seed), loss in losses.items():
+        if arm == (kind if dearer == "adamw" else "adamw") and budget in BUDGETS:
+            for cost in COSTS:
+                other = losses.get((dearer, task, round(budget / cost), seed))
+                if other is not None:
+                    log = math.log(min(max(other / loss, 1 / MOST_RATIO), MOST_RATIO))
+                    yield Ratio(task.partition("-")[0], budget, cost, log)
+
+
+def _dearer(kind: str) -> str:
+    """Return whose steps are worth more: of this kind and AdamW."""
+    return kind if kind == "muon" else "adamw"
+
+
+def _worth(kind: str, ratios: Sequence[Ratio]) -> float:
+    """Return the cost at which both kinds end alike on the mean, interpolated on a logarithmic scale."""
+    costs = sorted({ratio.cost for ratio in ratios})
+    budgets = sorted({ratio.budget for ratio in ratios})
+    means = [mean(mean(r.log for r in ratios if (r.budget, r.cost) == (n, c)) for n in budgets) for c in costs]
+    cost = float(np.exp(np.interp(0.0, means, np.log(costs))))
+    return cost if _dearer(kind) == kind else 1 / cost
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
-    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=SHOWN)
+    parser.add_argument("what", choices=("run", "table", "worth"))
+    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=TASKS_SHOWN)
     parser.add_argument("--arms", nargs="+", default=ARMS)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1))
@@ -160,6 +230,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.what == "table":
         table(given.steps)
+    elif given.what == "worth":
+        worth()
     else:
         run_all(given.tasks, given.arms, given.steps, given.seeds)
 

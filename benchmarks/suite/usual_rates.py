@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from search import strategies
-from search.bayesian.stage import SearchSetup
+from search.bayesian.setup import SearchSetup
 from search.bayesian.wide_optimum import rate_of_model
 from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, usual_rate_told_by
 from search.space import SearchSpace

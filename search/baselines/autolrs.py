@@ -135,18 +135,29 @@ def probe_amounts(config: AutoLrsConfig, budget: Budget, stage: int) -> Amounts:
     return {unit: max(amount, MIN_LOSSES) if unit == "steps" else amount for unit, amount in planned.items()}
 
 
-def published_forecast(config: AutoLrsConfig, observation: Observation) -> Forecast:
-    """Return the loss after the stage's commit as forecast from a probe of it; if that diverged, the loss it had."""
+def published_forecast(config: AutoLrsConfig, observation: Observation, tau: Amounts) -> Forecast:
+    """Return the loss after a commit of `tau` as forecast from a probe of its stage; if that diverged, its own loss."""
     losses = observation.losses
     level = usable_median(losses[:OPENING_LOSSES])
     tolerance = TOLERANCE * abs(level or 0.0)
-    if observation.diverged or has_diverged(losses, level=level, tolerance=tolerance):
+    if observation.diverged or has_diverged(losses, start=level, tolerance=tolerance):
         seen = usable_median(losses) or 0.0
         return Forecast(mean=seen, std=abs(seen), status="diverged")
-    horizon = len(losses) / config.probe_fraction
+    horizon = _steps_of(config, observation, tau)
     found = extrapolate(losses, horizon, passes=config.forecast_passes, outliers=config.outlier_fraction)
     status = "ok" if len(losses) >= MIN_LOSSES else "too_short"
     return Forecast(mean=found.mean, std=found.std, status=status)
+
+
+def _steps_of(config: AutoLrsConfig, observation: Observation, tau: Amounts) -> float:
+    """Return how many steps a commit of `tau` has if each takes what a step of the probe took.
+
+    The probe's length does not tell it: one may be longer than planned, for a forecast, or end with the budget.
+    """
+    num_steps = len(observation.losses)
+    probe = {"steps": num_steps, "seconds": sum(observation.step_seconds), "bytes": observation.bytes_sent}
+    known = [num_steps * amount / probe[unit] for unit, amount in tau.items() if probe[unit]]
+    return min(known, default=num_steps / config.probe_fraction)
 
 
 def told_losses(forecasts: Sequence[Forecast]) -> list[float]:
@@ -254,7 +265,9 @@ class AutoLrs:
             raise ValueError(
                 f"`candidate_id` must be that of the probe, {running!r}, got {observation.candidate_id!r}."
             )
-        tried = Tried(candidate=now.running, forecast=published_forecast(self._config, observation))
+        tried = Tried(
+            candidate=now.running, forecast=published_forecast(self._config, observation, self._stage_amounts())
+        )
         update = {"tried": (*now.tried, tried), "running": None, "spent": observation.spent}
         self._round = now.model_copy(update=update)
 

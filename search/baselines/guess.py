@@ -7,22 +7,32 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from pydantic import BaseModel
 
 from search.budget import spending
-from search.config import OPTIMIZER_TRAITS, Budget, OffConfig, PolynomialConfig
+from search.config import (
+    OPTIMIZER_TRAITS,
+    Budget,
+    CosineConfig,
+    FixedConfig,
+    LinearConfig,
+    OffConfig,
+    PolynomialConfig,
+)
 from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Piece, Spent, Steer, Values
 
 C = TypeVar("C", bound=BaseModel)
 
 
-class Fixed:
-    """The guess, held constant: a `search.protocol.Strategy` of a single stage."""
+class Baseline(Generic[C]):
+    """The guess, held constant or annealed: a `search.protocol.Strategy` of a single stage."""
 
-    kind: ClassVar[str] = "fixed"
-    reason: ClassVar[str] = "the guess, held constant"
+    kind: ClassVar[str]
+    reason: ClassVar[str]
+    config_type: type[C]
 
-    def __init__(self, space: SearchSpace, budget: Budget) -> None:
+    def __init__(self, space: SearchSpace, budget: Budget, config: C) -> None:
         self._space = space
         self._budget = budget
+        self._config = config
         self._num_closed = 0
 
     def steer(self, steers: Sequence[Steer]) -> None:
@@ -56,7 +66,7 @@ class Fixed:
         return Decision(
             stage=self._num_closed,
             values=self._space.opening,
-            reason=self.reason,
+            reason="; ".join(filter(None, [self.reason, self._space.chosen_because])),
             switched=False,
             commit_until=Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds),
         )
@@ -83,6 +93,7 @@ class Fixed:
         """Return the state as JSON-compatible data."""
         return {
             "kind": self.kind,
+            "config": self._config.model_dump(mode="json"),
             "space": self._space.model_dump(mode="json"),
             "budget": self._budget.model_dump(mode="json"),
             "num_closed": self._num_closed,
@@ -91,54 +102,44 @@ class Fixed:
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
         """Restore from `state_dict`'s answer."""
-        restored = cls(SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"]))
+        space, budget = SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"])
+        config = cls.config_type.model_validate(state.get("config", {}))  # an earlier release left out an empty one
+        restored = cls(space, budget, config)
         restored._num_closed = state["num_closed"]
         return restored
 
 
-class Cosine(Fixed):
+class Fixed(Baseline[FixedConfig]):
+    """The guess, held constant."""
+
+    kind: ClassVar[str] = "fixed"
+    reason: ClassVar[str] = "the guess, held constant"
+    config_type = FixedConfig
+
+
+class Cosine(Baseline[CosineConfig]):
     """The guess x (1 + cos(pi f)) / 2, f the fraction of the budget spent (Loshchilov & Hutter, 2017, eq. 5)."""
 
     kind: ClassVar[str] = "cosine"
     reason: ClassVar[str] = "the guess, annealed to zero by half a cosine over the budget"
+    config_type = CosineConfig
 
     def factor(self, fraction: float) -> float:
         return 0.5 * (1 + math.cos(math.pi * fraction))
 
 
-class Linear(Fixed):
+class Linear(Baseline[LinearConfig]):
     """The guess x (1 - f), f the fraction of the budget spent."""
 
     kind: ClassVar[str] = "linear"
     reason: ClassVar[str] = "the guess, decayed linearly to zero over the budget"
+    config_type = LinearConfig
 
     def factor(self, fraction: float) -> float:
         return 1 - fraction
 
 
-class Configured(Fixed, Generic[C]):
-    """A baseline with knobs, which are part of its state."""
-
-    config_type: type[C]
-
-    def __init__(self, space: SearchSpace, budget: Budget, config: C) -> None:
-        super().__init__(space, budget)
-        self._config = config
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Return the state as JSON-compatible data."""
-        return {**super().state_dict(), "config": self._config.model_dump(mode="json")}
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
-        """Restore from `state_dict`'s answer."""
-        space, budget = SearchSpace.model_validate(state["space"]), Budget.model_validate(state["budget"])
-        restored = cls(space, budget, cls.config_type.model_validate(state["config"]))
-        restored._num_closed = state["num_closed"]
-        return restored
-
-
-class Polynomial(Configured[PolynomialConfig]):
+class Polynomial(Baseline[PolynomialConfig]):
     """The guess x (1 - f)^power, f the fraction of the budget spent."""
 
     kind: ClassVar[str] = "polynomial"
@@ -149,7 +150,7 @@ class Polynomial(Configured[PolynomialConfig]):
         return math.pow(max(0.0, 1 - fraction), self._config.power)
 
 
-class Off(Configured[OffConfig]):
+class Off(Baseline[OffConfig]):
     """The guess held constant; for a plain optimizer decayed linearly to 0 over the budget's last `cooldown` share."""
 
     kind: ClassVar[str] = "off"
@@ -157,5 +158,5 @@ class Off(Configured[OffConfig]):
     config_type = OffConfig
 
     def factor(self, fraction: float) -> float:
-        cools_down = OPTIMIZER_TRAITS[self._space.optimizer].cools_down
-        return spending.cooldown_factor(fraction, share=self._config.cooldown if cools_down else 0.0)
+        decays = OPTIMIZER_TRAITS[self._space.optimizer].decays
+        return spending.decay_factor(fraction, share=self._config.cooldown if decays else 0.0)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
-from search.baselines.guess import Configured
+from search.baselines.guess import Baseline
 from search.config import Budget, ScheduleConfig
 from search.schedule_file import Entry, ScheduleFile
 from search.space import SearchSpace
@@ -14,7 +14,7 @@ from search.types import Allowance, Decision, Observation, Piece, Spent, Values
 LARGEST_JUMP = 2.0
 
 
-class Scheduled(Configured[ScheduleConfig]):
+class Scheduled(Baseline[ScheduleConfig]):
     """A `search.protocol.Strategy`: a stage for each piece of the schedule, and one that holds its last values."""
 
     kind: ClassVar[str] = "schedule"

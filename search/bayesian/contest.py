@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from search.bayesian.rewards import scores
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.bayesian.wide_optimum import shows_progress
 
 #: A lead of less than this in the log loss says nothing of a long run: then the one that the job names first is used.

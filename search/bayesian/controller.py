@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from search.bayesian import promotion
 from search.bayesian.contest import entry_of
+from search.bayesian.decay import commit_decay, decay_factor, is_decaying, probe_decay
 from search.bayesian.decision import awakens, choose, ramp_steps
 from search.bayesian.early_stopping import course_of, events_of, signs_of
 from search.bayesian.exchange_shortlist import listed
@@ -20,20 +21,17 @@ from search.bayesian.link_rule import follow_link, with_best_density
 from search.bayesian.next_stage import next_stage
 from search.bayesian.probe_costs import (
     StepCosts,
-    commit_decay,
-    cooldown_factor,
     has_room_for_wide,
-    is_in_cooldown,
     is_too_slow,
     probe_allowance,
-    probe_decay,
     too_expensive,
     too_slow,
 )
 from search.bayesian.proposals import propose
 from search.bayesian.refinement import raise_of
 from search.bayesian.reports import commit_forecast, probe_reports
-from search.bayesian.stage import Ramp, SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Ramp, Stage
 from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
 from search.bayesian.wide_optimum import begins_as_usual
 from search.budget import spending
@@ -179,11 +177,11 @@ class Controller:
         chosen = self._stage.incumbent if decision is None else decision.values
         rate = self._setup.clip_rate(chosen.learning_rate * self._stage.rise)
         ramp = 1.0 if self._stage.is_pinned else self._stage.ramp.factor(spent.steps)
-        return chosen.model_copy(update={"learning_rate": rate * ramp * cooldown_factor(self._setup, spent)})
+        return chosen.model_copy(update={"learning_rate": rate * ramp * decay_factor(self._setup, spent)})
 
     def anneals(self, spent: Spent) -> bool:
         """Return whether the rate at these totals depends on where the budget ends."""
-        return is_in_cooldown(self._setup, spent)
+        return is_decaying(self._setup, spent)
 
     def piece(self, spent: Spent) -> Piece | None:
         """Return None: rates follow from what is spent. Steps across a ramp's end go straight to its rate."""
@@ -305,7 +303,7 @@ class Controller:
         if (
             stage.is_pinned
             or stage.is_on_ramp
-            or is_in_cooldown(setup, self._spent)
+            or is_decaying(setup, self._spent)
             or (not stage.has_incumbent and not has_room_for_wide(setup, stage))
         ):
             return None

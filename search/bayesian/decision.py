@@ -20,10 +20,11 @@ from search.bayesian.rewards import (
     evidence,
     makes_progress,
     scores,
-    stage_level,
+    start_loss,
     surrogate_of,
 )
-from search.bayesian.stage import FINAL_RUNG, Score, SearchSetup, Stage, is_barred
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import FINAL_RUNG, Score, Stage, is_barred
 from search.bayesian.wide_optimum import (
     at_best_option,
     begins_as_usual,
@@ -261,9 +262,9 @@ def _choose_local(setup: SearchSetup, stage: Stage) -> Choice:
 
 def _has_signal(stage: Stage) -> bool:
     """Return whether a probe got below its starting loss; of those that did not, noise alone is the best."""
-    level, judged = stage_level(stage), zip(stage.probes, scores(stage), strict=True)
+    start, judged = start_loss(stage), zip(stage.probes, scores(stage), strict=True)
     sound = [probe.reading for probe, score in judged if score.reward is not None]
-    return level is None or any(makes_progress(reading, level=level) for reading in sound)
+    return start is None or any(makes_progress(reading, start=start) for reading in sound)
 
 
 def _posterior(ids: Sequence[str], means: Array, covariance: Array) -> dict[str, tuple[float, float]]:

@@ -9,14 +9,15 @@ from search.bayesian.rewards import (
     as_averages,
     is_diverged,
     lowest_probed,
-    opening_level,
+    opening_loss,
     scores,
-    stage_level,
+    start_loss,
     steps_at_equal_cost,
     usable_control,
 )
 from search.bayesian.rollback import is_setback
-from search.bayesian.stage import Probe, SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Probe, Stage
 from search.budget import spending
 from search.budget.spending import Amounts
 from search.curves import events
@@ -42,8 +43,8 @@ def is_hopeless(stage: Stage, reading: Reading) -> bool:
 
     The two are compared step by step, or, if their steps differ in cost, where both had spent as much.
     """
-    level = stage.level if stage.level is not None else opening_level([*stage.readings.values(), reading])
-    if is_diverged(reading, level=level, initial=stage.initial):
+    start = stage.start_loss if stage.start_loss is not None else opening_loss([*stage.readings.values(), reading])
+    if is_diverged(reading, start=start, initial=stage.initial):
         return True
     candidate = next(each for each in stage.pending if each.id == reading.candidate_id)
     control = _to_beat(stage, candidate)
@@ -132,7 +133,7 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
     decision = stage.decision
     assert decision is not None
     known = Known(
-        start=stage_level(stage),
+        start=start_loss(stage),
         initial=stage.initial,
         best=stage.best,
         probed=lowest_probed(stage),

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.budget.link import short_list
 from search.space import OptionAxis
 

@@ -2,7 +2,8 @@
 
 from search.bayesian import reasons
 from search.bayesian.decision import Choice
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.budget import link, spending
 from search.budget.link import DEAD_BAND, NUM_DENSITIES, Link, StepCost, best_density
 from search.config import Budget

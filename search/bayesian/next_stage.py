@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from search.bayesian.decay import is_decaying
 from search.bayesian.decision import DIVERGED_FACTOR
 from search.bayesian.history import extended, learned_drift
 from search.bayesian.link_rule import changed_link, measured_link
-from search.bayesian.probe_costs import is_in_cooldown
 from search.bayesian.refinement import awakening_start
-from search.bayesian.rewards import lowest_probed, scores, stage_level, usable_control
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.rewards import lowest_probed, scores, start_loss, usable_control
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.curves import faults
 from search.curves.calibration import with_outcome
 from search.curves.curve_summary import OPENING_LOSSES, Ending, usable_median
@@ -22,60 +23,30 @@ WIDEST = 1.0
 #: Values nearer than this allows are not told apart by probes.
 NARROWEST = 0.25
 FACTOR = 2.0
-
-
-def next_width(setup: SearchSetup, stage: Stage, *, has_lasted: bool) -> float:
-    """Return the width after a decided stage: twice its own if its switch `has_lasted`, half if it found none.
-
-    TuRBO counts several failures first; a run has too few stages for that. The wide search, and a stage without
-    probes, show neither. Controllers without a surrogate keep the width.
-    """
-    assert stage.decision is not None
-    if not setup.config.has_surrogate or not stage.has_incumbent or not stage.probes:
-        return stage.width
-    is_success = stage.decision.switched and has_lasted
-    return min(WIDEST, stage.width * FACTOR) if is_success else max(NARROWEST, stage.width / FACTOR)
-
-
-#: A commit that ended within so many standard deviations of its forecast, or below it, has met it.
-MET_STDS = 2.0
 #: A commit that was rolled back without a blow-up was too high by less.
 ROLLED_BACK_FACTOR = 0.5
 #: One whose loss stood still is followed by one at this share of its rate (docs/decisions/0027).
 STALLED_FACTOR = 0.4
 #: Fewer losses than this, in each half, do not tell whether it stood still.
 LEAST_HALF = 20
-
-
-def has_met(forecast: Forecast | None, ending: Ending) -> bool:
-    """Return whether a commit did as its decision had forecast; one without a forecast shows nothing."""
-    if forecast is None or ending.level is None:
-        return False
-    return ending.level <= forecast.mean + MET_STDS * forecast.std
+#: A commit that ended within so many standard deviations of its forecast, or below it, has met it.
+MET_STDS = 2.0
 
 
 def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spent) -> Stage:
     """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: all probes so far.
 
-    A switch that was rolled back leaves the incumbent, which its probe shows to train, as it was. Any other commit
-    that failed cuts the rate and bars what it used. After either, and after any event but a change of the step time,
-    rates stay down until a commit meets its forecast.
+    After a commit that failed, and after any event but a change of the step time, rates stay down until a commit meets
+    its forecast.
     """
     assert stage.decision is not None
     drifts = "client_drift" in ending.events
     # losses of workers that fit their own data are below what the line, which is their average, has reached
     ending = ending.raised(ending.signs.client_drift) if drifts else ending
-    start, best = stage_level(stage), None if drifts else stage.best
+    start, best = start_loss(stage), None if drifts else stage.best
     woke = stage.awakens and ending.signs.has_learned
-    stalled = has_stalled(setup, stage, ending)
-    if ending.has_failed:
-        begin = _after_failure(setup, stage, ending)
-    elif stalled:
-        begin = _after_a_stall(setup, stage)
-    else:
-        begin = _Begin(*_raised(setup, stage), next_width(setup, stage, has_lasted=True), stage.barred)
-    if drifts:
-        begin = _without_drift(setup, stage, begin)
+    is_stalled = has_stalled(setup, stage, ending)
+    begin = _begin(setup, stage, ending, is_stalled=is_stalled)
     # steps that were rolled back are none of the committed line
     reached = faults.reached(ending.losses) if ending.is_kept else None
     if reached is not None:
@@ -93,7 +64,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         teaching=stage.teaching,
         opened=ending.spent,
         search_before=search,
-        level=ending.level if ending.level is not None else start,
+        start_loss=ending.end_loss if ending.end_loss is not None else start,
         initial=_first_known(stage.initial, start, usable_median(ending.opening or ending.losses[:OPENING_LOSSES])),
         best=best,
         probed=None if drifts else lowest_probed(stage),
@@ -103,18 +74,18 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         width=begin.width,
         barred=begin.barred,
         rejected=begin.rejected,
-        may_rise=is_quiet and not stalled and (stage.may_rise or woke or has_met(stage.decision.forecast, ending)),
+        may_rise=is_quiet and not is_stalled and (stage.may_rise or woke or has_met(stage.decision.forecast, ending)),
         has_awakened=stage.has_awakened or stage.awakens,
         awakens=begin.awakens or (stage.awakens and not woke and not ending.has_failed),
         before=ending,
-        before_level=start,
+        loss_before=start,
         events=events,
         reference=ending.signs.reference if ending.is_kept and not ending.events else None,
         link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
         raised=1.0 if ending.has_failed else (1.0 if stage.probes else stage.raised) * stage.rise,
         ramp=stage.ramp.ended(ending.spent.steps) if ending.is_kept else stage.ramp.begun(ending.spent.steps),
         note=begin.note,
-        outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.level),
+        outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.end_loss),
     )
 
 
@@ -123,16 +94,23 @@ def has_stalled(setup: SearchSetup, stage: Stage, ending: Ending) -> bool:
 
     Its rate may be too high for the noise of its batches, or the loss is at its floor, where a lower rate does no harm.
     """
-    is_held = setup.traits.cools_down and setup.config.revisit == "events" and not (stage.is_pinned or stage.awakens)
+    is_held = setup.traits.decays and setup.config.revisit == "events" and not (stage.is_pinned or stage.awakens)
     losses = np.asarray(ending.losses)
     half = len(losses) // 2
-    is_held = is_held and not (stage.is_on_ramp or is_in_cooldown(setup, ending.spent))
+    is_held = is_held and not (stage.is_on_ramp or is_decaying(setup, ending.spent))
     if not is_held or stage.index == 0 or half < LEAST_HALF:
         return False
     if ending.has_failed or ending.events or not is_usable(losses):
         return False
     first, last = losses[:half], losses[half:]
     return bool(first.mean() - last.mean() < np.hypot(standard_error(first), standard_error(last)))
+
+
+def has_met(forecast: Forecast | None, ending: Ending) -> bool:
+    """Return whether a commit did as its decision had forecast; one without a forecast shows nothing."""
+    if forecast is None or ending.end_loss is None:
+        return False
+    return ending.end_loss <= forecast.mean + MET_STDS * forecast.std
 
 
 def _first_known(*numbers: float | None) -> float | None:
@@ -148,6 +126,21 @@ class _Begin(NamedTuple):
     barred: tuple[Values, ...]
     rejected: tuple[Values, ...] = ()
     awakens: bool = False
+
+
+def _begin(setup: SearchSetup, stage: Stage, ending: Ending, *, is_stalled: bool) -> _Begin:
+    """Return how the next stage begins.
+
+    A switch that was rolled back leaves the incumbent, which its probe shows to train, as it was. Any other commit
+    that failed cuts the rate and bars what it used. One whose loss stood still cuts the rate alone.
+    """
+    if ending.has_failed:
+        begin = _after_failure(setup, stage, ending)
+    elif is_stalled:
+        begin = _after_a_stall(setup, stage)
+    else:
+        begin = _Begin(*_raised(setup, stage), next_width(setup, stage, has_lasted=True), stage.barred)
+    return _without_drift(setup, stage, begin) if "client_drift" in ending.events else begin
 
 
 def _raised(setup: SearchSetup, stage: Stage) -> tuple[Values, str]:
@@ -212,3 +205,16 @@ def _cut(ending: Ending) -> tuple[float, str]:
     if ending.signs.is_dead:
         return DIVERGED_FACTOR, "was rolled back" if ending.rolled_back else "ended dead"
     return ROLLED_BACK_FACTOR, "was rolled back" if ending.rolled_back else "rose above the best loss of the run"
+
+
+def next_width(setup: SearchSetup, stage: Stage, *, has_lasted: bool) -> float:
+    """Return the width after a decided stage: twice its own if its switch `has_lasted`, half if it found none.
+
+    TuRBO counts several failures first; a run has too few stages for that. The wide search, and a stage without
+    probes, show neither. Controllers without a surrogate keep the width.
+    """
+    assert stage.decision is not None
+    if not setup.config.has_surrogate or not stage.has_incumbent or not stage.probes:
+        return stage.width
+    is_success = stage.decision.switched and has_lasted
+    return min(WIDEST, stage.width * FACTOR) if is_success else max(NARROWEST, stage.width / FACTOR)

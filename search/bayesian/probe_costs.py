@@ -2,7 +2,9 @@
 
 import math
 
-from search.bayesian.stage import KEPT_PART, Proposal, SearchSetup, Stage
+from search.bayesian.decay import is_decaying
+from search.bayesian.setup import KEPT_PART, SearchSetup
+from search.bayesian.stage import Proposal, Stage
 from search.budget import spending
 from search.budget.spending import Amounts
 from search.config import FINALISTS
@@ -189,40 +191,10 @@ def has_room_for_wide(setup: SearchSetup, stage: Stage) -> bool:
 
 def has_room_for_search(setup: SearchSetup, costs: StepCosts, *, values: Values, search: Spent, spent: Spent) -> bool:
     """Return whether a later search could open now, and would leave some of the budget to gain from."""
-    if is_in_cooldown(setup, spent) or spending.fraction_spent(setup.budget, spent) >= LAST_SEARCH:
+    if is_decaying(setup, spent) or spending.fraction_spent(setup.budget, spent) >= LAST_SEARCH:
         return False
     needed = spending.scale(shortest_probe(setup, costs.of(values)), MIN_PROBES)
     return spending.fits(needed, room(setup, search, spent))
-
-
-def cooldown_share(setup: SearchSetup) -> float:
-    """Return the last share of the budget in which the rate goes to 0."""
-    return setup.config.cooldown if setup.traits.cools_down else 0.0
-
-
-def probe_decay(setup: SearchSetup, proposal: Proposal) -> float:
-    """Return the last share of a probe in which its rate goes to 0: a finalist is the run in small."""
-    own = setup.of(proposal.values.optimizer)
-    return cooldown_share(own) if proposal.rung > 0 and proposal.origin != "wide" else 0.0
-
-
-def is_in_cooldown(setup: SearchSetup, spent: Spent) -> bool:
-    """Return whether the rate is being decayed: nothing is searched then."""
-    return cooldown_factor(setup, spent) < 1
-
-
-def cooldown_factor(setup: SearchSetup, spent: Spent) -> float:
-    """Return what the rate is multiplied by: 1, and linearly to 0 over the budget's last `cooldown` share."""
-    return spending.cooldown_factor(spending.fraction_spent(setup.budget, spent), share=cooldown_share(setup))
-
-
-def commit_decay(setup: SearchSetup, start: Spent, part: float) -> float:
-    """Return the share of the rate that is decayed away while `part` of what is left at `start` is spent."""
-    spent = spending.fraction_spent(setup.budget, start)
-    before, after = (
-        spending.cooldown_factor(each, share=cooldown_share(setup)) for each in (spent, spent + part * (1 - spent))
-    )
-    return 1 - after / before if before else 0.0
 
 
 def too_expensive(setup: SearchSetup, stage: Stage, costs: StepCosts, proposal: Proposal) -> Refusal:

@@ -4,7 +4,8 @@ import math
 
 from search.bayesian.contest import entry_of
 from search.bayesian.decision import choose
-from search.bayesian.stage import Probe, SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Probe, Stage
 from search.bayesian.wide_optimum import steady_scores
 from search.curves.curve_summary import Reading
 from search.space import distance

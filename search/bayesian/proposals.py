@@ -11,7 +11,8 @@ from search.bayesian.contest import best_rewards, entries, leader
 from search.bayesian.decision import bounding_box, trust_region
 from search.bayesian.exchange_shortlist import promising
 from search.bayesian.rewards import any_sound, diverged_values, evidence, scores, surrogate_of
-from search.bayesian.stage import FINAL_RUNG, MAX_EXTENSIONS, Proposal, Score, SearchSetup, Stage, is_barred
+from search.bayesian.setup import MAX_EXTENSIONS, SearchSetup
+from search.bayesian.stage import FINAL_RUNG, Proposal, Score, Stage, is_barred
 from search.bayesian.wide_optimum import (
     LEAST_PROGRESS,
     begins_as_usual,
@@ -263,7 +264,7 @@ def _extension(setup: SearchSetup, stage: Stage, factor: float) -> Values | None
         return None
     step = 1 / factor if best is tried[0] else factor
     values = best.values.model_copy(update={"learning_rate": setup.clip_rate(best.values.learning_rate * step)})
-    is_known = _within(values.learning_rate, best.values.learning_rate, LEAST_EXTENSION) or _was_tried(stage, values)
+    is_known = _are_near(values.learning_rate, best.values.learning_rate, LEAST_EXTENSION) or _was_tried(stage, values)
     return None if is_known or is_barred(values, diverged_values(stage)) else values
 
 
@@ -305,7 +306,7 @@ def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal |
     for axis, _ in region.spans():
         if axis.name == "level":
             ends = [axis.low, axis.high] if is_slower else [axis.high, axis.low]
-            level = ends[1] if _within(ends[0], start.level or 1.0, MIN_CONTRAST) else ends[0]
+            level = ends[1] if _are_near(ends[0], start.level or 1.0, MIN_CONTRAST) else ends[0]
             return Proposal(start.model_copy(update={"level": level}), "move")
         if axis.name == "option":
             neighbour = axis.moves(start.option)[-1 if is_slower else 0]  # from dense to sparse
@@ -381,5 +382,5 @@ def _was_tried(stage: Stage, values: Values) -> bool:
     return any(are_within(values, each.values, TRIED_FACTOR) for each in stage.tried)
 
 
-def _within(first: float, second: float, factor: float) -> bool:
+def _are_near(first: float, second: float, factor: float) -> bool:
     return max(first, second) <= factor * min(first, second)

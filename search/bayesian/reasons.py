@@ -4,9 +4,11 @@ import math
 from collections.abc import Iterator
 
 from search.bayesian.contest import LEAST_LEAD, best_rewards
-from search.bayesian.probe_costs import has_room_for_wide, is_in_cooldown, least_search, search_cap
+from search.bayesian.decay import is_decaying
+from search.bayesian.probe_costs import has_room_for_wide, least_search, search_cap
 from search.bayesian.rewards import client_drifts, fastest_option, scores
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.budget import spending
 from search.curves.events import Event, Signs
 from search.surrogate.posterior import Fit
@@ -67,7 +69,7 @@ def _least_budget(setup: SearchSetup, unit: str, needed: float) -> float:
 
 def unsearched(setup: SearchSetup, stage: Stage) -> str:
     """Return why a later stage has no probes."""
-    if is_in_cooldown(setup, stage.opened):
+    if is_decaying(setup, stage.opened):
         return "while the rate decays nothing is searched"
     if stage.is_on_ramp:
         return "while the rate rises to what was found nothing is searched"
@@ -134,6 +136,8 @@ def _vetoed(setup: SearchSetup, value_name: str, veto: Band | tuple[bool | str, 
 
 def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -> Iterator[str]:
     """Yield what else led to the choice: a contest, a rollback, an event, past jobs, a surrogate that failed."""
+    if not stage.has_incumbent:
+        yield setup.space.chosen_because
     if setup.space.optimizers and not stage.has_incumbent:
         yield _contest(setup, stage, chosen.optimizer or "")
         yield _left_out(setup)

@@ -2,8 +2,9 @@
 
 import math
 
-from search.bayesian.probe_costs import is_in_cooldown
-from search.bayesian.stage import SearchSetup, Stage, is_barred
+from search.bayesian.decay import is_decaying
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage, is_barred
 from search.budget import spending
 from search.curves.curve_summary import trace_of
 from search.curves.events import Signs
@@ -33,7 +34,7 @@ def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Obser
     Probes of a few steps show nothing of a net that learns nothing at first. So which way the rate is wrong is not
     known. It is given up once, and while enough of the budget is left to try others. `is_over`: it ends here.
     """
-    if not (signs.is_ignorant and may_awaken(setup, stage)) or is_in_cooldown(setup, observation.spent):
+    if not (signs.is_ignorant and may_awaken(setup, stage)) or is_decaying(setup, observation.spent):
         return False
     if stage.is_on_ramp:
         return False  # its rate is still to come
@@ -44,7 +45,7 @@ def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Obser
 
 def was_killed_waking(setup: SearchSetup, stage: Stage, signs: Signs, observation: Observation) -> bool:
     """Return whether a net that woke in an awakening commit sleeps again: its gradients had grown, and fell back."""
-    if not signs.is_ignorant or is_in_cooldown(setup, observation.spent):
+    if not signs.is_ignorant or is_decaying(setup, observation.spent):
         return False
     had_grown = _growth(stage, signs, signs.gradient_peak) >= AWAKE_GRADIENTS
     return had_grown and _growth(stage, signs, signs.gradient_end) < WAKING_GRADIENTS
@@ -74,7 +75,7 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
 
     A net that learned nothing yet is awakened: its rate rises steadily until it wakes (docs/decisions/0026).
     """
-    if stage.is_pinned or is_in_cooldown(setup, observation.spent):
+    if stage.is_pinned or is_decaying(setup, observation.spent):
         return stage.rise
     if stage.awakens:
         return _awakening(setup, stage, signs, observation.spent)

@@ -4,8 +4,9 @@ import math
 from typing import NamedTuple
 
 from search.bayesian.decision import Choice
-from search.bayesian.rewards import scores, stage_level
-from search.bayesian.stage import Probe, Score, SearchSetup, Stage
+from search.bayesian.rewards import scores, start_loss
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Probe, Score, Stage
 from search.budget import spending
 from search.budget.spending import Amounts
 from search.curves.calibration import learned_weight
@@ -80,7 +81,7 @@ def _of_line(stage: Stage, commit: Amounts) -> Reach | None:
     known = {unit: cost[unit] for unit in commit}
     steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
     points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)
-    found = forecast_loss(before.losses, points, level=stage.before_level, weight=learned_weight(stage.outcomes))
+    found = forecast_loss(before.losses, points, start=stage.loss_before, weight=learned_weight(stage.outcomes))
     return Reach(found, points / len(before.losses))
 
 
@@ -95,12 +96,12 @@ def _horizon(setup: SearchSetup, probe: Probe, commit: Amounts) -> float:
 
 
 def _of_probe(setup: SearchSetup, stage: Stage, probe: Probe, score: Score, commit: Amounts) -> Reach:
-    reading, level = probe.reading, stage_level(stage)
+    reading, start = probe.reading, start_loss(stage)
     if not reading.losses:  # it diverged in its first step
-        return Reach(forecast_loss((math.nan,), 1.0, level=level), 1.0)
+        return Reach(forecast_loss((math.nan,), 1.0, start=start), 1.0)
     # the forecast counts in points of the curve; rounding must not put the horizon before its end
     points = max(float(len(reading.losses)), _horizon(setup, probe, commit) / reading.steps_per_point)
-    found = forecast_loss(reading.losses, points, level=level, weight=learned_weight(stage.outcomes))
+    found = forecast_loss(reading.losses, points, start=start, weight=learned_weight(stage.outcomes))
     if score.reward is None:
         found = found.model_copy(update={"status": "diverged"})
     elif found.status == "diverged":  # the score tolerates a rise that is small beside the run's first loss

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from search.bayesian.history import discounted
 from search.bayesian.probe_costs import costly
-from search.bayesian.stage import Probe, Score, SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Probe, Score, Stage
 from search.budget import spending
 from search.curves.client_drift import as_averaged, client_drift
 from search.curves.curve_summary import Reading, side_by_side, usable_median
@@ -45,21 +46,21 @@ SHORT = 12
 LARGEST_RATIO = 1e3
 
 
-def opening_level(readings: Sequence[Reading]) -> float | None:
-    """Return the level of a stage whose probes are all that is known: the median of their first losses."""
+def opening_loss(readings: Sequence[Reading]) -> float | None:
+    """Return the starting loss of a stage whose probes are all that is known: the median of their first losses."""
     return usable_median([loss for reading in readings for loss in reading.opening])
 
 
-def stage_level(stage: Stage) -> float | None:
+def start_loss(stage: Stage) -> float | None:
     """Return the loss at which `stage` started."""
-    return stage.level if stage.level is not None else opening_level([probe.reading for probe in stage.probes])
+    return stage.start_loss if stage.start_loss is not None else opening_loss([probe.reading for probe in stage.probes])
 
 
 @lru_cache(maxsize=64)  # each look at a commit asks for its stage's probes
-def is_diverged(reading: Reading, *, level: float | None, initial: float | None) -> bool:
+def is_diverged(reading: Reading, *, start: float | None, initial: float | None) -> bool:
     """Return whether a probe blew up, by its trainer's word or by its curve."""
-    tolerance = TOLERANCE * abs(initial if initial is not None else level or 0.0)
-    return reading.diverged or has_diverged(reading.losses, level=level, tolerance=tolerance)
+    tolerance = TOLERANCE * abs(initial if initial is not None else start or 0.0)
+    return reading.diverged or has_diverged(reading.losses, start=start, tolerance=tolerance)
 
 
 def scores(stage: Stage) -> tuple[Score, ...]:
@@ -70,8 +71,8 @@ def scores(stage: Stage) -> tuple[Score, ...]:
 
 def fastest_option(stage: Stage) -> str | None:
     """Return the exchange whose probe got lowest at equal cost; None: none went well, or none compete."""
-    level = stage_level(stage)
-    sound = [each for each in stage.probes if not is_diverged(each.reading, level=level, initial=stage.initial)]
+    start = start_loss(stage)
+    sound = [each for each in stage.probes if not is_diverged(each.reading, start=start, initial=stage.initial)]
     return _lowest(at_equal_cost(as_averages(stage, sound))).candidate.values.option if sound else None
 
 
@@ -98,8 +99,8 @@ def as_averages(stage: Stage, probes: Sequence[Probe]) -> list[Probe]:
 
 def client_drifts(stage: Stage) -> dict[str, float]:
     """Return of each exchange under which workers drift apart by how much, at most, a probe's losses were raised."""
-    level = stage_level(stage)
-    sound = [each for each in stage.probes if not is_diverged(each.reading, level=level, initial=stage.initial)]
+    start = start_loss(stage)
+    sound = [each for each in stage.probes if not is_diverged(each.reading, start=start, initial=stage.initial)]
     found = dict[str, float]()
     for candidate, reading in as_averages(stage, sound):
         if reading.client_drift:
@@ -120,29 +121,29 @@ def any_sound(stage: Stage) -> bool:
 def _scores(stage: Stage) -> tuple[Score, ...]:
     """Return the scores of a stage whose probes are all of one rung.
 
-    The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting level: comparable
+    The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting loss: comparable
     between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. The variance is that of the
     difference to the first probe, paired on the steps that are in both last halves, as far as they saw the same
     batches. One that was cut short is behind the first by as much as it was when it ended, with a variance that grows
     with what it missed, compared where both had spent as much; of one that cost more than
     others, what they could have afforded counts.
     """
-    level = stage_level(stage)
+    start = start_loss(stage)
     sound = [
         probe
         for probe in stage.probes
-        if level is not None and not is_diverged(probe.reading, level=level, initial=stage.initial)
+        if start is not None and not is_diverged(probe.reading, start=start, initial=stage.initial)
     ]
     usable = {probe.candidate.id: probe for probe in at_equal_cost(as_averages(stage, sound))}
     control = next((probe for probe in usable.values() if not probe.reading.is_cut), next(iter(usable.values()), None))
-    if level is None or control is None:
+    if start is None or control is None:
         return tuple(Score(probe.candidate.values, None, 0.0) for probe in stage.probes)
     tails = {number: _tail(probe, control, is_paired=stage.is_paired) for number, probe in usable.items()}
     losses = [tail.loss for tail in tails.values()]
-    is_positive = level > 0 and min(losses) > 0
-    unit = None if is_positive else max(abs(level), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
+    is_positive = start > 0 and min(losses) > 0
+    unit = None if is_positive else max(abs(start), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
     found = [
-        _score(probe.candidate.values, tails.get(probe.candidate.id), level=level, unit=unit) for probe in stage.probes
+        _score(probe.candidate.values, tails.get(probe.candidate.id), start=start, unit=unit) for probe in stage.probes
     ]
     return _tempered(stage, found, list(usable.values()), unit=unit)
 
@@ -249,17 +250,17 @@ def steps_at_equal_cost(probe: Probe, other: Probe) -> tuple[float, float]:
 
 def lowest_probed(stage: Stage) -> Probed | None:
     """Return the lowest loss that a probe of the run ended at: the mean of its last half; None: none went well."""
-    level = stage_level(stage)
+    start = start_loss(stage)
     probes = stage.decisive.probes  # the coarse ones are short
-    sound = (each for _, each in probes if not is_diverged(each, level=level, initial=stage.initial))
+    sound = (each for _, each in probes if not is_diverged(each, start=start, initial=stage.initial))
     ends = [Probed(float(half.mean()), len(half)) for half in map(_tail_losses, sound)]
     return min([*ends, *([] if stage.probed is None else [stage.probed])], default=None)
 
 
-def makes_progress(reading: Reading, *, level: float) -> bool:
-    """Return whether a probe got below the `level` that it started from by more than noise, over its last half."""
+def makes_progress(reading: Reading, *, start: float) -> bool:
+    """Return whether a probe got below the loss that it started from by more than noise, over its last half."""
     half = _tail_losses(reading)
-    return bool(half.mean() < level - 2 * standard_error(half))
+    return bool(half.mean() < start - 2 * standard_error(half))
 
 
 def usable_control(stage: Stage) -> Reading | None:
@@ -267,7 +268,7 @@ def usable_control(stage: Stage) -> Reading | None:
     first = stage.probes[0] if stage.has_incumbent and stage.probes else None
     if first is None or first.candidate.values != stage.incumbent or first.reading.is_cut:
         return None
-    diverged = is_diverged(first.reading, level=stage_level(stage), initial=stage.initial)
+    diverged = is_diverged(first.reading, start=start_loss(stage), initial=stage.initial)
     return None if diverged else as_averages(stage, stage.probes)[0].reading
 
 
@@ -313,11 +314,11 @@ def _error(reading: Reading, control: Reading, *, saw_the_same: bool) -> float:
     return math.sqrt((1 - q) * own**2 + (1 - p) * others**2 + p * q * paired**2)
 
 
-def _score(values: Values, tail: _Tail | None, *, level: float, unit: float | None) -> Score:
+def _score(values: Values, tail: _Tail | None, *, start: float, unit: float | None) -> Score:
     """Return the score of a probe; `unit` stands in where a logarithm has none."""
     if tail is None:
         return Score(values, None, 0.0)
-    reward = math.log(level) - math.log(tail.loss) if unit is None else (level - tail.loss) / unit
+    reward = math.log(start) - math.log(tail.loss) if unit is None else (start - tail.loss) / unit
     relative = min(tail.error / (unit or tail.loss), LARGEST_RATIO)
     return Score(values, reward, relative**2)
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from search.bayesian.reports import LONGEST_COMMIT
-from search.bayesian.rewards import stage_level, usable_control
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.rewards import start_loss, usable_control
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.budget import spending
 from search.budget.spending import Amounts
 from search.curves.calibration import learned_weight
-from search.curves.curve_summary import MIN_LEVEL_LOSSES, last_losses, usable_median
+from search.curves.curve_summary import MIN_END_LOSSES, last_losses, usable_median
 from search.curves.forecast import forecast_loss, standard_error
 
 #: A switch is judged once this share of its commit is done ...
@@ -28,17 +29,17 @@ def is_setback(setup: SearchSetup, stage: Stage, losses: Sequence[float], *, par
     `losses`: its last ones. Their median is compared with the incumbent's probe, forecast to the same point.
     """
     control, recent = usable_control(stage), last_losses(losses)
-    median, level = usable_median(recent), stage_level(stage)
+    median, start = usable_median(recent), start_loss(stage)
     if stage.decision is None or not stage.decision.switched or control is None:
         return False
     if (
         part < FIRST_CHECK
         or median is None
-        or len(recent) < MIN_LEVEL_LOSSES
-        or (level is not None and part >= LATE and median <= level)
+        or len(recent) < MIN_END_LOSSES
+        or (start is not None and part >= LATE and median <= start)
     ):
         return False
     num_steps = spending.num_steps(spending.scale(whole, part), spending.step_cost(setup.budget, control))
     points = max(float(len(control.losses)), min(num_steps, LONGEST_COMMIT) / control.steps_per_point)
-    forecast = forecast_loss(control.losses, points, level=level, weight=learned_weight(stage.outcomes))
+    forecast = forecast_loss(control.losses, points, start=start, weight=learned_weight(stage.outcomes))
     return median > forecast.mean + WORSE_STDS * math.hypot(forecast.std, standard_error(np.asarray(recent)))

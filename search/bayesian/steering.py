@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.space import AnyAxis, Axis, OptionAxis, SearchSpace, are_within
 from search.types import SEARCHED, Band, Setting, Steer, Values
 

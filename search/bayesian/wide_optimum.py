@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from search.bayesian.probe_costs import has_room_for_wide
-from search.bayesian.rewards import diverged_values, scores, stage_level
-from search.bayesian.stage import Probe, Score, SearchSetup, Stage, is_barred
+from search.bayesian.rewards import diverged_values, scores, start_loss
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Probe, Score, Stage, is_barred
 from search.budget import spending
 from search.config import WideConfig
 from search.past_jobs.transfer import worth_of_divergence
@@ -315,21 +316,21 @@ def steady_scores(stage: Stage) -> list[Score]:
     what trains at all, and a longer run at it goes over the edge. What is before only tells that a high rate overshoots
     at first.
     """
-    found, level = scores(stage), stage_level(stage)
+    found, start = scores(stage), start_loss(stage)
     by_rate = sorted(range(len(found)), key=lambda index: found[index].values.learning_rate)
     steady, below = list(found), None
     for index in by_rate:
         probe = stage.probes[index]
         if found[index].reward is None or not probe.candidate.rung:
             continue
-        if below is not None and _jumps(probe, below, level=level or 0.0, is_paired=stage.is_paired):
+        if below is not None and _jumps(probe, below, start=start or 0.0, is_paired=stage.is_paired):
             steady[index] = found[index]._replace(reward=None)
         else:
             below = probe
     return steady
 
 
-def _jumps(probe: Probe, below: Probe, *, level: float, is_paired: bool) -> bool:
+def _jumps(probe: Probe, below: Probe, *, start: float, is_paired: bool) -> bool:
     values, other = probe.candidate.values, below.candidate.values
     if values.model_copy(update={"learning_rate": other.learning_rate}) != other:
         return False  # the jump may be another value's
@@ -338,8 +339,8 @@ def _jumps(probe: Probe, below: Probe, *, level: float, is_paired: bool) -> bool
     last = slice(2 * num_points // 3, num_points)
     gaps = losses[last] - others[last]
     if not is_paired:
-        return _is_surely_above(gaps, JUMP * abs(level))
-    return bool(np.any(gaps > JUMP * abs(level)))
+        return _is_surely_above(gaps, JUMP * abs(start))
+    return bool(np.any(gaps > JUMP * abs(start)))
 
 
 def _is_surely_above(gaps: NDArray[np.float64], least: float) -> bool:

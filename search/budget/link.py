@@ -90,12 +90,13 @@ def teaches(density: float) -> float:
 def best_density(available: spending.Amounts, densities: Iterable[float], cost: Callable[[float], StepCost]) -> float:
     """Return the one of `densities` by which a budget teaches the most: by the steps that fit, and what each does."""
 
-    def taught(density: float) -> float:
-        step = cost(density)
-        costs = {"steps": 1.0, "bytes": step.bytes, "seconds": step.seconds}
-        return spending.num_steps(available, {unit: costs[unit] for unit in available}) * teaches(density)
+    return max(densities, key=lambda density: steps_that_fit(available, cost(density)) * teaches(density))
 
-    return max(densities, key=taught)
+
+def steps_that_fit(available: spending.Amounts, step: StepCost) -> float:
+    """Return how many such steps a budget pays for."""
+    costs = {"steps": 1.0, "bytes": step.bytes, "seconds": step.seconds}
+    return spending.num_steps(available, {unit: costs[unit] for unit in available})
 
 
 def short_list(costs: Sequence[OptionCost]) -> tuple[tuple[str, ...], str]:

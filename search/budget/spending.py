@@ -30,7 +30,7 @@ def fraction_spent(budget: Budget, spent: Spent) -> float:
     return min(1.0, max(used[unit] / cap for unit, cap in caps(budget).items()))
 
 
-def cooldown_factor(fraction: float, *, share: float) -> float:
+def decay_factor(fraction: float, *, share: float) -> float:
     """Return what the rate is multiplied by: 1, and linearly to 0 over the last `share` of the budget."""
     return min(1.0, (1 - fraction) / share) if share else 1.0
 

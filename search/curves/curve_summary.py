@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AliasChoices, Field
 
 from search.curves.client_drift import first_steps
 from search.curves.events import Event, Signs
@@ -17,8 +18,8 @@ Array = NDArray[np.float64]
 MAX_POINTS = 400
 #: Losses of a fresh run that tell where it starts: they are the same in all probes, up to the first updates.
 OPENING_LOSSES = 5
-#: Committed losses whose median is the level that a commit ended at.
-MIN_LEVEL_LOSSES, MAX_LEVEL_LOSSES = 20, 200
+#: Committed losses whose median is the loss that a commit ended at.
+MIN_END_LOSSES, MAX_END_LOSSES = 20, 200
 
 
 class Reading(Value):
@@ -103,7 +104,9 @@ def side_by_side(reading: Reading, other: Reading, num_steps: float, other_steps
 class Ending(Value):
     """A finished commit, as its controller remembers it."""
 
-    level: float | None  # the loss that it ended at; None: it was not kept, or no loss of its end is usable
+    #: The loss that it ended at; None: it was not kept, or no loss of its end is usable.
+    #: An earlier release wrote it as `level`.
+    end_loss: float | None = Field(validation_alias=AliasChoices("end_loss", "level"))
     diverged: bool
     rolled_back: bool
     num_steps: int
@@ -119,7 +122,7 @@ class Ending(Value):
         """Read the commit that `observation` measured."""
         trace = trace_of(observation)
         return cls(
-            level=end_level(observation),
+            end_loss=end_loss(observation),
             diverged=observation.diverged,
             rolled_back=observation.rolled_back,
             num_steps=trace.num_steps,
@@ -133,8 +136,8 @@ class Ending(Value):
 
     def raised(self, rise: float) -> "Ending":
         """Return it with losses a `rise` higher."""
-        level = None if self.level is None else self.level + rise
-        return self.model_copy(update={"level": level, "losses": tuple(loss + rise for loss in self.losses)})
+        end_loss = None if self.end_loss is None else self.end_loss + rise
+        return self.model_copy(update={"end_loss": end_loss, "losses": tuple(loss + rise for loss in self.losses)})
 
     @property
     def is_kept(self) -> bool:
@@ -153,11 +156,11 @@ class Ending(Value):
 
 
 def last_losses(losses: Sequence[float]) -> Sequence[float]:
-    """Return the end of a commit's `losses`, whose median is its level: a fifth, 20 to 200 of them."""
-    return losses[-min(MAX_LEVEL_LOSSES, max(MIN_LEVEL_LOSSES, len(losses) // 5)) :]
+    """Return the end of a commit's `losses`, whose median is its end loss: a fifth, 20 to 200 of them."""
+    return losses[-min(MAX_END_LOSSES, max(MIN_END_LOSSES, len(losses) // 5)) :]
 
 
-def end_level(observation: Observation) -> float | None:
+def end_loss(observation: Observation) -> float | None:
     """Return where a commit that was kept ended: the median of its last losses."""
     is_kept = not observation.diverged and not observation.rolled_back
     return usable_median(last_losses(observation.losses)) if is_kept else None

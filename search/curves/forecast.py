@@ -45,13 +45,13 @@ def forecast_loss(
     losses: Sequence[float],
     horizon: float,
     *,
-    level: float | None = None,
+    start: float | None = None,
     weight: float = 0.45,
 ) -> Forecast:
     """Forecast the loss at step `horizon` of a run whose first steps lost `losses`.
 
     The tail (median of the last fifth) moves by the share `weight` towards an average of exponential and power
-    curves (weight 1: the average itself), and never above itself. A curve that overshot `level`, the loss at
+    curves (weight 1: the average itself), and never above itself. A curve that overshot `start`, the loss at
     which the run forked, gets no credit for coming back; one that made no progress is forecast to stay. One bad loss
     at either end changes no verdict, and 3 seldom do: in 1 of 20 noisy series. More are taken for a real rise.
 
@@ -67,26 +67,26 @@ def forecast_loss(
     if not 0 <= weight <= 1:
         raise ValueError(f"`weight` must be in [0, 1], got {weight}.")
     values = np.asarray(losses, dtype=np.float64)
-    if not is_usable(values) or not (level is None or math.isfinite(level)):
+    if not is_usable(values) or not (start is None or math.isfinite(start)):
         usable = values[np.abs(values) < LARGEST]
-        known = level if level is not None and math.isfinite(level) else 0.0
+        known = start if start is not None and math.isfinite(start) else 0.0
         mean = float(np.median(usable)) if len(usable) else known
         return Forecast(mean=mean, std=abs(mean), status="diverged")
     size = np.abs(values)
-    unit = max(float(np.median(size)), abs(level or 0.0)) or float(size.max()) or 1.0  # the largest may be a spike
-    scaled_level = None if level is None else level / unit
+    unit = max(float(np.median(size)), abs(start or 0.0)) or float(size.max()) or 1.0  # the largest may be a spike
+    scaled_start = None if start is None else start / unit
     points, steps_per_point = _reduce(np.clip(values, -FARTHEST * unit, FARTHEST * unit) / unit)
-    forecast = _forecast(points, horizon / steps_per_point, scaled_level, weight=weight)
+    forecast = _forecast(points, horizon / steps_per_point, scaled_start, weight=weight)
     numbers = {name: getattr(forecast, name) for name in ("mean", "std", "tail", "average")}
     return forecast.model_copy(update={name: unit * value for name, value in numbers.items() if value is not None})
 
 
-def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: float = 0.0) -> bool:
+def has_diverged(losses: Sequence[float], *, start: float | None, tolerance: float = 0.0) -> bool:
     """Return whether a curve blew up: a loss is not finite, or most of 7 neighbours rise above any noise.
 
     Of a series below 12 they are 3 or 5. Of fewer losses than 3 the first shows nothing: it comes before any update,
-    and on small batches may be many times the others. The bound is `level` + max(2 |level|, `tolerance`, 10 sigma). A
-    bare multiple of `level` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the
+    and on small batches may be many times the others. The bound is `start` + max(2 |start|, `tolerance`, 10 sigma). A
+    bare multiple of `start` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the
     run's first loss prevents that.
     """
     values = np.asarray(losses, dtype=np.float64)
@@ -94,9 +94,9 @@ def has_diverged(losses: Sequence[float], *, level: float | None, tolerance: flo
         return True
     if len(values) < FEWEST_NEIGHBOURS:
         values = values[1:]
-    if level is None or not len(values):
+    if start is None or not len(values):
         return False
-    bound = level + max(2 * abs(level), tolerance, 10 * noise(values))
+    bound = start + max(2 * abs(start), tolerance, 10 * noise(values))
     return bool(_running_median(values, _spike_window(values)).max() > bound)
 
 
@@ -126,7 +126,7 @@ def is_usable(values: Array) -> bool:
     return bool(np.all(np.abs(values) < LARGEST))
 
 
-def _forecast(values: Array, horizon: float, level: float | None, *, weight: float) -> Forecast:
+def _forecast(values: Array, horizon: float, start: float | None, *, weight: float) -> Forecast:
     num_points = len(values)
     ratio = max(1.0, horizon / num_points)
     if num_points < MIN_POINTS:
@@ -134,12 +134,12 @@ def _forecast(values: Array, horizon: float, level: float | None, *, weight: flo
         return Forecast(mean=middle, std=_std(float(np.ptp(values)), middle, ratio), status="too_short")
     clean = _without_spikes(values)
     tail, error = _tail(clean)
-    if has_diverged(values.tolist(), level=level):
+    if has_diverged(values.tolist(), start=start):
         return Forecast(mean=tail, std=abs(tail), status="diverged")
-    if level is not None and tail >= level - 2 * error:
+    if start is not None and tail >= start - 2 * error:
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="no_progress")
     # a smoothed value has an error 1.26 times the tail's: it is a median of fewer
-    if level is not None and float(smooth(clean).max()) > level + 4 * error + 0.02 * abs(level):
+    if start is not None and float(smooth(clean).max()) > start + 4 * error + 0.02 * abs(start):
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="overshoot")
     average = min(tail, _bounded_average(values, horizon, tail=tail, error=error))
     std = _std(error, tail, ratio, fall=tail - average)

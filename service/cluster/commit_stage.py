@@ -1,7 +1,7 @@
 """Commit a stage: train the steps that stay, look at them on the way, and keep the stage or roll it back."""
 
 from search.budget.spending import fraction_spent
-from search.curves.curve_summary import end_level
+from search.curves.curve_summary import end_loss
 from search.types import Allowance, Course, Piece
 from service import tracing
 from service.cluster import reports, segment_length
@@ -71,7 +71,7 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
         num_steps=measured.num_steps if is_kept else 0,
         density=measured.density,
         threshold=measured.threshold,
-        loss=reports.finite(end_level(ended)),
+        loss=reports.finite(end_loss(ended)),
         bill=state.progress.bill,
         resume=resume,
     )
@@ -90,7 +90,7 @@ def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
     result = state.group.run(segment)
     ended = state.seconds()
     commit.measured.add(result)
-    state.progress.charge(result, is_probe=False, option=segment.contender)
+    state.progress.charge(result, is_probe=False, option=segment.option_or_optimizer)
     state.cost = segment_length.cost_of(result) or state.cost
     if not result.diverged:
         pushed = Pushed(segment, result, started, ended_s=ended, bytes_sent=state.progress.bytes)

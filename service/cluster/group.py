@@ -32,10 +32,13 @@ from trainers.workload import WorkloadError
 _LOOK_S = 1.0
 
 
+#: Read when the process begins: it keeps the code that it has then, whatever is installed under it.
+_INSTALLED = {name: version(name).partition("+")[0] for name in ("ray", "torch", "wiretune")}  # not a CUDA's
+
+
 def versions() -> dict[str, str]:
     """Return the versions that have to be the same on all machines of a run, as this process has them."""
-    installed = {name: version(name).partition("+")[0] for name in ("ray", "torch", "wiretune")}  # not a CUDA's
-    return {"Python": ".".join(platform.python_version_tuple()[:2])} | installed
+    return {"Python": ".".join(platform.python_version_tuple()[:2])} | _INSTALLED
 
 
 def require_same_versions(found: Mapping[str, Mapping[str, str]], here: Mapping[str, str]) -> None:

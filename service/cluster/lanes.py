@@ -1,6 +1,5 @@
 """The worker groups of one trial, its lanes: the first trains the main line, and all of them probe side by side."""
 
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
@@ -10,6 +9,7 @@ from search.config import Budget
 from search.protocol import PROBE_PARTS
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import segment_length
+from service.cluster.clock import TrainingClock
 from service.cluster.probe_ends import Ends, Held
 from service.cluster.reports import Probe, Pushed
 from service.cluster.trial_ledger import Measured
@@ -44,13 +44,13 @@ def probe_alone(group: Group, candidates: Sequence[Candidate], *, opened: Spent)
 
     No look is taken at them on the way: they are short, and each has the steps of its allowance.
     """
-    started = time.monotonic() - group.recovery.seconds
+    clock = TrainingClock(group)
     steps = [each.allowance.steps or each.allowance.min_steps for each in candidates]
     segments = [
         segment_length.segment(each.values, each.values, num) for each, num in zip(candidates, steps, strict=True)
     ]
     results = group.run_alone(segments)
-    seconds = time.monotonic() - group.recovery.seconds - started
+    seconds = clock.seconds()
     group.restore(STAGE)
     probes = []
     for candidate, segment, result in zip(candidates, segments, results, strict=True):
@@ -68,7 +68,7 @@ class ProbeRun:
         self._group, self._candidate, self._opened, self._budget = group, candidate, opened, budget
         self._measured = Measured()
         self._pushed: list[Pushed] = []
-        self._started = self._now()
+        self._clock = TrainingClock(group)
         self._cost: StepCost | None = None
 
     def run(self, *, watch: Callable[[Observation], Course], check: Callable[[], None]) -> Probe:
@@ -83,11 +83,8 @@ class ProbeRun:
             is_cut = part < 1 and not self._measured.diverged and watch(seen) != "go_on"
             if self._measured.diverged or is_cut:
                 break
-        seconds = self._now() - self._started
+        seconds = self._clock.seconds()
         return Probe(self._candidate, self._measured, seconds=seconds, pushed=self._pushed, is_cut=is_cut)
-
-    def _now(self) -> float:
-        return time.monotonic() - self._group.recovery.seconds
 
     def _train(self, allowed: Allowance, check: Callable[[], None]) -> None:
         until = segment_length.within(segment_length.until_totals(self._opened, allowed), self._budget)
@@ -110,11 +107,8 @@ class ProbeRun:
 
     def _values_after(self, num_steps: int) -> Values:
         """Return what the step uses that is `num_steps` further on: of a finalist, the rate falls as a run's does."""
-        own = Spent(
-            steps=self._measured.num_steps,
-            bytes=self._measured.bytes_sent,
-            seconds=self._now() - self._started,
-        )
+        measured = self._measured
+        own = Spent(steps=measured.num_steps, bytes=measured.bytes_sent, seconds=self._clock.seconds())
         part = spending.part_spent(self._candidate.allowance, segment_length.after(num_steps, own, self._cost))
         return self._candidate.values.model_copy(update={"learning_rate": self._candidate.learning_rate_at(part)})
 
@@ -124,7 +118,7 @@ class ProbeRun:
         return Spent(
             steps=opened.steps + measured.num_steps,
             bytes=opened.bytes + measured.bytes_sent,
-            seconds=opened.seconds + self._now() - self._started,
+            seconds=opened.seconds + self._clock.seconds(),
         )
 
 

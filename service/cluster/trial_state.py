@@ -1,9 +1,8 @@
 """The state of one line of training: its workers, its clock, and everything that a resume holds."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 from search.budget.link import StepCost
@@ -13,6 +12,7 @@ from search.space import SearchSpace
 from search.types import Allowance, Course, Spent, Values
 from service.cluster import reports, segment_length
 from service.cluster.checkpoints import Keeper
+from service.cluster.clock import TrainingClock
 from service.cluster.insurance import InsuranceSink
 from service.cluster.lanes import Lane, recovered, require_equal
 from service.cluster.objective import judge_by
@@ -52,36 +52,6 @@ class UserRequests:
     def leave(self) -> None:
         """End the run, whose last checkpoint is known."""
         raise Stopped(Control.PAUSE, "told to pause")
-
-
-class TrainingClock:
-    """Seconds of training; it stands still while `group` recovers from the loss of workers."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self.start()
-
-    def start(self, at: float = 0.0) -> None:
-        """Have it show `at` seconds now."""
-        self._zero = self._now() - at
-
-    def skip(self, seconds: float) -> None:
-        """Leave out seconds that have passed."""
-        self._zero += seconds
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Leave out what happens meanwhile."""
-        started = self._now()
-        yield
-        self.skip(self._now() - started)
-
-    def seconds(self) -> float:
-        """Return what it shows."""
-        return self._now() - self._zero
-
-    def _now(self) -> float:
-        return time.monotonic() - self._group.recovery.seconds
 
 
 class Recorder:
@@ -175,7 +145,7 @@ class TrialState:
     def fails_before_any_update(self) -> bool:
         """Return whether a commit diverged in the run's first step, of which no learning rate has an effect yet."""
         values = self.diverged_values
-        return self.progress.diverged_step == 0 and values is not None and values.contender is None
+        return self.progress.diverged_step == 0 and values is not None and values.option_or_optimizer is None
 
     def is_stale(self) -> bool:
         """Return whether as many evaluations in a row were no better as the job has patience for."""

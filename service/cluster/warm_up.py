@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 from search.budget import spending
 from search.budget.link import NUM_DENSITIES, StepCost, best_density
-from search.config import WideConfig
+from search.budget.optimizer_choice import best_optimizer, why_best
+from search.config import ScheduleConfig, WideConfig
 from search.space import Axis, Contender, SearchSpace, Weights
 from search.types import Values
 from service.cluster import exchange_probing
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.optimizer.spec import SgdConfig, contenders
+from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig, contenders
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
 from trainers.spec.ranges import first
@@ -32,22 +33,50 @@ def opening_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace
     Raises WorkloadError for a budget that would never be spent.
     """
     require_traffic(spec, groups[0])
-    space, warm_ups = _measured_space(spec, groups)
+    spec, why, tried = _with_best_optimizer(spec, groups[0])
+    space, warm_ups = _measured_space(spec, groups, is_chosen=bool(why))
     steps = [step for warm_up in warm_ups if (step := exchange_probing.step_cost(warm_up)) is not None]
     num_alone, samples = spec.replica.num_alone(groups[0].num_workers), warm_ups[0].batch_samples
     known = {
         "step": min(steps, key=lambda each: each.seconds, default=None),
         "weights": groups[0].matrices and Weights(*groups[0].matrices),
         "sharpness": _sharpness(spec, groups[0]),
+        "chosen_because": why,
         "warms_up": any(each.warmup_steps for each in contenders(spec.replica.optimizer)),
         "num_alone": num_alone,
         "batch_size": samples and samples * (groups[0].num_workers if num_alone == 1 else 1),
     }
-    return space.model_copy(update=known), warm_ups
+    return space.model_copy(update=known), [*tried, *warm_ups]
 
 
-def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
-    space = _stated_space(spec)
+def _with_best_optimizer(spec: TrialSpec, group: Group) -> tuple[TrialSpec, str, list[SegmentResult]]:
+    """Return `spec` with that optimizer of several by which its budget is expected to teach the most, and why.
+
+    Where the budget counts seconds a few steps of each show what they take. No reason where there is one optimizer
+    alone, where the job has probes compare them, or where a schedule says which it is.
+    """
+    config, options = spec.controller, contenders(spec.replica.optimizer)
+    by_probes = isinstance(config, WideConfig) and config.first_search == "always"
+    if len(options) == 1 or by_probes or isinstance(config, ScheduleConfig):
+        return spec, "", []
+    tried, own = list[SegmentResult](), [_with_optimizer(spec, each) for each in options]
+    steps: dict[str, StepCost] = {each.kind: StepCost(bytes=1.0, seconds=1.0) for each in options}  # cost the same
+    if spec.budget.seconds is not None:
+        tried = [_warm_up(group, _stated_space(each, is_chosen=True).opening) for each in own]
+        found = zip(steps, map(exchange_probing.step_cost, tried), strict=True)
+        steps = {kind: step for kind, step in found if step is not None} or steps  # without one it diverged at once
+    best, why = (rule(spending.caps(spec.budget), steps) for rule in (best_optimizer, why_best))
+    return next(each for each in own if each.replica.optimizer.kind == best), why, tried
+
+
+def _with_optimizer(spec: TrialSpec, optimizer: OptimizerConfig) -> TrialSpec:
+    return spec.model_copy(update={"replica": spec.replica.model_copy(update={"optimizer": optimizer})})
+
+
+def _measured_space(
+    spec: TrialSpec, groups: Sequence[Group], *, is_chosen: bool
+) -> tuple[SearchSpace, list[SegmentResult]]:
+    space = _stated_space(spec, is_chosen=is_chosen)
     if spec.replica.menu:
         return exchange_probing.opened(spec, space, groups, _warm_up)
     space = space.model_copy(update={"dense_bytes": dense_bytes(spec, groups[0])})
@@ -74,8 +103,11 @@ def require_traffic(spec: TrialSpec, group: Group) -> None:
         )
 
 
-def _stated_space(spec: TrialSpec) -> SearchSpace:
-    """Return the space that the job itself states; what it searches opens in the middle, or with the first choice."""
+def _stated_space(spec: TrialSpec, *, is_chosen: bool = False) -> SearchSpace:
+    """Return the space that the job itself states; what it searches opens in the middle, or with the first choice.
+
+    `is_chosen`: the replica has several optimizers, of which that of `spec` trains.
+    """
     replica = spec.replica
     ranges, level = replica.searched(counts_traffic=spec.budget.counts_traffic)
     choices = {each.name: each.pair[0] for each in ranges if isinstance(each.pair[0], bool)}
@@ -88,7 +120,7 @@ def _stated_space(spec: TrialSpec) -> SearchSpace:
             learning_rate=own.learning_rate,
             level=level,
             nesterov=choices.get("nesterov"),
-            optimizer=own.kind if others else None,
+            optimizer=own.kind if others or is_chosen else None,
         ),
         level_name=replica.exchange.level_name,
         momentum=_momentum(own),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from search.config import (
     FINALISTS,
@@ -31,6 +32,7 @@ from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.partition import IidPartition
+from trainers.spec.ranges import Config, Onset
 from trainers.spec.replica import ReplicaConfig
 
 #: A shorter probe says little of where its loss leads.
@@ -44,6 +46,9 @@ FEW_ENTRIES = 0.01
 
 #: Up to this share, entries of 4 bytes that are kept take, with 2 bytes each for their places, as much as all entries.
 NOTHING_SAVED = 1 / 3
+
+#: What takes effect late should do so in this share of the steps, as 1-bit Adam's authors have it.
+EARLY = 0.15
 
 
 def advice(spec: JobSpec) -> tuple[str, ...]:
@@ -95,6 +100,7 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_decay(controller.kind, fall, trial.replica)
     if isinstance(trial.replica.sync, EveryStepConfig):
         yield from _on_few_entries(trial.replica)
+    yield from _on_late_effects(trial.replica, trial.budget.steps)
     if isinstance(trial.replica.activations, DropItConfig):
         yield from _on_dropping(trial.replica.activations)
     if isinstance(trial.replica.sync, OuterConfig) and isinstance(trial.replica.partition, IidPartition):
@@ -178,13 +184,13 @@ def _on_few_entries(replica: ReplicaConfig) -> Iterator[str]:
 def _fall(trial: TrialSpec) -> str | None:
     """Return when the controller lowers the learning rate, with no schedule from elsewhere; None: it holds it."""
     controller = trial.controller
-    cools_down = any(OPTIMIZER_TRAITS[each.kind].cools_down for each in contenders(trial.replica.optimizer))
+    decays = any(OPTIMIZER_TRAITS[each.kind].decays for each in contenders(trial.replica.optimizer))
     falls = []
     if isinstance(controller, CosineConfig | LinearConfig | PolynomialConfig):
         falls.append("in every step")
     if isinstance(controller, StagedConfig | AutoLrsConfig):
         falls.append("in some of its probes")
-    if isinstance(controller, StagedConfig | OffConfig) and cools_down and controller.cooldown:
+    if isinstance(controller, StagedConfig | OffConfig) and decays and controller.cooldown:
         falls.append(f"in each of the last {controller.cooldown:.0%} of the steps")
     return " and ".join(falls) or None
 
@@ -209,6 +215,23 @@ def _on_a_decay(controller: str, fall: str, replica: ReplicaConfig) -> Iterator[
             f"`accordion` sends all at `critical` in its first {levels.interval + 1} epochs, and probes in them say "
             f"nothing of the {exchange.level_name}: give one {exchange.level_name}"
         )
+
+
+def _on_late_effects(replica: ReplicaConfig, steps: int | None) -> Iterator[str]:
+    parts = (replica.exchange, getattr(replica.exchange, "levels", None), replica.sync)
+    onsets: list[tuple[Any, Onset | None]] = [
+        (part, part.takes_effect_at()) for part in parts if isinstance(part, Config)
+    ]
+    for each in contenders(replica.optimizer):
+        onsets.append((each, Onset(each.warmup_steps, "its learning rate is reached", ("warmup_steps",))))
+    for part, onset in onsets:
+        if steps is not None and onset is not None and onset.steps >= steps:
+            share = EARLY * steps / onset.steps
+            knobs = " and ".join(f"`{name}` {max(1, round(share * getattr(part, name)))}" for name in onset.knobs)
+            yield (
+                f"`{part.kind}` takes {onset.steps} steps until {onset.until}, and `budget.steps` is {steps}: "
+                f"give {knobs}"
+            )
 
 
 def _on_dropping(config: DropItConfig) -> Iterator[str]:
@@ -259,16 +282,16 @@ def _on_options(trial: TrialSpec) -> Iterator[str]:
 
 def _on_contenders(trial: TrialSpec, config: BoConfig | SobolConfig) -> Iterator[str]:
     steps, (first, *others) = trial.budget.steps, contenders(trial.replica.optimizer)
-    if steps is None or not others:
+    if steps is None or not others or config.first_search != "always":
         return
     needed = contest_steps(
         config, num_optimizers=2, num_finalists=1 if config.wide_probes is None else config.wide_probes
     )
     if config.search_fraction(steps) * steps < needed:
         yield (
-            f"optimizers compete in at least {needed} steps of a search, for which `budget.steps` {steps} leaves no "
-            f"room, so `{first.kind}` is trained alone: give {config.least_budget(needed)} steps, or a higher "
-            "`max_search_fraction`"
+            f"probes compare optimizers in at least {needed} steps of a search, for which `budget.steps` {steps} "
+            f"leaves no room, so `{first.kind}` is trained alone: give {config.least_budget(needed)} steps, or a "
+            "higher `max_search_fraction`"
         )
 
 

@@ -12,6 +12,7 @@ from search.config import (
     MAX_DIMENSIONS,
     BoConfig,
     ControllerConfig,
+    RateRange,
     ScheduleConfig,
     SobolConfig,
     StagedConfig,
@@ -25,7 +26,6 @@ from trainers.spec.link import MeasureLink
 from trainers.spec.ranges import Conflict
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
-from trainers.traffic.shapes import has_labels, metrics_of, num_samples
 
 
 def conflicts(job: JobParts) -> Iterator[Conflict]:
@@ -56,7 +56,7 @@ def _bytes_that_nobody_sends(job: JobParts) -> Iterator[Conflict]:
 
 
 def _steps_beyond_the_data(job: JobParts) -> Iterator[Conflict]:
-    samples = num_samples(job.workload)
+    samples = job.workload.num_samples
     if samples is None or isinstance(job.workload, OwnWorkload):
         return  # the workers find out
     given = job.workload.batch_size
@@ -83,7 +83,7 @@ def _scheduled_sizes(job: JobParts) -> Iterator[int]:
 
 def _labels_that_are_not_there(job: JobParts) -> Iterator[Conflict]:
     kind = job.partition.kind
-    if kind != "iid" and has_labels(job.workload) is False:
+    if kind != "iid" and job.workload.has_labels is False:
         yield Conflict(
             "/partition",
             kind,
@@ -93,7 +93,7 @@ def _labels_that_are_not_there(job: JobParts) -> Iterator[Conflict]:
 
 
 def _metric_that_is_not_measured(job: JobParts) -> Iterator[Conflict]:
-    metrics = metrics_of(job.workload)
+    metrics = job.workload.metrics
     if metrics is not None and (conflict := job.objective.conflict(metrics)):  # else the workers find out
         yield conflict
 
@@ -216,12 +216,7 @@ def _exchanges_that_cannot_compete(trial: TrialSpec) -> Iterator[Conflict]:
 
 def _optimizers_that_cannot_compete(optimizer: AutoOptimizerConfig, controller: ControllerConfig) -> Iterator[Conflict]:
     message = ""
-    if not isinstance(controller, BoConfig | SobolConfig | ScheduleConfig):
-        message = (
-            "optimizers compete in the first search of `bo` or `sobol`, or a `schedule` names one, and the controller "
-            f"is `{controller.kind}`: give one optimizer, as `{{kind: adamw}}`"
-        )
-    elif isinstance(controller, StagedConfig) and controller.stated_rates is not None:
+    if isinstance(controller, RateRange) and controller.stated_rates is not None:
         low, high = controller.stated_rates
         message = (
             f"learning rates in [{low:g}, {high:g}] mean something else to each optimizer: leave out "

@@ -1,4 +1,7 @@
-"""A run whose optimizers compete, with two real workers: searched, cut off, gone on with, replayed by its schedule."""
+"""A run of several optimizers, with two real workers: compared by probes, cut off, gone on with, replayed.
+
+Or one is chosen before the first step, by what a step costs and is worth: then it trains as if it were alone.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +11,11 @@ import pytest
 from search.schedule_file import ScheduleFile
 from service.cluster import trial
 from service.cluster.reporter import Stopped
+from service.cluster.warm_up import opening_space
 from service.job.parts import TrialSpec
 from service.wire.records import Control, ProbeDone, Searched, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
+from trainers.segment import Segment, SegmentResult
 from trainers.training.group import ProcessGroup
 
 OPTIONS = ["sgd", {"kind": "adamw", "learning_rate": 0.002}, "muon", "schedulefree_sgd"]
@@ -30,10 +35,11 @@ class Stopping(Memory):
 
 
 def _spec(**changes: Any) -> TrialSpec:
+    search = {"first_search": "always", "max_search_fraction": 0.6, "coarse_probe_steps": 3, "min_probe_steps": 6}
     job: dict[str, Any] = {
         "optimizer": {"kind": "auto", "options": OPTIONS},
         "exchange": {"kind": "threshold", "density": 0.05},
-        "controller": {"kind": "bo", "max_search_fraction": 0.6, "coarse_probe_steps": 3, "min_probe_steps": 6},
+        "controller": {"kind": "bo", **search},
         "budget": {"steps": 140},  # which reads no clock
         "objective": {"every": 20},
     }
@@ -90,3 +96,41 @@ def test_its_schedule_replays_bit_for_bit_among_the_others_and_alone(
     _train(_spec(**follow | ({"optimizer": own} if is_alone else {})), tmp_path, replayed)
 
     assert replayed.of(TrialFinished)[0].validation_loss == finished.validation_loss
+
+
+@pytest.mark.parametrize(
+    ("controller", "options", "best"),
+    [("bo", OPTIONS, "muon"), ("bo", ["sgd", "adamw"], "adamw"), ("off", ["sgd", "adamw"], "adamw")],
+    ids=str,
+)
+def test_without_probes_the_one_whose_steps_are_worth_most_trains_as_if_it_were_alone(
+    tmp_path: Path, controller: str, options: list[Any], best: str
+) -> None:
+    several, alone = Memory(), Memory()
+    changes: dict[str, Any] = {"controller": {"kind": controller}}
+    _train(_spec(optimizer={"kind": "auto", "options": options}, **changes), tmp_path / "several", several)
+    _train(_spec(optimizer={"kind": best}, **changes), tmp_path / "alone", alone)
+
+    [finished], [other] = several.of(TrialFinished), alone.of(TrialFinished)
+    assert several.of(StageDecided)[0].values["optimizer"] == best
+    assert f"{best} is expected to learn most: a step of " in several.of(StageDecided)[0].reason
+    rates = [[(entry.step, entry.learning_rate) for entry in each.schedule] for each in (finished, other)]
+    assert (rates[0], finished.validation_loss) == (rates[1], other.validation_loss)
+
+
+def test_under_seconds_an_optimizer_whose_steps_take_long_must_be_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = _spec(optimizer={"kind": "auto"}, controller={"kind": "bo"}, budget={"seconds": 60})
+    with ProcessGroup(spec.replica, 1) as group:
+        run, slow = group.run, {"muon": 50.0}
+
+        def slowed(segment: Segment) -> SegmentResult:
+            result = run(segment)
+            seconds = tuple(slow.get(segment.optimizer or "", 1.0) * each for each in result.step_seconds)
+            return result.model_copy(update={"step_seconds": seconds})
+
+        monkeypatch.setattr(group, "run", slowed)
+        space, warm_ups = opening_space(spec, [group])
+
+    assert (space.optimizer, space.guess.optimizer, space.optimizers) == ("adamw", "adamw", ())
+    assert "adamw is expected to learn most" in space.chosen_because and " ms" in space.chosen_because
+    assert len(warm_ups) == 5  # of each of four optimizers, and of the run's own

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from search.baselines.autolrs import AutoLrs, lowest_bound, told_losses
+from search.baselines.autolrs import AutoLrs, lowest_bound, published_forecast, told_losses
 from search.baselines.extrapolation import extrapolate
 from search.config import AutoLrsConfig, Budget
 from search.space import SearchSpace
@@ -220,6 +220,48 @@ def test_calls_out_of_turn_are_refused():
 
 
 # -- the forecast --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first_stage", [12, 100])
+@pytest.mark.parametrize("num_losses", [4, 12])
+def test_a_forecast_is_of_the_stages_end_however_long_its_probe_was(first_stage, num_losses):
+    strategy, losses = _autolrs(budget=Budget(steps=5000), first_stage=first_stage), _curve(num_losses, 0.0)
+    _tell(strategy, strategy.ask(), losses)
+
+    forecast = strategy.decide().probes[0].forecast
+
+    assert forecast.mean == extrapolate(losses.tolist(), first_stage, passes=10, outliers=0.03).mean
+
+
+@pytest.mark.parametrize(
+    ("tau", "horizon"),
+    [
+        ({"seconds": 0.5}, 50),  # steps take 0.01 s
+        ({"bytes": 300.0}, 30),
+        ({"bytes": 300.0, "seconds": 0.5}, 30),  # what ends first
+        ({"steps": 40.0, "seconds": 0.5}, 40),
+    ],
+)
+def test_a_stage_in_seconds_or_bytes_ends_where_steps_that_take_as_much_as_its_probes_have_spent_it(tau, horizon):
+    losses, spent = _curve(8, 0.0), Spent(steps=8)
+    observation = Observation(
+        candidate_id="0-0", losses=tuple(losses), step_seconds=(0.01,) * 8, bytes_sent=80, spent=spent
+    )
+
+    found = published_forecast(AutoLrsConfig(), observation, tau)
+
+    assert found.mean == pytest.approx(extrapolate(losses.tolist(), horizon, passes=10, outliers=0.03).mean)
+
+
+def test_a_probe_of_which_steps_alone_are_known_is_taken_for_its_share_of_the_stage():
+    losses = _curve(8, 0.0)
+    observation = Observation(
+        candidate_id="0-0", losses=tuple(losses), step_seconds=(), bytes_sent=0, spent=Spent(steps=8)
+    )
+
+    found = published_forecast(AutoLrsConfig(), observation, {"seconds": 0.5})
+
+    assert found.mean == extrapolate(losses.tolist(), 80, passes=10, outliers=0.03).mean
 
 
 def _curve(num_losses, noise, *, seed=0):

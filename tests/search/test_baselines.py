@@ -33,7 +33,7 @@ def test_what_is_searched_elsewhere_stays_where_a_search_would_open():
 
 @pytest.mark.parametrize("steps", [0, 50, 100])
 def test_fixed_never_changes_the_guess(steps):
-    assert Fixed(SPACE, BUDGET).values(Spent(steps=steps)) == SPACE.guess
+    assert Fixed(SPACE, BUDGET, FixedConfig()).values(Spent(steps=steps)) == SPACE.guess
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_fixed_never_changes_the_guess(steps):
     [(Spent(), 1.0), (Spent(steps=50), 0.5), (Spent(seconds=5.0, steps=10), 0.5), (Spent(steps=100), 0.0)],
 )
 def test_cosine_follows_the_cap_that_is_nearest(spent, factor):
-    values = Cosine(SPACE, BUDGET).values(spent)
+    values = Cosine(SPACE, BUDGET, CosineConfig()).values(spent)
 
     assert values.learning_rate == pytest.approx(0.2 * factor)
     assert values.level == 0.01
@@ -58,7 +58,9 @@ def test_polynomial_falls_by_its_power_also_after_it_was_restored(steps):
 
 @pytest.mark.parametrize("steps", [0, 25, 100])
 def test_linear_falls_with_the_budget(steps):
-    assert Linear(SPACE, BUDGET).values(Spent(steps=steps)).learning_rate == pytest.approx(0.2 * (1 - steps / 100))
+    assert Linear(SPACE, BUDGET, LinearConfig()).values(Spent(steps=steps)).learning_rate == pytest.approx(
+        0.2 * (1 - steps / 100)
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,18 @@ def test_a_probe_told_to_a_baseline_is_refused():
     observation = Observation(candidate_id="0-0", losses=(), step_seconds=(), bytes_sent=0, spent=Spent())
 
     with pytest.raises(ValueError, match="`candidate_id`"):
-        Fixed(SPACE, BUDGET).tell(observation)
+        Fixed(SPACE, BUDGET, FixedConfig()).tell(observation)
 
 
 def test_a_closed_stage_is_counted_through_a_restart():
-    strategy = Fixed(SPACE, BUDGET)
+    strategy = Fixed(SPACE, BUDGET, FixedConfig())
     strategy.tell(Observation(candidate_id=None, losses=(), step_seconds=(), bytes_sent=0, spent=Spent()))
 
     assert strategies.restore(strategy.state_dict()).decide().stage == 1
+
+
+@pytest.mark.parametrize("kind", ["fixed", "cosine", "linear"])
+def test_a_baseline_goes_on_from_the_journal_of_an_earlier_release(kind):
+    journal = {"kind": kind, "space": SPACE.model_dump(), "budget": BUDGET.model_dump(), "num_closed": 1}
+
+    assert strategies.restore(journal).decide().stage == 1

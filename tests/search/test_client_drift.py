@@ -11,7 +11,8 @@ from search.bayesian.controller import Controller
 from search.bayesian.early_stopping import drift_of_commit
 from search.bayesian.exchange_shortlist import without_drift
 from search.bayesian.rewards import fastest_option, scores
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.config import BoConfig, Budget
 from search.curves.client_drift import as_averaged, client_drift, first_steps
 from search.curves.curve_summary import Reading
@@ -85,7 +86,9 @@ def test_losses_without_an_average_or_that_are_not_finite_tell_nothing():
 def _stage(rise: float) -> Stage:
     """A stage in which local updates seem to learn most."""
     teaching = dict(SPACE.teaching)
-    stage = Stage(index=0, incumbent=Values(learning_rate=0.001), has_incumbent=False, level=4.0, teaching=teaching)
+    stage = Stage(
+        index=0, incumbent=Values(learning_rate=0.001), has_incumbent=False, start_loss=4.0, teaching=teaching
+    )
     for option, lead in ((OTHER, 0.0), (THIRD, 0.0), (LOCAL, 0.3)):
         candidate = Candidate(
             id=option,

@@ -212,9 +212,9 @@ def recorded(simulated_run):
     return recorder
 
 
-def _assert_goes_on_alike(recorded, told):
+def _assert_goes_on_alike(recorded, told, *, write=lambda event: event):
     state, observations = json.loads(recorded.states[told]), iter(recorded.told[told:])
-    restored = strategies.restore(state)
+    restored = strategies.restore({**state, "events": [write(event) for event in state["events"]]})
 
     for event in recorded.controller.state_dict()["events"][len(state["events"]) :][:8]:
         if "tell" in event or "close" in event:
@@ -229,6 +229,17 @@ def _assert_goes_on_alike(recorded, told):
 @pytest.mark.parametrize("told", [0, 5, 9, 14])
 def test_a_restored_controller_goes_on_bit_for_bit(recorded, told):
     _assert_goes_on_alike(recorded, told)
+
+
+def test_a_controller_goes_on_from_the_journal_of_an_earlier_release(recorded):
+    _assert_goes_on_alike(recorded, 14, write=_as_earlier)
+
+
+def _as_earlier(event):
+    if "close" not in event:
+        return event
+    ending = dict(event["close"])
+    return {"close": {"level": ending.pop("end_loss"), **ending}}
 
 
 def test_a_decision_tells_what_it_knew_and_what_searching_had_taken(recorded):

@@ -51,7 +51,7 @@ def test_the_standard_deviations_cover_tasks_that_they_were_not_fitted_to():
 
 
 def _status(question):
-    return forecast_loss(question.losses, question.horizon, level=question.level).status
+    return forecast_loss(question.losses, question.horizon, start=question.level).status
 
 
 def _noisy(num_points, noise, rng):
@@ -69,7 +69,7 @@ def test_bad_losses_at_an_end_change_no_verdict(noise, spiked, bound):
         rng = np.random.default_rng(seed)
         losses = _noisy((20, 50, 100)[seed % 3], noise, rng)
         losses[spiked] *= rng.uniform(2, 50)
-        false.append(forecast_loss(losses, 1000, level=2.2).status != "ok")
+        false.append(forecast_loss(losses, 1000, start=2.2).status != "ok")
 
     assert np.mean(false) <= bound  # smoothing that repeats the end calls 9 in 10 an overshoot or a divergence
 
@@ -79,7 +79,7 @@ def test_one_absurd_loss_hardly_moves_the_forecast(size):
     losses, horizon, _ = synthetic("exponential_slow", 0)
     spiked = [*losses[:-1], size]
 
-    plain, other = (forecast_loss(each, horizon, level=2.2) for each in (losses, spiked))
+    plain, other = (forecast_loss(each, horizon, start=2.2) for each in (losses, spiked))
 
     assert other.status == "ok"
     assert other.mean == pytest.approx(plain.mean, abs=0.3 * plain.std)
@@ -92,14 +92,14 @@ def test_a_curve_that_rises_at_its_end_has_diverged(num_points, rising):
         losses = _noisy(num_points, 0.1, np.random.default_rng(seed))
         losses[-rising:] = np.geomspace(2.5, 50.0, rising)
 
-        assert forecast_loss(losses, 10 * num_points, level=2.2).status == "diverged"
+        assert forecast_loss(losses, 10 * num_points, start=2.2).status == "diverged"
 
 
 @pytest.mark.parametrize("num_points", [1, 8, 100])
 def test_what_is_not_known_grows_with_the_horizon(num_points):
     losses = np.linspace(2.0, 1.5, num_points).tolist()
 
-    near, far = (forecast_loss(losses, ratio * num_points, level=1.0).std for ratio in (3, 30))
+    near, far = (forecast_loss(losses, ratio * num_points, start=1.0).std for ratio in (3, 30))
 
     assert 0 < near < far
 
@@ -108,9 +108,9 @@ def test_a_long_curve_is_forecast_as_its_averages_are():
     losses, _, _ = synthetic("exponential_slow", 0)
     long = np.repeat(losses, 250)
 
-    forecast = forecast_loss(long, 10 * len(long), level=2.2)
+    forecast = forecast_loss(long, 10 * len(long), start=2.2)
 
-    assert forecast.mean == pytest.approx(forecast_loss(losses, 2400, level=2.2).mean, rel=0.1)
+    assert forecast.mean == pytest.approx(forecast_loss(losses, 2400, start=2.2).mean, rel=0.1)
 
 
 @pytest.mark.parametrize("shape", ["exponential_fast", "power_half", "spikes", "correlated_noise", "large_scale"])
@@ -129,7 +129,7 @@ def test_extrapolation_beats_the_last_losses_on_falling_curves(shape):
 )
 @settings(max_examples=150)
 def test_any_series_gives_a_finite_forecast(losses, ratio, level):
-    forecast = forecast_loss(losses, len(losses) * ratio, level=level)
+    forecast = forecast_loss(losses, len(losses) * ratio, start=level)
 
     assert math.isfinite(forecast.mean)
     assert math.isfinite(forecast.std) and forecast.std >= 0
@@ -144,7 +144,7 @@ def test_a_handful_of_losses_is_too_short(num_points):
 def test_a_short_falling_series_is_forecast_to_fall(num_points):
     losses = [2.0 * 0.9**index for index in range(num_points)]
 
-    forecast = forecast_loss(losses, 10 * num_points, level=2.0)
+    forecast = forecast_loss(losses, 10 * num_points, start=2.0)
 
     assert forecast.status == "ok"
     assert 0 <= forecast.mean < losses[-1] + 0.1
@@ -163,21 +163,21 @@ def test_a_short_falling_series_is_forecast_to_fall(num_points):
     ],
 )
 def test_the_status_names_what_the_curve_did(losses, status):
-    assert forecast_loss(losses, 400, level=1.0).status == status
+    assert forecast_loss(losses, 400, start=1.0).status == status
 
 
 def test_an_overshoot_gets_no_credit_for_falling_back():
     losses = [1.8] * 10 + [1.8 - 0.03 * step for step in range(40)]
 
-    assert forecast_loss(losses, 4000, level=1.0, weight=1.0).mean == pytest.approx(np.median(losses[-10:]))
+    assert forecast_loss(losses, 4000, start=1.0, weight=1.0).mean == pytest.approx(np.median(losses[-10:]))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e30])
 def test_the_forecast_scales_with_the_loss(scale):
     losses, horizon, _ = synthetic("exponential_slow", 1)
 
-    plain = forecast_loss(losses, horizon, level=2.2)
-    scaled = forecast_loss([scale * loss for loss in losses], horizon, level=2.2 * scale)
+    plain = forecast_loss(losses, horizon, start=2.2)
+    scaled = forecast_loss([scale * loss for loss in losses], horizon, start=2.2 * scale)
 
     assert scaled.mean == pytest.approx(scale * plain.mean, rel=1e-6)
     assert scaled.std == pytest.approx(scale * plain.std, rel=1e-6)
@@ -186,14 +186,14 @@ def test_the_forecast_scales_with_the_loss(scale):
 def test_positive_losses_never_get_a_negative_forecast():
     losses = np.linspace(2.0, 0.1, 100).tolist()
 
-    assert forecast_loss(losses, 100_000, level=2.0, weight=1.0).mean >= 0
+    assert forecast_loss(losses, 100_000, start=2.0, weight=1.0).mean >= 0
 
 
 def test_batch_noise_at_a_small_loss_is_not_a_divergence():
     rng = np.random.default_rng(0)
     losses = np.exp(rng.normal(math.log(0.03), 1.0, 60)).tolist()
 
-    assert not has_diverged(losses, level=0.01, tolerance=0.7 * 2.3)
+    assert not has_diverged(losses, start=0.01, tolerance=0.7 * 2.3)
 
 
 @pytest.mark.parametrize(
@@ -216,13 +216,13 @@ def test_a_forecast_takes_less_than_15_milliseconds_of_processor_time():
 
     started = time.process_time()
     for _ in range(20):
-        forecast_loss(losses, horizon, level=2.2)
+        forecast_loss(losses, horizon, start=2.2)
 
     assert (time.process_time() - started) / 20 < 0.015
 
 
 def test_a_sample_that_is_far_off_in_a_probes_first_steps_is_no_divergence():
-    assert not has_diverged([6.54], level=0.28)
-    assert not has_diverged([6.54, 0.0002], level=0.28)
-    assert has_diverged([0.3, 6.54], level=0.28)
-    assert has_diverged([6.54, float("nan")], level=0.28)
+    assert not has_diverged([6.54], start=0.28)
+    assert not has_diverged([6.54, 0.0002], start=0.28)
+    assert has_diverged([0.3, 6.54], start=0.28)
+    assert has_diverged([6.54, float("nan")], start=0.28)

@@ -3,7 +3,7 @@
 import pytest
 
 from search.bayesian.link_rule import _suggested, with_best_density
-from search.bayesian.stage import SearchSetup
+from search.bayesian.setup import SearchSetup
 from search.budget import link
 from search.budget.link import ABOVE, BELOW, KNEE, Link, StepCost, is_hidden
 from search.config import BoConfig, Budget

@@ -5,7 +5,8 @@ from hypothesis import given, settings, strategies as st
 
 from search.bayesian.controller import Controller
 from search.bayesian.probe_costs import StepCosts, steps_to_see_average
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Reading
 from search.space import Axis, OptionAxis, SearchSpace

@@ -8,7 +8,8 @@ import pytest
 from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.refinement import AWAKENING_MOST, RISE_PER_STEP, raise_of
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.config import BoConfig, Budget
 from search.curves.events import Signs
 from search.space import SearchSpace

@@ -15,7 +15,8 @@ from search.bayesian.early_stopping import events_of, is_hopeless, signs_of, sta
 from search.bayesian.history import DRIFT, discounted, extended, learned_drift
 from search.bayesian.next_stage import next_stage
 from search.bayesian.rewards import scores
-from search.bayesian.stage import Score, SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Score, Stage
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Ending, Reading
 from search.space import SearchSpace
@@ -163,7 +164,7 @@ def _running(num_steps, *, fall, allowance=None, bytes_per_step=1, start=2.0, op
     control, rival = _candidate(0, 0.1, allowance), _candidate(1, 0.05, allowance)
     origin = "option" if option else rival.origin
     rival = rival.model_copy(update={"values": rival.values.model_copy(update={"option": option}), "origin": origin})
-    stage = Stage(index=1, incumbent=RATE, has_incumbent=not wide, level=2.0, candidates=[control, rival])
+    stage = Stage(index=1, incumbent=RATE, has_incumbent=not wide, start_loss=2.0, candidates=[control, rival])
     seen = _observe(control, _falling(100, fall=0.01, noise=0.01), total=100, bytes_per_step=10)
     stage.readings[control.id] = Reading.of(seen)
     losses = _falling(num_steps, fall=fall, noise=0.01, start=start)
@@ -318,7 +319,7 @@ def test_after_a_failure_the_best_rival_wins_however_unsure(probability, gain, t
 
 @pytest.mark.parametrize(("fall", "switches"), [(0.0, False), (0.01, True)])
 def test_where_no_probe_made_progress_noise_alone_switches_nothing(fall, switches):
-    stage = Stage(index=1, incumbent=RATE, level=2.0)
+    stage = Stage(index=1, incumbent=RATE, start_loss=2.0)
     for number, rate in enumerate((0.1, 0.05)):
         candidate = _candidate(number, rate, Allowance(steps=100))
         losses = _falling(100, fall=fall * (1 + number), noise=0.001, start=2.05 - 0.04 * number)

@@ -11,7 +11,8 @@ from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.decision import MIN_COARSE, choose
 from search.bayesian.proposals import _coarse_plan, propose
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.bayesian.wide_optimum import usual_rate
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Reading

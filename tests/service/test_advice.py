@@ -1,5 +1,6 @@
 """A legal job that is unwise gets a sentence that says what to give instead; a good one gets none."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,51 @@ def test_more_workers_search_in_shorter_runs_where_each_may_train_a_candidate(
     assert advised(budget={"steps": least}, optimizer=ADAMW, **changes) == ()
     assert f"give {least} steps" in advised(budget={"steps": least - 1}, optimizer=ADAMW, **changes)[0]
     assert advised(controller={"kind": "autolrs"}, budget={"steps": 6000}) == ()
+
+
+EPOCHS = {"interval": 3, "epoch_steps": 50}
+TOPK = {"kind": "topk", "density": 0.05}
+DIRECTION = {"optimizer": {"kind": "from_exchange"}}
+ZERO_ONE = {"kind": "zero_one_adam", "max_interval": 4, "freeze_steps": 90, "interval_steps": 30}
+OPTIONS = ["sgd", {"kind": "lars", "warmup_steps": 60}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({"sync": {"kind": "stl_sgd", "first_stage": 100}}, 100),
+        ({"sync": {"kind": "accordion_batch", **EPOCHS}}, 200),
+        ({"exchange": {"kind": "onebit_adam", "freeze_steps": 70}, **DIRECTION}, 70),
+        ({"exchange": ZERO_ONE, **DIRECTION}, 120),
+        ({"exchange": TOPK | {"levels": {"kind": "warmup", "steps": 80}}}, 80),
+        ({"exchange": TOPK | {"levels": {"kind": "accordion", "critical": 0.5, **EPOCHS}}}, 200),
+        ({"optimizer": {"kind": "sgd", "warmup_steps": 60}}, 60),
+        ({"optimizer": {"kind": "auto", "options": OPTIONS}, "controller": {"kind": "bo"}}, 60),
+    ],
+)
+def test_what_begins_to_work_after_the_last_step_gets_a_value_with_which_it_works(
+    changes: dict[str, Any], steps: int
+) -> None:
+    job = given = {"optimizer": {"kind": "sgd"}, "controller": {"kind": "fixed"}} | changes
+
+    (sentence,) = _late(job, steps)
+    for name, value in re.findall(r"`(\w+)` (\d+)", sentence.partition(": give ")[2]):
+        job = _with_knob(job, name, int(value))
+
+    assert f"takes {steps} steps until" in sentence
+    assert _late(given, steps + 1) == _late(job, steps) == []
+
+
+def _late(job: dict[str, Any], steps: int) -> list[str]:
+    return [sentence for sentence in advised(**job, budget={"steps": steps}) if " steps until " in sentence]
+
+
+def _with_knob(given: Any, name: str, value: int) -> Any:
+    if isinstance(given, list):
+        return [_with_knob(each, name, value) for each in given]
+    if isinstance(given, dict):
+        return {key: value if key == name else _with_knob(each, name, value) for key, each in given.items()}
+    return given
 
 
 def test_a_sweep_is_advised_on_as_the_job_without_it() -> None:

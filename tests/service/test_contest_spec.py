@@ -83,8 +83,11 @@ def test_options_that_cannot_compete_are_refused_where_they_are(options: list[An
         ({"sync": {"kind": "local_sgd"}}, "/sync", "give `sync: {kind: every_step}`"),
         ({"sync": {"kind": "accordion_batch", "epoch_steps": 10}}, "/sync", "give `sync: {kind: every_step}`"),
         ({"blocks": {"kind": "jointspar"}}, "/blocks", "which `auto` cannot"),
-        ({"controller": {"kind": "local"}}, "/optimizer", "the controller is `local`"),
-        ({"controller": {"kind": "off"}}, "/optimizer", "the controller is `off`"),
+        (
+            {"controller": {"kind": "autolrs", "min_learning_rate": 0.01, "max_learning_rate": 1}},
+            "/optimizer",
+            "give each option its own guess",
+        ),
         ({"controller": {"kind": "bo", "transfer": "auto"}}, "/optimizer", "leave out `transfer`"),
         (
             {"controller": {"kind": "bo", "min_learning_rate": 0.01, "max_learning_rate": 1}},
@@ -115,6 +118,9 @@ def test_parts_that_do_not_go_with_a_contest_are_refused_with_a_way_out(
         {"exchange": {"kind": "powersgd", "rank": 2}},
         {"clip": 1.0},
         {"controller": {"kind": "sobol"}},
+        {"controller": {"kind": "local"}},
+        {"controller": {"kind": "autolrs"}},
+        {"controller": {"kind": "off"}},
         {"controller": {"kind": "schedule", "schedule": SCHEDULE}},
         {"lanes": {"count": 2, "after": "insurance"}},
         {"workload": {"kind": "digits-mlp", "batch_size": [16, 64]}},
@@ -125,20 +131,22 @@ def test_parts_that_do_not_depend_on_the_optimizer_go_with_a_contest(changes: di
     assert JobSpec.model_validate(JOB | changes)
 
 
-def test_a_budget_with_room_for_one_optimizer_is_advised_against():
-    [sentence] = advice(JobSpec.model_validate(JOB | {"budget": {"steps": 300}}))
+def test_a_budget_with_room_for_the_probes_of_one_optimizer_is_advised_against():
+    by_probes = JOB | {"controller": {"kind": "bo", "first_search": "always"}}
+    [sentence] = advice(JobSpec.model_validate(by_probes | {"budget": {"steps": 300}}))
     enough = int(sentence.split("give ")[1].split()[0])
 
     assert "`sgd` is trained alone" in sentence
-    assert enough > 300 and not advice(JobSpec.model_validate(JOB | {"budget": {"steps": enough}}))
+    assert enough > 300 and not advice(JobSpec.model_validate(by_probes | {"budget": {"steps": enough}}))
+    assert not advice(JobSpec.model_validate(JOB | {"budget": {"steps": 300}}))  # without probes any budget will do
 
 
 def test_an_arm_may_let_optimizers_compete_beside_one_that_does_not():
     arms = [{"name": "one", "optimizer": {"kind": "sgd"}}, {"name": "several"}]
 
     assert JobSpec.model_validate(JOB | {"arms": arms})
-    [problem] = refused(arms=[arms[0], {"name": "several", "controller": {"kind": "fixed"}}])
-    assert (problem.pointer, problem.arms) == ("/optimizer", ("several",))
+    [problem] = refused(arms=[arms[0], {"name": "several", "sync": {"kind": "local_sgd"}}])
+    assert (problem.pointer, problem.arms) == ("/arms/1/sync", ("several",))
 
 
 def test_the_json_schema_knows_both_forms_of_an_option():

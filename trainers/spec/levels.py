@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from trainers.spec.method import Paper
-from trainers.spec.ranges import Config
+from trainers.spec.ranges import Config, Onset
 
 ACCORDION = Paper(
     "Agarwal, Wang, Lee, Venkataraman, Papailiopoulos",
@@ -28,6 +28,9 @@ class WarmupConfig(Config):
     steps: int = Field(ge=1, description="until the level is reached")
     stages: int = Field(4, ge=1, le=1000, description="equal parts of these steps, each with a density of its own")
 
+    def takes_effect_at(self) -> Onset:
+        return Onset(self.steps, "its level is reached", ("steps",))
+
 
 class CalibratedConfig(Config):
     """A threshold is 1 / (2 sqrt(k)) for k entries of the whole gradient (Sahu et al., 2021)."""
@@ -45,6 +48,11 @@ class RegimeConfig(Config):
     epoch_steps: int | None = Field(
         None, ge=1, description="steps whose gradients are added up; default: an epoch of the data"
     )
+
+    def takes_effect_at(self) -> Onset | None:
+        if self.epoch_steps is None:
+            return None
+        return Onset(self.epoch_steps * (self.interval + 1), "it first compares two epochs", ("epoch_steps",))
 
     def lasting(self, epoch_steps: int | None) -> Self:
         """Return this with `epoch_steps` for an epoch, if it leaves that open."""

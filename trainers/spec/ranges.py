@@ -58,6 +58,14 @@ class Range(NamedTuple):
             yield Conflict(f"/{self.field}", shown, f"{message}, got {shown}")
 
 
+class Onset(NamedTuple):
+    """The number of steps before a choice does what it is for."""
+
+    steps: int
+    until: str  # a clause that says what happens then
+    knobs: tuple[str, ...]  # fields of the configuration that `steps` is in proportion to
+
+
 #: Fields of configurations that may be a pair, and give a segment the value of their own name.
 SEARCHABLE = (
     "batch_size",
@@ -93,6 +101,10 @@ class Config(BaseModel):
             given = self.__dict__.get(name)  # a field of this configuration: `getattr` is slow for what it has not
             if isinstance(given, tuple):
                 yield Range(name, name, given)
+
+    def takes_effect_at(self) -> Onset | None:
+        """Return when this begins to do what it is for; None: at once, or nobody knows beforehand."""
+        return None
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield what does not fit together."""

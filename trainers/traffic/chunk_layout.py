@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from trainers.traffic.sizes import WORD_BYTES, num_selected
+from trainers.traffic.sizes import UNIT_BYTES, WORD_BYTES, num_selected
 
 #: The most entries of a chunk: places in it take `PLACE_BITS`.
 LARGEST_CHUNK = 4096
 PLACE_BITS = 12
 #: Of a code: negative, and of the larger magnitude.
 CODE_BITS = 2
-#: What the magnitudes, in float16, are multiplied by: a power of two, as float32.
-UNIT_BYTES = 4
 #: Two magnitudes in float16.
 BYTES_OF_CHUNK = 4
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from trainers.spec.link import EmulateLink
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.payload_layout import PayloadLayout, ValueFormat
+from trainers.traffic.sizes import WORD_BYTES
 
-WORD_BYTES = 4
 HALF_BYTES = 2
 #: 32-bit words beside the gradient in a dense exchange: the loss.
 CONTROL_WORDS = 1

@@ -10,7 +10,6 @@ from trainers.traffic.collectives import (
     CONTROL_WORDS,
     NOTHING,
     OUTCOME_BYTES,
-    WORD_BYTES,
     Traffic,
     all_reduce,
     broadcast,
@@ -18,6 +17,7 @@ from trainers.traffic.collectives import (
     reduce,
 )
 from trainers.traffic.division import divide
+from trainers.traffic.sizes import WORD_BYTES
 
 
 def step_traffic(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from trainers.traffic.sizes import UNIT_BYTES, WORD_BYTES
+
 #: sign: a bit, and one magnitude for all.
 ValueFormat = Literal["float32", "float16", "sign"]
 
@@ -15,11 +17,7 @@ ValueFormat = Literal["float32", "float16", "sign"]
 BLOCK = 65_536
 INDEX_BYTES = 2
 COUNT_BYTES = 4
-#: What the values are to be multiplied by (float32): of float16 a power of two, of signs their magnitude.
-UNIT_BYTES = 4
 VALUE_BITS: dict[ValueFormat, int] = {"float32": 32, "float16": 16, "sign": 1}
-#: Payloads are whole words of so many bytes, so that they can be viewed as int32.
-WORD_BYTES = 4
 
 
 class Sections(NamedTuple):
@@ -92,4 +90,5 @@ class PayloadLayout:
 
 
 def _whole_words(num_bytes: int) -> int:
+    """Return the bytes with padding: payloads are whole words, so that they can be viewed as int32."""
     return -(-num_bytes // WORD_BYTES) * WORD_BYTES

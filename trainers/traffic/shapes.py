@@ -1,12 +1,11 @@
-"""The sizes of the built-in workloads: parameter shapes in the model's own order, and training samples.
+"""The sizes of the built-in workloads: parameter shapes in the model's own order.
 
 The models are built from the same sizes. Pure Python, so that a job can be checked and costed without torch or data.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from trainers.spec.workloads import (
     ConvNet,
@@ -92,32 +91,6 @@ def parameter_shapes(config: WorkloadConfig) -> tuple[Shape, ...] | None:
             return (*adapter * 2 * MINILM.num_layers, *_perceptron((MINILM.width, NUM_TOPICS)))
         case OwnWorkload():
             return None
-
-
-def num_samples(config: WorkloadConfig) -> int | None:
-    """Return how many samples there are to train on.
-
-    None where only the workers know: a user's own data, and text that depends on the workers' Python or SciPy.
-    """
-    known = {"digits-mlp": 1438, "mnist5k-cnn": 4000, "fashion-conv": 60_000, "diamonds-mlp": 43_152}
-    return (known | {"flights-embedding": 263_149}).get(config.kind)
-
-
-def metrics_of(config: WorkloadConfig) -> Mapping[str, Literal["min", "max"]] | None:
-    """Return what is measured besides the loss, and which way is better; None where only the workers know."""
-    match config:
-        case OwnWorkload():
-            return None
-        case StdlibLm():
-            return {"bits_per_byte": "min"}
-        case DiamondsMlp():
-            return {"mae": "min"}
-    return {"accuracy": "max"}
-
-
-def has_labels(config: WorkloadConfig) -> bool | None:
-    """Return whether the samples have labels to divide them by; None where only the workers know."""
-    return None if isinstance(config, OwnWorkload) else not isinstance(config, StdlibLm | DiamondsMlp)
 
 
 def _perceptron(widths: tuple[int, ...]) -> Iterator[Shape]:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WORD_BYTES = 4
+#: What a payload's values are to be multiplied by, a float32: of float16 a power of two, of signs their magnitude.
+UNIT_BYTES = 4
 
 
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from trainers.methods.levels.cat import Numbers
 from trainers.snapshot import Stateless
 from trainers.spec.levels import AffineCost, CatConfig, LinkCost, PacketCost, PayloadCost
 from trainers.traffic import collectives
-from trainers.traffic.payload_layout import INDEX_BYTES, UNIT_BYTES, VALUE_BITS, ValueFormat
+from trainers.traffic.payload_layout import INDEX_BYTES, VALUE_BITS, ValueFormat
+from trainers.traffic.sizes import UNIT_BYTES
 
 #: What a measurement counts for after one more.
 MEMORY = 0.98

@@ -1,6 +1,6 @@
 """Runs an exchange at levels that a policy sets step by step."""
 
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -9,7 +9,6 @@ from trainers.exchange.connection import Connection
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.level import Level
 from trainers.exchange.step_result import Exchanged
-from trainers.methods import build as methods
 from trainers.methods.levels.accordion import Accordion
 from trainers.methods.levels.regimes import Part
 from trainers.methods.levels.warmup import Warmup
@@ -39,10 +38,12 @@ class LayerExchange(Exchange, Protocol):
 
 
 class SteeredExchange:
-    """Asks the policy before each step, and tells it of each that was finite on all ranks."""
+    """Asks the policy before each step of `inner`, and tells it of each that was finite on all ranks."""
 
-    def __init__(self, config: SteeredConfig, buffer: GradientBuffer, connection: Connection, *, seed: int) -> None:
-        self._inner = cast(LayerExchange, methods.exchange(config, buffer, connection, seed=seed))
+    def __init__(
+        self, config: SteeredConfig, inner: LayerExchange, buffer: GradientBuffer, connection: Connection
+    ) -> None:
+        self._inner = inner
         self._config, self._connection = config, connection
         self._policy = _policy(config, buffer)
         buffer.watch = self._policy.watch
@@ -93,10 +94,3 @@ def with_epoch(config: AnyExchange, epoch_steps: int | None) -> AnyExchange:
     if not isinstance(config, SteeredConfig) or not isinstance(config.levels, AccordionConfig):
         return config
     return config.model_copy(update={"levels": config.levels.lasting(epoch_steps)})
-
-
-def build(config: ExchangeBase, buffer: GradientBuffer, connection: Connection, *, seed: int = 0) -> Exchange:
-    """Return the exchange that `config` describes, with what changes its level."""
-    if isinstance(config, SteeredConfig) and isinstance(config.levels, WarmupConfig | AccordionConfig):
-        return SteeredExchange(config, buffer, connection, seed=seed)
-    return methods.exchange(config, buffer, connection, seed=seed)  # whose level is chosen elsewhere

@@ -33,17 +33,26 @@ class MuonWithAdamW(torch.optim.Optimizer):
         weight_decay: float = 0.01,
         fused: bool | None = None,
     ) -> None:
-        """Divide each of `groups` between the two; `not_matrices` are AdamW's whatever their shape, `fused` its own."""
-        defaults: Group = {"lr": 1e-3, "momentum": momentum, "weight_decay": weight_decay}
+        """Divide each of `groups` between the two; `not_matrices` are AdamW's whatever their shape, `fused` its own.
+
+        What AdamW alone takes of a group's options holds for its part of the group.
+        """
+        defaults: Group = {"lr": 1e-3, "momentum": momentum, "weight_decay": weight_decay, "maximize": False}
         matrices = [*_part(groups, lambda each: is_matrix(each, not_matrices))]
         others = [*_part(groups, lambda each: not is_matrix(each, not_matrices))]
-        self._matrices = [defaults | group for group in matrices]
-        self._adamw = torch.optim.AdamW(others, betas=betas, weight_decay=weight_decay, fused=fused) if others else None
-        super().__init__([*self._matrices, *(self._adamw.param_groups if self._adamw else ())], {})
-        self.defaults |= defaults
-        if self._adamw:
-            self.defaults |= self._adamw.defaults
-            self._adamw.state = self.state  # one state, by parameter, as of any other optimizer
+        adamw = torch.optim.AdamW(others or [{"params": []}], betas=betas, weight_decay=weight_decay, fused=fused)
+        of_adamw = adamw.defaults.keys() - defaults.keys()
+        self._matrices = [
+            defaults | {name: value for name, value in group.items() if name not in of_adamw} for group in matrices
+        ]
+        super().__init__([*self._matrices, *(adamw.param_groups if others else ())], {})
+        self.defaults |= adamw.defaults | defaults
+        self._adamw = adamw if others else None
+        adamw.state = self.state  # one state, by parameter, as of any other optimizer
+
+    def steps_as_matrix(self, parameter: Tensor) -> bool:
+        """Return whether `parameter` steps along an orthogonal factor, and not as AdamW's."""
+        return any(parameter is each for group in self._matrices for each in group["params"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -55,7 +64,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
         for group in self._matrices:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._step_matrix(parameter, parameter.grad.flatten(1), group)
+                    gradient = parameter.grad.flatten(1)
+                    self._step_matrix(parameter, -gradient if group["maximize"] else gradient, group)
         if self._adamw:
             self._adamw.step()
         return loss

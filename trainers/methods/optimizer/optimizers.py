@@ -32,7 +32,7 @@ from trainers.workload import Workload, WorkloadError
 
 Group = dict[str, Any]  # a torch parameter group
 #: Averages of a parameter's gradients, and the number of steps that corrects them.
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+MOMENTS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 #: Which torch's fused AdamW rounds as its plain one does, but for the last bit.
 FUSED_DTYPES = (torch.float32, torch.float64)
 #: Of parameters whose rates are the optimizer's.
@@ -59,6 +59,7 @@ class Optimizer:
         self.brought = brought  # options that the workload gave each group
         self._scales = [group["lr"] for group in self._groups]
         self.parameters = {name: parameter for parameter, name in names.items()}
+        self._constants = {place: value.clone() for place, value in self._group_tensors()}
 
     @property
     def _groups(self) -> list[Group]:
@@ -139,8 +140,11 @@ class Optimizer:
     def tensors(self) -> dict[str, Tensor]:
         """Return the live state tensors by name; a step updates them in place.
 
-        Raises WorkloadError if a user's optimizer keeps anything but tensors and numbers.
+        Raises WorkloadError if a user's optimizer keeps anything but tensors and numbers, or keeps them elsewhere than
+        under a parameter.
         """
+        if isinstance(self.config, OwnOptimizerConfig):
+            self._check_places()
         for name, value in self._state():
             if not (value is None or isinstance(value, Tensor | str) or _is_number(value)):
                 raise WorkloadError(
@@ -148,6 +152,26 @@ class Optimizer:
                     "back when training is rewound; tensors and numbers can"
                 )
         return {name: value for name, value in self._state() if isinstance(value, Tensor)}
+
+    def _check_places(self) -> None:
+        """Raise WorkloadError for state of a user's optimizer that lies where nobody puts it back."""
+        elsewhere = [f"`state[{key!r}]`" for key in self._optimizer.state if not isinstance(key, Tensor)]
+        for place, value in self._group_tensors():
+            known = self._constants.get(place)
+            if known is None or not torch.equal(known, value):
+                elsewhere.append(f"the tensor `{place[1]}` of parameter group {place[0]}")
+        if elsewhere:
+            raise WorkloadError(
+                f"{type(self._optimizer).__name__} keeps {elsewhere[0]}, which cannot be put back when training is "
+                "rewound; what is kept under a parameter, `state[parameter]`, can, and so can numbers in a group"
+            )
+
+    def _group_tensors(self) -> Iterable[tuple[tuple[int, str], Tensor]]:
+        """Return the tensors among the groups' options, by group and name, but for rates, which each step sets."""
+        for index, group in enumerate(self._groups):
+            for name, value in group.items():
+                if isinstance(value, Tensor) and name not in ("lr", "initial_lr"):  # the second is a scheduler's
+                    yield (index, name), value
 
     def fit(self, tensors: Mapping[str, Tensor]) -> None:
         """Have a user's optimizer hold state tensors of just these names and shapes; their values follow."""
@@ -310,7 +334,7 @@ def _prepared(
         if _interpolation(config, group) == 0:
             raise WorkloadError(f"a parameter group has momentum 0, which {config.kind} cannot average with")
         for parameter in group["params"]:
-            optimizer.state[parameter].update(_initial_state(config, group, parameter))
+            optimizer.state[parameter].update(_initial_state(config, optimizer, group, parameter))
     return optimizer
 
 
@@ -368,16 +392,19 @@ def _can_be_fused(groups: Sequence[Group]) -> bool | None:
     return all(each.is_cpu and each.is_contiguous() and each.dtype in FUSED_DTYPES for each in parameters) or None
 
 
-def _initial_state(config: OptimizerConfig, group: Group, parameter: Parameter) -> dict[str, Tensor]:
-    """Return what the optimizer itself would create at its first step."""
+def _initial_state(
+    config: OptimizerConfig, optimizer: torch.optim.Optimizer, group: Group, parameter: Parameter
+) -> dict[str, Tensor]:
+    """Return what `optimizer` itself would create at its first step."""
     zeros, start = torch.zeros_like(parameter), parameter.detach().clone()
+    if isinstance(optimizer, MuonWithAdamW) and optimizer.steps_as_matrix(parameter):
+        return {"momentum_buffer": zeros.flatten(1)}
     match config:
         case SgdConfig() | LarsConfig():
             return {"momentum_buffer": zeros} if group["momentum"] else {}
-        case MuonConfig() if "betas" not in group:
-            return {"momentum_buffer": zeros.flatten(1)}
         case AdamWConfig() | MuonConfig():
-            return {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(parameter)}
+            names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
+            return {"step": torch.tensor(0.0)} | {name: torch.zeros_like(parameter) for name in names}
         case ScheduleFreeSgdConfig():
             return {"z": start}
         case ScheduleFreeAdamWConfig():

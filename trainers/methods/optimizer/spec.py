@@ -185,15 +185,15 @@ Contender = Annotated[
 
 
 class AutoOptimizerConfig(Config):
-    """Optimizers compete: the run's first search chooses one of `options`, each at its own rate, for the whole run."""
+    """Optimizers compete: of `options` that one trains the run whose steps are worth most for what they cost."""
 
     kind: Literal["auto"] = "auto"
     options: tuple[Contender, ...] = Field(
         (MuonConfig(), AdamWConfig(), ScheduleFreeSgdConfig(), SgdConfig()),
         min_length=2,
         max_length=7,
-        description="what competes, as `adamw`, or with knobs: `{kind: sgd, learning_rate: 0.05}`. A short budget has "
-        "room for the first ones alone, and where nothing shows progress the first one's guess is trained",
+        description="what competes, as `adamw`, or with knobs: `{kind: sgd, learning_rate: 0.05}`. Of several that "
+        "are worth the same it is the first. A short budget has room for the probes of the first ones alone",
     )
 
     @property
@@ -262,7 +262,7 @@ JobOptimizer = Annotated[OptimizerConfig | AutoOptimizerConfig, Field(discrimina
 
 
 def contenders(optimizer: JobOptimizer) -> tuple[OptimizerConfig, ...]:
-    """Return the optimizers of which the first search chooses: of a plain one, itself."""
+    """Return the optimizers of which one trains the run: of a plain one, itself."""
     return optimizer.options if isinstance(optimizer, AutoOptimizerConfig) else (optimizer,)
 
 
@@ -271,6 +271,6 @@ def exchange_conflict(optimizer: JobOptimizer, exchange: str) -> str | None:
     if not isinstance(optimizer, AutoOptimizerConfig) or exchange != "auto":
         return None
     return (
-        "a first search chooses among optimizers or among exchanges, not both: give one optimizer, as "
+        "a run chooses among optimizers or among exchanges, not both: give one optimizer, as "
         f"`{{kind: {optimizer.options[0].kind}}}`, or one exchange, as `{{kind: none}}`"
     )

@@ -9,7 +9,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
-from trainers.methods import between_nodes
+from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.sync.policy import Update
 
@@ -50,7 +50,7 @@ class Meeting:
         node_links: NodeLinks,
         *,
         seed: int,
-        build: Callable[..., Exchange] = between_nodes.build,
+        build: Callable[..., Exchange] = between_nodes,
     ) -> None:
         self.node_links = node_links
         device = iterate.read().device

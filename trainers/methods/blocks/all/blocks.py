@@ -8,7 +8,7 @@ from torch.nn import Parameter
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
-from trainers.methods import between_nodes
+from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange
 from trainers.methods.levels.steered import with_epoch
 from trainers.snapshot import Stateful
@@ -32,7 +32,7 @@ class AllBlocks:
 
     def exchange(self, node_links: NodeLinks) -> Exchange:
         assert not isinstance(self._exchange, AutoConfig)  # whose policy builds what competes
-        return between_nodes.build(self._exchange, self._buffer, node_links, seed=self._seed)
+        return between_nodes(self._exchange, self._buffer, node_links, seed=self._seed)
 
     def parts(self) -> dict[str, Stateful]:
         return {}

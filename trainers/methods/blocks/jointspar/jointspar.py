@@ -18,9 +18,9 @@ from trainers.exchange.buffer import LEAD, GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
-from trainers.methods import between_nodes
 from trainers.methods.blocks.jointspar import chances
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
+from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.snapshot import Stateful, Stateless
@@ -133,7 +133,7 @@ class DrawnExchange(Stateless):
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
         blocks = self._blocks
         packed = Packed(blocks.buffer, blocks.drawn, self._words, num_blocks=blocks.num_blocks, config=self._config)
-        outcome = between_nodes.build(self._config, packed, self._node_links).step(loss, level, learning_rate)
+        outcome = between_nodes(self._config, packed, self._node_links).step(loss, level, learning_rate)
         if outcome.diverged:
             return outcome
         packed.give_back()

@@ -9,8 +9,8 @@ from trainers.spec.method import Method, Paper
 from trainers.spec.ranges import first
 from trainers.spec.two_way import DriftingConfig, Shapes, is_plain
 from trainers.traffic.buckets import Bucket, split
-from trainers.traffic.collectives import NOTHING, WORD_BYTES, Traffic, all_gather
-from trainers.traffic.sizes import block_sign
+from trainers.traffic.collectives import NOTHING, Traffic, all_gather
+from trainers.traffic.sizes import WORD_BYTES, block_sign
 
 if TYPE_CHECKING:
     from trainers.methods.optimizer.spec import JobOptimizer

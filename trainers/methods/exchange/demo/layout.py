@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.traffic.chunk_layout import PLACE_BITS
-from trainers.traffic.sizes import WORD_BYTES, num_selected
+from trainers.traffic.sizes import UNIT_BYTES, WORD_BYTES, num_selected
 
 #: The longest side of a tile: its coefficients have `PLACE_BITS` for a place.
 LONGEST_SIDE = 64
-#: What the values, in float16, are multiplied by: a power of two, as float32.
-UNIT_BYTES = 4
 VALUE_BYTES = 2
 
 

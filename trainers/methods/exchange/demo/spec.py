@@ -8,7 +8,8 @@ from trainers.methods.exchange.demo.layout import TileLayout
 from trainers.spec.exchange import Coefficient, Density, UpdateConfig
 from trainers.spec.method import Method, Paper
 from trainers.traffic.buckets import Bucket
-from trainers.traffic.collectives import WORD_BYTES, Traffic, all_gather
+from trainers.traffic.collectives import Traffic, all_gather
+from trainers.traffic.sizes import WORD_BYTES
 
 
 class DemoConfig(UpdateConfig):

@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 from trainers.spec.exchange import ExchangeBase
 from trainers.spec.method import Competing, Method
 from trainers.traffic.buckets import Bucket
-from trainers.traffic.collectives import HALF_BYTES, WORD_BYTES, Traffic, all_reduce, dense_bucket
+from trainers.traffic.collectives import HALF_BYTES, Traffic, all_reduce, dense_bucket
+from trainers.traffic.sizes import WORD_BYTES
 
 
 class DenseBase(ExchangeBase):

@@ -8,8 +8,8 @@ from pydantic import Field
 from trainers.spec.exchange import Coefficient, Density, UpdateConfig
 from trainers.spec.method import Method, Paper
 from trainers.traffic.buckets import Bucket
-from trainers.traffic.collectives import WORD_BYTES, Traffic, all_reduce
-from trainers.traffic.sizes import as_matrix, is_worth_factors, num_selected
+from trainers.traffic.collectives import Traffic, all_reduce
+from trainers.traffic.sizes import WORD_BYTES, as_matrix, is_worth_factors, num_selected
 
 #: By this a search on a logarithmic scale may pass its end, relatively.
 ROUNDING = 1e-9

@@ -8,7 +8,8 @@ from trainers.spec.exchange import Period
 from trainers.spec.method import Method, Paper
 from trainers.spec.two_way import DriftingConfig, Shapes
 from trainers.traffic.buckets import split
-from trainers.traffic.collectives import NOTHING, WORD_BYTES, Traffic, all_reduce, dense_bucket, num_elements
+from trainers.traffic.collectives import NOTHING, Traffic, all_reduce, dense_bucket, num_elements
+from trainers.traffic.sizes import WORD_BYTES
 
 
 class LiecSgdConfig(DriftingConfig):

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from trainers.spec.exchange import Coefficient, UpdateConfig
 from trainers.spec.method import Method, Paper
+from trainers.spec.ranges import Onset
 from trainers.spec.two_way import TwoWayConfig
 
 
@@ -41,6 +42,9 @@ class OneBitAdamConfig(SignsOfAdamConfig):
 
     def num_dense(self, num_steps: int) -> int:
         return min(num_steps, self.freeze_steps)
+
+    def takes_effect_at(self) -> Onset:
+        return Onset(self.freeze_steps, "it sends signs", ("freeze_steps",))
 
 
 METHOD = Method(

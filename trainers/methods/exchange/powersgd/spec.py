@@ -9,8 +9,8 @@ from trainers.spec.exchange import CorrectedConfig, SteeredConfig
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.method import Competing, Method, Paper
 from trainers.traffic.buckets import Bucket
-from trainers.traffic.collectives import HALF_BYTES, WORD_BYTES, Traffic, all_reduce
-from trainers.traffic.sizes import as_matrix, is_worth_factors
+from trainers.traffic.collectives import HALF_BYTES, Traffic, all_reduce
+from trainers.traffic.sizes import WORD_BYTES, as_matrix, is_worth_factors
 
 HIGHEST_RANK = 1024
 Rank = Annotated[int, Field(ge=1, le=HIGHEST_RANK)]

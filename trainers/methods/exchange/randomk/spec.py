@@ -6,8 +6,8 @@ from pydantic import Field
 
 from trainers.spec.method import Method, Paper
 from trainers.spec.sparse import ByDensity
-from trainers.traffic.collectives import CONTROL_WORDS, WORD_BYTES, Traffic, all_reduce
-from trainers.traffic.sizes import num_selected
+from trainers.traffic.collectives import CONTROL_WORDS, Traffic, all_reduce
+from trainers.traffic.sizes import WORD_BYTES, num_selected
 
 
 class RandomKConfig(ByDensity):

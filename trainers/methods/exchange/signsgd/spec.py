@@ -11,6 +11,12 @@ from trainers.spec.quantized import QuantizedBase
 from trainers.spec.ranges import Conflict
 from trainers.traffic.sizes import CodedLayout
 
+MAJORITY = Paper(
+    "Bernstein, Wang, Azizzadenesheli, Anandkumar",
+    "signSGD: compressed optimisation for non-convex problems",
+    "ICML",
+    2018,
+)
 ERROR_FEEDBACK = Paper(
     "Karimireddy, Rebjock, Stich, Jaggi",
     "Error feedback fixes SignSGD and other gradient compression schemes",
@@ -58,4 +64,9 @@ def scaled_layout(num_entries: int, num_layers: int) -> CodedLayout:
     return CodedLayout(num_entries, bits=1, num_scales=num_layers)
 
 
-METHOD = Method("exchange", SignSgdConfig, "trainers.methods.exchange.signsgd.exchange:build", papers=(ERROR_FEEDBACK,))
+METHOD = Method(
+    "exchange",
+    SignSgdConfig,
+    "trainers.methods.exchange.signsgd.exchange:build",
+    papers=(MAJORITY, ERROR_FEEDBACK),
+)

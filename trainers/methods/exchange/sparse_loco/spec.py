@@ -8,7 +8,8 @@ from trainers.spec.exchange import Density, ExchangeBase
 from trainers.spec.method import Method, Paper
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.chunk_layout import LARGEST_CHUNK, ChunkLayout
-from trainers.traffic.collectives import WORD_BYTES, Traffic, all_gather
+from trainers.traffic.collectives import Traffic, all_gather
+from trainers.traffic.sizes import WORD_BYTES
 
 
 class SparseLoCoConfig(ExchangeBase):

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from trainers.methods.exchange.onebit_adam.spec import SignsOfAdamConfig
 from trainers.spec.method import Method, Paper
+from trainers.spec.ranges import Onset
 
 
 class ZeroOneAdamConfig(SignsOfAdamConfig):
@@ -51,6 +52,13 @@ class ZeroOneAdamConfig(SignsOfAdamConfig):
         taken = step - self.freeze_steps - doublings * self.interval_steps
         left = interval - taken % interval
         return left if doublings == last else min(left, self.interval_steps - taken)
+
+    def takes_effect_at(self) -> Onset | None:
+        if self.max_interval == 1:
+            return None
+        return Onset(
+            self.freeze_steps + self.interval_steps, "a step exchanges nothing", ("freeze_steps", "interval_steps")
+        )
 
 
 METHOD = Method(

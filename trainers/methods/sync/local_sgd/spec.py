@@ -8,6 +8,13 @@ from trainers.spec.exchange import Coefficient
 from trainers.spec.method import Method, Paper
 from trainers.spec.sync import CompressedUpdatesConfig
 
+SLOW_MOMENTUM = Paper(
+    "Wang, Tantia, Ballas, Rabbat",
+    "SlowMo: improving communication-efficient distributed SGD with slow momentum",
+    "ICLR",
+    2020,
+)
+
 
 class LocalSgdConfig(CompressedUpdatesConfig):
     """Average the parameters every `period` steps (Stich, 2019), optionally with slow momentum (Wang et al., 2020)."""
@@ -20,5 +27,5 @@ METHOD = Method(
     "sync",
     LocalSgdConfig,
     "trainers.methods.sync.local_sgd.policy:build",
-    papers=(Paper("Stich", "Local SGD converges fast and communicates little", "ICLR", 2019),),
+    papers=(Paper("Stich", "Local SGD converges fast and communicates little", "ICLR", 2019), SLOW_MOMENTUM),
 )

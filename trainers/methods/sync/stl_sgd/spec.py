@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from trainers.spec.method import Method, Paper
-from trainers.spec.ranges import Conflict
+from trainers.spec.ranges import Conflict, Onset
 from trainers.spec.sync import CompressedUpdatesConfig
 
 
@@ -33,6 +33,9 @@ class StlSgdConfig(CompressedUpdatesConfig):
         description="the period grows as the rate falls (iid), or as its square root does (non_iid); auto: as the "
         "job's partition says",
     )
+
+    def takes_effect_at(self) -> Onset:
+        return Onset(self.first_stage, "its rate falls and its period grows", ("first_stage",))
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

@@ -64,4 +64,4 @@ def test_a_commit_ends_at_the_median_of_its_last_losses(num_steps, num_read):
 
     ending = Ending.of(_observation(losses, candidate_id=None), Signs(), ())
 
-    assert ending.level == pytest.approx(np.median(losses[-num_read:]))
+    assert ending.end_loss == pytest.approx(np.median(losses[-num_read:]))

@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.bayesian.wide_optimum import (
     PLATEAU,
     lowest_peak,

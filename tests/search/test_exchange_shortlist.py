@@ -7,7 +7,8 @@ import pytest
 from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.exchange_shortlist import listed
-from search.bayesian.stage import SearchSetup, Stage
+from search.bayesian.setup import SearchSetup
+from search.bayesian.stage import Stage
 from search.budget.link import Link, OptionCost, short_list
 from search.config import BoConfig, Budget
 from search.space import OptionAxis, SearchSpace

@@ -1,0 +1,208 @@
+"""Everything about a run that does not change: its space, its knobs and its budget, and what follows from them."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from search.budget import spending
+from search.config import (
+    CONTEST_RATES,
+    FINALISTS,
+    OPTIMIZER_TRAITS,
+    PAYING_STEPS,
+    Budget,
+    OptimizerTraits,
+    SearchConfig,
+    contest_steps,
+    num_coarse,
+)
+from search.space import SearchSpace
+from search.types import Values
+
+#: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
+KEPT_PART = {"events": 0.25, "stages": 0.6}
+#: Coarse probes on smaller batches than the first are longer: by the root of how many times the second is as large.
+#: Together they take at most this share of the run.
+SMALL_BATCH, LARGE_BATCH, COARSE_SHARE = 16, 32, 0.12
+#: More steps than this tell little more.
+MOST_COARSE_STEPS = 20
+#: Of what they may spend they take this part where the warm-up alone tells how long a step takes.
+ESTIMATED_PART = 2 / 3
+#: Finalists more where the level is searched: a surrogate needs four.
+LEVEL_PROBES = 2
+#: A model of more matrices than the first needs a ramp under AdamW: of so many steps for each matrix, at most so many,
+#: and at most this part of the run (docs/decisions/0032).
+SHALLOW, RAMP_PER_MATRIX, MOST_RAMP, RAMP_PART = 4, 10, 100, 1 / 3
+#: Where optimizers compete, the coarse probes of each span these decades about its own guess.
+CONTEST_DECADES = 2.0
+#: An end of the coarse probes' range that turns out best is extended, at most this often.
+MAX_EXTENSIONS = 2
+
+
+@dataclass(frozen=True)
+class SearchSetup:
+    """A run's space, knobs and budget."""
+
+    space: SearchSpace
+    config: SearchConfig
+    budget: Budget
+    seed: int
+
+    @property
+    def traits(self) -> OptimizerTraits:
+        return OPTIMIZER_TRAITS[self.space.optimizer]
+
+    @property
+    def opening(self) -> Values:
+        """The opening values: the guess, inside the space."""
+        return self.space.opening
+
+    def of(self, optimizer: str | None) -> "SearchSetup":
+        """Return the setup as this optimizer has it: its traits, its guess. None: no optimizers compete."""
+        if optimizer in (None, self.space.optimizer):
+            return self
+        [rate] = [each.learning_rate for each in self.space.optimizers if each.optimizer == optimizer]
+        guess = self.space.guess.model_copy(update={"learning_rate": self.clip_rate(rate), "optimizer": optimizer})
+        return replace(self, space=self.space.model_copy(update={"optimizer": optimizer, "guess": guess}))
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """The optimizers that the wide search compares: the first of the job's, as many as its cap has room for.
+
+        None where no optimizers compete, or the cap has room for one alone.
+        """
+        names = tuple(each.optimizer for each in self.space.optimizers)
+        cap = self._cap_steps
+        return names[
+            : max((number for number in range(2, len(names) + 1) if self.contest_steps(number) <= cap), default=0)
+        ]
+
+    def contest_steps(self, num_optimizers: int) -> int:
+        """Return the fewest steps that compare so many."""
+        finalists = self._rate_probes(has_contest=True)
+        return contest_steps(self.config, num_optimizers=num_optimizers, num_finalists=finalists)
+
+    @property
+    def most_coarse(self) -> int:
+        """Coarse probes that a contest has room for, extensions included."""
+        number = len(self.contenders)
+        spare = (self._cap_steps - self.contest_steps(number)) / self.config.coarse_probe_steps
+        return number * CONTEST_RATES + math.floor(min(spare, number * MAX_EXTENSIONS))
+
+    @property
+    def _cap_steps(self) -> float:
+        return math.inf if self.num_steps is None else self.search_fraction * self.num_steps
+
+    @property
+    def num_steps(self) -> float | None:
+        """Steps that the budget holds, by what one cost before the clock started; None: nothing tells."""
+        cost, caps = self.step_cost, spending.caps(self.budget)
+        return min((cap / cost[unit] for unit, cap in caps.items() if cost.get(unit)), default=None)
+
+    @property
+    def step_cost(self) -> spending.Amounts:
+        """The cost of a step of all workers before the clock started, in the budget's units; one step if unmeasured."""
+        step = self.space.step
+        cost = {"steps": 1.0} | ({} if step is None else {"bytes": step.bytes, "seconds": step.seconds})
+        return {unit: cost[unit] for unit in spending.caps(self.budget) if unit in cost}
+
+    @property
+    def search_fraction(self) -> float:
+        """Most of the budget that probes may spend."""
+        return self.config.search_fraction(self.num_steps)
+
+    @property
+    def wide_probes(self) -> int:
+        """Probes of the wide search's last rung, extensions of its range apart; 0: the coarse ones decide."""
+        return self.rate_probes + max(0, len(self.space.options) - 1) + max(0, len(self.contenders) - 1)
+
+    @property
+    def rate_probes(self) -> int:
+        """Those of them with the exchange and the optimizer that do best; each that competes with it has one more."""
+        return self._rate_probes(has_contest=bool(self.space.options or self.contenders))
+
+    def _rate_probes(self, *, has_contest: bool) -> int:
+        first = self.config.wide_probes
+        if first is None:
+            first = FINALISTS if self._finalists_pay or self.space.ranges else int(has_contest)
+        of_axes = self.config.wide_probes_per_axis * len(self.space.further)
+        return first + LEVEL_PROBES * bool(self.space.axis("level")) + of_axes
+
+    @property
+    def is_timed(self) -> bool:
+        """True where seconds are short, and something searched decides how many a step takes: the rate does not."""
+        return self.budget.seconds is not None and self.space.decides_costs
+
+    @property
+    def is_of_rate_alone(self) -> bool:
+        """True where the learning rate is the only value that is searched."""
+        return not (self.space.ranges or self.space.options or self.contenders)
+
+    @property
+    def _finalists_pay(self) -> bool:
+        """True where the cap leaves each finalist enough steps to tell the rate better than coarse probes do.
+
+        Exchanges that compete have one more each, and may have one that extends the range of rates. Optimizers that
+        compete need the steps for themselves.
+        """
+        if self.num_steps is None or self.space.optimizers:
+            return False
+        left = self._wide_steps - self._coarse_rounds * self.config.coarse_probe_steps
+        return left >= (FINALISTS + len(self.space.options)) * PAYING_STEPS
+
+    @property
+    def coarse_steps(self) -> int:
+        """Steps of a probe that tells decades apart: of small batches so many that noise falls, where there is room.
+
+        The noise of what probes saw falls with the root of their samples. Where more than the rate is searched,
+        finalists need what there is.
+        """
+        least, batch_size = self.config.coarse_probe_steps, self.space.batch_size
+        if not self.is_of_rate_alone or self.num_steps is None or batch_size is None or batch_size >= SMALL_BATCH:
+            return least
+        room = self._wide_steps * (1.0 if self.budget.seconds is None else ESTIMATED_PART)
+        room -= FINALISTS * PAYING_STEPS if self.wide_probes else 0
+        room = min(room, COARSE_SHARE * self.num_steps) / self._coarse_rounds
+        wanted = least * math.sqrt(LARGE_BATCH / batch_size)
+        return math.floor(max(least, min(wanted, room, MOST_COARSE_STEPS)))
+
+    def ramp_steps(self, num_steps: float | None) -> int:
+        """Return the steps in which the rate rises to what the wide search found, in a run of `num_steps` if known."""
+        weights = self.space.weights
+        if self.config.ramp_steps is not None:
+            return self.config.ramp_steps
+        if not self.traits.ramps or self.space.warms_up or weights is None or weights.num_matrices <= SHALLOW:
+            return 0
+        most = MOST_RAMP if num_steps is None else min(MOST_RAMP, RAMP_PART * num_steps)
+        return math.floor(min(most, RAMP_PER_MATRIX * weights.num_matrices))
+
+    @property
+    def _wide_steps(self) -> float:
+        return self._cap_steps * (1 - KEPT_PART[self.config.revisit])
+
+    @property
+    def _coarse_rounds(self) -> int:
+        return math.ceil(len(self.coarse_rates) / self.space.num_alone)
+
+    @property
+    def coarse_rates(self) -> list[float]:
+        """Learning rates a decade apart, by which the wide search begins: in the stated range, or about the guess."""
+        low, high = map(self.clip_rate, self.config.stated_rates or self._rates_around_guess())
+        return [float(rate) for rate in np.geomspace(low, high, num_coarse(math.log10(high / low)))]
+
+    def _rates_around_guess(self) -> tuple[float, float]:
+        centre, decades = self.opening.learning_rate * self.traits.centre, self.config.wide_decades
+        if self.contenders:  # a narrow range has to lie about what is best in so few steps
+            centre /= self.traits.pick
+            decades = min(decades, CONTEST_DECADES)
+        centre, half = self.clip_rate(centre), decades / 2
+        return self.clip_rate(centre / 10**half), self.clip_rate(centre * 10**half)
+
+    def clip_rate(self, rate: float) -> float:
+        """Move a learning rate into the space."""
+        return min(self.space.max_learning_rate, max(self.space.min_learning_rate, rate))
+
+    def shares(self, stage: int) -> list[int]:
+        """Return the weights 1 : 2 : 4 : ... of the commits from `stage` on; past the last stage, all is one."""
+        return [2**index for index in range(stage, self.config.num_stages)] or [1]
