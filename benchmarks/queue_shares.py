@@ -167,6 +167,9 @@ class FullCluster:
     def running(self) -> "FullCluster":
         return self
 
+    def adopt(self) -> bool:
+        return False
+
     def declared(self) -> tuple[Node, ...]:
         return self._nodes
 

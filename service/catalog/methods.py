@@ -18,7 +18,7 @@ from service.catalog.papers import COMPOSED, Composed
 from service.errors import NotFound
 from service.job.knobs import Knob, knobs_of
 from service.job.spec import JobSpec
-from service.wire.views import View
+from service.wire.base import View
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig

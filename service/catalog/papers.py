@@ -11,6 +11,7 @@ from trainers.methods.exchange.signsgd import spec as signsgd
 from trainers.methods.exchange.threshold import spec as threshold
 from trainers.methods.exchange.topk import spec as topk
 from trainers.methods.optimizer.spec import LARS
+from trainers.methods.sync.local_sgd import spec as local_sgd
 from trainers.spec.levels import ACCORDION
 from trainers.spec.method import Paper
 
@@ -156,28 +157,14 @@ COMPOSED = (
         "majority_sign",
         "exchange",
         "The sign that most workers have: `signsgd` without feedback.",
-        (
-            Paper(
-                "Bernstein, Wang, Azizzadenesheli, Anandkumar",
-                "signSGD: compressed optimisation for non-convex problems",
-                "ICML",
-                2018,
-            ),
-        ),
+        (signsgd.MAJORITY,),
         {"exchange": {"kind": "signsgd", "feedback": False}},
     ),
     Composed(
         "slow_momentum",
         "sync",
         "Momentum of what averaging the parameters changes (SlowMo): `slow_momentum` of `local_sgd`.",
-        (
-            Paper(
-                "Wang, Tantia, Ballas, Rabbat",
-                "SlowMo: improving communication-efficient distributed SGD with slow momentum",
-                "ICLR",
-                2020,
-            ),
-        ),
+        (local_sgd.SLOW_MOMENTUM,),
         {"sync": {"kind": "local_sgd", "slow_momentum": 0.5}},
     ),
     Composed(

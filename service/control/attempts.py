@@ -1,6 +1,7 @@
 """An attempt's life: begun with a lease, renewed by its driver, ended; and what a resumed job forgets."""
 
 import re
+import secrets
 from collections.abc import Collection
 
 from sqlalchemy import delete, select
@@ -20,7 +21,7 @@ from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Sampl
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
 _MAX_BACK_OFF_S = 60.0
-_NAME = re.compile(r"(?:wiretune-)?(job-[0-9a-f]+)-a(\d+)")
+_NAME = re.compile(r"(?:wiretune-)?(job-[0-9a-f]+)-a(\d+)(?:-[0-9a-f]+)?")
 STOPPED_EARLY = "stopped early by the user"
 _TOLD = {JobState.PAUSING: Control.PAUSE, JobState.STOPPING: Control.STOP, JobState.CANCELLING: Control.CANCEL}
 #: What becomes of a job whose attempt ended, however it did.
@@ -28,8 +29,11 @@ _WANTED = {JobState.PAUSING: JobState.PAUSED, JobState.CANCELLING: JobState.CANC
 
 
 def submission_id(job_id: str, number: int) -> str:
-    """Return the Ray Job's id: the same however often it is submitted."""
-    return f"wiretune-{job_id}-a{number}"
+    """Return a new id for the attempt's Ray Job; the attempt keeps it, however often it is submitted.
+
+    Its tail is the attempt's own: a restored database begins attempts again that Ray, which lives on, has seen end.
+    """
+    return f"wiretune-{job_id}-a{number}-{secrets.token_hex(4)}"
 
 
 def attempt_named(name: str) -> tuple[str, int] | None:
@@ -124,7 +128,11 @@ def keep(trial: TrialRow, step: int, bill: Bill) -> None:
 def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
     """Return where each of the job's trials goes on from, what it learns from past jobs, and what people say."""
     priors, pruned_at = transfer.kept(session, job.id), sweeps.pruned_trials(session, job)
-    trials = [(trial, resume_of(session, trial)) for trial in queries.trials(session, job.id)]
+    # Of a trial that is over nobody reads it, and a sweep has hundreds of them.
+    trials = [
+        (trial, resume_of(session, trial) if trial.outcome is None else None)
+        for trial in queries.trials(session, job.id)
+    ]
     return tuple(
         ResumePoint(
             trial_id=trial.id,

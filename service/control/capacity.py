@@ -22,6 +22,7 @@ class Node:
 
     cpus: float
     gpus: float = 0.0
+    shares: tuple[float, ...] = ()  # of `gpus`: what is free of each GPU that has workers already
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,28 @@ def num_placeable(shape: Shape, nodes: Sequence[Node]) -> int:
 
 def _on_node(shape: Shape, node: Node) -> int:
     size = shape.placed_together
-    by_gpus = node.gpus / (size * shape.gpus) if shape.gpus else math.inf
-    return size * math.floor(min(node.cpus / (size * shape.cpus), by_gpus) + _TOLERANCE)
+    return size * math.floor(min(node.cpus / (size * shape.cpus), _by_gpus(shape, node)) + _TOLERANCE)
+
+
+def _by_gpus(shape: Shape, node: Node) -> float:
+    """Return for how many groups of workers that are placed together the node's GPUs are enough.
+
+    A share lies on one GPU, as Ray has it: two GPUs hold two workers of 0.6 each, not three.
+    """
+    wanted, whole = shape.placed_together * shape.gpus, node.gpus - sum(node.shares)
+    if not wanted:
+        return math.inf
+    if wanted < 1 - _TOLERANCE:
+        num_whole = math.floor(whole + _TOLERANCE)
+        rest = max(0.0, whole - num_whole)  # of a node that was given a part of a GPU
+        in_part = sum(_num_within(free, wanted) for free in (*node.shares, rest))
+        return num_whole * _num_within(1.0, wanted) + in_part
+    is_even = shape.gpus >= 1 or _num_within(1.0, shape.gpus) * shape.gpus > 1 - _TOLERANCE
+    return whole / wanted if is_even else 0.0
+
+
+def _num_within(free: float, share: float) -> int:
+    return math.floor(free / share + _TOLERANCE)
 
 
 def left_beside(sizes: Iterable[Size], nodes: Sequence[Node]) -> Sequence[Node]:
@@ -164,9 +185,25 @@ def left_by(shape: Shape, num_workers: int, nodes: Sequence[Node]) -> Sequence[N
         if not num_workers:
             break
         num = max(0, min(num_workers, _on_node(shape, node)))
-        left[index] = Node(cpus=node.cpus - num * shape.cpus, gpus=node.gpus - num * shape.gpus)
+        shares = _shares_left(shape, num, node)
+        left[index] = Node(cpus=node.cpus - num * shape.cpus, gpus=node.gpus - num * shape.gpus, shares=shares)
         num_workers -= num
     return left
+
+
+def _shares_left(shape: Shape, num_workers: int, node: Node) -> tuple[float, ...]:
+    """Return what is left of each shared GPU once so many such workers are there: on the fullest that has room."""
+    share, num = shape.placed_together * shape.gpus, num_workers // shape.placed_together
+    if not 0 < share < 1 - _TOLERANCE:
+        return node.shares
+    left = []
+    fresh = math.ceil(num / _num_within(1.0, share))
+    for free in (*sorted(node.shares), *[1.0] * fresh):
+        here = min(num, _num_within(free, share))
+        num -= here
+        if here or free < 1.0:
+            left.append(free - here * share)
+    return tuple(left)
 
 
 def _worker_of(size: Size) -> Shape:

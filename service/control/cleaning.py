@@ -9,11 +9,11 @@ from typing import Protocol
 from pydantic import BaseModel, Field
 
 from service.control import embedded
-from service.control.listing import MAX_PAGE
 from service.control.orphans import tune_folders
 from service.control.storage import WEIGHTS, Storage
 from service.job.states import TERMINAL
 from service.settings import Settings
+from service.wire.base import MAX_PAGE
 from service.wire.code import CodeView
 from service.wire.views import JobPage
 

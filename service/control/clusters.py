@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -37,11 +38,17 @@ class RayApi(Protocol):
     def status(self, submission_id: str) -> RayStatus:
         """Return where a driver is."""
 
+    def reason(self, submission_id: str) -> str:
+        """Return why Ray says that a driver failed; empty where it did not, or Ray does not say."""
+
     def live(self) -> tuple[str, ...]:
         """Return the ids of all drivers that have not ended, other services' too."""
 
     def stop(self, submission_id: str) -> None:
         """Have a driver end."""
+
+    def delete(self, submission_id: str) -> None:
+        """Have Ray forget a driver that has ended."""
 
     def logs(self, submission_id: str) -> str:
         """Return a driver's output."""
@@ -66,6 +73,9 @@ class Cluster(Protocol):
 
     def running(self) -> RayApi | None:
         """Return Ray if it is there; it is not started for this."""
+
+    def adopt(self) -> bool:
+        """Take over a Ray that an earlier service has left behind; return whether there is one, not ours yet."""
 
     def declared(self) -> tuple[Node, ...] | None:
         """Return what the nodes are known to hold without asking them; None: nothing."""
@@ -98,6 +108,10 @@ class RemoteCluster:
     def running(self) -> RayApi:
         """Return the cluster's Jobs server."""
         return self._ray
+
+    def adopt(self) -> bool:
+        """Return False: nobody has to take over the cluster."""
+        return False
 
     def declared(self) -> tuple[Node, ...] | None:
         """Return None: only the cluster knows."""
@@ -143,6 +157,14 @@ class EmbeddedCluster:
         """Return the head's Jobs server if the head lives."""
         with self._lock:
             return self._living()
+
+    def adopt(self) -> bool:
+        """Take over the head of an earlier service, in a thread, if it lives; none is started for this."""
+        if self.running() is not None or embedded.head_status(self._settings) is None:
+            return False
+        with suppress(Unavailable):  # not in this moment
+            self.connect()
+        return True
 
     def _living(self) -> RayApi | None:
         is_alive = self._head is not None and embedded.is_alive(self._head)

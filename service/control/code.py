@@ -24,11 +24,11 @@ from service.errors import CodeInUse, InvalidJob, InvalidRequest, NotFound, TooM
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL
+from service.wire.base import MAX_PAGE
 from service.wire.code import CodePage, CodeView, Package
 from trainers.spec.workloads import OwnWorkload
 
 _log = logging.getLogger(__name__)
-MAX_PAGE = 500
 _PLACE = TypeAdapter(tuple[float, str, str])
 
 

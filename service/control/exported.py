@@ -1,12 +1,9 @@
 """Finds the weights of a trial that a user asks for."""
 
-from typing import Literal
-
 from service.errors import NotFound
 from service.job.states import TERMINAL
-from service.wire.views import JobView, TrialView
+from service.wire.views import JobView, TrialView, Which
 
-Which = Literal["best", "last"]
 WHICH: tuple[Which, ...] = ("best", "last")
 
 

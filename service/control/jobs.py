@@ -79,7 +79,8 @@ def add(
     if key is not None:
         known = session.connection().execute(_KNOWN, scope).first()
         if known is not None and known.created_at > now - key_s:
-            return _first(require(session, known.job_id), known.request, spec, request), False
+            first = require(session, known.job_id)
+            return _first(first, known.request, spec, source=source, request=request), False
         if known is not None:
             session.execute(delete_from(IdempotencyRow).filter_by(**scope))
     code.use(session, spec, project=by.project, now=now)
@@ -100,6 +101,7 @@ def made_with(
     *,
     by: Principal,
     spec: JobSpec | None,
+    source: str | None,
     request: str | None,
     now: float,
     key_s: float,
@@ -112,7 +114,7 @@ def made_with(
     if known is None or known.created_at <= now - key_s or (spec is None and known.request is None):
         return None
     first = session.get(JobRow, known.job_id)
-    return None if first is None else _first(first, known.request, spec, request)
+    return None if first is None else _first(first, known.request, spec, source=source, request=request)
 
 
 def _scope(by: Principal, key: str | None) -> dict[str, str | None]:
@@ -120,15 +122,18 @@ def _scope(by: Principal, key: str | None) -> dict[str, str | None]:
     return {"project": by.project, "owner": by.name, "key": key}
 
 
-def _first(job: JobRow, known: str | None, spec: JobSpec | None, request: str | None) -> JobRow:
+def _first(job: JobRow, known: str | None, spec: JobSpec | None, *, source: str | None, request: str | None) -> JobRow:
     """Return the job that a key made if it is asked for again; raises KeyReused.
 
     Requests are compared by their digests where both have one, since the source of a clone may have changed; else the
-    jobs are.
+    jobs are, and what they are clones of.
     """
-    is_again = known == request if known is not None and request is not None else _submitted(job) == spec
+    if known is not None and request is not None:
+        is_again = known == request
+    else:
+        is_again = _submitted(job) == spec and job.source == source
     if not is_again:
-        raise KeyReused(f"the key made `{job.id}` from another job; send a new key with a new job")
+        raise KeyReused(f"the key made `{job.id}` from another job or source; send a new key with a new job")
     return job
 
 

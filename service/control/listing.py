@@ -22,9 +22,9 @@ from service.control.queries import job_summary
 from service.errors import InvalidJob
 from service.job.problems import Problem
 from service.job.states import JobState
+from service.wire.base import MAX_PAGE
 from service.wire.views import JobOrder, JobPage, JobSummary
 
-MAX_PAGE = 500
 _NUM_FIRST = 1_000  # jobs whose texts are looked at one by one, in a millisecond
 _OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
 # Later than any moment: a job that is not over will have finished after all that are. The index has it to the letter.

@@ -35,10 +35,16 @@ class _Refusal(NamedTuple):
 
 
 class Logs:
-    """Reads logs, and keeps those of ended attempts. `ray` gives Ray where it runs, without starting it."""
+    """Reads logs, and keeps those of ended attempts.
 
-    def __init__(self, store: Store, ray: Callable[[], RayApi | None]) -> None:
-        self._store, self._ray = store, ray
+    `ray` gives Ray where it runs, without starting it; `adopt` takes one over that an earlier service has left behind,
+    and returns whether there is one, not ours yet.
+    """
+
+    def __init__(
+        self, store: Store, ray: Callable[[], RayApi | None], adopt: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._store, self._ray, self._adopt = store, ray, adopt
         self._storage = Storage(store.settings.resolved_storage_url)
         self._retry_at = 0.0  # of the storage
         self._refusals: dict[str, _Refusal] = {}  # by the submission's id
@@ -58,19 +64,25 @@ class Logs:
         try:
             return since(self._kept(attempt), offset)
         except NotFound as error:
+            if silence is None and not attempt.log_kept and self._adopt():
+                silence = Unavailable("Ray is being taken over from an earlier service; try again in a moment")
             if silence is None and attempt.ended_at is None:
                 return b""  # its driver has not printed anything yet
             why = "Ray ended before it could be kept, or `wiretune clean` removed it"
             raise silence or NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {why}") from error
 
     def tail(self, job_id: str, number: int, *, num_lines: int) -> str:
-        """Return the last lines that Ray has of an attempt's log; empty where it gives none."""
-        ray = self._ray()
+        """Return the last lines of an attempt's log, else the last one of Ray's own reason; empty where it has none."""
+        if (ray := self._ray()) is None:
+            return ""
         try:
-            text = "" if ray is None else self._text(ray, self._store.attempt(job_id, number))
+            attempt = self._store.attempt(job_id, number)
+            if lines := self._text(ray, attempt).strip().splitlines():
+                return "\n".join(lines[-num_lines:])
+            # The driver did not get as far as printing.
+            return "".join(self._blanked(ray.reason(attempt.submission_id), attempt).strip().splitlines()[-1:])
         except Unavailable:
             return ""
-        return "\n".join(text.strip().splitlines()[-num_lines:])
 
     def keep_ended(self, now: float) -> None:
         """Write the logs of attempts that have ended to storage, once their drivers have.
@@ -88,7 +100,8 @@ class Logs:
                     except NotFound as error:  # the job has put a link there; the logs of others must not wait for it
                         _log.warning("the log of %s is lost: %s", attempt.submission_id, error)
                     self._note(attempt)
-                    self._refusals.pop(attempt.submission_id, None)
+                    if self._refusals.pop(attempt.submission_id, None) is None:
+                        self._forget(ray, attempt)
         except (NotFound, Unavailable) as error:
             self._retry_at = now + _RETRY_S
             _log.warning("logs are not kept yet: %s", error)
@@ -99,6 +112,13 @@ class Logs:
         except NotFound:  # its job was deleted meanwhile
             self._storage.remove_job(attempt.job_id)
 
+    def _forget(self, ray: RayApi, attempt: Attempt) -> None:
+        """Have Ray forget a driver whose log is here: it keeps all that it was ever given, and lists them at once."""
+        try:
+            ray.delete(attempt.submission_id)
+        except Unavailable as error:
+            _log.warning("Ray keeps %s: %s", attempt.submission_id, error)
+
     def _whole(self, ray: RayApi, attempt: Attempt, *, now: float) -> bytes | None:
         """Return an attempt's log once it has ended, or why there is none; None: not yet."""
         first_at, ask_at = self._refusals.get(attempt.submission_id, (now, now))
@@ -106,7 +126,7 @@ class Logs:
             return None
         try:
             may_print = now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in LIVE
-            return None if may_print else self._text(ray, attempt).encode()
+            log = None if may_print else self._text(ray, attempt).encode()
         except Unavailable as error:
             if now >= first_at + _PATIENCE_S:
                 earlier = b""
@@ -116,6 +136,8 @@ class Logs:
             self._refusals[attempt.submission_id] = _Refusal(first_at, now + _ASK_AGAIN_S)
             _log.warning("the log of %s is not kept yet: %s", attempt.submission_id, error)
             return None
+        self._refusals.pop(attempt.submission_id, None)
+        return log
 
     def keep_all(self) -> None:
         """Write what there is of every log that only Ray has: Ray may be about to end. Takes some `_STOP_S` at most."""
@@ -140,9 +162,11 @@ class Logs:
         return log if len(log) <= _MAX_KEPT_BYTES else log[:_MAX_KEPT_BYTES] + _TOO_LONG
 
     def _text(self, ray: RayApi, attempt: Attempt) -> str:
+        return self._blanked(ray.logs(attempt.submission_id), attempt)
+
+    def _blanked(self, text: str, attempt: Attempt) -> str:
         # A model that prints its environment prints the attempt's token, too.
-        token = self._store.token(attempt.job_id, attempt.number)
-        return ray.logs(attempt.submission_id).replace(token, "[token]")
+        return text.replace(self._store.token(attempt.job_id, attempt.number), "[token]")
 
     def _url(self, attempt: Attempt) -> str:
         return self._storage.log_url(attempt.job_id, attempt.number)

@@ -91,7 +91,7 @@ class RayJobs:
     def submit(
         self, submission_id: str, *, entrypoint: str, env_vars: Mapping[str, str], package: str | None = None
     ) -> None:
-        """Start a driver. A submission that exists already is a success: the id is the caller's own.
+        """Start a driver. A submission that exists already is a success: the id is the caller's own, for this one.
 
         The driver and its workers run in the unpacked `package`, and import from it first.
         """
@@ -113,6 +113,13 @@ class RayJobs:
             return RayStatus.MISSING
         return self._read(answer, lambda body: RayStatus(body["status"]))
 
+    def reason(self, submission_id: str) -> str:
+        """Return why Ray says that the submission failed, such as that its environment was not made; else nothing."""
+        answer = self._send("GET", f"/api/jobs/{submission_id}")
+        if answer.status_code == 404:
+            return ""
+        return self._read(answer, lambda body: str(body["message"] or "") if body["status"] == RayStatus.FAILED else "")
+
     def live(self) -> tuple[str, ...]:
         """Return the ids of all submissions that have not ended, whoever made them."""
 
@@ -124,6 +131,12 @@ class RayJobs:
     def stop(self, submission_id: str) -> None:
         """Have the driver end: SIGTERM, SIGKILL some seconds later. One that is gone counts as stopped."""
         answer = self._send("POST", f"/api/jobs/{submission_id}/stop")
+        if answer.is_error and answer.status_code != 404:
+            raise self._refusal(answer)
+
+    def delete(self, submission_id: str) -> None:
+        """Have Ray forget a driver that has ended. One that it does not know counts as forgotten."""
+        answer = self._send("DELETE", f"/api/jobs/{submission_id}")
         if answer.is_error and answer.status_code != 404:
             raise self._refusal(answer)
 

@@ -67,7 +67,7 @@ class Reconciler:
         self._settings = settings
         self._api_url = api_url
         self._cluster = ray or cluster_of(settings)
-        self.logs = Logs(store, self._cluster.running)
+        self.logs = Logs(store, self._cluster.running, self._cluster.adopt)
         self.occupancy = Occupancy(store, self._cluster.running)
         self._storage = Storage(settings.resolved_storage_url)
         self._orphans = Orphans(store, self._cluster.running)
@@ -76,6 +76,7 @@ class Reconciler:
         self._no_room_since: dict[str, float] = {}  # the cluster is too small for the attempt, by submission
         self._clock = clock
         self._up_since = self._busy_at = clock()
+        self._looked_at = (self._up_since, time.monotonic())  # the same moment, by the clock and by what nobody sets
         of_settings = settings.cluster_nodes
         self._largest = tuple(Node(cpus=each.cpus, gpus=each.gpus) for each in of_settings for _ in range(each.count))
         self._nodes = self._largest or self._cluster.declared()
@@ -132,12 +133,19 @@ class Reconciler:
             self._rest(interval_s)
 
     def _rest(self, interval_s: float) -> None:
-        """Wait for the next round; after a much longer wait (the machine slept) every driver gets a lease to report."""
-        began = self._clock()
+        """Wait for the next round; where this process, or its machine, slept, every driver gets a lease to report.
+
+        A process that is stopped wakes late. While a machine sleeps, or its clock is set, the clock alone goes on: that
+        may be in the middle of a round.
+        """
+        began = time.monotonic()
         self._stopping.wait(interval_s)
-        ended = self._clock()
-        if ended - began > interval_s + self._settings.lease_s / 2:
-            self._up_since = ended
+        clock, steady = self._clock(), time.monotonic()
+        clock_before, steady_before = self._looked_at
+        jump_s = (clock - clock_before) - (steady - steady_before)
+        if max(abs(jump_s), steady - began - interval_s) > self._settings.lease_s / 2:
+            self._up_since = clock
+        self._looked_at = clock, steady  # last, as other threads come here: one that finds it finds the other as well
 
     def conflicts(self, spec: JobSpec) -> list[Problem]:
         """Return why the cluster can never place the job; nothing while the cluster is unknown."""
@@ -171,9 +179,13 @@ class Reconciler:
         self.outlook = Outlook(backlog=backlog, nodes=tuple(self._nodes or ()), at=now)
         if self._cluster.is_spent(now - self._busy_at):
             self._let_go()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_S
+        if self._store.attempts_without_log():  # it may have the logs, and ends if nobody takes it over
+            self._cluster.adopt()
         # A cluster that nobody declared is asked what it holds: the first job, too, is refused if it never fits.
-        if not self._largest and self._cluster.declared() is None and now >= self._look_at:
-            self._look_at = now + _LOOK_S
+        if not self._largest and self._cluster.declared() is None:
             self._nodes = self._cluster.connect().nodes()
 
     def _without_ray(self, jobs: Sequence[Work], backlog: Backlog, reason: str, *, now: float) -> None:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
+from types import MappingProxyType
+from typing import NamedTuple
 
 from scipy import special
 
@@ -47,56 +49,43 @@ def t_quantile(confidence: float, freedom: int) -> float:
     return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
 
-def job_report(
-    job: JobView,
-    trials: Sequence[TrialView],
-    curves: Sequence[Series],
-    *,
-    z_scores: Mapping[str, Sequence[float]],
-    unsearched: Mapping[str, str | None],
-    overfitted: Mapping[str, str | None],
-    steered: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
-    prices: Prices | None = None,
-    sweep: SweepReport | None = None,
-) -> JobReport:
-    """Return the report out of what is known by trial.
+class TrialFacts(NamedTuple):
+    """The facts of a trial that a report is made of."""
 
-    Args:
-        curves: the objective's metric in validations, all of its points.
-        z_scores: how far each closed stage ended from its forecast.
-        unsearched: why nothing was probed; None: something was.
-        overfitted: a sentence on each trial that learned its training data by heart; None: it did not.
-        steered: by person the stages that he steered; None: nobody did.
-        sweep: the ranking over the job's `params`; None: it has none.
+    view: TrialView
+    curve: Series  # the objective's metric in validations, all of its points
+    z_scores: Sequence[float] = ()  # how far each closed stage ended from its forecast
+    unsearched: str | None = None  # why nothing was probed; None: something was
+    overfitted: str | None = None  # a sentence, if it learned its training data by heart; None: it did not
+    steered: Mapping[str, Sequence[int]] = MappingProxyType({})  # by person the stages that he steered
+
+
+def job_report(
+    job: JobView, facts: Sequence[TrialFacts], *, prices: Prices | None = None, sweep: SweepReport | None = None
+) -> JobReport:
+    """Return the report out of what is known of each trial.
+
+    `sweep` is the ranking over the job's `params`; None: it has none.
     """
-    by_trial = {curve.trial_id: curve for curve in curves}
-    spec = job.readable
-    first = spec.arms[0].name
-    firsts = {trial.seed: by_trial[trial.trial_id] for trial in trials if trial.arm == first and trial.outcome}
-    directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
+    spec, trials = job.readable, [each.view for each in facts]
     metric = spec.objective.metric
+    directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     direction = directions.get(metric, "min")
-    targets = _targets(spec, trials, by_trial, direction)
+    targets = _targets(spec, facts, direction)
+    first = spec.arms[0].name
+    firsts = {each.view.seed: each.curve for each in facts if each.view.arm == first and each.view.outcome}
     drawn = {trial.arm: trial.sample.values for trial in trials if trial.sample and trial.sample.values}
     specs = {(each.arm, each.seed): each for each in spec.trials(drawn)}
     found = [
         _trial_report(
-            trial,
-            spec=specs[trial.arm, trial.seed],
-            z_scores=z_scores[trial.trial_id],
-            unsearched=unsearched[trial.trial_id],
-            overfitted=overfitted[trial.trial_id],
-            steered=(steered or {}).get(trial.trial_id, {}),
-            target=targets.get(trial.seed),
-            reached_after=_reached_after(by_trial[trial.trial_id], targets.get(trial.seed), direction),
-            crossed=crossing(
-                firsts[trial.seed], by_trial[trial.trial_id], metric, direction, loss=trial.validation_loss
-            )
-            if trial.seed in firsts and _is_another_arm(trial, first)
-            else None,
+            each,
+            specs[each.view.arm, each.view.seed],
+            target=targets.get(each.view.seed),
+            direction=direction,
+            crossed=_crossed(each, firsts.get(each.view.seed), metric, direction),
             prices=prices,
         )
-        for trial in trials
+        for each in facts
     ]
     arms = [_arm_report(arm.name, [each for each in found if each.arm == arm.name]) for arm in spec.arms]
     return JobReport(
@@ -115,8 +104,12 @@ def job_report(
     )
 
 
-def _is_another_arm(trial: TrialView, first: str) -> bool:
-    return trial.arm != first and trial.sample is None and trial.outcome == "completed"
+def _crossed(facts: TrialFacts, first: Series | None, metric: str, direction: Direction) -> Crossing | None:
+    """Return when a completed trial of another arm, and `first`, the first arm's curve, crossed; None: it is none."""
+    trial = facts.view
+    if first is None or trial.arm == first.arm or trial.sample is not None or trial.outcome != "completed":
+        return None
+    return crossing(first, facts.curve, metric, direction, loss=trial.validation_loss)
 
 
 def cost(bill: Bill, prices: Prices, *, num_workers: int, num_lanes: int = 1, are_joined: bool = False) -> Cost:
@@ -134,40 +127,33 @@ def cost(bill: Bill, prices: Prices, *, num_workers: int, num_lanes: int = 1, ar
     return Cost(worker_hours=hours, gigabytes=gigabytes, money=money)
 
 
-def _targets(
-    spec: JobSpec, trials: Sequence[TrialView], curves: Mapping[str, Series], direction: Direction
-) -> dict[int, float | None]:
+def _targets(spec: JobSpec, facts: Sequence[TrialFacts], direction: Direction) -> dict[int, float | None]:
     """Return by seed what the job states, else the worst of the last values of its arms that did not diverge."""
     if spec.objective.target is not None:
         return dict.fromkeys(spec.seeds, spec.objective.target)
     worst = max if direction == "min" else min
     targets: dict[int, float | None] = {}
     # A sample that ends at a rung would be the worst, and say nothing of where arms get to.
-    for trial in (each for each in trials if each.sample is None and each.outcome != "diverged"):
-        last = final(curves[trial.trial_id])
-        known = [value for value in (targets.get(trial.seed), last and last[1]) if value is not None]
-        targets[trial.seed] = worst(known, default=None)
+    for trial, curve in ((each.view, each.curve) for each in facts):
+        if trial.sample is None and trial.outcome != "diverged":
+            last = final(curve)
+            known = [value for value in (targets.get(trial.seed), last and last[1]) if value is not None]
+            targets[trial.seed] = worst(known, default=None)
     return targets
 
 
-def _reached_after(curve: Series, target: float | None, direction: Direction) -> float | None:
-    return None if target is None else reached(curve, target, direction)
-
-
 def _trial_report(
-    trial: TrialView,
-    *,
+    facts: TrialFacts,
     spec: TrialSpec,
-    z_scores: Sequence[float],
-    unsearched: str | None,
-    overfitted: str | None,
-    steered: Mapping[str, Sequence[int]],
+    *,
     target: float | None,
-    reached_after: float | None,
+    direction: Direction,
     crossed: Crossing | None,
     prices: Prices | None,
 ) -> TrialReport:
-    bill, unsearched = trial.bill, unsearched if isinstance(spec.controller, RateRange) else None
+    if not isinstance(spec.controller, RateRange):  # others do not search
+        facts = facts._replace(unsearched=None)
+    trial, bill = facts.view, facts.view.bill
     return TrialReport(
         trial_id=trial.trial_id,
         arm=trial.arm,
@@ -189,32 +175,25 @@ def _trial_report(
         seconds=trial.seconds,
         validation_loss=trial.validation_loss,
         validation_metrics=trial.validation_metrics,
-        bill=trial.bill,
+        bill=bill,
         target=target,
         target_loss=target if spec.objective.metric == LOSS else None,
-        seconds_to_target=reached_after,
-        calibration=calibration(z_scores),
+        seconds_to_target=None if target is None else reached(facts.curve, target, direction),
+        calibration=calibration(facts.z_scores),
         crossing=crossed,
         searching_budget=None
-        if unsearched is None
+        if facts.unsearched is None
         else searching_budget(spec, steps=bill.steps, seconds=bill.seconds_training, bytes_sent=bill.bytes_sent),
-        notes=tuple(_notes(trial, spec, unsearched=unsearched, overfitted=overfitted, steered=steered)),
+        notes=tuple(_notes(facts, spec)),
     )
 
 
-def _notes(
-    trial: TrialView,
-    spec: TrialSpec,
-    *,
-    unsearched: str | None,
-    overfitted: str | None,
-    steered: Mapping[str, Sequence[int]],
-) -> Iterator[str]:
+def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
     """Yield what the figures alone do not show: the page and the command line print it as it stands."""
-    metric = spec.objective.metric
-    if unsearched is not None and isinstance(spec.controller, RateRange):
-        yield f"not searched; {unsearched}"
-    for by, stages in steered.items():
+    trial, metric = facts.view, spec.objective.metric
+    if facts.unsearched is not None:
+        yield f"not searched; {facts.unsearched}"
+    for by, stages in facts.steered.items():
         yield f"{by} steered {'stages' if len(stages) > 1 else 'stage'} {', '.join(map(str, stages))}"
     if trial.outcome == "diverged":
         yield divergence.why(trial.divergence)
@@ -225,8 +204,8 @@ def _notes(
         yield f"at `objective.target`, a validation {metric} of {spec.objective.target:g}, after {trial.step} steps"
     elif spec.objective.target is not None and trial.outcome == "completed":
         yield f"not at `objective.target`, a validation {metric} of {spec.objective.target:g}"
-    if overfitted is not None:
-        yield overfitted
+    if facts.overfitted is not None:
+        yield facts.overfitted
     if trial.line == "insurance":
         yield "your own schedule did better than the searched one, and is kept"
     if trial.exported_step is not None:

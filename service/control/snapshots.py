@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from service.control import events, points, queries, sweeps
 from service.control.comparison import common_metric, comparison
 from service.control.models import EventRow, TrialRow
-from service.control.report import job_report
+from service.control.report import TrialFacts, job_report
 from service.job.states import JobState
 from service.wire.stored import stored_spec
 from service.wire.views import Comparison, EventKind, JobReport, Prices, ScheduleView, Series, Snapshot
@@ -72,24 +72,20 @@ def report(session: Session, job_id: str, prices: Prices | None = None) -> JobRe
     """Return what every trial and arm of the job came to; raises UnreadableJob."""
     found = queries.trials(session, job_id)
     job = queries.job_view(queries.require(session, job_id))
-    z_scores = {trial.id: queries.z_scores(session, trial.id) for trial in found}
-    reasons = {trial.id: queries.unsearched(session, trial.id) for trial in found}
     metric = job.readable.objective.metric
-    curves = [queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize) for trial in found]
-    steered = {trial.id: queries.steered(session, trial.id) for trial in found}
-    overfitted = {trial.id: queries.overfitted(session, trial, metric) for trial in found}
-    trials = [queries.trial_view(trial) for trial in found]
-    return job_report(
-        job,
-        trials,
-        curves,
-        z_scores=z_scores,
-        unsearched=reasons,
-        overfitted=overfitted,
-        steered=steered,
-        prices=prices,
-        sweep=sweeps.report(job.readable, sweeps.rungs(session, job_id), trials),
-    )
+    facts = [
+        TrialFacts(
+            view=queries.trial_view(trial),
+            curve=queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize),
+            z_scores=queries.z_scores(session, trial.id),
+            unsearched=queries.unsearched(session, trial.id),
+            overfitted=queries.overfitted(session, trial, metric),
+            steered=queries.steered(session, trial.id),
+        )
+        for trial in found
+    ]
+    ranking = sweeps.report(job.readable, sweeps.rungs(session, job_id), [each.view for each in facts])
+    return job_report(job, facts, prices=prices, sweep=ranking)
 
 
 def compared(session: Session, job_ids: Sequence[str]) -> Comparison:

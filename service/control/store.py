@@ -60,6 +60,7 @@ from service.job.states import ACTIVE, JobState, Verb
 from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.access import NewKey, Role
+from service.wire.base import MAX_PAGE
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
 from service.wire.stored import stored_spec
 from service.wire.views import (
@@ -203,9 +204,15 @@ class Store:
         return view, created
 
     def made_with(
-        self, key: str | None, *, by: Principal, spec: JobSpec | None = None, request: str | None = None
+        self,
+        key: str | None,
+        *,
+        by: Principal,
+        spec: JobSpec | None = None,
+        source: str | None = None,
+        request: str | None = None,
     ) -> JobView | None:
-        """Return the job that `by` made with an idempotency key, from the same `spec`, or by the same `request`.
+        """Return the job that `by` made with a key from the same `spec` and `source`, or by the same `request`.
 
         None: there is no such job, or only `add_job` can tell. Raises KeyReused and UnreadableJob as that does.
         """
@@ -213,7 +220,9 @@ class Store:
             return None
         now, kept_s = self._clock(), self.settings.idempotency_s
         with self._reading() as session:
-            first = jobs.made_with(session, key, by=by, spec=spec, request=request, now=now, key_s=kept_s)
+            first = jobs.made_with(
+                session, key, by=by, spec=spec, source=source, request=request, now=now, key_s=kept_s
+            )
             return None if first is None else queries.job_view(first)
 
     def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
@@ -390,7 +399,7 @@ class Store:
         self,
         after: int,
         *,
-        limit: int = 500,
+        limit: int = MAX_PAGE,
         project: str | None = None,
         job_id: str | None = None,
         kinds: Collection[EventKind] = (),

@@ -15,7 +15,7 @@ from service.job.problems import problems_of
 from service.job.spec import JobSpec
 from service.prediction.evidence import Lesson, Recorded, Task, recorded
 from service.prediction.model import GOODPUT, WITHIN_MBPS, Site, StepParts, step
-from service.wire.views import View
+from service.wire.base import View
 from trainers.spec.partition import IidPartition
 from trainers.spec.ranges import Conflict, conflict_error
 from trainers.spec.workloads import ConvNet, StdlibLm

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
-from service.wire.views import Asked, View
+from service.wire.base import Asked, View
 
 DEFAULT_PROJECT = "default"
 #: Of keys, owners and projects.

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from service.wire.views import View
+from service.wire.base import View
 
 
 class Placement(View):

@@ -23,7 +23,7 @@ from typing import IO, NoReturn
 
 from pydantic import Field
 
-from service.wire.views import View
+from service.wire.base import View
 
 MAX_ZIP_BYTES = 20_000_000
 MAX_BYTES = 100_000_000  # unpacked

@@ -4,13 +4,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from service.job.priority import Priority
-
-
-class _View(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+from service.wire.base import View
 
 
 class WaitKind(StrEnum):
@@ -38,7 +35,7 @@ EVERYONE = "*"
 QuotaName = Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._@:+|-]{0,199})$")]
 
 
-class QuotaLimits(_View):
+class QuotaLimits(View):
     """Limits on what all running jobs of an owner or a project take together; null: none."""
 
     model_config = ConfigDict(extra="forbid")
@@ -60,7 +57,7 @@ class QuotaView(QuotaLimits):
     set_at: datetime
 
 
-class QueuePlace(_View):
+class QueuePlace(View):
     """A queued job's place, and why it waits."""
 
     place: int = Field(description="1 is the next to start")
@@ -82,7 +79,7 @@ class QueuePlace(_View):
     sentence: str = Field("", description="all of this for a person")
 
 
-class QueueEntry(_View):
+class QueueEntry(View):
     """A job that waits, with its place."""
 
     job_id: str
@@ -93,7 +90,7 @@ class QueueEntry(_View):
     place: QueuePlace
 
 
-class ProjectShare(_View):
+class ProjectShare(View):
     """A project's part of the cluster."""
 
     project: str
@@ -105,7 +102,7 @@ class ProjectShare(_View):
     recent: float = Field(description="the same on average; a day ago counts half")
 
 
-class QueueView(_View):
+class QueueView(View):
     """The queue, first come first."""
 
     at: datetime | None = Field(description="when this was decided; null: not yet")

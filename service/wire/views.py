@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -18,24 +18,13 @@ from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
+from service.wire.base import Asked, View
 from service.wire.queue import QueuePlace
 from service.wire.records import Bill, Count, Line, ProbeResult, RunEnd, Sample, ScheduleEntry, StageOutcome
 from service.wire.stored import ShownJob, UnreadJob, unread_fields
 
 #: Values, or entries of a list, that one request steers at most.
 MAX_STEERED = 32
-
-
-class View(BaseModel):
-    """Base of answers. Readers leave out what they do not know: a newer service may say more."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Asked(BaseModel):
-    """Base of what is asked. A field that is not known is refused: it may be misspelt."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ProbeView(View, ProbeResult):
@@ -375,6 +364,10 @@ class ArtifactKind(StrEnum):
     WEIGHTS = "weights"
     CHECKPOINT = "checkpoint"
     LOG = "log"
+
+
+#: Of a trial's weights: those of the best evaluated state, or of the end.
+Which = Literal["best", "last"]
 
 
 class Artifact(View):

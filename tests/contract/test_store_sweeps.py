@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from search.sweep.propose import Seen, propose
+from service.control.models import TrialRow
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.records import Bill, Control, RungReached, SampleDrawn, TrialStarted
@@ -69,6 +71,41 @@ def test_a_sample_that_is_behind_at_a_rung_is_told_to_stop_and_an_arm_is_not(
     assert driver.send(stream=second).control is Control.STOP
     brief = store.brief(job_id, 1)
     assert {point.trial_id for point in brief.trials if point.pruned} == {second}
+
+
+def test_a_batch_of_a_sample_reads_no_other_trials_row(store: Store, swept: Any, begin: Any) -> None:
+    driver = begin(job_id := swept())
+    _, first, second, *_ = ids(store, job_id)
+    for each, value in ((first, 0.5), (second, 0.7)):
+        start(driver, each)
+        driver.send(rung(each, 0, value), stream=each)
+    read: list[str] = []
+
+    def note(row: TrialRow, _: Any) -> None:
+        read.append(row.id)
+
+    event.listen(TrialRow, "load", note)
+    try:
+        answer = driver.send(stream=second)
+    finally:
+        event.remove(TrialRow, "load", note)
+
+    assert answer.control is Control.STOP and set(read) == {second}
+
+
+def test_a_driver_is_not_given_what_a_finished_trial_went_on_from(store: Store, swept: Any, begin: Any) -> None:
+    driver = begin(job_id := swept())
+    _, first, second, *_ = ids(store, job_id)
+    for each in (first, second):
+        driver.trial_id = each
+        start(driver, each)
+        driver.decide(0, first_step=0)
+        driver.close(0, step=5, num_steps=5, bill=Bill(), resume={"progress": {"num_rungs": 0}})
+    driver.send(finished(first), stream=first)
+
+    resumes = {point.trial_id: point.resume for point in store.brief(job_id, 1).trials}
+
+    assert resumes[first] is None and resumes[second] is not None
 
 
 def test_a_rung_that_is_told_again_after_a_crash_changes_nothing(store: Store, swept: Any, begin: Any) -> None:

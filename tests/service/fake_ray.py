@@ -13,7 +13,7 @@ class FakeRay:
     def __init__(self, *, cpus=2):
         self.jobs, self.environments, self.entrypoints, self.stopped = {}, {}, {}, []
         self.packages, self.package_of = {}, {}
-        self.cpus, self.output = cpus, ""
+        self.cpus, self.output, self.message = cpus, "", ""
         self.placed, self.num_looks = (), 0
         self.failure = None
 
@@ -44,6 +44,14 @@ class FakeRay:
         self.stopped.append(submission_id)
         self.jobs[submission_id] = RayStatus.STOPPED
 
+    def reason(self, submission_id):
+        self._reach()
+        return self.message
+
+    def delete(self, submission_id):
+        self._reach()
+        del self.jobs[submission_id]
+
     def logs(self, submission_id):
         self._reach()
         return self.output
@@ -73,7 +81,7 @@ class FakeCluster:
 
     def __init__(self, ray):
         self.ray, self.idle, self.spent, self.closed = ray, [], False, False
-        self.nodes, self.num_connected = None, 0
+        self.nodes, self.num_connected, self.num_adopted = None, 0, 0
 
     def connect(self):
         self.num_connected += 1
@@ -81,6 +89,10 @@ class FakeCluster:
 
     def running(self):
         return self.ray
+
+    def adopt(self):
+        self.num_adopted += 1
+        return False
 
     def declared(self):
         return self.nodes

@@ -1,8 +1,9 @@
 """A job is refused exactly where placement could never succeed."""
 
 import pytest
+from hypothesis import given, strategies as st
 
-from service.control.capacity import Node, Shape, conflicts
+from service.control.capacity import Node, Shape, Size, conflicts, left_beside, num_placeable
 from service.control.queue import sized
 from service.job.parts import Lanes
 from service.job.spec import JobSpec
@@ -27,6 +28,8 @@ def size_of(shape, nodes):
         ({"count": 1, "cpus": 3}, TWO_CORES, "/workers/cpus", 3, "0 to 2"),
         ({"count": 1, "gpus": 1}, TWO_CORES, "/workers/gpus", 1, "0 to 0"),
         ({"count": 3, "gpus": 1}, GPU_PAIR, "/workers/gpus", 1, "1 to 2"),
+        ({"count": 3, "gpus": 0.6}, GPU_PAIR, "/workers/gpus", 0.6, "1 to 2"),  # nor does its share span GPUs
+        ({"count": 4, "gpus": 0.4, "per_node": 2}, [Node(cpus=8, gpus=1)], "/workers/gpus", 0.4, "1 to 2"),
         ({"count": 3, "cpus": 5}, GPU_PAIR, "/workers/count", 3, "1 to 2"),  # a worker does not span nodes
         ({"count": 6, "per_node": 2}, [Node(cpus=3)] * 2, "/workers/count", 6, "1 to 4"),  # nor do those of one
         ({"count": 4, "per_node": 4}, [Node(cpus=2)] * 2, "/workers/cpus", 1, "0 to 0.5"),
@@ -45,6 +48,9 @@ def test_a_misfit_names_the_field_the_value_and_what_is_allowed(workers, nodes, 
         ({"count": 2}, TWO_CORES),
         ({"count": 2, "gpus": 1}, GPU_PAIR),
         ({"count": 8, "gpus": 0.25}, GPU_PAIR),
+        ({"count": 6, "gpus": 0.33}, GPU_PAIR),
+        ({"count": 4, "gpus": 0.5, "per_node": 4}, GPU_PAIR),
+        ({"count": 2, "gpus": 0.25}, [Node(cpus=8, gpus=0.5)]),
         ({"count": 4, "per_node": 2}, [Node(cpus=3)] * 2),
         ({"count": 4, "per_node": "auto"}, [Node(cpus=1), Node(cpus=3)]),
     ],
@@ -59,6 +65,25 @@ def test_a_worker_that_asks_for_next_to_nothing_is_counted_all_the_same(workers)
 
     assert conflicts(shape, GPU_PAIR) == []
     assert size_of(shape, GPU_PAIR).workers == 2
+
+
+@given(
+    running=st.lists(st.integers(1, 10).map(lambda tenths: tenths / 10), max_size=6),
+    share=st.integers(1, 10).map(lambda tenths: tenths / 10),
+)
+def test_a_worker_has_room_beside_others_only_where_one_gpu_has_its_share(running, share):
+    nodes, free = [Node(cpus=64, gpus=3)], [1.0] * 3
+    placed = []
+    for each in sorted(running, reverse=True):
+        fitting = [left for left in free if left > each - 1e-6]
+        if fitting:
+            free[free.index(min(fitting))] -= each
+            placed.append(Size(cpus=1, gpus=each, workers=1))
+
+    left = left_beside(placed, nodes)
+
+    assert num_placeable(Shape.of(spec(count=1, gpus=share)), left) == sum(int(each / share + 1e-6) for each in free)
+    assert left[0].gpus == pytest.approx(sum(free))
 
 
 def test_a_job_that_goes_on_with_fewer_workers_fits_as_long_as_those_do():

@@ -41,6 +41,7 @@ def heads(tmp_path, monkeypatch):
     monkeypatch.setattr(embedded, "ensure_head", heads.ensure_head)
     monkeypatch.setattr(embedded, "stop_head", heads.stop_head)
     monkeypatch.setattr(embedded, "is_alive", lambda _: heads.is_alive)
+    monkeypatch.setattr(embedded, "head_status", lambda _: object() if heads.is_alive else None)
     return heads
 
 
@@ -65,6 +66,17 @@ def test_looking_for_a_running_head_starts_none(cluster, heads):
 
     heads.is_alive = False
     assert cluster.running() is None
+
+
+def test_only_a_head_that_was_left_behind_is_taken_over(cluster, heads):
+    assert not cluster.adopt() and heads.num_started == 0
+
+    heads.is_alive = True
+    assert cluster.running() is None and cluster.adopt()
+    cluster._starter.join(PATIENCE_S)
+
+    assert cluster.running() is not None
+    assert not cluster.adopt() and heads.num_started == 1
 
 
 def test_the_first_call_starts_a_head_and_does_not_wait_for_it(cluster, heads):

@@ -106,6 +106,12 @@ def test_kuberay_takes_the_ray_cluster(overlay: list[dict[str, Any]]) -> None:
         jsonschema.validate(cluster, schema)
 
 
+def test_a_new_image_replaces_the_pods_of_ray() -> None:
+    cluster = kind(BASE, "RayCluster")
+
+    assert cluster["spec"]["upgradeStrategy"] == {"type": "Recreate"}  # by default KubeRay leaves them as they are
+
+
 def test_the_overlay_puts_its_image_into_every_container_of_ours(overlay: list[dict[str, Any]]) -> None:
     images: list[str] = []
     json.loads(json.dumps(overlay), object_hook=lambda each: images.append(each["image"]) if "image" in each else each)

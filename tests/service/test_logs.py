@@ -19,12 +19,16 @@ class Ray:
 
     def __init__(self):
         self.states, self.outputs, self.refusals, self.num_reads, self.is_up = {}, {}, {}, 0, True
+        self.deleted = []
 
     def __call__(self):
         return self if self.is_up else None
 
     def status(self, submission_id):
         return self.states.get(submission_id, RayStatus.MISSING)
+
+    def delete(self, submission_id):
+        self.deleted.append(submission_id)
 
     def logs(self, submission_id):
         self.num_reads += 1
@@ -63,13 +67,13 @@ def end(store, ray, job_id, *, status=RayStatus.SUCCEEDED):
     number = store.job(job_id).attempt
     finished = AttemptFinished(outcome="failed", reason="why")
     store.ingest(job_id, number, Batch(stream="driver", sequence=1, records=(finished,)))
-    ray.states[f"wiretune-{job_id}-a{number}"] = status
+    ray.states[store.attempt(job_id, number).submission_id] = status
     return store.attempt(job_id).ended_at
 
 
-def test_a_running_attempts_log_is_rays(logs, ray, job_id):
+def test_a_running_attempts_log_is_rays(logs, store, ray, job_id):
     first = logs.read(job_id)
-    ray.outputs[f"wiretune-{job_id}-a1"] += "again\n"
+    ray.outputs[store.attempt(job_id, 1).submission_id] += "again\n"
 
     assert first == b"hello\n" and logs.read(job_id) == b"hello\nagain\n"
 
@@ -90,6 +94,25 @@ def test_a_log_is_kept_once(logs, store, ray, job_id):
         logs.keep_ended(ended_at + 1)
 
     assert ray.num_reads == 1 and store.attempts_without_log() == ()
+
+
+def test_ray_forgets_a_driver_once_its_log_is_kept(logs, store, ray, job_id):
+    logs.keep_all()
+    assert ray.deleted == []
+
+    ended_at = end(store, ray, job_id)
+    for _ in range(3):
+        logs.keep_ended(ended_at + 1)
+
+    assert ray.deleted == [store.attempt(job_id, 1).submission_id]
+
+
+def test_a_driver_that_ray_does_not_forget_costs_no_log(logs, store, ray, job_id, monkeypatch):
+    monkeypatch.setattr(ray, "delete", lambda _: (_ for _ in ()).throw(Unavailable("busy")))
+
+    logs.keep_ended(end(store, ray, job_id) + 1)
+
+    assert store.attempts_without_log() == () and logs.read(job_id) == b"hello\n"
 
 
 def test_a_log_for_which_its_job_left_a_link_holds_up_no_other(logs, store, ray, job_id, tmp_path):
@@ -121,7 +144,7 @@ def test_a_driver_that_has_reported_its_end_may_say_its_last_words(logs, store, 
     ended_at = end(store, ray, job_id, status=RayStatus.RUNNING)
 
     logs.keep_ended(ended_at + 1)
-    ray.outputs[f"wiretune-{job_id}-a1"] += "bye\n"
+    ray.outputs[store.attempt(job_id, 1).submission_id] += "bye\n"
     assert store.attempts_without_log() != ()
     logs.keep_ended(ended_at + 31)
 
@@ -159,7 +182,7 @@ def test_what_ray_has_lost_does_not_replace_what_was_kept(logs, store, ray, job_
 
 def test_the_attempts_own_token_is_not_shown(logs, store, ray, job_id):
     token = store.token(job_id, 1)
-    ray.outputs[f"wiretune-{job_id}-a1"] = f"environ: WIRETUNE_TOKEN={token}\n"
+    ray.outputs[store.attempt(job_id, 1).submission_id] = f"environ: WIRETUNE_TOKEN={token}\n"
     live = logs.read(job_id)
 
     logs.keep_ended(end(store, ray, job_id) + 1)
@@ -186,7 +209,7 @@ def test_a_storage_that_is_full_is_tried_again_later(logs, store, ray, job_id, m
 
 
 def test_a_log_that_ray_refuses_does_not_hold_up_the_others(logs, store, ray, job_id):
-    ray.refusals[f"wiretune-{job_id}-a1"] = "Ray answered 500: invalid start byte"
+    ray.refusals[store.attempt(job_id, 1).submission_id] = "Ray answered 500: invalid start byte"
     end(store, ray, job_id)
     other = store.add_job(store.job(job_id).spec)[0].id
     ray.outputs[store.begin_attempt(other).submission_id] = "other\n"
@@ -201,34 +224,36 @@ def test_a_log_that_ray_refuses_does_not_hold_up_the_others(logs, store, ray, jo
 def test_a_log_that_ray_goes_on_refusing_is_given_up_and_says_why(logs, store, ray, job_id):
     logs.keep_all()
     ended_at = end(store, ray, job_id)
-    ray.refusals[f"wiretune-{job_id}-a1"] = "invalid start byte"
+    ray.refusals[store.attempt(job_id, 1).submission_id] = "invalid start byte"
 
     for after_s in (1, 2, 300, 700):
         logs.keep_ended(ended_at + after_s)
 
     assert store.attempts_without_log() == () and ray.num_reads == 1 + 3  # not at once again
     assert logs.read(job_id) == b"hello\n[this log ends here: invalid start byte]\n"
+    assert ray.deleted == []  # where the rest may be read
 
 
 def test_a_log_that_ray_refuses_for_a_while_is_kept_whole(logs, store, ray, job_id):
     ended_at = end(store, ray, job_id)
-    ray.refusals[f"wiretune-{job_id}-a1"] = "busy"
+    ray.refusals[store.attempt(job_id, 1).submission_id] = "busy"
     logs.keep_ended(ended_at + 1)
     ray.refusals.clear()
 
     logs.keep_ended(ended_at + 100)
 
     assert store.attempts_without_log() == () and logs.read(job_id) == b"hello\n"
+    assert len(ray.deleted) == 1
 
 
-def test_while_ray_is_silent_what_was_kept_is_read(logs, ray, job_id):
-    ray.refusals[f"wiretune-{job_id}-a1"] = "Ray does not answer"
+def test_while_ray_is_silent_what_was_kept_is_read(logs, store, ray, job_id):
+    ray.refusals[store.attempt(job_id, 1).submission_id] = "Ray does not answer"
     with pytest.raises(Unavailable, match="does not answer"):
         logs.read(job_id)
     ray.refusals.clear()
 
     logs.keep_all()
-    ray.refusals[f"wiretune-{job_id}-a1"] = "Ray does not answer"
+    ray.refusals[store.attempt(job_id, 1).submission_id] = "Ray does not answer"
 
     assert logs.read(job_id) == b"hello\n"
 
@@ -271,6 +296,18 @@ def test_a_log_that_is_lost_is_said_to_be(logs, store, ray, job_id):
 
     with pytest.raises(NotFound, match="Ray ended before it could be kept"):
         logs.read(job_id)
+
+
+def test_a_log_that_a_ray_has_which_is_taken_over_is_not_said_to_be_lost(store, ray, job_id):
+    end(store, ray, job_id)
+    ray.is_up = False
+    logs = Logs(store, ray, lambda: not ray.is_up)
+    with pytest.raises(Unavailable, match="taken over"):
+        logs.read(job_id)
+
+    ray.is_up = True
+
+    assert logs.read(job_id) == b"hello\n"
 
 
 @pytest.mark.parametrize(("number", "said"), [(None, "has not had any yet"), (3, "such attempt")])

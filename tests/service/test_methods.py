@@ -103,6 +103,13 @@ def test_a_method_says_what_it_does(method: MethodView):
 
 
 @each_method
+def test_the_papers_that_a_summary_names_are_the_methods_own(method: MethodView):
+    named = {(author, int(year)) for author, year in re.findall(r"(\w+)(?: et al\.)?, (\d{4})", method.summary)}
+
+    assert all(any(author in each.authors and year == each.year for each in method.papers) for author, year in named)
+
+
+@each_method
 @pytest.mark.parametrize("budget", [{"steps": 100}, {"seconds": 60}, {"bytes": 10**9}], ids=str)
 def test_what_chooses_a_method_makes_a_job_with_a_workload_and_any_budget(method: MethodView, budget: dict[str, int]):
     assert is_accepted({"budget": budget} | method.job)

@@ -65,16 +65,19 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_a_driver_is_stopped_once_its_attempt_has_ended_for_a_while(store, job_id, ray):
-    ray.drivers = {submission_id(job_id, 1), submission_id(job_id, 2)}
+    over, running = (store.attempt(job_id, number).submission_id for number in (1, 2))
+    ray.drivers = {over, running}
 
     Orphans(store, lambda: ray).sweep(NOW + 1)  # it may be closing its workers
     assert len(ray.drivers) == 2
     Orphans(store, lambda: ray).sweep(LATER)
 
-    assert ray.drivers == {submission_id(job_id, 2)}
+    assert ray.drivers == {running}
 
 
-@pytest.mark.parametrize("foreign", ["wiretune-job-ff-a1", "somebody-elses", "wiretune-job-ff-axe"])
+@pytest.mark.parametrize(
+    "foreign", ["wiretune-job-ff-a1", "wiretune-job-ff-a1-0f", "somebody-elses", "wiretune-job-ff-axe"]
+)
 def test_a_driver_of_another_service_is_left_alone(store, ray, foreign):
     ray.drivers = {foreign}
 
@@ -94,7 +97,7 @@ def test_the_folder_of_a_killed_driver_is_removed_and_that_of_a_live_one_stays(s
 
 
 def test_a_silent_ray_is_asked_again_at_the_next_look(store, job_id, ray):
-    ray.drivers, orphans = {submission_id(job_id, 1)}, Orphans(store, lambda: ray)
+    ray.drivers, orphans = {store.attempt(job_id, 1).submission_id}, Orphans(store, lambda: ray)
     ray.stop = lambda _: (_ for _ in ()).throw(Unavailable("silent"))
     with pytest.raises(Unavailable):
         orphans.sweep(LATER)
@@ -106,7 +109,8 @@ def test_a_silent_ray_is_asked_again_at_the_next_look(store, job_id, ray):
 
 
 def test_an_attempt_is_known_by_its_names_wherever_they_are():
-    assert attempt_named(submission_id("job-0af", 12)) == attempt_named("job-0af-a12") == ("job-0af", 12)
+    for name in (submission_id("job-0af", 12), "wiretune-job-0af-a12", "job-0af-a12"):
+        assert attempt_named(name) == ("job-0af", 12)
     assert attempt_named("job-0af-a12-trial") is None
 
 

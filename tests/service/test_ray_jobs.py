@@ -77,7 +77,24 @@ def test_an_unknown_submission_is_missing_has_no_logs_and_counts_as_stopped(ray)
 
     assert client.status("x") is RayStatus.MISSING
     assert client.logs("x") == ""
+    assert client.reason("x") == ""
     client.stop("x")
+    client.delete("x")
+
+
+@pytest.mark.parametrize(("status", "said"), [("FAILED", "setup failed"), ("RUNNING", "")])
+def test_only_of_a_driver_that_failed_rays_message_is_why(ray, status, said):
+    client, _ = ray(httpx2.Response(200, json={"status": status, "message": "setup failed"}))
+
+    assert client.reason("x") == said
+
+
+def test_a_driver_that_lives_is_not_forgotten_and_says_why(ray):
+    client, requests = ray(httpx2.Response(500, text="Job 'x' is in a non-terminal state"))
+
+    with pytest.raises(Unavailable, match="non-terminal"):
+        client.delete("x")
+    assert (requests[0].method, requests[0].url.path) == ("DELETE", "/api/jobs/x")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from service.control.attempts import submission_id
 from service.control.capacity import Node
 from service.control.ray_jobs import RayStatus
 from service.control.reconciler import Reconciler
@@ -93,7 +94,7 @@ def test_an_attempt_whose_machine_leaves_before_its_workers_start_makes_room_for
     tick()
     tick(5)
 
-    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
     first, second = store.attempts(job_id)
     assert "workers.patience_s" in first.reason
     assert (second.workers, store.job(job_id).state) == (1, JobState.STARTING)
@@ -104,7 +105,7 @@ def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, cluster, ti
 
     tick()
 
-    name = f"wiretune-{job_id}-a1"
+    name = store.attempt(job_id, 1).submission_id
     environment = cluster.ray.environments[name]
     assert store.job(job_id).state is JobState.STARTING
     assert cluster.ray.entrypoints[name] == f"{sys.executable} -m service.cluster.entrypoint"
@@ -166,7 +167,38 @@ def test_a_crash_between_begin_and_submit_is_made_good(store, cluster, tick, add
 
     tick()
 
-    assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a1"]
+    assert list(cluster.ray.jobs) == [store.attempt(job_id, 1).submission_id]
+
+
+def test_an_attempt_begun_again_after_a_restore_is_not_taken_for_the_one_that_ray_has_seen_end(
+    store, cluster, tick, add
+):
+    job_id = add()
+    earlier = {submission_id(job_id, 1): RayStatus.FAILED, f"wiretune-{job_id}-a1": RayStatus.STOPPED}
+    cluster.ray.jobs |= earlier  # of a life that the restored database does not know
+
+    tick()
+    tick()
+
+    assert (store.job(job_id).state, store.job(job_id).attempt) == (JobState.STARTING, 1)
+
+
+def test_a_submission_whose_answer_was_lost_starts_one_driver(store, cluster, tick, add, monkeypatch):
+    add()
+    submit = cluster.ray.submit
+
+    def lose_answer(*given, **named):
+        submit(*given, **named)
+        raise Unavailable("the connection was lost")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(cluster.ray, "submit", lose_answer)
+        lost.setattr(cluster.ray, "status", lambda _: RayStatus.MISSING)
+        tick()
+        tick()
+    tick()
+
+    assert len(cluster.ray.jobs) == 1
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
@@ -182,7 +214,7 @@ def test_a_restarted_cluster_gets_the_attempt_again_only_if_nothing_of_it_was_he
     tick()
     tick()
 
-    assert list(cluster.ray.jobs) == [f"wiretune-{job_id}-a{2 if is_heard else 1}"]
+    assert list(cluster.ray.jobs) == [store.attempt(job_id, 2 if is_heard else 1).submission_id]
 
 
 def test_a_job_that_fails_for_its_wait_says_what_it_waited_for(store, tick, add):
@@ -202,7 +234,7 @@ def test_a_job_that_is_deleted_during_a_round_holds_up_no_other(store, cluster, 
         clock.now += RULES[JobState.QUEUED].deadline_s + 1
     if "attempt" in act:
         tick()
-        cluster.ray.jobs[f"wiretune-{deleted}-a1"] = RayStatus.FAILED
+        cluster.ray.jobs[store.attempt(deleted, 1).submission_id] = RayStatus.FAILED
     other, call = add(), getattr(store, act)
 
     def delete_first(job_id, *given, **named):
@@ -224,7 +256,7 @@ def test_a_failed_driver_gets_further_attempts_and_then_fails_with_its_last_word
     for number in range(1, settings.max_attempts + 1):
         tick(60)
         assert store.job(job_id).attempt == number
-        cluster.ray.jobs[f"wiretune-{job_id}-a{number}"] = RayStatus.FAILED
+        cluster.ray.jobs[store.attempt(job_id, number).submission_id] = RayStatus.FAILED
         tick()
 
     job = store.job(job_id)
@@ -233,11 +265,22 @@ def test_a_failed_driver_gets_further_attempts_and_then_fails_with_its_last_word
     assert "line 14" not in job.reason
 
 
-def test_a_back_off_is_waited_out(store, cluster, tick, add):
+def test_a_driver_that_failed_before_it_printed_fails_with_rays_own_reason(store, cluster, tick, add):
     job_id = add()
     tick()
+    token = store.token(job_id, 1)
+    cluster.ray.message = f"Traceback\nruntime_env setup failed: no space left, {token}\n"
+    cluster.ray.jobs[store.attempt(job_id, 1).submission_id] = RayStatus.FAILED
+    tick()
+
+    assert store.attempts(job_id)[0].reason == "its driver failed\nruntime_env setup failed: no space left, [token]"
+
+
+def test_a_back_off_is_waited_out(store, cluster, tick, add):
+    job_id = add()
     for number in (1, 2):
-        cluster.ray.jobs[f"wiretune-{job_id}-a{number}"] = RayStatus.FAILED
+        tick()
+        cluster.ray.jobs[store.attempt(job_id, number).submission_id] = RayStatus.FAILED
         tick()
 
     tick(0.5)
@@ -253,7 +296,7 @@ def test_a_silent_driver_is_stopped_and_replaced(store, cluster, tick, add):
     start(store, job_id)
 
     tick(16)
-    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
 
     tick()
     assert store.job(job_id).state is JobState.QUEUED
@@ -262,7 +305,7 @@ def test_a_silent_driver_is_stopped_and_replaced(store, cluster, tick, add):
 def test_after_its_own_start_the_service_waits_a_lease_before_it_judges(store, settings, cluster, clock, add):
     job_id = add()
     store.begin_attempt(job_id)
-    cluster.ray.submit(f"wiretune-{job_id}-a1", entrypoint="", env_vars={})
+    cluster.ray.submit(store.attempt(job_id, 1).submission_id, entrypoint="", env_vars={})
     start(store, job_id)
     clock.now += 3600  # the service was down
     reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
@@ -273,7 +316,7 @@ def test_after_its_own_start_the_service_waits_a_lease_before_it_judges(store, s
 
     clock.now += 2
     reconciler.tick(clock.now)
-    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
 
 
 def test_a_driver_without_a_first_report_is_given_up_with_advice(store, cluster, tick, add):
@@ -283,7 +326,7 @@ def test_a_driver_without_a_first_report_is_given_up_with_advice(store, cluster,
     tick(301)
     tick()
 
-    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
     assert "check WIRETUNE_API_URL" in store.job(job_id).reason
 
 
@@ -325,7 +368,7 @@ def test_a_cancelled_job_ends_when_its_driver_does(store, cluster, tick, add):
     tick()
     start(store, job_id)
     store.cancel(job_id)
-    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.SUCCEEDED
+    cluster.ray.jobs[store.attempt(job_id, 1).submission_id] = RayStatus.SUCCEEDED
 
     tick()
 
@@ -344,7 +387,7 @@ def test_a_driver_that_ignores_a_cancel_is_stopped_after_its_deadline(store, clu
     tick(31)
     tick()
 
-    assert cluster.ray.stopped == [f"wiretune-{job_id}-a1"]
+    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
     assert store.job(job_id).state is JobState.CANCELLED
 
 
@@ -385,7 +428,7 @@ def test_a_job_that_was_paused_says_by_whom_though_ray_was_away_meanwhile(store,
     cluster.ray.failure = "away"
     tick()
     cluster.ray.failure = None
-    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
+    cluster.ray.jobs[store.attempt(job_id, 1).submission_id] = RayStatus.FAILED
     tick()
 
     assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.PAUSED, "paused by the user")
@@ -436,6 +479,19 @@ def test_what_does_not_fit_is_known_once_the_cluster_was_seen(store, settings, c
     reconciler.tick(clock.now)
 
     assert [problem.pointer for problem in reconciler.conflicts(spec)] == ["/workers/count"]
+
+
+def test_an_idle_service_takes_over_an_earlier_ones_ray_while_that_has_a_log(cluster, tick, store, add):
+    tick()
+    assert cluster.num_adopted == 0
+
+    job_id = add()
+    tick()
+    start(store, job_id)
+    report(store, job_id, 1, 2, AttemptFinished(outcome="succeeded"))
+    tick(20)
+
+    assert cluster.num_adopted == 1
 
 
 def test_the_first_job_can_be_refused_because_an_idle_cluster_is_looked_at(store, settings, cluster, clock, make_spec):
@@ -513,7 +569,7 @@ def test_the_last_words_of_a_lost_driver_do_not_show_its_token(store, tick, clus
     job_id = add()
     tick()
     cluster.ray.output = f"environ: {store.token(job_id, 1)}\n"
-    cluster.ray.jobs[f"wiretune-{job_id}-a1"] = RayStatus.FAILED
+    cluster.ray.jobs[store.attempt(job_id, 1).submission_id] = RayStatus.FAILED
 
     tick()
 
@@ -526,7 +582,7 @@ def test_a_driver_that_ignores_a_pause_is_stopped_and_its_room_is_free(store, cl
     start(store, first)
     store.pause(first)
     tick(301)
-    assert cluster.ray.stopped == [f"wiretune-{first}-a1"]
+    assert cluster.ray.stopped == [store.attempt(first, 1).submission_id]
 
     tick()
     tick()

@@ -39,6 +39,9 @@ class HungNode:
     def running(self):
         return self
 
+    def adopt(self):
+        return False
+
     def declared(self):
         return None
 
@@ -57,6 +60,9 @@ class HungNode:
             raise Unavailable(self.refusal)
 
     def logs(self, submission_id):
+        return ""
+
+    def reason(self, submission_id):
         return ""
 
 
@@ -227,9 +233,19 @@ def test_leases_that_the_database_could_not_store_are_not_held_against_their_dri
     assert node.num_told == 1  # the driver had a lease of time since
 
 
-def test_a_machine_that_slept_gives_its_drivers_a_lease_to_report(store, node, reconciler, running, now):
-    reconciler._clock = lambda: now.append(now.pop() + 3600) or now[0]
+@pytest.mark.parametrize("asleep_in", ["rest", "round"])
+def test_a_machine_that_slept_gives_its_drivers_a_lease_to_report(
+    store, node, reconciler, running, now, monkeypatch, asleep_in
+):
+    status, wait = node.status, reconciler._stopping.wait
     reconciler._rest(0.0)
+    with monkeypatch.context() as night:
+        if asleep_in == "round":
+            night.setattr(node, "status", lambda name: now.append(now.pop() + 3600) or status(name))
+        else:
+            night.setattr(reconciler._stopping, "wait", lambda s: now.append(now.pop() + 3600) or wait(s))
+        reconciler.tick(now[0])
+        reconciler._rest(0.0)
     reconciler.tick(now[0])
     assert node.num_told == 0
 

@@ -116,21 +116,16 @@ def made(
         id="job-1", name="n", state=JobState.RUNNING, created_at=MOMENT, started_at=MOMENT, finished_at=None,
         version=1, verbs=(), labels={}, spec=spec,
     )  # fmt: skip
-    found = [
-        series(*((float(second), value) for second, value in enumerate(curves[each.trial_id]))).model_copy(
-            update={"trial_id": each.trial_id, "arm": each.arm, "seed": each.seed}
+    facts = [
+        report.TrialFacts(
+            each,
+            series(*((float(second), value) for second, value in enumerate(curves[each.trial_id]))).model_copy(
+                update={"trial_id": each.trial_id, "arm": each.arm, "seed": each.seed}
+            ),
         )
         for each in trials
     ]
-    ids = [each.trial_id for each in trials]
-    return report.job_report(
-        job,
-        trials,
-        found,
-        z_scores=dict.fromkeys(ids, ()),
-        unsearched=dict.fromkeys(ids),
-        overfitted=dict.fromkeys(ids),
-    )
+    return report.job_report(job, facts)
 
 
 def test_every_arm_is_timed_to_the_worst_end_of_its_seed() -> None:
