@@ -16,6 +16,7 @@ from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
 from service.prediction.predict import Prediction, PredictionRequest
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
+from service.wire.cluster import ClusterView
 from service.wire.code import CodePage, CodeView, Package
 from service.wire.queue import QueueView, QuotaKind, QuotaView
 from service.wire.views import (
@@ -36,12 +37,11 @@ from service.wire.views import (
     SteeringView,
     TrialView,
     Validated,
+    Which,
 )
 
 T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]
-#: Of a trial's weights: those of the best evaluated state, or of the end.
-Which = Literal["best", "last"]
 
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
@@ -101,9 +101,15 @@ def validate(spec: Spec) -> Call[Validated]:
 
 
 def predict(request: PredictionRequest | Mapping[str, Any]) -> Call[Prediction]:
-    """Return what every method that fits a job takes on a link that is stated: steps, bytes, time to a loss."""
-    asked = request if isinstance(request, PredictionRequest) else PredictionRequest.model_validate(request)
-    return Call("POST", "/v1/predictions", reading(Prediction.model_validate_json), json=asked.model_dump(mode="json"))
+    """Return what every method that fits a job takes on a link that is stated: steps, bytes, time to a loss.
+
+    A mapping is checked by the service; its `job` may be a `JobSpec`.
+    """
+    if isinstance(request, PredictionRequest):
+        asked = request.model_dump(mode="json", exclude_unset=True)
+    else:
+        asked = {name: _plain(value) if isinstance(value, JobSpec) else value for name, value in request.items()}
+    return Call("POST", "/v1/predictions", reading(Prediction.model_validate_json), json=asked)
 
 
 def methods(
@@ -291,6 +297,11 @@ def table(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Ca
     return _get(f"/v1/jobs/{job_id}/metrics.csv", bytes, arm=arm, seed=seed)
 
 
+def file(job_id: str, path: str) -> Call[bytes]:
+    """Return a file of the job's folder on storage: a checkpoint's manifest, or one that a manifest names."""
+    return _get(f"/v1/jobs/{job_id}/files/{quote(path)}", bytes)
+
+
 def pause(job_id: str, *, version: int | None = None) -> Call[JobView]:
     """Have the job checkpoint and give its resources back; `version` is as in `resume`."""
     return _ask(job_id, Verb.PAUSE, version)
@@ -423,6 +434,11 @@ def keys() -> Call[tuple[KeyView, ...]]:
     return _get("/v1/keys", reading(_KEYS.validate_json))
 
 
+def key(key_id: str) -> Call[KeyView]:
+    """Return one key, without its secret."""
+    return _get(f"/v1/keys/{key_id}", reading(KeyView.model_validate_json))
+
+
 def rotate_key(key_id: str) -> Call[IssuedKey]:
     """Give a key another secret; the old one ends at once."""
     return Call("POST", f"/v1/keys/{key_id}:rotate", reading(IssuedKey.model_validate_json), is_repeatable=False)
@@ -433,9 +449,26 @@ def revoke_key(key_id: str) -> Call[KeyView]:
     return Call("POST", f"/v1/keys/{key_id}:revoke", reading(KeyView.model_validate_json))
 
 
-def audit(*, limit: int = 50, cursor: int | None = None) -> Call[AuditPage]:
-    """Return what users changed, newest first; for admins."""
-    return _get("/v1/audit", reading(AuditPage.model_validate_json), limit=limit, cursor=cursor)
+def audit(
+    *,
+    name: str | None = None,
+    action: str | None = None,
+    target: str | None = None,
+    outcome: Literal["done", "refused"] | None = None,
+    limit: int = 50,
+    cursor: int | None = None,
+) -> Call[AuditPage]:
+    """Return what users changed, newest first; for admins.
+
+    Of user `name` alone, of an `action` such as `createJob`, about the `target`, a job's or a key's id.
+    """
+    where = {"name": name, "action": action, "target": target, "outcome": outcome}
+    return _get("/v1/audit", reading(AuditPage.model_validate_json), **where, limit=limit, cursor=cursor)
+
+
+def cluster() -> Call[ClusterView]:
+    """Return the cluster's nodes and whose workers they run."""
+    return _get("/v1/cluster", reading(ClusterView.model_validate_json))
 
 
 def queue(*, after: int = 0, limit: int = 50) -> Call[QueueView]:

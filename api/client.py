@@ -19,13 +19,14 @@ from urllib.parse import quote
 import httpx2
 
 from api import calls
-from api.calls import Call, JobFilters, Spec, Which, reading
+from api.calls import Call, JobFilters, Spec, reading
 from api.jobs import POLL_S, AsyncJob, Job
 from service.job.problems import Problem
 from service.job.states import TERMINAL
 from service.wire.access import SignInCode
+from service.wire.base import MAX_PAGE
 from service.wire.code import CodeView, of_folder
-from service.wire.views import Event, EventKind, JobPage, JobSummary, JobView
+from service.wire.views import Event, EventKind, JobPage, JobSummary, JobView, Which
 from trainers import overload
 
 T = TypeVar("T")
@@ -34,7 +35,6 @@ P = ParamSpec("P")
 #: A restart of the service that takes no longer than this goes unnoticed.
 PATIENCE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_PAGE = 500
 #: A stream of events has a sign of life every 15 s; one that is silent for so long is dead.
 _SILENCE_S = 45.0
 _read_event = reading(Event.model_validate_json)
@@ -49,6 +49,7 @@ _OF_PROXIES = (502, 504)
 #: Raised by what makes a request of a call.
 _UNSAYABLE = (UnicodeEncodeError, httpx2.InvalidURL)
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_HUNG_UP = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 
 
 class ApiError(Exception):
@@ -74,12 +75,28 @@ class UnknownJob(LookupError):
 
 
 class Unreachable(Exception):
-    """Nothing answers at the service's URL; `overload` of the machine may be why."""
+    """Nothing answers at the service's URL, or no longer; `overload` of the machine may be why.
 
-    def __init__(self, url: str, cause: Exception, overloaded: str | None = None) -> None:
+    `has_answered`: the service has done so before, so the URL is right. Not `is_repeatable`: a second request may do
+    what was asked for a second time.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        cause: Exception,
+        overloaded: str | None = None,
+        *,
+        has_answered: bool = False,
+        is_repeatable: bool = True,
+    ) -> None:
         self.url, self.overload = url, overloaded
         self.was_sent = not isinstance(cause, _NOT_CONNECTED)
-        said = f"no Wiretune service answers at {url}: {cause}{_hint(url, cause)}"
+        self.is_broken = has_answered and isinstance(cause, _HUNG_UP)
+        what = f"the connection to {url} broke" if self.is_broken else f"no Wiretune service answers at {url}"
+        said = f"{what}: {cause}{'' if has_answered else _hint(url, cause)}"
+        if self.was_sent and not is_repeatable:
+            said += "; what was asked for may have been done: look, as with `wiretune show`, before you ask again"
         super().__init__(overload.explained(said, overloaded))
 
 
@@ -114,7 +131,7 @@ def _hint(url: str, cause: Exception) -> str:
         return "; if its certificate is one of your own, name the authority's file in SSL_CERT_FILE"
     if scheme == "https" and "SSL" in said:
         return f"; it may not speak TLS: try http://{place}"
-    if scheme == "http" and isinstance(cause, httpx2.RemoteProtocolError | httpx2.ReadError):  # it hung up
+    if scheme == "http" and isinstance(cause, _HUNG_UP):
         return f"; it may speak TLS: try https://{place}"
     return ""
 
@@ -133,18 +150,52 @@ def is_loopback(url: str) -> bool:
 
 
 class _Patience:
-    """Decides after each failure of one call whether it is made again, and when."""
+    """Decides after each failure of one call whether it is made again, and when.
 
-    def __init__(self, call: Call[Any], retry_s: float) -> None:
+    A service that has never answered is not waited for; a refusal is an answer.
+    """
+
+    def __init__(self, call: Call[Any], retry_s: float, *, has_answered: bool = True) -> None:
         self._call, self._deadline, self._pause_s = call, time.monotonic() + retry_s, _FIRST_PAUSE_S
+        self._has_answered = has_answered
 
     def pause_s(self, error: ApiError | Unreachable) -> float:
         """Return how long to wait before the next attempt; raises `error` where there is none."""
+        self._has_answered = self._has_answered or isinstance(error, ApiError)
         asked_s = (error.retry_after_s or 0.0) if isinstance(error, ApiError) else 0.0
         pause_s = max(asked_s, self._pause_s * random.uniform(0.5, 1.0))
-        if not may_repeat(self._call, error) or time.monotonic() + pause_s > self._deadline:
+        is_late = time.monotonic() + pause_s > self._deadline
+        if is_late or not self._has_answered or not may_repeat(self._call, error):
             raise error
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return pause_s
+
+
+class _Restarts:
+    """Decides after each break of a download whether it begins again, in the place of what has come so far.
+
+    Patience is counted from the first break on: a long download has outlived it by then.
+    """
+
+    def __init__(self, out: BinaryIO, patience: Callable[[], _Patience]) -> None:
+        self._out, self._begin = out, patience
+        self._patience: _Patience | None = None
+        try:
+            self._start: int | None = out.tell()
+        except (AttributeError, OSError):  # it cannot seek
+            self._start = None
+
+    def pause_s(self, error: Unreachable) -> float:
+        """Return how long to wait before the next attempt, with `out` as it was; raises `error` where there is none."""
+        if self._start is None:
+            raise error
+        self._patience = self._patience or self._begin()
+        pause_s = self._patience.pause_s(error)
+        try:
+            self._out.seek(self._start)
+            self._out.truncate()
+        except OSError:  # such as a device's
+            raise error from None
         return pause_s
 
 
@@ -217,26 +268,32 @@ class _Connection:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.url}>"
 
-    def _checked(self, response: httpx2.Response) -> httpx2.Response:
+    def _checked(self, call: Call[Any], response: httpx2.Response) -> httpx2.Response:
         if response.status_code in _OF_PROXIES:
             said = f"a proxy says {response.status_code} {response.reason_phrase}"
-            raise self._unreachable(httpx2.HTTPStatusError(said, request=response.request, response=response))
+            raise self._unreachable(call, httpx2.HTTPStatusError(said, request=response.request, response=response))
         self._has_answered = True
         if response.is_success:
             return response
         raise _refusal(response)
 
-    def _unreachable(self, error: httpx2.HTTPError) -> Unreachable:
+    def _unreachable(self, call: Call[Any], error: httpx2.HTTPError) -> Unreachable:
         """Return the failure, of a machine that is too busy to answer as such."""
         is_late = self._is_local and isinstance(error, httpx2.TimeoutException)
-        return Unreachable(self.url, error, overload.here() if is_late else None)
+        overloaded = overload.here() if is_late else None
+        return Unreachable(
+            self.url, error, overloaded, has_answered=self._has_answered, is_repeatable=call.is_repeatable
+        )
 
     def _link(self, code: SignInCode, job_id: str | None) -> str:
         query = "" if job_id is None else f"?job={quote(job_id)}"
         return f"{self.url}/{query}#code={code.code}"  # browsers do not send what is behind the `#`
 
     def _patience(self, call: Call[Any], within_s: float) -> _Patience:
-        return _Patience(call, min(self._retry_s, within_s) if self._has_answered else 0.0)
+        return _Patience(call, min(self._retry_s, within_s), has_answered=self._has_answered)
+
+    def _restarts(self, call: Call[Any], out: BinaryIO) -> _Restarts:
+        return _Restarts(out, lambda: self._patience(call, math.inf))
 
 
 def _blocking(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
@@ -328,9 +385,11 @@ class Client(_Connection):
     me = _blocking(calls.me)
     create_key = _blocking(calls.create_key)
     keys = _blocking(calls.keys)
+    key = _blocking(calls.key)
     rotate_key = _blocking(calls.rotate_key)
     revoke_key = _blocking(calls.revoke_key)
     audit = _blocking(calls.audit)
+    cluster = _blocking(calls.cluster)
     queue = _blocking(calls.queue)
     quotas = _blocking(calls.quotas)
     set_quota = _blocking(calls.set_quota)
@@ -406,10 +465,10 @@ class Client(_Connection):
             with self._http.stream(call.method, call.path, **options) as response:
                 if not response.is_success:
                     response.read()
-                for event in httpx2.EventSource(self._checked(response)):
+                for event in httpx2.EventSource(self._checked(call, response)):
                     yield event.data, int(event.id)
         except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable(call, error) from error
         except _UNSAYABLE as error:
             raise _unsayable(error) from error
 
@@ -417,7 +476,7 @@ class Client(_Connection):
         """Yield every job, newest first, page by page; `filters` and another order are those of `jobs`."""
         cursor: str | None = None
         while True:
-            page = self.jobs(**filters, limit=_PAGE, cursor=cursor)
+            page = self.jobs(**filters, limit=MAX_PAGE, cursor=cursor)
             yield from page.jobs
             if (cursor := page.next_cursor) is None:
                 return
@@ -426,7 +485,7 @@ class Client(_Connection):
         """Yield every package of code that this client sees, newest first, page by page."""
         cursor: str | None = None
         while True:
-            page = self.list_code(limit=_PAGE, cursor=cursor)
+            page = self.list_code(limit=MAX_PAGE, cursor=cursor)
             yield from page.packages
             if (cursor := page.next_cursor) is None:
                 return
@@ -444,6 +503,10 @@ class Client(_Connection):
         """Write every point of every series to `out`, as CSV; by default of all trials."""
         self.save(calls.table(job_id, arm=arm, seed=seed), out)
 
+    def save_file(self, job_id: str, path: str, out: BinaryIO) -> None:
+        """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or one that it names."""
+        self.save(calls.file(job_id, path), out)
+
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
 
@@ -455,8 +518,7 @@ class Client(_Connection):
             yield view
             if view.state in TERMINAL:
                 return
-            _require_time(deadline, job_id, timeout_s)
-            time.sleep(poll_s)
+            time.sleep(_pause_s(poll_s, deadline, job_id, timeout_s))
 
     def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> JobView:
         """Return the job once it is over. Raises `TimeoutError` after `timeout_s`."""
@@ -468,15 +530,20 @@ class Client(_Connection):
         return call.read(self._answer(call, within_s=within_s).content)
 
     def save(self, call: Call[Any], out: BinaryIO) -> None:
-        """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says."""
-        try:
-            with closing(self._answer(call, stream=True)) as response:
-                checked = _Checked(response, out)
-                for chunk in response.iter_bytes():
-                    checked.write(chunk)
-                checked.check()
-        except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
+        """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says.
+
+        Where the connection breaks, this begins again if `out` can seek, for `retry_s` from the first break on.
+        """
+        restarts = self._restarts(call, out)
+        while True:
+            try:
+                with closing(self._answer(call, stream=True)) as response:
+                    checked = _Checked(response, out)
+                    for chunk in response.iter_bytes():
+                        checked.write(chunk)
+                return checked.check()
+            except httpx2.HTTPError as error:
+                time.sleep(restarts.pause_s(self._unreachable(call, error)))
 
     def _answer(self, call: Call[Any], *, within_s: float = math.inf, stream: bool = False) -> httpx2.Response:
         patience = self._patience(call, within_s)
@@ -492,8 +559,8 @@ class Client(_Connection):
             if not response.is_success:
                 response.read()
         except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
-        return self._checked(response)
+            raise self._unreachable(call, error) from error
+        return self._checked(call, response)
 
 
 class AsyncClient(_Connection):
@@ -546,9 +613,11 @@ class AsyncClient(_Connection):
     me = _awaited(calls.me)
     create_key = _awaited(calls.create_key)
     keys = _awaited(calls.keys)
+    key = _awaited(calls.key)
     rotate_key = _awaited(calls.rotate_key)
     revoke_key = _awaited(calls.revoke_key)
     audit = _awaited(calls.audit)
+    cluster = _awaited(calls.cluster)
     queue = _awaited(calls.queue)
     quotas = _awaited(calls.quotas)
     set_quota = _awaited(calls.set_quota)
@@ -619,10 +688,10 @@ class AsyncClient(_Connection):
             async with self._http.stream(call.method, call.path, **options) as response:
                 if not response.is_success:
                     await response.aread()
-                async for event in httpx2.EventSource(self._checked(response)):
+                async for event in httpx2.EventSource(self._checked(call, response)):
                     yield event.data, int(event.id)
         except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable(call, error) from error
         except _UNSAYABLE as error:
             raise _unsayable(error) from error
 
@@ -630,7 +699,7 @@ class AsyncClient(_Connection):
         """Yield every job, newest first, page by page; `filters` and another order are those of `jobs`."""
         cursor: str | None = None
         while True:
-            page = await self.jobs(**filters, limit=_PAGE, cursor=cursor)
+            page = await self.jobs(**filters, limit=MAX_PAGE, cursor=cursor)
             for summary in page.jobs:
                 yield summary
             if (cursor := page.next_cursor) is None:
@@ -640,7 +709,7 @@ class AsyncClient(_Connection):
         """Yield every package of code that this client sees, newest first, page by page."""
         cursor: str | None = None
         while True:
-            page = await self.list_code(limit=_PAGE, cursor=cursor)
+            page = await self.list_code(limit=MAX_PAGE, cursor=cursor)
             for package in page.packages:
                 yield package
             if (cursor := page.next_cursor) is None:
@@ -661,6 +730,10 @@ class AsyncClient(_Connection):
         """Write every point of every series to `out`, as CSV; by default of all trials."""
         await self.save(calls.table(job_id, arm=arm, seed=seed), out)
 
+    async def save_file(self, job_id: str, path: str, out: BinaryIO) -> None:
+        """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or one that it names."""
+        await self.save(calls.file(job_id, path), out)
+
     async def watch(
         self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S
     ) -> AsyncIterator[JobView]:
@@ -674,8 +747,7 @@ class AsyncClient(_Connection):
             yield view
             if view.state in TERMINAL:
                 return
-            _require_time(deadline, job_id, timeout_s)
-            await asyncio.sleep(poll_s)
+            await asyncio.sleep(_pause_s(poll_s, deadline, job_id, timeout_s))
 
     async def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> JobView:
         """Return the job once it is over. Raises `TimeoutError` after `timeout_s`."""
@@ -688,15 +760,17 @@ class AsyncClient(_Connection):
         return call.read((await self._answer(call, within_s=within_s)).content)
 
     async def save(self, call: Call[Any], out: BinaryIO) -> None:
-        """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says."""
-        try:
-            async with aclosing(await self._answer(call, stream=True)) as response:
-                checked = _Checked(response, out)
-                async for chunk in response.aiter_bytes():
-                    checked.write(chunk)
-                checked.check()
-        except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
+        """As `Client.save`."""
+        restarts = self._restarts(call, out)
+        while True:
+            try:
+                async with aclosing(await self._answer(call, stream=True)) as response:
+                    checked = _Checked(response, out)
+                    async for chunk in response.aiter_bytes():
+                        checked.write(chunk)
+                return checked.check()
+            except httpx2.HTTPError as error:
+                await asyncio.sleep(restarts.pause_s(self._unreachable(call, error)))
 
     async def _answer(self, call: Call[Any], *, within_s: float = math.inf, stream: bool = False) -> httpx2.Response:
         patience = self._patience(call, within_s)
@@ -712,8 +786,8 @@ class AsyncClient(_Connection):
             if not response.is_success:
                 await response.aread()
         except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
-        return self._checked(response)
+            raise self._unreachable(call, error) from error
+        return self._checked(call, response)
 
 
 def _request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
@@ -761,9 +835,12 @@ def _deadline(timeout_s: float | None) -> float:
     return math.inf if timeout_s is None else time.monotonic() + timeout_s
 
 
-def _require_time(deadline: float, job_id: str, timeout_s: float | None) -> None:
-    if time.monotonic() > deadline:
+def _pause_s(poll_s: float, deadline: float, job_id: str, timeout_s: float | None) -> float:
+    """Return how long to wait before the next look: until the deadline at most. Raises TimeoutError behind it."""
+    left_s = deadline - time.monotonic()
+    if left_s < 0:
         raise TimeoutError(f"job {job_id} was not over after {timeout_s} s")
+    return min(poll_s, left_s)
 
 
 def _refusal(response: httpx2.Response) -> ApiError:

@@ -10,6 +10,7 @@ from rich import box, filesize
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from service.wire.stored import has_one_seed
 from service.wire.views import JobView, Series, TrialView
@@ -38,9 +39,10 @@ def headline(job: JobView, trials: Trials) -> str:
 
 def table(job: JobView, trials: Trials) -> Table:
     """Return the job's trials, a row each, for a terminal."""
-    made = Table(*_COLUMNS, title=_title(job), title_justify="left", box=box.SIMPLE)
+    # As `Text`: in a plain string, what stands in brackets would be markup.
+    made = Table(*_COLUMNS, title=Text(_title(job), style="table.title"), title_justify="left", box=box.SIMPLE)
     for row in _rows(job, trials):
-        made.add_row(*row)
+        made.add_row(*map(Text, row))
     return made
 
 

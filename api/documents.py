@@ -1,5 +1,6 @@
 """Turns JSON or YAML text into a checked model, or into its problems; whatever the text, at a bounded cost."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -24,17 +25,31 @@ _BEFORE_VALUES = (b",", b"[", b"{")
 _TAG_DIRECTIVE = re.compile("(?:\\A\ufeff?|[\r\n\x85\u2028\u2029])%TAG")
 
 
-def parse_json(text: bytes, *, max_values: int = MAX_VALUES) -> Any:
-    """Raises `InvalidJob` naming line and column if `text` is not JSON, or saying which limit it exceeds."""
+def parse_json(text: bytes, *, max_values: int = MAX_VALUES, is_of_driver: bool = False) -> Any:
+    """Raises `InvalidJob` naming line and column if `text` is not JSON, or the limit that it exceeds, or a double name.
+
+    The names of a driver, whose batches are large, are not looked at.
+    """
     # Before it is parsed: a list of empty lists is thirty times as large in memory.
     if sum(map(text.count, _BEFORE_VALUES)) > max_values:
         raise _unreadable(f"at most {max_values} values are allowed; here are more commas and brackets than that")
     try:
         content = from_json(text, allow_inf_nan=False)
+        if not is_of_driver:  # only for its names: numbers are not made anew
+            json.loads(text, object_pairs_hook=_require_each_once, parse_int=str, parse_float=str)
     except ValueError as error:
         raise _unreadable(f"this is not JSON: {error}") from error
     _require_shallow(content)
     return content
+
+
+def _require_each_once(fields: list[tuple[str, Any]]) -> None:
+    """Raise `InvalidJob` for a name that comes twice: of its values all but the last would be left out."""
+    seen = set()
+    for name, _ in fields:
+        if name in seen:
+            raise _unreadable(f"duplicate key `{cut(name, MAX_SHOWN_CHARS)}`: a field can be given once")
+        seen.add(name)
 
 
 def _require_shallow(content: Any) -> None:

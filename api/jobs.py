@@ -207,6 +207,16 @@ class Job(_Handle):
             self._client.save(call, out)
         return place
 
+    def download_file(self, path: str, place: str | Path | None = None) -> Path:
+        """Write a file of the job's folder on storage to `place`, which appears once complete, and return that.
+
+        `path` is a checkpoint's manifest, or a file that it names. Without a place it goes to the working folder.
+        """
+        place = Path(place or Path(path).name)
+        with complete(place) as out:
+            self._client.save(calls.file(self.id, path), out)
+        return place
+
 
 def _asked_later(
     describe: Callable[Concatenate[str, P], Call[T]],
@@ -309,6 +319,13 @@ class AsyncJob(_Handle):
         place, call = _download(self.id, what, path, arm=arm, seed=seed)
         with complete(place) as out:
             await self._client.save(call, out)
+        return place
+
+    async def download_file(self, path: str, place: str | Path | None = None) -> Path:
+        """As `Job.download_file`."""
+        place = Path(place or Path(path).name)
+        with complete(place) as out:
+            await self._client.save(calls.file(self.id, path), out)
         return place
 
 

@@ -19,7 +19,7 @@ def jobs(incomplete: str) -> Iterator[tuple[str, str]]:
         server = running_server(Settings(), timeout_s=PATIENCE_S)
         if server is None:
             return
-        with Client(server.url, server.key, timeout_s=PATIENCE_S) as client:
+        with Client(server.url, server.key, timeout_s=PATIENCE_S, retry_s=0.0) as client:
             begun = incomplete if len(incomplete) > len("job-") else None
             found = client.jobs(ref=begun, limit=_NUM_JOBS).jobs
     except (ApiError, Unreachable, LocalServerError, OSError, ValueError):  # no word of it: the user is typing

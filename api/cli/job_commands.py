@@ -1,8 +1,7 @@
 """`wiretune`'s commands about jobs: they speak to a service, wherever it runs."""
 
 import math
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from api.calls import JobFilters
 from api.cli import explanation, exports, figures, report
 from api.cli.exports import DEFAULT_NAMES, Selection, What, Which
+from api.cli.logs import follow_log
 from api.cli.runs import follow
 from api.cli.sheet import Sheet
 from api.cli.terminal import (
@@ -33,50 +33,15 @@ from api.cli.terminal import (
     say,
 )
 from api.cli.watch import where_it_is
-from api.client import ApiError, Client
+from api.client import Client
 from api.exporters import runs
 from service.job.advice import advice
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL, JobState
+from service.job.states import JobState
+from service.wire.base import MAX_PAGE
 from service.wire.code import CodeRefused
 from service.wire.views import JobOrder, JobPage, JobSummary, JobView, Validated
 from trainers.spec.workloads import OwnWorkload
-
-POLL_S = 1.0
-MAX_PAGE = 500
-#: A log is fetched anew from Ray for every look, so a long one is looked at less often.
-_BYTES_PER_S = 1_000_000
-_MAX_PAUSE_S = 10.0
-
-
-def follow_log(client: Client, job_id: str, number: int | None) -> Iterator[bytes]:
-    """Yield what attempt `number` prints until it has ended; by default the last one's, and every later one's.
-
-    Raises `ApiError` for an attempt without a log once nothing follows it.
-    """
-    current, offset = number or 0, 0
-    for view in client.watch(job_id, poll_s=POLL_S):
-        last = number or view.attempt
-        is_over = view.state in TERMINAL or last < view.attempt
-        for attempt in range(current or last, last + 1):
-            current, offset = attempt, offset if attempt == current else 0
-            piece = _piece(client, job_id, attempt, offset=offset, may_be_missing=attempt < last or not is_over)
-            offset += len(piece)
-            if piece:
-                yield piece
-        if last < view.attempt:
-            return
-        time.sleep(0 if is_over else min(offset / _BYTES_PER_S, _MAX_PAUSE_S))
-
-
-def _piece(client: Client, job_id: str, attempt: int, *, offset: int, may_be_missing: bool) -> bytes:
-    try:
-        return client.logs(job_id, attempt=attempt or None, offset=offset)
-    except ApiError as error:
-        if error.status == 404 and may_be_missing:
-            return b""
-        raise
-
 
 app = typer.Typer()
 
@@ -345,28 +310,55 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write results to files: the learned schedule, for any training script; every metric; weights; the report."""
+    chosen = Selection(job, arm, seed, which)
     if tracker is not None:
         if what is not What.SCHEDULE:
             fail(f"--to writes every point and the bill, so leave out --what {what}")
-        begin = exports.tracker(tracker, out or Path(tracker))
-        with open_client(url, key) as client, exports.writing(out or Path(tracker)):
-            job = client.find(job)
-            _print_runs(job, runs.export(client, job, begin, arm=arm, seed=seed, follow=is_followed), as_json=as_json)
-        return
-    if is_followed:
+        if which is not None:
+            fail("--which is for weights, and --to writes every point and the bill: leave one of them out")
+        if out == STANDARD:
+            fail("--to writes a folder; name it with --out")
+        _to_tracker(chosen, tracker, out, is_followed=is_followed, url=url, key=key, as_json=as_json)
+    elif is_followed:
         fail("--follow is for a tracker; name it with --to")
-    if what is What.REPORT and (arm is not None or seed is not None):
+    else:
+        _to_files(chosen, what, out, url=url, key=key, as_json=as_json)
+
+
+def _to_tracker(
+    chosen: Selection,
+    tracker: exports.Tracker,
+    out: Path | None,
+    *,
+    is_followed: bool,
+    url: str | None,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Write every point and the bill of the chosen trials to the folder `out`, by default one of the tracker's name."""
+    out = out or Path(tracker)
+    begin = exports.tracker(tracker, out)
+    with open_client(url, key) as client, exports.writing(out):
+        job = client.find(chosen.job_id)
+        written = runs.export(client, job, begin, arm=chosen.arm, seed=chosen.seed, follow=is_followed)
+        _print_runs(job, written, as_json=as_json)
+
+
+def _to_files(
+    chosen: Selection, what: What, out: Path | None, *, url: str | None, key: str | None, as_json: bool
+) -> None:
+    """Write `what` of the chosen trials to `out`, by default to a name of its own in the working folder."""
+    if what is What.REPORT and (chosen.arm is not None or chosen.seed is not None):
         fail("a report is of the whole job; leave out --arm and --seed, or export --what schedule, metrics or weights")
-    if which is not None and what not in (What.WEIGHTS, What.ALL):
+    if chosen.which is not None and what not in (What.WEIGHTS, What.ALL):
         fail("--which is for weights; leave it out, or export --what weights")
     if what is not What.ALL:
         out = require_writable(out or Path(DEFAULT_NAMES[what]))
     elif out == STANDARD:
         fail("--what all writes a folder; name it with --out")
     with open_client(url, key) as client:
-        job = client.find(job)
-        out = out or Path(job)
-        chosen = Selection(job, arm, seed, which)
+        job = client.find(chosen.job_id)
+        chosen, out = chosen._replace(job_id=job), out or Path(job)
         with exports.writing(out):
             written = (
                 exports.write_all(client, chosen, out)

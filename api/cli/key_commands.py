@@ -10,6 +10,7 @@ from api.cli.sheet import Sheet
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, fail, open_client, print_json, read_settings, say
 from service.control.keys import write_private
 from service.wire.access import DEFAULT_PROJECT, IssuedKey, KeyView, Role
+from service.wire.base import MAX_PAGE
 
 app = typer.Typer()
 keys = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
@@ -96,7 +97,7 @@ def me(url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def audit(
-    limit: Annotated[int, typer.Option(min=1, max=500)] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE)] = 50,
     cursor: Annotated[int | None, typer.Option(min=1, help="`next_cursor` of the page before")] = None,
     url: Url = None,
     key: Key = None,

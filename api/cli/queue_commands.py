@@ -10,6 +10,7 @@ from api.cli.terminal import AsJson, JobId, Key, Url, console, open_client, prin
 from api.cli.verb_commands import IfVersion, ask
 from api.client import Client
 from service.job.priority import Priority
+from service.wire.base import MAX_PAGE
 from service.wire.queue import QuotaKind, QuotaView
 
 app = typer.Typer()
@@ -21,7 +22,7 @@ QuotaName = Annotated[str, typer.Argument(metavar="NAME", help="an owner or a pr
 
 @app.command()
 def queue(
-    limit: Annotated[int, typer.Option(min=1, max=500, help="show so many")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE, help="show so many")] = 20,
     after: Annotated[int, typer.Option(min=0, help="begin behind this place")] = 0,
     url: Url = None,
     key: Key = None,

@@ -1,5 +1,6 @@
 """A table for a terminal of any width: no cell is cut, and no word is split that a line could hold."""
 
+import re
 import textwrap
 from collections.abc import Collection, Iterator
 
@@ -10,6 +11,15 @@ from rich.text import Text
 GAP, INDENT = "  ", "    "
 #: A last column of text is folded into what the others leave, if that is at least so wide.
 _LEAST_WIDTH = 16
+
+
+#: C0 controls but tabs and line ends, DEL and C1: a terminal takes them as commands.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def visible(text: str) -> str:
+    """Return `text` with its control characters written out, as `\\x1b`: what a user wrote is shown to others."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def folded(text: str, width: int, *, indent: str = "", break_long_words: bool = True) -> list[str]:
@@ -41,11 +51,11 @@ class Sheet:
 
     def add_row(self, *cells: str, note: str = "") -> None:
         """Add a row, a cell per column."""
-        self._rows.append((cells, note))
+        self._rows.append((tuple(map(visible, cells)), visible(note)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._title:
-            yield from (Text(line, style="bold") for line in folded(self._title, options.max_width))
+            yield from (Text(line, style="bold") for line in folded(visible(self._title), options.max_width))
         widths = self._widths(options.max_width)
         lines = self._list(options.max_width) if widths is None else self._table(widths, options.max_width)
         yield from lines

@@ -58,7 +58,7 @@ def init(
     if out == STANDARD:
         typer.echo(text, nl=False)
         return
-    out.write_text(text)
+    out.write_text(text, encoding="utf-8")
     say(console(), f"wrote {out}; try it with `wiretune check {out}`, run it with `wiretune run {out}`")
 
 

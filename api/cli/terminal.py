@@ -15,7 +15,7 @@ from rich.console import Console
 from api.calls import UnreadableAnswer
 from api.cli import completion
 from api.cli.local import LocalServerError, running_server
-from api.cli.sheet import GAP, folded
+from api.cli.sheet import GAP, folded, visible
 from api.client import ApiError, Client, DamagedDownload, UnknownJob, Unreachable
 from api.documents import checked, parse_json, parse_yaml
 from service.errors import InvalidJob, WiretuneError
@@ -80,12 +80,16 @@ def fail(message: str, *, code: int = REFUSED) -> NoReturn:
     raise typer.Exit(code)
 
 
-def require_agreement(question: str, *, is_agreed: bool, may_ask: bool) -> None:
-    """Exit unless the user has agreed with `--yes`, or does when asked."""
+def require_agreement(question: str, *, is_agreed: bool, may_ask: bool, shown_by: str) -> None:
+    """Exit unless the user has agreed with `--yes`, or does when asked; what would go is `shown_by` a command."""
     may_ask = may_ask and typer.get_text_stream("stdin").isatty()
     if not is_agreed and not may_ask:
-        fail("there is no terminal to ask on: give --yes; `wiretune show` or --dry-run shows what would go")
-    if not is_agreed and not typer.confirm(question):
+        fail(f"there is no terminal to ask on: give --yes; {shown_by} shows what would go")
+    try:
+        is_agreed = is_agreed or typer.confirm(visible(question))
+    except typer.Abort:
+        fail("\nnothing was removed", code=INTERRUPTED)
+    if not is_agreed:
         fail("nothing was removed")
 
 
@@ -106,7 +110,8 @@ def console(*, as_json: bool = False) -> Console:
 
 
 def say(out: Console, line: str) -> None:
-    """Print `line` as it is, neither coloured nor searched for markup; on a screen it is folded between words."""
+    """Print `line` without colours, markup or commands to a terminal; on a screen it is folded between words."""
+    line = visible(line)
     indent = GAP + line[: len(line) - len(line.lstrip())]
     lines = folded(line, out.width, indent=indent, break_long_words=False) if _has_width(out) else [line]
     for each in lines:
@@ -210,7 +215,8 @@ def refusals() -> Iterator[None]:
     except ApiError as error:
         fail(str(error), code=REFUSED if error.status < 500 else FAILED)
     except Unreachable as error:
-        fail(str(error) if error.overload else f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)
+        is_there = error.overload or error.is_broken
+        fail(str(error) if is_there else f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)
     except UnknownJob as error:
         fail(str(error))
     except (DamagedDownload, LocalServerError, UnreadableAnswer, WiretuneError) as error:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from api.cli.sheet import visible
 from api.cli.terminal import (
     AsJson,
     JobId,
@@ -31,6 +32,8 @@ from service.wire.views import JobView, SteerView
 app = typer.Typer()
 
 Workers = Annotated[int | None, typer.Option(min=1, max=1024, help="workers per training run from now on")]
+#: What says nothing in YAML, and is meant to.
+_NOTHING = ("", "~", "null", "Null", "NULL")
 IfVersion = Annotated[
     int | None,
     typer.Option(min=0, metavar="N", help="only if the job is at this version, as `show --json` says; else refused"),
@@ -131,9 +134,12 @@ def steer(
     said |= {"clear": is_cleared or withdrawn or False, "trials": trials or None}
     if is_cleared and withdrawn:
         fail("--clear withdraws all that holds: leave --withdraw out")
+    is_steered = any(said[name] for name in ("pin", "veto", "search_now", "clear"))
+    if not is_steered and (trials or if_version is not None):
+        fail("--trial and --if-version change nothing alone: add --pin, --veto, --search-now, --clear or --withdraw")
     with open_client(url, key) as client:
         found = client.find(job)
-        if any(said[name] for name in ("pin", "veto", "search_now", "clear")):
+        if is_steered:
             client.steer(found, **said, version=if_version)
         steering = client.steering(found)
     if as_json:
@@ -267,7 +273,7 @@ def delete(
     with open_client(url, key) as client:
         view = client.job(client.find(job)).view
         question = f"delete {view.id} ({view.state}, `{view.name}`) and all its results?"
-        require_agreement(question, is_agreed=is_agreed, may_ask=not as_json)
+        require_agreement(question, is_agreed=is_agreed, may_ask=not as_json, shown_by="`wiretune show`")
         client.delete(view.id, version=if_version)
     if as_json:
         print_json({"deleted": view.id})
@@ -290,7 +296,7 @@ def _edit(
     if as_json:
         print_json(view)
     else:
-        typer.echo(told(view))
+        typer.echo(visible(told(view)))
 
 
 @app.command()
@@ -340,8 +346,11 @@ def _assign(patch: dict[str, Any], text: str) -> None:
 
 
 def _value(text: str, option: str) -> Any:
-    """Return what a value says as YAML; exits with 2, and names the option, where it is none."""
+    """Return what a value says as YAML; exits with 2, and names the option, where it is none, or a comment alone."""
     try:
-        return parse_yaml(text.encode())
+        value = parse_yaml(text.encode())
     except InvalidJob as error:
         fail(f"{option}: {error}")
+    if value is None and text.strip() not in _NOTHING:
+        fail(f"{option}: {text!r} says nothing in YAML; put text that begins with # in quotes of its own")
+    return value

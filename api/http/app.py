@@ -7,11 +7,13 @@ from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http import bodies, openapi, parameters, problems, vital
+from api.http.allowed import Allowed
 from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
 from api.http.limits import Limits
@@ -61,10 +63,13 @@ _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operat
 
 #: All routes: applications share them, for what is read from their signatures takes 0.3 s at their first use.
 _ROUTES = APIRouter(dependencies=[Depends(parameters.require_known)])
-for _routes in (
-    jobs, verbs, queue, results, events, methods, cluster, code, keys, sessions, attempts, health, page,
-):  # fmt: skip
-    _ROUTES.include_router(_routes.router)
+_ROUTERS = [
+    each.router
+    for each in (jobs, verbs, queue, results, events, methods, cluster, code, keys, sessions, attempts, health, page)
+]
+for _router in _ROUTERS:
+    _ROUTES.include_router(_router)
+_EACH_ROUTE = [route for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)]
 
 
 class Counted:
@@ -158,5 +163,6 @@ def create_app(
     app.add_middleware(Counted, telemetry=store.telemetry)
     app.add_middleware(GZipMiddleware, compresslevel=_GZIP_LEVEL, exclude_content_types=_NOT_GZIPPED)
     app.add_middleware(RequestIds)
+    app.add_middleware(Allowed, routes=_EACH_ROUTE)
     app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
     return app

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from api.documents import Model, checked, parse_json, parse_yaml, require_no_nul
 from search.config import Budget
 from service.errors import InvalidJob, InvalidRequest
+from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.prediction.predict import PredictionRequest
 from service.wire.access import NewKey, SignIn
@@ -29,6 +30,8 @@ NUM_PARSERS = 2
 JSON_TYPE, YAML_TYPES = "application/json", ("application/yaml", "application/x-yaml", "text/yaml")
 JOB_TYPES = (JSON_TYPE, YAML_TYPES[0])
 CHANGES_TYPES = ("application/merge-patch+json", *JOB_TYPES)
+_SAYS_NOTHING = b"{}"
+_NO_BODY = "this call takes no body; where it has parameters, they go into the URL, such as `?workers=3`"
 
 
 async def job_spec(request: Request) -> JobSpec:
@@ -86,6 +89,17 @@ async def sign_in(request: Request) -> SignIn:
     return await _valid(request, SignIn)
 
 
+async def nothing(request: Request) -> None:
+    """Raise `InvalidRequest` for a body: whoever sends one would think that it was read. `{}` says nothing."""
+    said = b""
+    async for chunk in request.stream():
+        said += chunk.translate(None, b" \t\r\n")
+        if not _SAYS_NOTHING.startswith(said):
+            break
+    if said not in (b"", _SAYS_NOTHING):
+        raise InvalidRequest([Problem(pointer="", message=_NO_BODY)])
+
+
 async def _valid(request: Request, model: type[Model], *, max_bytes: int = MAX_KEY_BYTES) -> Model:
     try:
         return await _checked(request, model, max_bytes=max_bytes)
@@ -95,7 +109,7 @@ async def _valid(request: Request, model: type[Model], *, max_bytes: int = MAX_K
 
 def parse_batch(text: bytes) -> Any:
     """Return the content of a driver's batch. Raises `InvalidJob`."""
-    return parse_json(text, max_values=MAX_BATCH_VALUES)
+    return parse_json(text, max_values=MAX_BATCH_VALUES, is_of_driver=True)
 
 
 def media_type(request: Request) -> str:

@@ -19,6 +19,7 @@ from starlette.types import Send
 
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
+from service.wire.base import MAX_PAGE
 from service.wire.views import Event, EventKind, EventPage
 
 #: Other replicas' events are looked for so often; this process rings a bell.
@@ -28,7 +29,6 @@ PACE_S = 0.1
 HEARTBEAT_S = 15.0
 #: A browser that lost its connection waits so long before it connects again.
 RETRY_MS = 2000
-_PAGE = 500
 _KEPT = 2000
 _AFTER_FAULT_S = 1.0
 
@@ -128,7 +128,7 @@ class Broadcaster:
             self.num_readers -= 1
 
     async def _page(self, cursor: int, **wanted: Any) -> EventPage:
-        return await asyncio.to_thread(self._store.events, cursor, limit=_PAGE, **wanted)
+        return await asyncio.to_thread(self._store.events, cursor, limit=MAX_PAGE, **wanted)
 
     async def _look(self) -> None:
         """Read what is new for as long as anybody listens."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from api.cli import main
+from api.cli import clean_command, main
 from api.cli.local import Server
 from api.client import Client, Unreachable
 from service.control import cleaning, embedded
@@ -40,7 +40,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def served(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A service that runs on this machine."""
-    monkeypatch.setattr(main, "running_server", lambda settings: Server(live_url, key))
+    monkeypatch.setattr(clean_command, "running_server", lambda settings: Server(live_url, key))
     return live_url
 
 

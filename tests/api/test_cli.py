@@ -7,18 +7,20 @@ import signal
 import threading
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 from rich.console import Console
-from typer import Exit
+from typer import Abort, Exit
 from typer.testing import CliRunner
 
 from api.cli import main, runs
 from api.cli.local import LocalServerError, Server
 from api.cli.runs import Interrupted, Run
-from api.cli.terminal import STANDARD, require_writable
+from api.cli.terminal import STANDARD, require_agreement, require_writable
 from api.client import Client
 from api.http.openapi import EXAMPLE_JOB
 from service.control.storage import Storage
@@ -396,6 +398,18 @@ def test_an_export_into_a_folder_that_cannot_be_made_says_so(at: str, reporting:
     done = run_cli.invoke(main.app, ["export", reporting.job_id, "--what", "all", "--out", str(tmp_path)])
 
     assert (done.exit_code, done.stderr) == (1, f"cannot write to {tmp_path}: File exists\n")
+
+
+def test_a_question_that_is_interrupted_removes_nothing_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("typer.get_text_stream", lambda name: SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("typer.confirm", Mock(side_effect=Abort))
+
+    with pytest.raises(Exit) as ended:
+        require_agreement("remove?", is_agreed=False, may_ask=True, shown_by="`show`")
+
+    assert (ended.value.exit_code, capsys.readouterr().err.strip()) == (130, "nothing was removed")
 
 
 def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:

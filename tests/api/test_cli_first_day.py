@@ -2,6 +2,7 @@
 
 import json
 import socket
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from service.control.store import Store
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.settings import Settings
+from service.wire.views import JobEdit
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()
@@ -159,9 +161,30 @@ def test_a_job_is_labelled_noted_archived_and_deleted_by_a_part_of_its_id(at: No
     assert made in run_cli.invoke(main.app, ["list", "--archived"]).stdout
     assert run("unarchive").exit_code == 0
     assert made in run_cli.invoke(main.app, ["list"]).stdout
-    assert run("delete").exit_code == 2  # nobody was asked
+    unasked = run("delete")
+    assert unasked.exit_code == 2 and "--yes; `wiretune show` shows" in unasked.output
     assert run("delete", "--yes").stdout == f"deleted {made}\n"
     assert run("show").exit_code == 2 and store.jobs().jobs == ()
+
+
+def test_what_a_user_wrote_commands_no_terminal_of_another(at: None, store: Store, job: JobSpec) -> None:
+    view, _ = store.add_job(job.model_copy(update={"name": "a\x1b]0;owned\x07b", "labels": {"team": "a\x9b31mb"}}))
+    store.edit(view.id, JobEdit(notes="line\n\x1b[2Jtwo\x7f"))
+
+    commands = ("list", "show latest", "label latest more=1")
+    shown = [run_cli.invoke(main.app, each.split()).output for each in commands]
+
+    assert not any(unicodedata.category(each) == "Cc" and each != "\n" for text in shown for each in text)
+    for text, written in zip(shown, (r"a\x1b]0;owned\x07b", r"\x1b[2Jtwo\x7f", r"team=a\x9b31mb"), strict=True):
+        assert written in text
+
+
+def test_a_terminal_that_is_not_utf8_shows_the_rest_of_a_name(at: None, store: Store, job: JobSpec) -> None:
+    store.add_job(job.model_copy(update={"name": "größer"}))
+
+    listed = CliRunner(charset="ascii").invoke(main.app, ["list"])
+
+    assert listed.exit_code == 0 and "gr??er" in listed.output
 
 
 @pytest.mark.parametrize("change", ["team", "-", "=x"])

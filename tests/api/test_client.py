@@ -1,14 +1,23 @@
 """The Python client against the application over a real socket."""
 
+import inspect
+import json
+import re
 import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from api.client import ApiError, Client, DamagedDownload, Unreachable
+from api import calls
+from api.client import ApiError, AsyncClient, Client, DamagedDownload, Unreachable
+from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.wire.code import Package
 from tests.api.conftest import Reporting
 from tests.patience import PATIENCE_S
 
@@ -73,8 +82,13 @@ def test_waiting_ends_with_the_job(client: Client, reporting: Reporting) -> None
 
 
 def test_waiting_gives_up_in_time(client: Client, reporting: Reporting) -> None:
-    with pytest.raises(TimeoutError, match=reporting.job_id):
-        client.wait(reporting.job_id, timeout_s=0.05, poll_s=0.01)
+    began = time.monotonic()
+
+    for poll_s in (0.01, 60.0):
+        with pytest.raises(TimeoutError, match=reporting.job_id):
+            client.wait(reporting.job_id, timeout_s=0.05, poll_s=poll_s)
+
+    assert time.monotonic() - began < 60.0
 
 
 def test_watching_shows_every_state_from_the_first_to_the_last(client: Client, reporting: Reporting) -> None:
@@ -85,6 +99,70 @@ def test_watching_shows_every_state_from_the_first_to_the_last(client: Client, r
             reporting.run_to_the_end()
 
     assert states == [JobState.STARTING, JobState.SUCCEEDED]
+
+
+#: Of drivers, of browsers, and of those who watch the service.
+NOT_OF_CLIENTS = {
+    *("getAttempt", "addRecords", "renewLease"),
+    *("createSession", "deleteSession"),
+    *("health", "ready", "getMetrics"),
+}
+GIVEN: dict[str, Any] = {
+    "spec": {},
+    "request": {},
+    "changes": {},
+    "package": Package(digest="", content=b"", num_bytes=0, num_files=0),
+    "kind": "owner",
+    "after": None,
+    "kinds": (),
+    "limit": 1,
+}
+
+
+def requests_of_clients() -> Iterator[tuple[str, str]]:
+    """Yield the method and the path of each call that both clients make."""
+    source = [inspect.getsource(each) for each in (Client, AsyncClient)]
+    for name, describe in inspect.getmembers(calls, inspect.isfunction):
+        if describe.__module__ == calls.__name__ and all(re.search(rf"\bcalls\.{name}\b", each) for each in source):
+            parameters = inspect.signature(describe).parameters.values()
+            needed = [each for each in parameters if each.default is each.empty]
+            call = describe(**{each.name: GIVEN.get(each.name, "x") for each in needed})
+            yield call.method.lower(), call.path
+
+
+def test_there_is_a_method_for_every_call_of_rest_that_is_for_users() -> None:
+    document = json.loads((Path(__file__).parents[2] / "docs" / "openapi.json").read_text())
+    made = [*requests_of_clients(), ("get", calls.events(None, after=None, kinds=()).path)]
+
+    missing = {
+        operation["operationId"]
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if not any(method == each and re.fullmatch(re.sub(r"{\w+}", "[^/:]+", path), at) for each, at in made)
+    }
+
+    assert missing == NOT_OF_CLIENTS
+
+
+def test_a_key_the_cluster_and_a_choice_of_what_users_did_are_read(client: Client) -> None:
+    made = client.create_key("ci")
+    client.revoke_key(made.key.id)
+
+    assert client.key(made.key.id).revoked_at is not None
+    assert not client.cluster().reachable
+    found = client.audit(name="test", action="revokeKey", target=made.key.id, outcome="done")
+    assert [each.action for each in found.entries] == ["revokeKey"]
+    assert client.audit(outcome="refused").entries == ()
+
+
+def test_a_file_of_a_job_is_downloaded(client: Client, store: Store, reporting: Reporting, tmp_path: Path) -> None:
+    reporting.run_to_the_end()
+    storage = Storage(store.settings.resolved_storage_url)
+    storage.write(storage.file_url(reporting.job_id, "1/a/manifest.json"), b"{}")
+
+    place = client.job(reporting.job_id).download_file("1/a/manifest.json", tmp_path / "m.json")
+
+    assert place.read_bytes() == b"{}"
 
 
 def test_an_error_reads_well_in_a_terminal(client: Client) -> None:

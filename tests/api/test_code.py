@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api.cli import main
+from api.cli import clean_command, main
 from api.cli.local import Server
 from api.client import ApiError, Client
 from api.http.app import create_app
@@ -308,7 +308,7 @@ def test_packages_are_listed_in_pages_each_once(store: Store, key: str, monkeypa
     monkeypatch.setattr(store.code, "_clock", iter([3.0, 1.0, 2.0, 2.0, 2.0]).__next__)
     made = [store.code.add(package(f"x = {number}"), by=LOCAL) for number in range(5)]
     with serving(create_app(store)) as url, Client(url, key) as client:
-        monkeypatch.setattr("api.client._PAGE", 2)
+        monkeypatch.setattr("api.client.MAX_PAGE", 2)
         listed = list(client.iter_code())
         with pytest.raises(ApiError, match="cursor"):
             client.list_code(cursor="x")
@@ -356,7 +356,7 @@ def test_clean_removes_code_that_no_job_has_needed_for_days(
 
     with serving(create_app(store)) as url:
         if is_served:
-            monkeypatch.setattr(main, "running_server", lambda settings: Server(url, key))
+            monkeypatch.setattr(clean_command, "running_server", lambda settings: Server(url, key))
         else:
             store.close()
         said = CliRunner().invoke(main.app, ["clean", "--yes", "--older-than", "2", "--json"])
@@ -378,7 +378,7 @@ def test_clean_leaves_the_same_code_to_a_project_that_still_needs_it(
 
     with serving(create_app(store)) as url:
         if is_served:
-            monkeypatch.setattr(main, "running_server", lambda settings: Server(url, key))
+            monkeypatch.setattr(clean_command, "running_server", lambda settings: Server(url, key))
         else:
             store.close()
         said = CliRunner().invoke(main.app, ["clean", "--yes", "--older-than", "2", "--json"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from api.documents import checked, parse_yaml
+from api.documents import checked, parse_json, parse_yaml
 from service.errors import InvalidJob
 from service.job.spec import JobSpec
 
@@ -48,3 +48,10 @@ def test_words_and_numbers_are_those_of_yaml_1_2() -> None:
 def test_unreadable_text_is_refused_with_its_place(text: bytes, said: str) -> None:
     with pytest.raises(InvalidJob, match=said):
         checked(JobSpec, parse_yaml(text))
+
+
+def test_a_field_that_json_gives_twice_is_refused_by_its_name() -> None:
+    with pytest.raises(InvalidJob, match="duplicate key `steps`"):
+        parse_json(b'{"budget": {"steps": 10, "seconds": 1, "steps": 11}}')
+
+    assert parse_json(b'{"a": {"b": 1}, "c": {"b": 2}}') == {"a": {"b": 1}, "c": {"b": 2}}

@@ -65,6 +65,8 @@ def test_to_export_again_leaves_each_point_once(finished: str, client: Client, t
     [
         (["--follow"], "--follow is for a tracker; name it with --to"),
         (["--to", "tensorboard", "--what", "all"], "leave out --what all"),
+        (["--to", "tensorboard", "--which", "best"], "--which is for weights"),
+        (["--to", "tensorboard", "--out", "-"], "--to writes a folder"),
         (["--to", "mlflow"], "mlflow is not installed"),
     ],
 )

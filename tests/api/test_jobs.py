@@ -3,12 +3,14 @@
 import asyncio
 import builtins
 import inspect
+import io
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from api import client as client_module, display
 from api.client import ApiError, AsyncClient, Client
@@ -136,8 +138,17 @@ def test_a_name_is_text_in_a_notebook(store: Store, job: JobSpec) -> None:
     assert "&lt;script&gt;" in display.html(view, ()) and "<script>" not in display.html(view, ())
 
 
+def test_a_name_with_brackets_is_text_in_a_terminal(store: Store, job: JobSpec) -> None:
+    view, _ = store.add_job(job.model_copy(update={"name": "of [batch] [/x]"}))
+    shown = io.StringIO()
+
+    Console(file=shown, width=160).print(display.table(view.model_copy(update={"reason": "[bold]"}), ()))
+
+    assert "of [batch] [/x] (" in shown.getvalue() and "[bold]" in shown.getvalue()
+
+
 def test_every_job_comes_page_by_page(client: Client, job: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "_PAGE", 2)
+    monkeypatch.setattr(client_module, "MAX_PAGE", 2)
     made = [client.submit(job).id for _ in range(5)]
     client.cancel(made[0])
 

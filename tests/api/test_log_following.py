@@ -6,8 +6,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from api.cli import job_commands
-from api.cli.job_commands import follow_log
+from api.cli import logs
+from api.cli.logs import follow_log
 from api.client import ApiError, Client
 from service.control.storage import Storage
 from service.control.store import Store
@@ -18,7 +18,7 @@ Print = Callable[[int, bytes], None]
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_commands, "POLL_S", 0.01)
+    monkeypatch.setattr(logs, "POLL_S", 0.01)
 
 
 @pytest.fixture

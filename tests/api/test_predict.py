@@ -7,7 +7,9 @@ import yaml
 from typer.testing import CliRunner
 
 from api.cli.main import app
-from service.prediction.predict import DENSE
+from api.client import ApiError
+from service.job.spec import JobSpec
+from service.prediction.predict import DENSE, PredictionRequest
 
 JOB = {"workload": {"kind": "digits-mlp"}, "optimizer": {"kind": "sgd"}, "budget": {"steps": 100}}
 ASKED = {"job": JOB, "compute_ms": 12.5, "mbps": 50, "latency_ms": 10, "workers": 8}
@@ -28,6 +30,17 @@ def test_a_question_that_does_not_fit_is_refused_at_its_field(http):
 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/hosts"
+
+
+def test_a_client_leaves_it_to_the_service_what_a_question_must_be(client):
+    with pytest.raises(ApiError, match="hosts"):
+        client.predict(ASKED | {"hosts": 3})
+
+    written_out = ASKED | {"job": JobSpec.model_validate(JOB)}
+    found, same, similar = map(client.predict, (ASKED, PredictionRequest.model_validate(ASKED), written_out))
+
+    assert found == same
+    assert [each.method for each in found.methods] == [each.method for each in similar.methods]
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Calls that are made again: never done twice, and never for nothing."""
 
 import asyncio
+import io
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -16,8 +18,9 @@ from api.client import ApiError, AsyncClient, Client, Unreachable, _Patience, ma
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.views import Event, EventKind
+from tests.api.conftest import Reporting
 
-LOST = "its answer is lost"
+LOST, CUT = "its answer is lost", "half of its answer is lost"
 
 
 class Road(ThreadingHTTPServer):
@@ -48,13 +51,18 @@ class Passing(BaseHTTPRequestHandler):
         if fault is LOST:
             self.close_connection = True
             return
-        self._answer(answer.status_code, answer.content, {"Content-Type": answer.headers["content-type"]})
+        length = len(answer.content)
+        if fault is CUT:
+            self.close_connection = True
+            answer = httpx2.Response(200, content=answer.content[: length // 2], headers=answer.headers)
+        told = {"Content-Type": answer.headers["content-type"], "Content-Length": str(length)}
+        self._answer(answer.status_code, answer.content, told)
 
     do_POST = do_GET
 
     def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
@@ -111,7 +119,7 @@ def test_a_verb_whose_answer_is_lost_is_not_asked_again(far: Client, road: Road,
     road.seen.clear()
     road.faults = [LOST]
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unreachable, match="may have been done: look, as with `wiretune show`"):
         made.pause()
 
     assert road.seen == [f"POST /v1/jobs/{made.id}:pause"]
@@ -160,6 +168,59 @@ def test_a_service_that_has_never_answered_is_not_waited_for(road: Road, key: st
     with Client(road.url, key) as client, pytest.raises(Unreachable):
         client.jobs()
 
+    assert len(road.seen) == 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_first_call_that_is_answered_with_a_refusal_is_made_again(road: Road, key: str, status: int) -> None:
+    road.faults = [status] * 2
+
+    with Client(road.url, key) as client:
+        client.jobs()
+
+    assert len(road.seen) == 3
+
+
+def test_a_download_that_breaks_begins_again_behind_what_was_there(
+    far: Client, road: Road, reporting: Reporting
+) -> None:
+    reporting.run_to_the_end()
+    out = io.BytesIO()
+    out.write(b"mine, ")
+    road.faults = [CUT, CUT]
+
+    far.save_weights(reporting.job_id, out)
+
+    assert (out.getvalue(), len(road.seen)) == (b"mine, weights of tuned", 3)
+
+
+def test_awaited_it_begins_again_too(road: Road, key: str, reporting: Reporting) -> None:
+    async def save() -> bytes:
+        async with AsyncClient(road.url, key) as client:
+            road.faults, out = [CUT], io.BytesIO()
+            await client.save_weights(reporting.job_id, out)
+            return out.getvalue()
+
+    reporting.run_to_the_end()
+
+    assert asyncio.run(save()) == b"weights of tuned"
+
+
+def test_a_download_that_cannot_begin_again_says_that_the_connection_broke(
+    far: Client, road: Road, reporting: Reporting
+) -> None:
+    reporting.run_to_the_end()
+    road.faults = [CUT]
+    reader, writer = os.pipe()
+
+    with (
+        open(reader),
+        open(writer, "wb") as pipe,
+        pytest.raises(Unreachable, match=r"^the connection to .* broke: ") as broken,
+    ):
+        far.save_weights(reporting.job_id, pipe)
+
+    assert "TLS" not in str(broken.value)
     assert len(road.seen) == 1
 
 

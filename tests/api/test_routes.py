@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
 
+from api.http.allowed import STREAMS
 from api.http.app import create_app
 from api.http.bodies import MAX_JOB_BYTES
 from api.http.openapi import EXAMPLE_JOB
@@ -92,6 +93,51 @@ def test_a_page_can_be_asked_for_its_headers_alone(live_url: str, path: str) -> 
     assert asked.headers["content-length"] == str(len(whole.content))
 
 
+def test_what_is_answered_at_once_can_be_asked_for_its_headers_alone(
+    live_url: str, key: str, reporting: Reporting
+) -> None:
+    reporting.run_to_the_end()
+    headers = {"Authorization": f"Bearer {key}", "Accept-Encoding": "identity"}
+    with httpx2.Client(base_url=live_url, headers=headers, trust_env=False) as client:
+        for path in ("/healthz", "/v1/jobs", f"/v1/jobs/{reporting.job_id}/report"):
+            asked, whole = client.head(path), client.get(path)
+
+            assert (asked.status_code, asked.content) == (200, b"")
+            assert asked.headers["content-length"] == str(len(whole.content))
+        assert client.head("/v1/jobs/job-0").status_code == 404
+
+
+def test_a_stream_cannot_be_asked_for_its_headers_alone(http: TestClient) -> None:
+    streams = {
+        path: method["operationId"]
+        for path, methods in http.get("/openapi.json").json()["paths"].items()
+        for name, method in methods.items()
+        if name == "get" and method["responses"]["200"].get("content", {}).keys() - {"application/json"}
+    }
+    streams.pop("/metrics")
+
+    assert sorted(streams.values()) == sorted(STREAMS)
+    for path in streams:
+        refusal = http.head(path.format(job="job-0", path="x"))
+        assert (refusal.status_code, refusal.headers["allow"]) == (405, "GET")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/jobs", "GET, HEAD, POST"),
+        ("POST", "/v1/jobs/job-0", "DELETE, GET, HEAD, PATCH"),
+        ("PUT", "/v1/jobs/job-0/logs", "GET"),
+    ],
+)
+def test_a_method_that_a_path_does_not_take_is_refused_with_all_that_it_does(
+    http: TestClient, method: str, path: str, allowed: str
+) -> None:
+    refusal = http.request(method, path)
+
+    assert (refusal.status_code, refusal.headers["allow"]) == (405, allowed)
+
+
 def test_a_submitted_job_is_found_where_the_answer_says(http: TestClient) -> None:
     response = http.post("/v1/jobs", json=EXAMPLE_JOB)
 
@@ -122,6 +168,19 @@ def test_an_idempotency_key_is_refused_for_another_job(http: TestClient) -> None
     response = http.post("/v1/jobs", json=EXAMPLE_JOB | {"name": "another"}, headers=headers)
 
     refused(response, 422, "idempotency-key-reused")
+
+
+def test_an_idempotency_key_is_refused_for_the_same_job_from_another_source(http: TestClient) -> None:
+    source, other = (http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"] for _ in range(2))
+    headers = {"Idempotency-Key": "once"}
+    first, again, elsewhere = (
+        http.post("/v1/jobs", params={"source": each}, json=EXAMPLE_JOB, headers=headers)
+        for each in (source, source, other)
+    )
+
+    assert first.json()["id"] == again.json()["id"]
+    refused(elsewhere, 422, "idempotency-key-reused")
+    refused(http.post("/v1/jobs", json=EXAMPLE_JOB, headers=headers), 422, "idempotency-key-reused")
 
 
 def test_a_past_job_that_cannot_be_learned_from_is_refused_with_its_pointer(http: TestClient) -> None:

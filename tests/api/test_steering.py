@@ -121,6 +121,8 @@ def test_the_command_line_pins_vetoes_shows_and_withdraws(at: str, reporting: Re
         (["--veto", "density>much"], "--veto takes NAME>NUMBER"),
         (["--veto", "a>1", "--veto", "a=1"], "not both"),
         (["--clear", "--withdraw", "1"], "leave --withdraw out"),
+        (["--trial", "x"], "change nothing alone"),
+        (["--if-version", "0"], "change nothing alone"),
     ],
 )
 def test_an_option_that_cannot_be_read_is_named(at: str, reporting: Reporting, options: list[str], fault: str) -> None:

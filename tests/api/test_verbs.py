@@ -47,6 +47,18 @@ def test_every_verb_is_a_route_that_answers_the_job_or_a_409_with_what_is_allowe
         assert f"is queued: `{verb}` is for one that is {needed}; what it allows now: `pause`, " in document["detail"]
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume", "stop", "cancel", "retry"])
+def test_a_verb_without_a_body_refuses_one_and_says_where_parameters_go(http: TestClient, verb: str) -> None:
+    job_id = http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"]
+
+    answer = http.post(f"/v1/jobs/{job_id}:{verb}", json={"workers": 3})
+
+    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
+    assert "`?workers=3`" in answer.json()["detail"]
+    assert http.get(f"/v1/jobs/{job_id}").json()["version"] == 1
+    assert http.post(f"/v1/jobs/{job_id}:cancel", content=b" { }\n").status_code == 202
+
+
 @pytest.mark.parametrize(
     ("verb", "state", "body"),
     [
@@ -205,11 +217,15 @@ def test_a_terminal_shows_what_differs_and_a_script_reads_the_id(at: str, client
     made = run_cli.invoke(main.app, ["clone", source, "--set", "budget.seconds=80", "--set", "labels.team=me"])
     dry = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--json"])
     bad = run_cli.invoke(main.app, ["clone", source, "--set", "budget"])
+    comment = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--set", "name=#1"])
+    removed = run_cli.invoke(main.app, ["clone", source, "--dry-run", "--set", "labels=null"])
 
     assert "/budget/seconds: 40.0 -> 80" in made.stderr and "/labels/team: None -> me" in made.stderr
     assert client.job(made.stdout.strip()).spec.budget.seconds == 80
     assert json.loads(dry.stdout)["changes"] == [] and json.loads(dry.stdout)["job"] is None
     assert bad.exit_code == 2 and "FIELD=VALUE" in bad.stderr
+    assert comment.exit_code == 2 and "--set name=#1: '#1' says nothing in YAML" in comment.stderr
+    assert removed.exit_code == 0
 
 
 def test_changes_come_from_a_file_and_null_gives_a_default(at: str, client: Client, tmp_path: Path) -> None:

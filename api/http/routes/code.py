@@ -8,7 +8,7 @@ from api.http import uploads
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.openapi import DELETING_CODE, HOLDING, LISTING_CODE, UPLOADING, refusals, uploading
 from api.http.slots import Slot
-from service.control.code import MAX_PAGE
+from service.wire.base import MAX_PAGE
 from service.wire.code import DIGEST, CodePage, CodeView, Package
 
 router = APIRouter(prefix="/v1/code", tags=["code"], dependencies=[Depends(require_key)])

@@ -10,6 +10,7 @@ from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, refusals
 from service.control.access import visible_project
 from service.errors import UnreadableJob
+from service.wire.base import MAX_PAGE
 from service.wire.views import EventKind, EventPage, Snapshot
 
 router = APIRouter(prefix="/v1", tags=["events"], dependencies=[Depends(require_key)], responses=refusals(*READING))
@@ -28,7 +29,7 @@ After = Annotated[
     int | None,
     Query(ge=0, le=_MAX_ID, description="an event's id; default: 0 for a page, the newest for a stream"),
 ]
-Limit = Annotated[int, Query(ge=1, le=500, description="of a page")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="of a page")]
 LastEventId = Annotated[
     str | None, Header(pattern=r"^[0-9]{1,15}$", description="as a browser sends it; goes before `after`")
 ]
@@ -42,7 +43,7 @@ def list_events(
     job: JobFilter = None,
     kind: Kinds = [],  # noqa: B006  (FastAPI copies it)
     after: After = None,
-    limit: Limit = 500,
+    limit: Limit = MAX_PAGE,
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
     """Return what changed, oldest first: a page, or a stream that resumes by `Last-Event-ID`."""
@@ -63,7 +64,7 @@ def list_job_events(
     caller: Caller,
     kind: Kinds = [],  # noqa: B006
     after: After = None,
-    limit: Limit = 500,
+    limit: Limit = MAX_PAGE,
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
     """Return what changed of one job, as `/v1/events` does."""

@@ -16,7 +16,7 @@ from api.http.routes.queue import OutlookOf
 from service.control import permissions, webhooks
 from service.control.access import Principal, may_use, visible_project
 from service.control.capacity import Shape
-from service.control.listing import MAX_PAGE, JobFilter
+from service.control.listing import JobFilter
 from service.control.outlook import Outlook
 from service.control.queue import quota_conflicts
 from service.control.store import Store
@@ -27,6 +27,7 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.job.sweep import expected_cost
+from service.wire.base import MAX_PAGE
 from service.wire.views import JobEdit, JobOrder, JobPage, JobSummary, JobView, Validated
 
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
@@ -52,7 +53,7 @@ def create_job(
 ) -> JobView:
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
     require_visible([] if source is None else [source], store, caller)
-    view = store.made_with(idempotency_key, spec=spec, by=caller)
+    view = store.made_with(idempotency_key, spec=spec, source=source, by=caller)
     if view is None:  # what was accepted once is not checked again: quotas and the cluster may have changed since
         require_priority(spec.priority, store, caller, operation="createJob")
         check(spec, request, caller.name, caller.project)

@@ -10,6 +10,7 @@ from api.http.openapi import HOLDING, ROTATING, body, refusals
 from service.control.access import may_do
 from service.control.audit import AuditFilter
 from service.wire.access import AuditPage, IssuedKey, KeyView, Me, NewKey
+from service.wire.base import MAX_PAGE
 
 router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=refusals(*HOLDING))
 
@@ -46,13 +47,18 @@ def get_key(key: str, store: StoreOf) -> KeyView:
     return store.keyring.get(key)
 
 
-@router.post("/keys/{key}:rotate", operation_id="rotateKey", responses=refusals(*ROTATING))
+@router.post(
+    "/keys/{key}:rotate",
+    operation_id="rotateKey",
+    responses=refusals(*ROTATING),
+    dependencies=[Depends(bodies.nothing)],
+)
 def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:
     """Give a key another secret, which is in this answer alone. The old one and its sessions end at once."""
     return store.keyring.rotate(key, by=caller)
 
 
-@router.post("/keys/{key}:revoke", operation_id="revokeKey")
+@router.post("/keys/{key}:revoke", operation_id="revokeKey", dependencies=[Depends(bodies.nothing)])
 def revoke_key(key: str, store: StoreOf, caller: Caller) -> KeyView:
     """End a key and its sessions for ever."""
     return store.keyring.revoke(key, by=caller)
@@ -65,7 +71,7 @@ def list_audit(
     action: Annotated[Word, Query(description="the operation, as this document names it")] = None,
     target: Annotated[Word, Query(description="the job's or the key's id")] = None,
     outcome: Annotated[Outcome | None, Query()] = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[int | None, Query(ge=1, lt=2**63, description="`next_cursor` of the page before")] = None,
 ) -> AuditPage:
     """Return what users changed, and what their roles did not allow; newest first."""

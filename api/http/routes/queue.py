@@ -10,6 +10,7 @@ from api.http.auth import Caller, StoreOf, require_key
 from api.http.openapi import HOLDING, READING, body, refusals
 from service.control.access import visible_project
 from service.control.outlook import Outlook
+from service.wire.base import MAX_PAGE
 from service.wire.queue import QueueView, QuotaKind, QuotaLimits, QuotaName, QuotaView
 
 router = APIRouter(prefix="/v1", tags=["queue"], dependencies=[Depends(require_key)])
@@ -33,7 +34,7 @@ def get_queue(
     caller: Caller,
     outlook: OutlookOf,
     after: Annotated[int, Query(ge=0, le=10_000_000, description="`next_after` of the page before")] = 0,
-    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
 ) -> QueueView:
     """Return the jobs that wait, the next one first, and why each waits; of the caller's project, if he sees no other.
 

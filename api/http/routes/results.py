@@ -14,13 +14,23 @@ from api.http.openapi import READING, file, refusals
 from api.http.slots import Slot
 from api.tables import csv_chunks
 from service.control.artifacts import artifacts, weights_name
-from service.control.exported import Which, weights_sha256, weights_url
+from service.control.exported import weights_sha256, weights_url
 from service.control.logs import Logs
 from service.control.points import EVERY_STEP, Steps
 from service.control.storage import Storage, StoredFile
 from service.errors import Busy, NotFound, Unavailable, UnreadableJob
 from service.wire.records import MAX_WHOLE
-from service.wire.views import Artifact, AttemptView, Comparison, JobReport, ScheduleView, Series, StageView, TrialView
+from service.wire.views import (
+    Artifact,
+    AttemptView,
+    Comparison,
+    JobReport,
+    ScheduleView,
+    Series,
+    StageView,
+    TrialView,
+    Which,
+)
 
 #: Of a log, handed to the connection at a time.
 _PIECE_BYTES = 2**18

@@ -43,6 +43,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(requi
 _DRY_RUN: dict[int | str, dict[str, Any]] = {200: {"model": Cloned, "description": "A dry run"}}
 _ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit, UnreadableJob)
 _AT_STORAGE = refusals(*EXTENDING, DoesNotFit, UnreadableJob, Busy)
+_NO_BODY = [Depends(bodies.nothing)]
 
 
 def require_place(
@@ -69,31 +70,31 @@ def require_place(
 Workers = Annotated[int | None, Depends(require_place)]
 
 
-@router.post("/{job}:pause", status_code=202, operation_id="pauseJob", responses=_ANSWERS)
+@router.post("/{job}:pause", status_code=202, operation_id="pauseJob", responses=_ANSWERS, dependencies=_NO_BODY)
 def pause_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
     """Have a job checkpoint and give its resources back; a queued one waits, and keeps its place."""
     return store.pause(job, versions=versions, by=caller)
 
 
-@router.post("/{job}:resume", status_code=202, operation_id="resumeJob", responses=_GOING_ON)
+@router.post("/{job}:resume", status_code=202, operation_id="resumeJob", responses=_GOING_ON, dependencies=_NO_BODY)
 def resume_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller) -> JobView:
     """Queue a paused job again, at its old place; it goes on from its checkpoint."""
     return store.resume(job, workers=workers, versions=versions, by=caller)
 
 
-@router.post("/{job}:stop", status_code=202, operation_id="stopJob", responses=_ANSWERS)
+@router.post("/{job}:stop", status_code=202, operation_id="stopJob", responses=_ANSWERS, dependencies=_NO_BODY)
 def stop_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
     """End a running job as if its budget were spent, with the result that it has by then."""
     return store.stop(job, versions=versions, by=caller)
 
 
-@router.post("/{job}:cancel", status_code=202, operation_id="cancelJob", responses=_ANSWERS)
+@router.post("/{job}:cancel", status_code=202, operation_id="cancelJob", responses=_ANSWERS, dependencies=_NO_BODY)
 def cancel_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
     """End a job: one that waits at once, a live one as soon as its driver has heard of it."""
     return store.cancel(job, versions=versions, by=caller)
 
 
-@router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_AT_STORAGE)
+@router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_AT_STORAGE, dependencies=_NO_BODY)
 def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller, _: Slot) -> JobView:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint, with all its attempts."""
     return store.retry(job, workers=workers, versions=versions, by=caller)

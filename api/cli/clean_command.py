@@ -1,0 +1,142 @@
+"""`wiretune clean`: remove what finished jobs left on this machine."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Annotated, NamedTuple
+
+import typer
+
+from api.cli.figures import size
+from api.cli.local import running_server
+from api.cli.terminal import FAILED, AsJson, fail, print_json, read_settings, refusals, require_agreement
+from api.client import ApiError, Client, Unreachable
+from service.control import cleaning
+from service.control.access import LOCAL
+from service.control.database import is_there
+from service.control.listing import JobFilter
+from service.control.store import Store
+from service.errors import CodeInUse, NotFound, Unavailable
+from service.job.states import TERMINAL
+from service.settings import Settings
+from service.wire.code import CodeView
+
+MAX_DAYS = 36_500
+
+app = typer.Typer()
+
+
+@app.command()
+def clean(
+    older_than: Annotated[
+        float,
+        typer.Option(metavar="DAYS", min=0, max=MAX_DAYS, help="only of jobs over, or code unused, so long"),
+    ] = 0.0,
+    with_weights: Annotated[bool, typer.Option("--weights", help="trained weights, too")] = False,
+    is_dry: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what finished jobs left: checkpoints, logs, files of killed processes; and code that no job needs.
+
+    Says how much, then asks.
+
+    Weights stay unless --weights is given; schedules and everything else in the database stay always.
+    """
+    settings = read_settings()
+    before = datetime.now(UTC) - timedelta(days=older_than)
+    failures: dict[str, str] = {}
+    with refusals():
+        found = _leftovers(settings, before, with_weights=with_weights)
+        if not as_json:
+            for each in found:
+                typer.echo(f"{size(each.num_bytes):>9}  {each.num_files} files  {each.what}  ({each.place})")
+            num_bytes, num_files = sum(each.num_bytes for each in found), sum(each.num_files for each in found)
+            typer.echo(f"{size(num_bytes)} in {num_files} files" if found else "nothing is left over")
+        if found and not is_dry:
+            require_agreement("remove them?", is_agreed=is_agreed, may_ask=not as_json, shown_by="--dry-run")
+            over = {each.place for each in _leftovers(settings, before, with_weights=with_weights)}
+            found = [each for each in found if each.place in over]  # others have been told to go on meanwhile
+            found, failures = _remove(settings, found)
+    total = sum(each.num_bytes for each in found)
+    if as_json:
+        print_json({"removed": not is_dry, "bytes": total, "leftovers": [each.model_dump() for each in found]})
+    elif found and not is_dry:
+        typer.echo(f"removed {size(total)}")
+    if failures:
+        fail("\n".join(f"not removed: {place}: {reason}" for place, reason in failures.items()), code=FAILED)
+
+
+def _remove(settings: Settings, found: list[cleaning.Leftover]) -> tuple[list[cleaning.Leftover], dict[str, str]]:
+    """Remove what can be removed; return it, and by its place why what stays does.
+
+    A job is looked at right before: one that was told to go on keeps its files, and is no failure.
+    """
+    removed: list[cleaning.Leftover] = []
+    failures: dict[str, str] = {}
+    with _records(settings) as records:
+        for number, each in enumerate(found):
+            try:
+                if each.code is not None and records is not None:
+                    records.delete_code(each.code, project=each.project)
+                elif each.job_id is None or records is None or records.is_over(each.job_id):
+                    cleaning.remove(settings, each)
+                else:
+                    continue
+            except Unreachable as error:  # the others are not asked for: each would wait as long
+                return removed, failures | {left.place: str(error) for left in found[number:]}
+            except (ApiError, CodeInUse, NotFound, Unavailable) as error:
+                failures[each.place] = str(error)
+            else:
+                removed.append(each)
+    return removed, failures
+
+
+def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> list[cleaning.Leftover]:
+    with _records(settings) as records:
+        finished = [] if records is None else list(cleaning.finished_jobs(records.jobs, before=before))
+        code = [] if records is None else cleaning.unused_code(records.list_code(), before=before)
+    return cleaning.leftovers(settings, finished, with_weights=with_weights) + code
+
+
+class _Records(NamedTuple):
+    """The database, as `clean` needs it."""
+
+    jobs: cleaning.JobPages
+    is_over: Callable[[str], bool]  # of a job, by its id
+    list_code: Callable[[], Iterable[CodeView]]
+    delete_code: Callable[..., None]  # a digest, and the `project` that has it
+
+
+@contextmanager
+def _records(settings: Settings) -> Iterator[_Records | None]:
+    """Ask the service that runs here, or the database where none does; give None where there is no database."""
+    server = running_server(settings)
+    if server is not None:
+        with Client(server.url, server.key) as client:
+            yield _Records(
+                partial(client.jobs, archived=None),
+                lambda job_id: client.job(job_id).state in TERMINAL,
+                client.iter_code,
+                client.delete_code,
+            )
+    elif not is_there(settings.resolved_database_url):  # opening it would make it
+        yield None
+    else:
+        with closing(Store.open(settings)) as store:
+            yield _Records(
+                partial(store.jobs, JobFilter(archived=None)),
+                lambda job_id: store.job(job_id).state in TERMINAL,
+                partial(_all_code, store),
+                partial(store.code.remove, by=LOCAL),
+            )
+
+
+def _all_code(store: Store) -> Iterator[CodeView]:
+    cursor: str | None = None
+    while True:
+        page = store.code.list(by=LOCAL, cursor=cursor)
+        yield from page.packages
+        if (cursor := page.next_cursor) is None:
+            return

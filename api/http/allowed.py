@@ -1,0 +1,42 @@
+"""Answers HEAD wherever GET is answered at once, and names all methods of a path in the `Allow` of a 405."""
+
+from collections.abc import Sequence
+
+from fastapi.routing import APIRoute
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Their answers come piece by piece: for a HEAD all of it would be read, and nothing of it sent.
+STREAMS = ("listEvents", "listJobEvents", "exportMetrics", "getWeights", "getFile", "getLogs")
+
+
+class Allowed:
+    """Answers HEAD as GET, without the body, and says in a 405 what every route of the path takes."""
+
+    def __init__(self, app: ASGIApp, routes: Sequence[APIRoute]) -> None:
+        self.app, self._routes = app, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        is_bare = scope["method"] == "HEAD" and "HEAD" in self._methods(scope["path"])
+
+        async def send_allowed(message: Message) -> None:
+            if message.get("status") == 405 and (methods := self._methods(scope["path"])):
+                MutableHeaders(scope=message)["Allow"] = ", ".join(sorted(methods))
+            if is_bare and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        # A copy: the server looks into its own for whether an answer has a body.
+        await self.app({**scope, "method": "GET"} if is_bare else scope, receive, send_allowed)
+
+    def _methods(self, path: str) -> set[str]:
+        found: set[str] = set()
+        for route in self._routes:
+            if route.path_regex.match(path):
+                found |= route.methods or set()
+                found |= {"HEAD"} if "GET" in found and route.operation_id not in STREAMS else set()
+        return found
