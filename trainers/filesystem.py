@@ -1,9 +1,10 @@
-"""Reach files by URL: a local folder, S3, or what else fsspec has a driver for. All that is stored passes here.
+"""Reach files by URL: a local folder, S3, or what else fsspec has a driver for. All reads and writes pass here.
 
 S3's keys and its endpoint come from where AWS's own tools find them (`AWS_*` variables, `~/.aws`), never from a URL.
 """
 
 import errno
+import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 #: Protocols whose objects appear under their name once they are complete, and that have no folders.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"}
@@ -78,14 +80,31 @@ def write(url: str, content: bytes) -> None:
 
 
 def _write_in_folder(filesystem: Any, path: str, content: bytes) -> None:
-    partial = f"{path}.{secrets.token_hex(4)}.partial"
-    filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+    partial, folder = f"{path}.{secrets.token_hex(4)}.partial", path.rpartition("/")[0]
+    is_local = isinstance(filesystem, LocalFileSystem)
+    filesystem.makedirs(folder, exist_ok=True)
     try:
         filesystem.pipe_file(partial, content)
+        if is_local:
+            _sync(partial)
         filesystem.mv(partial, path)
+        if is_local:
+            _sync(folder)
     finally:
         with suppress(FileNotFoundError):  # moved
             filesystem.rm_file(partial)
+
+
+def _sync(path: str) -> None:
+    """Have the disk hold a file, or the names in a folder: after a power cut, the database may name what is there."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a mount that cannot, such as some networks' folders
+            raise
+    finally:
+        os.close(opened)
 
 
 def read(url: str) -> bytes:

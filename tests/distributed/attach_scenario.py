@@ -168,6 +168,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "timeout": _timeout_s(rank),
         "frozen": Script(rank, bare=True, frozen=True, sync=DILOCO).bits,
         "in another order": _in_another_order(rank),
+        "orders of groups": [_with_a_group_at_rate_0(rank, is_first=is_first) for is_first in (True, False)],
         "lost": _lost(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")}
         | {"diloco, finding unused": _detached(rank, KINDS["diloco"] | {"finds_unused": True})},
@@ -315,6 +316,19 @@ def _in_another_order(rank: int) -> dict[str, Any]:
     attach(model, torch.optim.SGD(model.parameters(), lr=0.1), sync=DILOCO)
     told = [layer.weight.tolist() for layer in model]
     return {"told": told, "own": [base[:, :3].tolist(), other.tolist()], "around": torch.equal(base[:, 3:], around)}
+
+
+def _with_a_group_at_rate_0(rank: int, *, is_first: bool) -> str:
+    """Train the biases alone, by gradients whose memory follows the rate."""
+    script = Script(rank)
+    groups: list[dict[str, Any]] = [{"params": [], "lr": 0.0}, {"params": [], "lr": 0.1}]
+    for parameter in script.model.parameters():
+        groups[parameter.ndim == 1]["params"].append(parameter)
+    script.optimizer = torch.optim.SGD(groups if is_first else groups[::-1])
+    attach(script.model, script.optimizer, exchange={"kind": "cser", "period": 4})
+    for step in range(6):
+        script.step(step, script.optimizer.param_groups[0]["lr"])
+    return script.bits
 
 
 def _lost(rank: int) -> list[bool]:

@@ -18,7 +18,7 @@ from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.sum_by_owner import Shards
 from trainers.exchange.topology import Nodes, Topology
-from trainers.methods import between_nodes
+from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.spec.sparse import SparseConfig
@@ -105,7 +105,7 @@ class Bench:
         self.buffer = GradientBuffer.behind([Parameter(torch.zeros(shape)) for shape in SHAPES], self.config)
         self.node_links = place.node_links()
         self.num_nodes, self.connection = len(self.node_links.topology.nodes), self.node_links.between
-        self.exchange = between_nodes.build(self.config, self.buffer, self.node_links)
+        self.exchange = between_nodes(self.config, self.buffer, self.node_links)
         self.given = torch.zeros(D, dtype=torch.float64)  # sum of this rank's gradients, or of their momentum
         self.received = torch.zeros(D, dtype=torch.float64)  # sum over the steps of what the ranks sent
         self.rate = 1.0

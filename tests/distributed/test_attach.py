@@ -273,6 +273,20 @@ def test_what_is_no_part_of_a_job_or_for_jobs_alone_is_a_value_error(how: dict[s
         attach(model, torch.optim.SGD(model.parameters(), lr=0.1), **how)
 
 
+def test_a_group_at_rate_0_may_stand_before_the_others_or_behind_them(two_ranks: Reports):
+    for rank in two_ranks["attached"]:
+        first, second = rank["orders of groups"]
+        assert first == second
+
+
+def test_steps_that_ranks_take_back_must_minimize():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, maximize=True)
+
+    with pytest.raises(ValueError, match="`optimizer` must minimize with `zero_one_adam`"):
+        attach(model, optimizer, exchange={"kind": "zero_one_adam", "max_interval": 4})
+
+
 def test_a_model_of_which_nothing_is_trained_is_refused():
     model = torch.nn.Linear(4, 4).requires_grad_(False)
 
@@ -294,15 +308,44 @@ def test_entries_that_lie_in_one_place_are_refused_by_name():
     handle.restore("start")
 
 
-def test_a_buffer_that_the_model_has_replaced_is_refused_where_it_would_not_be_put_back():
+@pytest.mark.parametrize("by_data", [False, True])
+def test_a_buffer_that_the_model_has_replaced_is_refused_where_it_would_not_be_put_back(by_data: bool):
     model = torch.nn.BatchNorm1d(4)
     handle = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), sync={"kind": "diloco"})
     handle.snapshot("start")
-    model.running_mean = model.running_mean + 1
+    if by_data:
+        model.running_mean.data = model.running_mean + 1
+    else:
+        model.running_mean = model.running_mean + 1
 
     for call in (handle.snapshot, handle.restore):
         with pytest.raises(RuntimeError, match="replaced its buffer `running_mean`: change it in place"):
             call("start")
+
+
+def test_a_parameter_that_lies_elsewhere_than_when_it_was_attached_is_refused_where_it_would_be_put_back_or_averaged():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = attach(model, optimizer, sync={"kind": "local_sgd", "period": 2})
+    handle.snapshot("start")
+    model.double().float()
+    optimizer.step()  # before the ranks meet nothing is lost
+
+    for call in (optimizer.step, lambda: handle.snapshot("start"), lambda: handle.restore("start"), handle.detach):
+        with pytest.raises(RuntimeError, match=r"replaced its parameter `weight`.*change it in place"):
+            call()
+
+
+def test_a_frozen_parameter_that_the_loop_changes_is_put_back():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4).requires_grad_(False))
+    handle = attach(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
+    before = model[1].weight.clone()
+    handle.snapshot("start")
+    model[1].weight.mul_(3)
+
+    handle.restore("start")
+
+    assert torch.equal(model[1].weight, before)
 
 
 def test_a_trained_parameter_without_entries_is_refused_by_name():

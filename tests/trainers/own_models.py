@@ -1,6 +1,7 @@
 """Workloads as users write them: the tests name their factories in a job."""
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,13 @@ class Frozen(Regression):
         return model
 
 
+class Compiled(Regression):
+    """Its tensors are named as those of `torch.compile(model)`."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(OrderedDict(_orig_mod=super().model()))
+
+
 class TiedNet(nn.Module):
     """The second layer's weight is the first one's."""
 
@@ -166,10 +174,34 @@ class Hoarding(Counting):
                 self.state[parameter].setdefault("past", []).append(parameter.grad.clone())
 
 
+class Global(Counting):
+    """Counts its steps under no parameter."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        self.state["t"] = 1 if "t" not in self.state else self.state["t"] + 1
+
+
+class Grouping(Counting):
+    """Counts its steps in tensors of its groups, which have one more that stays."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        for group in self.param_groups:
+            group |= {"scale": torch.ones(()), "t": torch.zeros(())}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for group in self.param_groups:
+            group["t"] += 1
+
+
 class OddOptimizer(Regression):
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.kind = {"counting": Counting, "hoarding": Hoarding}[kind]
+        self.kind = {"counting": Counting, "hoarding": Hoarding, "global": Global, "grouping": Grouping}[kind]
 
     def optimizer(self, model: Any) -> torch.optim.Optimizer:
         return self.kind(model.parameters(), lr=0.05)
@@ -229,6 +261,33 @@ class Averaged(Regression):
 
     def model(self) -> nn.Module:
         return Averaging(self.in_place)
+
+
+class Taught(Regression):
+    """A frozen teacher that follows the first layer: its values are replaced by new ones, or changed in place."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+
+    def model(self) -> nn.Module:
+        model = nn.ModuleDict({"student": nn.Linear(WIDTH, 1), "teacher": nn.Linear(WIDTH, 1)})
+        model["teacher"].requires_grad_(False)
+        return model
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        if model.training:
+            for mine, taught in zip(model["teacher"].parameters(), model["student"].parameters(), strict=True):
+                if self.in_place:
+                    mine.lerp_(taught.detach(), 0.1)
+                else:
+                    mine.data = torch.lerp(mine, taught.detach(), 0.1)
+        found = model["student"](batch[0])
+        return nn.functional.mse_loss(found, batch[1]) + nn.functional.mse_loss(found, model["teacher"](batch[0]))
+
+    def evaluate(self, model: Any, batch: Any) -> Mapping[str, Tensor]:
+        loss = self.loss(model, batch)
+        return {"loss": loss, "mae": loss}
 
 
 class Noisy(TensorDataset):
@@ -314,6 +373,36 @@ class Augmented(Dataset[dict[str, Tensor]]):
         return {"x": self.inputs[index] + 0.1 * noise, "y": self.targets[index]}
 
 
+class Drawn(Dataset[Tensor]):
+    """Samples that are drawn, and kept in a list."""
+
+    def __init__(self, drawn: list[float]) -> None:
+        self.drawn = drawn
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.drawn += [np.random.rand(), random.random()]
+        return torch.tensor(self.drawn[-2:])
+
+
+class Drawing(Regression):
+    """Keeps the numbers that samples and losses draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[float] = []
+        self.training = Drawn(self.drawn)
+
+    def model(self) -> nn.Module:
+        return nn.Linear(2, 1)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.drawn += [np.random.rand(), random.random()]
+        return model(batch).square().mean()
+
+
 class MapStyle(Regression):
     metrics: Mapping[str, Direction] = {}
 
@@ -341,10 +430,18 @@ class Numbers:
             step += 1
 
 
+class NoisyNumbers(Numbers):
+    """With noise from the three usual generators."""
+
+    def batches(self, **where: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        for inputs, targets in super().batches(**where):
+            yield inputs + 0.1 * (torch.rand(1) + np.random.rand() + random.random()), targets
+
+
 class Streamed(Regression):
-    def __init__(self, length: int | None = None) -> None:
+    def __init__(self, length: int | None = None, noisy: bool = False) -> None:
         super().__init__()
-        self.training = Numbers(length)
+        self.training = NoisyNumbers(length) if noisy else Numbers(length)
 
 
 class Endless(IterableDataset[Tensor]):
@@ -384,6 +481,12 @@ class Broken(Regression):
                 model.register_parameter("nobody", nn.Parameter(torch.empty(0, 3)))
             case "expanded":
                 model.register_buffer("mask", torch.ones(1, 2).expand(3, 2))
+            case "complex128":
+                model.register_buffer("turns", torch.zeros(4, dtype=torch.complex128))
+            case "sparse":
+                model.register_buffer("graph", torch.eye(3).to_sparse())
+            case "synchronised":
+                return nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(model, nn.BatchNorm1d(1)))
             case "all frozen":
                 return model.requires_grad_(False)
         return model

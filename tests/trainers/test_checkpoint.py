@@ -1,17 +1,21 @@
 import json
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import load
 
+from trainers import filesystem
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
-from trainers.training.checkpoint import CheckpointError, commit_manifest
+from trainers.training.checkpoint import CheckpointError, commit_manifest, weights
 from trainers.training.replica import Replica
 
 MakeConfig = Callable[..., ReplicaConfig]
@@ -45,6 +49,15 @@ def test_a_loaded_checkpoint_continues_with_equal_bits(
     assert fresh.run(SEGMENT).losses == original.run(SEGMENT).losses
 
 
+def test_tensors_that_share_memory_are_written_as_they_are():
+    mask = torch.arange(6.0)
+    views = {"mask": mask, "wide": mask[None], "part": mask[2:4]}
+
+    written = load(weights(views))
+
+    assert {name: written[name].tolist() for name in views} == {name: view.tolist() for name, view in views.items()}
+
+
 def test_any_storage_that_fsspec_reaches_will_do(make_config: MakeConfig):
     replica = trained(make_config())
 
@@ -53,6 +66,22 @@ def test_any_storage_that_fsspec_reaches_will_do(make_config: MakeConfig):
     replica.load("memory://bucket/checkpoint")
 
     assert replica.step == 5
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_anybody_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    synced, sync = [], os.fsync
+
+    def noted(opened: int) -> None:
+        held = Path(f"/proc/self/fd/{opened}").resolve()
+        synced.append((held.is_dir() or held.read_bytes(), (tmp_path / "file").exists()))
+        sync(opened)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    filesystem.write(f"file://{tmp_path}/file", b"content")
+
+    assert synced == [(b"content", False), (True, True)]
 
 
 @pytest.mark.parametrize("name", ["shared.safetensors", "rank-0.safetensors"])

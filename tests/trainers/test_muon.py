@@ -18,7 +18,7 @@ BFLOAT16 = 2**-7
 
 
 class Grouped(Digits):
-    """Gives its biases a group of their own, without weight decay, and half the rate."""
+    """Gives its biases a group of their own, without weight decay, and half the rate; `options` are both groups'."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(DigitsMlp())
@@ -27,7 +27,10 @@ class Grouped(Digits):
     def parameter_groups(self, model: nn.Module) -> list[dict[str, object]]:
         biases = [each for name, each in model.named_parameters() if name.endswith("bias")]
         others = [each for name, each in model.named_parameters() if not name.endswith("bias")]
-        return [{"params": biases, "weight_decay": 0.0, "lr": 0.5, **self._options}, {"params": others}]
+        return [
+            {"params": biases, "weight_decay": 0.0, "lr": 0.5, **self._options},
+            {"params": others, **self._options},
+        ]
 
 
 def _model() -> nn.Module:
@@ -122,9 +125,10 @@ def test_a_model_without_matrices_or_of_matrices_alone_trains(of_no_kind: nn.Mod
     assert not torch.equal(of_no_kind.weight, before)
 
 
-def test_its_state_is_complete_before_the_first_step():
+@pytest.mark.parametrize("options", [{}, {"betas": (0.8, 0.99), "eps": 1e-6}])
+def test_its_state_is_complete_before_the_first_step(options: dict[str, object]):
     model = _model()
-    optimizer = _built(model)
+    optimizer = optimizers.build(MuonConfig(weight_decay=DECAY), Grouped(**options), model)
     before = {name: id(tensor) for name, tensor in optimizer.tensors().items()}
 
     _trained(model, optimizer)
@@ -145,6 +149,29 @@ def test_a_workloads_groups_keep_their_order_their_rates_and_their_options():
     by_bias = {group["betas"][0] if "betas" in group else None: group for group in optimizer._groups}
     assert (by_bias[0.9]["lr"], by_bias[0.9]["weight_decay"]) == (RATE / 2, 0.0)
     assert (by_bias[None]["lr"], by_bias[None]["weight_decay"]) == (RATE, DECAY)
+
+
+def test_what_adamw_alone_takes_of_a_groups_options_holds_for_its_part_of_the_group():
+    model, matrix = _model(), nn.Linear(3, 3, bias=False)
+    options = {"betas": (0.8, 0.99), "eps": 1e-6}
+
+    trained = _trained(model, optimizers.build(MuonConfig(weight_decay=DECAY), Grouped(**options), model))
+    alone = _trained(matrix, optimizers.build(MuonConfig(), Grouped(**options), matrix))
+
+    assert torch.equal(trained["0.weight"], _alone("0.weight", torch.optim.AdamW, **options, fused=True))
+    assert torch.equal(trained["1.weight"], _trained(other := _model(), _built(other))["1.weight"])
+    assert alone["weight"].isfinite().all()
+
+
+def test_a_group_that_maximizes_does_so_with_its_matrices_too():
+    model, opposite = _model(), _model()
+    maximizing = optimizers.build(MuonConfig(weight_decay=0.0), Grouped(maximize=True), model)
+    minimizing = optimizers.build(MuonConfig(weight_decay=0.0), Digits(DigitsMlp()), opposite)
+    start = _model().get_parameter("1.weight").detach()
+
+    up, down = _trained(model, maximizing)["1.weight"], _trained(opposite, minimizing)["1.weight"]
+
+    torch.testing.assert_close(up - start, start - down)
 
 
 def test_an_option_that_neither_knows_is_refused():

@@ -12,14 +12,34 @@ from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.methods.optimizer.spec import (
     AdamWConfig,
     FromExchangeConfig,
+    LarsConfig,
+    MuonConfig,
     OptimizerConfig,
+    ScheduleFreeAdamWConfig,
+    ScheduleFreePlusConfig,
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
+from trainers.snapshot import State, Tensors
 from trainers.spec.workloads import DigitsMlp
 from trainers.workloads.digits import Digits
 
 START = torch.randn(5, generator=torch.Generator().manual_seed(0))
+
+
+#: Options of a group with which no optimizer of ours can step: torch's steps within autograd, and an average's weights.
+NOT_FOR_GROUPS = ("differentiable", "train_mode")
+
+
+class OneGroup(Digits):
+    """Gives all parameters one group, with `options`."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(DigitsMlp())
+        self._options = options
+
+    def parameter_groups(self, model: nn.Module) -> list[dict[str, object]]:
+        return [{"params": [*model.parameters()], **self._options}]
 
 
 def gradient(step: int) -> Tensor:
@@ -57,6 +77,82 @@ def test_restored_state_continues_with_equal_bits(optimizer_config: OptimizerCon
     steps(optimizer, parameter, range(before, 10))
 
     assert torch.equal(parameter, expected)
+
+
+def _started(config: OptimizerConfig, **options: object) -> tuple[Optimizer, nn.Module]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    return optimizers.build(config, OneGroup(**options), model), model
+
+
+def _step(optimizer: Optimizer, model: nn.Module, step: int = 0) -> dict[str, Tensor]:
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step))
+    optimizer.set_learning_rate(0.05, step)
+    optimizer.step(1.0)
+    return {name: each.detach().clone() for name, each in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        SgdConfig,
+        LarsConfig,
+        AdamWConfig,
+        MuonConfig,
+        ScheduleFreeSgdConfig,
+        ScheduleFreeAdamWConfig,
+        ScheduleFreePlusConfig,
+        FromExchangeConfig,
+    ],
+)
+def test_a_step_can_be_taken_back_whatever_option_a_group_brings(kind: type[OptimizerConfig]):
+    config = kind()
+    defaults = _started(config)[0]._optimizer.defaults
+    changed = {name: not value for name, value in defaults.items() if isinstance(value, bool)}
+    for name, value in [*defaults.items(), *changed.items()]:
+        if name in NOT_FOR_GROUPS or value is None:
+            continue
+        optimizer, model = _started(config, **{name: value})
+        state = State(shared={"optimizer": optimizer, "model": Tensors(dict(model.named_parameters()))}, own={})
+        state.snapshot("start")
+
+        first = _step(optimizer, model)
+        state.restore("start")
+
+        torch.testing.assert_close(_step(optimizer, model), first, rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("kind", [AdamWConfig, MuonConfig])
+def test_a_group_with_amsgrad_steps_as_torchs_adamw_with_it(kind: type[AdamWConfig | MuonConfig]):
+    optimizer, model = _started(kind(weight_decay=0.01), amsgrad=True)
+    bias = Parameter(model.bias.detach().clone())
+    theirs = torch.optim.AdamW([bias], lr=0.05, weight_decay=0.01, amsgrad=True, fused=True)
+
+    for step in range(6):
+        trained = _step(optimizer, model, step)
+        bias.grad = torch.randn(bias.shape, generator=torch.Generator().manual_seed(step))
+        theirs.step()
+
+    assert torch.equal(trained["bias"], bias.detach())
+
+
+def test_a_lost_gradient_is_forgotten_by_amsgrad_too():
+    moved = []
+    for is_lost in (False, True):
+        optimizer, model = _started(AdamWConfig(), amsgrad=True)
+        if is_lost:
+            start = {name: each.detach().clone() for name, each in model.named_parameters()}
+            for step in range(9):
+                _step(optimizer, model, step)
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, math.nan)
+            optimizer.step(1.0)
+            optimizer.forget_lost()
+            model.load_state_dict(start)
+        moved.append(_step(optimizer, model))
+
+    torch.testing.assert_close(moved[0], moved[1], rtol=0, atol=0)
 
 
 def test_state_tensors_stay_the_same_objects(optimizer_config: OptimizerConfig):

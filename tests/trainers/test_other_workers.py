@@ -16,7 +16,7 @@ from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.sum_by_owner import Shards
 from trainers.exchange.topology import Topology
-from trainers.methods import between_nodes
+from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.demo.spec import DemoConfig
@@ -64,7 +64,7 @@ def _buffer(config: ExchangeConfig) -> GradientBuffer:
 def _exchanges(config: ExchangeConfig, num_workers: int) -> list[Exchange]:
     topology = Topology.stated(num_workers, 1)
     node_links = [NodeLinks(topology, rank, Unpaced()) for rank in range(num_workers)]
-    return [between_nodes.build(config, _buffer(config), each) for each in node_links]
+    return [between_nodes(config, _buffer(config), each) for each in node_links]
 
 
 def _filled(config: ExchangeConfig, num_workers: int) -> list[Exchange]:

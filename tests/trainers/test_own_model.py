@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import distributed as dist, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from trainers.methods.exchange.cser.spec import CserConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -21,7 +22,7 @@ from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.traffic import collectives
-from trainers.training import model as models
+from trainers.training import feed, model as models
 from trainers.training.checkpoint import CheckpointError, commit_manifest
 from trainers.training.replica import Replica
 from trainers.training.sampler import Sampler
@@ -217,6 +218,7 @@ def test_own_metrics_are_measured_on_the_whole_validation_set(replica: Train):
         ("PartlyFrozen", PLAIN, {}),
         ("Mixed", PLAIN, {}),
         ("Averaged", PLAIN, {"in_place": True}),
+        ("Taught", PLAIN, {"in_place": True}),
         ("NoisyTensors", PLAIN, {}),
         ("Pretrained", PLAIN, {}),
     ],
@@ -276,6 +278,33 @@ def test_loader_processes_follow_a_rewind(replica: Train):
     assert ours.run(SEGMENT).losses == expected
 
 
+def test_loader_processes_neither_start_anew_nor_change_over_steps_that_a_rank_leaves_out(
+    replica: Train, monkeypatch: pytest.MonkeyPatch
+):
+    starts, begin = [], DataLoader.__iter__
+    monkeypatch.setattr(DataLoader, "__iter__", lambda loader: starts.append(loader) or begin(loader))
+    alone, loaded = replica("MapStyle"), replica("MapStyle", processes=1)
+
+    assert loaded.run(SEGMENT, pace=0.3).losses == alone.run(SEGMENT, pace=0.3).losses
+    assert len(starts) == 1
+    assert loaded.run(SEGMENT).losses == alone.run(SEGMENT).losses
+
+
+def test_a_stream_is_read_on_over_steps_that_a_rank_leaves_out_and_brings_what_it_would_opened_there(
+    replica: Train, monkeypatch: pytest.MonkeyPatch
+):
+    opened, batches = [], own_models.Numbers.batches
+    monkeypatch.setattr(
+        own_models.Numbers, "batches", lambda stream, **where: opened.append(where) or batches(stream, **where)
+    )
+    losses = replica("Streamed", noisy=True).run(SEGMENT, pace=0.3).losses
+    num_opened = len(opened)
+    monkeypatch.setattr(feed, "_READ_ON", 0)
+
+    assert replica("Streamed", noisy=True).run(SEGMENT, pace=0.3).losses == losses
+    assert (num_opened, len(opened) - num_opened) == (1, 3)
+
+
 @pytest.mark.parametrize("name", ["MapStyle", "Streamed", "PartlyFrozen", "Pretrained", "SparseEmbedding", "Reentrant"])
 def test_measuring_how_sharp_a_model_is_repeats_draws_and_leaves_what_comes_as_it_was(replica: Train, name: str):
     measured, untouched = (replica(name, exchange=NoneConfig(overlap=False)) for _ in range(2))
@@ -303,8 +332,9 @@ def test_random_samples_disturb_neither_dropout_nor_the_process(replica: Train):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_a_stream_is_opened_where_training_is_rewound_to(replica: Train):
-    ours = replica("Streamed")
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_stream_is_opened_where_training_is_rewound_to(replica: Train, noisy: bool):
+    ours = replica("Streamed", noisy=noisy)
     ours.run(SEGMENT)
     ours.snapshot("stage")
     expected = ours.run(SEGMENT).losses
@@ -312,6 +342,24 @@ def test_a_stream_is_opened_where_training_is_rewound_to(replica: Train):
     ours.restore("stage")
 
     assert ours.run(SEGMENT).losses == expected
+
+
+def test_samples_and_their_loss_draw_different_numbers(replica: Train):
+    ours = replica("Drawing")
+
+    ours.run(Segment(num_steps=2, learning_rate=0.05))
+
+    drawn = ours.workload.drawn
+    assert len(set(drawn)) == len(drawn) == 2 * 2 * (12 + 1)
+
+
+def test_packed_sequences_go_to_the_device_without_their_sizes():
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+
+    moved = feed.to_device({"words": packed}, torch.device("meta"))["words"]
+
+    assert (moved.data.device.type, moved.batch_sizes.device.type) == ("meta", "cpu")
+    assert moved.batch_sizes.tolist() == [2, 2, 1]
 
 
 def test_a_stream_that_ends_says_so(replica: Train):
@@ -340,6 +388,18 @@ def test_a_tied_weight_may_be_given_under_one_name(replica: Train, tmp_path: Pat
     ours = replica("Tied", weights=tmp_path / "one.safetensors")
 
     assert ours.model.second.weight.eq(1).all()
+
+
+@pytest.mark.parametrize("given", ["Regression", "Compiled"])
+def test_a_compiled_model_gives_and_takes_weights_under_the_plain_names(replica: Train, tmp_path: Path, given: str):
+    plain = exported(replica("Compiled"), tmp_path)
+    ones = {name: torch.ones_like(tensor) for name, tensor in replica(given).model.state_dict().items()}
+    save_file(ones, tmp_path / "ones.safetensors")
+
+    ours = replica("Compiled", weights=tmp_path / "ones.safetensors")
+
+    assert plain.keys() == own_models.Regression().model().state_dict().keys()
+    assert all(each.eq(1).all() for each in ours.model.parameters())
 
 
 def test_weights_that_do_not_fit_are_refused_by_name(replica: Train, tmp_path: Path):
@@ -373,6 +433,9 @@ FAULTS = {
     "half": r"`0.weight` is torch.bfloat16; trained parameters must be torch.float32",
     "no entries": r"`nobody` is trained and has no entries, its shape is \(0, 3\): freeze it",
     "expanded": r"buffer `mask` of shape \(3, 2\) has strides \(0, 1\): several entries .*add `.clone\(\)`",
+    "complex128": "buffer `turns` is torch.complex128, which no checkpoint holds: keep it as torch.complex64",
+    "sparse": r"buffer `graph` is sparse .*add `.to_dense\(\)`",
+    "synchronised": "module `1` is a SyncBatchNorm, .*: return BatchNorm",
     "all frozen": "no parameter is trained",
     "foreign parameter": r"a parameter of shape \(3,\) is in a parameter group and not in the model",
     "bad rate": "`lr` of parameter group 0 multiplies the learning rate: it must be > 0, got 0.0",
@@ -400,17 +463,31 @@ def test_what_cannot_be_trained_is_refused_by_name(replica: Train, fault: str):
         ours.evaluate()
 
 
-def test_an_optimizer_that_keeps_what_cannot_be_put_back_is_refused(replica: Train):
-    ours = replica("OddOptimizer", optimizer=OwnOptimizerConfig(), kind="hoarding")
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("hoarding", r"Hoarding keeps a list as `0\.weight\.past`"),
+        ("global", r"Global keeps `state\['t'\]`, which cannot be put back"),
+        ("grouping", "Grouping keeps the tensor `t` of parameter group 0, which cannot be put back"),
+    ],
+)
+def test_an_optimizer_that_keeps_what_cannot_be_put_back_is_refused(replica: Train, kind: str, message: str):
+    ours = replica("OddOptimizer", optimizer=OwnOptimizerConfig(), kind=kind)
+    ours.snapshot("stage")
     ours.run(SEGMENT)
 
-    with pytest.raises(WorkloadError, match=r"Hoarding keeps a list as `0\.weight\.past`"):
+    with pytest.raises(WorkloadError, match=message):
         ours.snapshot("stage")
 
 
 def test_a_buffer_that_is_replaced_is_refused(replica: Train):
     with pytest.raises(WorkloadError, match=r"replaced its buffer `average`: change it in place"):
         replica("Averaged", in_place=False).run(SEGMENT)
+
+
+def test_a_parameter_whose_values_are_replaced_is_refused(replica: Train):
+    with pytest.raises(WorkloadError, match=r"replaced its parameter `teacher.weight`.*change it in place"):
+        replica("Taught", in_place=False).run(SEGMENT)
 
 
 def test_what_goes_wrong_while_a_module_is_imported_is_the_users_to_see(replica: Train, tmp_path: Path):

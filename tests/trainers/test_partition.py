@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 from trainers.spec.partition import ByLabelPartition, DirichletPartition
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DiamondsMlp, DigitsMlp, FlightsEmbedding, MinilmLora, OwnWorkload, StdlibLm
-from trainers.traffic.shapes import has_labels
 from trainers.training import feed
 from trainers.training.partition import shares
 from trainers.workload import WorkloadError
@@ -86,7 +85,7 @@ def test_a_step_beyond_a_workers_share_is_refused(make_config: MakeConfig):
 
 def test_built_in_workloads_are_known_to_have_labels_or_not(small_data):
     for config in (DigitsMlp(), DiamondsMlp(), StdlibLm(), FlightsEmbedding(), MinilmLora()):
-        assert has_labels(config) == (registry.build(config).labels() is not None)
+        assert config.has_labels == (registry.build(config).labels() is not None)
 
 
 def _own(make_config: MakeConfig, labels: Any) -> None:

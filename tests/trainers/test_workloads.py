@@ -68,7 +68,7 @@ def test_declared_shapes_are_the_models(config: WorkloadConfig, small_data: Path
 
 @pytest.mark.parametrize("config", SMALL.values(), ids=SMALL)
 def test_declared_metrics_are_the_workloads(config: WorkloadConfig):
-    assert shapes.metrics_of(config) == registry.BUILTIN[config.kind].metrics  # type: ignore[attr-defined]
+    assert config.metrics == registry.BUILTIN[config.kind].metrics  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("config", SMALL.values(), ids=SMALL)
@@ -78,7 +78,7 @@ def test_declared_samples_are_the_datas(config: WorkloadConfig):
     except WorkloadError as error:
         pytest.skip(str(error))
 
-    assert shapes.num_samples(config) in (None, len(workload.training))
+    assert config.num_samples in (None, len(workload.training))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from trainers.exchange.pacing import Pacer
 from trainers.segment import Purpose
 from trainers.spec.link import EmulateLink
 from trainers.traffic import collectives
+from trainers.traffic.sizes import WORD_BYTES
 
 #: The bytes of a rank's tensor, by purpose.
 Parts = Mapping[Purpose, int]
@@ -147,7 +148,7 @@ class Connection:
     def mean(self, number: float, purpose: Purpose = "control") -> float:
         """Return the mean of one float32 over the ranks, with equal bits on all."""
         word = torch.tensor([number])
-        self.all_reduce_sum(word, {purpose: collectives.WORD_BYTES})
+        self.all_reduce_sum(word, {purpose: WORD_BYTES})
         return word.item() / self.num_workers
 
     def _now(self, tensor: Tensor) -> float:

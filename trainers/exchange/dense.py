@@ -7,8 +7,8 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection, Parts
 from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
 from trainers.snapshot import Stateless
-from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
+from trainers.traffic.sizes import WORD_BYTES
 
 
 class DenseExchange(Stateless):
@@ -65,6 +65,6 @@ def all_reduce_mean(
 
 def _sum_behind(words: Tensor, num_control: int, connection: Connection) -> Tensor:
     """Sum `words` over the ranks, in place; returns the first `num_control`, which are not of the gradient."""
-    parts: Parts = {"control": collectives.WORD_BYTES * num_control, "gradient": words[num_control:].nbytes}
+    parts: Parts = {"control": WORD_BYTES * num_control, "gradient": words[num_control:].nbytes}
     connection.all_reduce_sum(words, parts)
     return words[:num_control]

@@ -13,11 +13,11 @@ from torch import Tensor
 from trainers.exchange.connection import Connection
 from trainers.snapshot import Kept
 from trainers.spec.two_way import TwoWayConfig
-from trainers.traffic import collectives
 from trainers.traffic.block_shards import BlockShards
 from trainers.traffic.buckets import Bucket
+from trainers.traffic.sizes import WORD_BYTES
 
-HEADER_BYTES = collectives.WORD_BYTES
+HEADER_BYTES = WORD_BYTES
 
 
 class BlockCode(Protocol):

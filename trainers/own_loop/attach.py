@@ -53,7 +53,7 @@ from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
 from trainers.spec.two_way import group_conflict
 from trainers.spec.workloads import OwnWorkload
-from trainers.training.model import forget_lost, overlap, replaced_buffer
+from trainers.training.model import forget_lost, overlap, replaced_buffer, replaced_parameter
 
 #: A part of a job, as its configuration or as its fields.
 Exchanging = ExchangeBase | Mapping[str, Any]
@@ -98,50 +98,25 @@ def attach(
     """
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner  # Accelerate, Lightning and Fabric wrap it
+    config = _config(optimizer, exchange, sync, seed=seed)
+    ddp = _ddp_in(model)
+    check_ranges(config)
+    _check_ddp(ddp, model, config)
+    _check_steps(config, optimizer, scale)
+    parameters = _trained(model, config)
+    node_links = _connected(per_node, config, parameters[0].device)
+    return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
+
+
+def _config(
+    optimizer: torch.optim.Optimizer, exchange: Exchanging | None, sync: Syncing | None, *, seed: int
+) -> ReplicaConfig:
+    """Return what a job with this optimizer would train by."""
     exchange = {"kind": "none"} if exchange is None else exchange
     sync = {"kind": "every_step"} if sync is None else sync
     for name, part, example in (("exchange", exchange, "topk"), ("sync", sync, "diloco")):
         if not isinstance(part, ExchangeBase | SyncBase | Mapping):
             raise ValueError(f"`{name}` must be a part of a job, as {{'kind': '{example}'}}, got {part!r}")
-    config = _config(optimizer, exchange, sync, seed=seed)
-    ddp = next((each for each in model.modules() if isinstance(each, DistributedDataParallel)), None)
-    if any(isinstance(each, FSDPModule) for each in model.modules()):
-        raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
-    check_ranges(config)
-    trains_apart = config.sync.payload == "parameters"
-    num_workers = num_ranks()
-    needs_ddp = num_workers > 1 or isinstance(config.exchange, UpdateConfig)
-    if ddp is None and needs_ddp and not trains_apart:
-        raise ValueError(
-            f"`model` must be a DistributedDataParallel, which exchanges gradients in every step, got "
-            f"{type(model).__name__}: wrap it, or give `sync={{'kind': 'diloco'}}`"
-        )
-    if ddp is not None and ddp.process_group.size() != num_workers:
-        raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
-    if ddp is not None and not trains_apart:
-        check_unused(ddp, config.exchange)
-    steps_alone = trains_apart or config.exchange.drifts
-    if steps_alone and scale is not None:
-        kind = config.sync.kind if trains_apart else config.exchange.kind
-        raise ValueError(f"`scale` must be left out with `{kind}`: one rank alone would skip a step")
-    if trains_apart and callable(getattr(optimizer, "eval", None)):
-        raise ValueError(
-            f"`optimizer` must train what it evaluates where ranks meet, got {type(optimizer).__name__}, whose second "
-            "iterate would stay apart: take another, or train Schedule-Free as a job"
-        )
-    parameters = [each for each in model.parameters() if each.requires_grad]
-    if not parameters:
-        raise ValueError("`model` must have a parameter that is trained, and it has none, or all are frozen")
-    check_types(parameters, (torch.float32,) if steps_alone else TYPES)
-    check_entries(model)
-    if fault := overlap(model):
-        raise ValueError(f"`model`: {fault}")
-    node_links = _connected(per_node, config, parameters[0].device)
-    return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
-
-
-def _config(optimizer: torch.optim.Optimizer, exchange: Exchanging, sync: Syncing, *, seed: int) -> ReplicaConfig:
-    """Return what a job with this optimizer would train by."""
     described = _described(optimizer, exchange)
     config = ReplicaConfig.model_validate(
         {
@@ -155,6 +130,12 @@ def _config(optimizer: torch.optim.Optimizer, exchange: Exchanging, sync: Syncin
     )
     if message := group_conflict(config.exchange, described, optimizer.param_groups):
         raise ValueError(f"`optimizer`: {message}")
+    takes_back = isinstance(config.exchange, UpdateConfig) and config.exchange.drifts
+    if takes_back and any(group.get("maximize") for group in optimizer.param_groups):
+        raise ValueError(
+            f"`optimizer` must minimize with `{config.exchange.kind}`, whose ranks take back steps of their own, got "
+            "`maximize=True`: leave it out, and train on the negative loss"
+        )
     if config.sync.sets_rates:
         raise ValueError(
             f"`sync` must leave rates and gradients to the loop, and `{config.sync.kind}` sets its own: give "
@@ -166,6 +147,58 @@ def _config(optimizer: torch.optim.Optimizer, exchange: Exchanging, sync: Syncin
     if isinstance(levels, AccordionConfig) and levels.epoch_steps is None:
         raise ValueError("`accordion` needs `epoch_steps`: nothing says here how long an epoch of the data is")
     return config
+
+
+def _ddp_in(model: nn.Module) -> DistributedDataParallel | None:
+    """Return the DistributedDataParallel that is `model`, or in it, if there is one; raises ValueError for FSDP."""
+    if any(isinstance(each, FSDPModule) for each in model.modules()):
+        raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
+    return next((each for each in model.modules() if isinstance(each, DistributedDataParallel)), None)
+
+
+def _check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: ReplicaConfig) -> None:
+    """Raise ValueError unless `ddp` is there where its hook is needed, of all ranks, and ready for the exchange."""
+    trains_apart, num_workers = config.sync.payload == "parameters", num_ranks()
+    needs_ddp = num_workers > 1 or isinstance(config.exchange, UpdateConfig)
+    if ddp is None and needs_ddp and not trains_apart:
+        raise ValueError(
+            f"`model` must be a DistributedDataParallel, which exchanges gradients in every step, got "
+            f"{type(model).__name__}: wrap it, or give `sync={{'kind': 'diloco'}}`"
+        )
+    if ddp is not None and ddp.process_group.size() != num_workers:
+        raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
+    if ddp is not None and not trains_apart:
+        check_unused(ddp, config.exchange)
+
+
+def _check_steps(config: ReplicaConfig, optimizer: torch.optim.Optimizer, scale: Callable[[], float] | None) -> None:
+    """Raise ValueError for what would part the ranks: steps that one of them skips, or a second iterate."""
+    trains_apart = config.sync.payload == "parameters"
+    if _steps_alone(config) and scale is not None:
+        kind = config.sync.kind if trains_apart else config.exchange.kind
+        raise ValueError(f"`scale` must be left out with `{kind}`: one rank alone would skip a step")
+    if trains_apart and callable(getattr(optimizer, "eval", None)):
+        raise ValueError(
+            f"`optimizer` must train what it evaluates where ranks meet, got {type(optimizer).__name__}, whose second "
+            "iterate would stay apart: take another, or train Schedule-Free as a job"
+        )
+
+
+def _trained(model: nn.Module, config: ReplicaConfig) -> list[nn.Parameter]:
+    """Return the parameters that are trained; raises ValueError if there are none, or some cannot be exchanged."""
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    if not parameters:
+        raise ValueError("`model` must have a parameter that is trained, and it has none, or all are frozen")
+    check_types(parameters, (torch.float32,) if _steps_alone(config) else TYPES)
+    check_entries(model)
+    if fault := overlap(model):
+        raise ValueError(f"`model`: {fault}")
+    return parameters
+
+
+def _steps_alone(config: ReplicaConfig) -> bool:
+    """Return whether each rank has parameters of its own between two meetings."""
+    return config.sync.payload == "parameters" or config.exchange.drifts
 
 
 def _described(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> OptimizerConfig:
@@ -235,20 +268,26 @@ class Attached(Handle):
         self.config, self.node_links, self.optimizer = config, node_links, optimizer
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         buffers = dict(model.named_buffers())
-        self._parameters = [each.detach() for each in parameters.values()]
+        self._held = {name: each.detach() for name, each in model.named_parameters()}  # frozen ones too
+        self._trained = {name: self._held[name] for name in parameters}
+        self._parameters = [*self._trained.values()]
         self._frozen = [each for each in model.parameters() if not each.requires_grad]
         if ddp is None:
             for tensor in (*model.parameters(), *buffers.values()):  # frozen ones too
                 node_links.tell(tensor.detach(), "state")
         names = {parameter: name for name, parameter in parameters.items()}
         wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
-        self._model, self._buffers, self._wrapped = model, buffers, wrapped
+        self._model, self._wrapped = model, wrapped
+        # Detached, which tells `.data = ...`; a sparse one has no place in memory.
+        self._buffers = {
+            name: each.detach() if each.layout is torch.strided else each for name, each in buffers.items()
+        }
         buffer = GradientBuffer([tuple(each.shape) for each in names], config.exchange, self._parameters[0].device)
         self._sync = build.build(PolicyParts(config, wrapped, buffer, node_links, blocks.build(config, model, buffer)))
         self._steps = Steps()
         shared, own = self._sync.divide({})
         super().__init__(shared | own | {"exchange": self._sync.exchange, "steps": self._steps})
-        trained: Parts = {"parameters": Tensors(parameters), "buffers": Buffers(buffers), "optimizer": wrapped}
+        trained: Parts = {"parameters": Tensors(self._held), "buffers": Buffers(buffers), "optimizer": wrapped}
         self._state = State(shared={}, own={**self._parts, **trained})
         self._hook = BucketHook(
             [*names],
@@ -319,12 +358,13 @@ class Attached(Handle):
             self.node_links.charge_sum({"gradient": sum(each.nbytes for each in self._parameters)})
 
     def _rate(self) -> float:
-        return float(self.optimizer.param_groups[0]["lr"])
+        return max(float(group["lr"]) for group in self.optimizer.param_groups)  # 0 says that nothing was applied
 
     def _advance(self, *_: object) -> None:
         """Count a step of the optimizer, and let the ranks meet if it is time to.
 
-        Raises RuntimeError if the model trains what it did not when it was attached: nobody exchanges that.
+        Raises RuntimeError if the model trains what it did not when it was attached: nobody exchanges that. So it does
+        at a meeting, if the model has replaced a parameter.
         """
         if any(each.requires_grad for each in self._frozen):
             raise RuntimeError(
@@ -334,7 +374,10 @@ class Attached(Handle):
         self._steps.taken += 1
         self._hook.stepped = True
         stepped = self._hook.last or Exchanged(loss=0.0)
-        self.last = self._sync.advance(stepped, Update(self._steps.taken, self._rate(), *self.chosen))
+        update = Update(self._steps.taken, self._rate(), *self.chosen)
+        if self._sync.will_meet(update):
+            self._check_parameters(self._trained)
+        self.last = self._sync.advance(stepped, update)
         if self.last.diverged and not stepped.diverged:  # else some ranks would train on beside one that is lost
             torch._foreach_mul_(self._parameters, math.nan)
         if self.last.is_left_out:
@@ -353,6 +396,7 @@ class Attached(Handle):
         """Give all ranks the mean of their parameters, if these differ; collective."""
         self.settle()
         if self._sync.is_apart:
+            self._check_parameters(self._trained)
             copies = self.node_links.copies if self.config.exchange.drifts else self.node_links.topology.num_workers
             torch._foreach_copy_(self._parameters, self.node_links.average(self._parameters, "state", over=copies))
 
@@ -379,9 +423,10 @@ class Attached(Handle):
     def snapshot(self, slot: str) -> None:
         """Keep a copy of model, optimizer and memories in memory under the name `slot`.
 
-        Raises RuntimeError if the model has replaced a buffer, as `restore` does.
+        Raises RuntimeError if the model has replaced a buffer or a parameter, as `restore` does.
         """
         self._check_buffers()
+        self._check_parameters(self._held)
         self._state.snapshot(slot)
 
     def state_dict(self) -> dict[str, Any]:
@@ -396,12 +441,18 @@ class Attached(Handle):
     def restore(self, slot: str) -> None:
         """Go back to the copy in `slot`; KeyError if there is none."""
         self._check_buffers()
+        self._check_parameters(self._held)
         self._state.restore(slot)
         self._hook.stepped = True
 
     def _check_buffers(self) -> None:
         """Raise RuntimeError if the model put another tensor in a buffer's place: the state holds the first one."""
         if why := replaced_buffer(self._model, self._buffers):
+            raise RuntimeError(why)
+
+    def _check_parameters(self, held: Mapping[str, Tensor]) -> None:
+        """Raise RuntimeError if a parameter has its values elsewhere than where they are `held`, and averaged."""
+        if why := replaced_parameter(self._model, held):
             raise RuntimeError(why)
 
 

@@ -27,7 +27,8 @@ from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
-from trainers.methods import between_nodes, registry
+from trainers.methods import registry
+from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import DenseBase
 from trainers.own_loop.handle import Handle
@@ -79,7 +80,7 @@ def compress_gradients(
     node_links = NodeLinks(topology_of(per_node, device), dist.get_rank(), Unpaced(), device=device)
     node_links.join()
     buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
-    exchange = between_nodes.build(config, buffer, node_links, seed=seed)
+    exchange = between_nodes(config, buffer, node_links, seed=seed)
     hook = BucketHook(parameters, buffer, exchange, scale=scale)
     model.register_comm_hook(None, hook.on_bucket)
     bill_buffers(model, node_links)

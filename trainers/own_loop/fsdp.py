@@ -21,7 +21,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.node_links import NodeLinks, default_timeout
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.topology import Topology
-from trainers.methods import between_nodes
+from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.blockwise.spec import BlockwiseConfig
 from trainers.methods.exchange.dense.spec import DenseBase
@@ -109,7 +109,7 @@ class ShardHook:
         length = sum(ceil(each.shape[0] / num_shards) * prod(each.shape[1:]) for each in parameters)
         self._no_loss = torch.zeros((), device=device)  # the script has it
         self._buffer = GradientBuffer([(length,)], config, device)
-        self.between = between_nodes.build(config, self._buffer, node_links, seed=seed)
+        self.between = between_nodes(config, self._buffer, node_links, seed=seed)
 
     def exchange(self, shard: Tensor) -> None:
         """Replace `shard` `(n,)` by its mean over the replicas, in place.

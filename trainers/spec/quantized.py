@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from trainers.spec.exchange import ExchangeBase
 from trainers.traffic.buckets import Bucket
-from trainers.traffic.collectives import WORD_BYTES, Traffic, all_gather
-from trainers.traffic.sizes import CodedLayout
+from trainers.traffic.collectives import Traffic, all_gather
+from trainers.traffic.sizes import WORD_BYTES, CodedLayout
 
 
 class QuantizedBase(ExchangeBase):

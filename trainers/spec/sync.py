@@ -12,7 +12,8 @@ from pydantic import Field
 from trainers.spec.exchange import ExchangeBase, Period, UpdateConfig
 from trainers.spec.ranges import Config
 from trainers.traffic.buckets import split
-from trainers.traffic.collectives import WORD_BYTES, Traffic, all_reduce, num_elements
+from trainers.traffic.collectives import Traffic, all_reduce, num_elements
+from trainers.traffic.sizes import WORD_BYTES
 
 Shapes = Sequence[Sequence[int]]
 #: What the bytes of a policy are billed as.

@@ -12,8 +12,8 @@ from trainers.spec.exchange import ExchangeBase, Period
 from trainers.traffic import sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.traffic.buckets import Bucket, split
-from trainers.traffic.collectives import WORD_BYTES, MeanTraffic, Traffic, all_gather, all_to_all
-from trainers.traffic.sizes import CodedLayout
+from trainers.traffic.collectives import MeanTraffic, Traffic, all_gather, all_to_all
+from trainers.traffic.sizes import WORD_BYTES, CodedLayout
 
 if TYPE_CHECKING:
     from trainers.methods.optimizer.spec import JobOptimizer, OptimizerConfig

@@ -145,7 +145,14 @@ def _packed(parts: Mapping[str, Stateful]) -> bytes:
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    """Return `tensors` on the host, each in memory of its own: safetensors refuses views of one another."""
+    found: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        host = tensor.detach().cpu().contiguous()
+        found[name] = host.clone() if host.untyped_storage().data_ptr() in taken else host
+        taken.add(found[name].untyped_storage().data_ptr())
+    return found
 
 
 def read_manifest(url: str) -> Manifest:

@@ -1,13 +1,16 @@
 """Brings a rank its batches: a pure function of (seed, step, rank), however often training is rewound."""
 
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from trainers import random_state
@@ -16,6 +19,11 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.training import partition
 from trainers.training.sampler import PartitionedSampler, Sampler as StatelessSampler
 from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError
+
+#: Keeps what is drawn for a batch apart from what its loss draws, at the same place.
+_DRAWS = 11
+#: Steps that a stream is read on, where the ones between are left out, before it is opened again.
+_READ_ON = 20
 
 
 class Place(NamedTuple):
@@ -33,6 +41,9 @@ class Feed(Protocol):
 
     def batch(self, place: Place, batch_size: int | None) -> Batch:
         """Return the micro-batch at `place`; `batch_size` None: the workload's own."""
+
+    def leave_out(self, is_left_out: Callable[[int], bool]) -> None:
+        """Fetch nothing ahead for steps that are `is_left_out`: nobody is going to ask for them."""
 
 
 def build(workload: Workload, config: ReplicaConfig, num_workers: int) -> Feed:
@@ -113,6 +124,8 @@ class _Requests(Sampler[_Request]):
         self._sampler = sampler
         self._default_size, self.epoch_steps = sampler.batch_size, sampler.epoch_steps
         self.start = Place(0, 0, 0)
+        self.made: deque[Place] = deque()  # places of the requests since `start` that the owner has not taken off
+        self.is_left_out: Callable[[int], bool] = lambda step: False
 
     def resize(self, batch_size: int | None) -> None:
         """Make batches of `batch_size` samples from now on; None: of the workload's own.
@@ -126,15 +139,19 @@ class _Requests(Sampler[_Request]):
 
     def at(self, place: Place) -> _Request:
         indices = self._sampler.indices(place.step, rank=place.rank, micro=place.micro)
-        return _Request(indices, seed_of((self._sampler.seed, *place)))
+        return _Request(indices, seed_of((self._sampler.seed, *place, _DRAWS)))
 
     def after(self, place: Place) -> Place:
-        """Return the same rank's place that follows."""
-        return _after(place, self._sampler.accumulate)
+        """Return the same rank's place that follows, in a step that is not left out."""
+        place = _after(place, self._sampler.accumulate)
+        while self.is_left_out(place.step):
+            place = place._replace(step=place.step + 1)
+        return place
 
     def __iter__(self) -> Iterator[_Request]:
         place = self.start
         while True:
+            self.made.append(place)
             yield self.at(place)
             place = self.after(place)
 
@@ -183,6 +200,9 @@ class IndexFeed:
         self._requests.resize(batch_size)
         return self._fetcher[self._requests.at(place)]
 
+    def leave_out(self, is_left_out: Callable[[int], bool]) -> None:
+        return
+
 
 class LoaderFeed:
     """Fetches batches ahead in processes of a `DataLoader`, and starts anew where training is rewound to."""
@@ -198,19 +218,23 @@ class LoaderFeed:
             persistent_workers=True,
             timeout=timeout_s,
         )
-        self._batches: Iterator[Batch] | None = None
-        self._place: Place | None = None
+        self._batches: Iterator[Batch] = iter(())
         self._batch_size: int | None = None
 
     def batch(self, place: Place, batch_size: int | None) -> Batch:
-        if self._batches is None or (self._place, self._batch_size) != (place, batch_size):
+        made = self._requests.made
+        if not made or (made[0], self._batch_size) != (place, batch_size):
             self._batch_size = batch_size
             self._requests.resize(batch_size)
             self._requests.start = place
+            made.clear()
             with random_state.seeded(0):  # the loader draws a seed for its processes, which draw nothing from it
                 self._batches = iter(self._loader)
-        self._place = self._requests.after(place)
+        made.popleft()
         return next(self._batches)
+
+    def leave_out(self, is_left_out: Callable[[int], bool]) -> None:
+        self._requests.is_left_out = is_left_out
 
 
 class StreamFeed:
@@ -224,21 +248,41 @@ class StreamFeed:
         self._place: Place | None = None
 
     def batch(self, place: Place, batch_size: int | None) -> Batch:
-        if self._place != place:
-            self._batches = iter(
-                self._stream.batches(
-                    seed=self._config.seed, start_step=place.step, rank=place.rank, num_workers=self._num_workers
-                )
-            )
-            for _ in range(place.micro):
-                self._next(place.step)
-        self._place = _after(place, self._config.accumulate)
-        return self._next(place.step)
+        if not self._is_near(place):
+            self._place = place._replace(micro=0)
+            self._open(self._place)
+        while self._place != place:
+            self._read()
+        return self._read()
 
-    def _next(self, step: int) -> Batch:
-        for batch in self._batches:
-            return batch
-        raise WorkloadError(f"`training.batches` ended before step {step}; it must go on without end")
+    def leave_out(self, is_left_out: Callable[[int], bool]) -> None:
+        return
+
+    def _is_near(self, place: Place) -> bool:
+        at = self._place
+        return at is not None and at.rank == place.rank and at <= place and place.step - at.step <= _READ_ON
+
+    def _open(self, place: Place) -> None:
+        seed = self._config.seed
+        with self._seeded(place):
+            opened = self._stream.batches(
+                seed=seed, start_step=place.step, rank=place.rank, num_workers=self._num_workers
+            )
+            self._batches = iter(opened)
+
+    def _read(self) -> Batch:
+        """Return the next batch, that at `self._place`."""
+        place = self._place
+        assert place is not None
+        self._place = _after(place, self._config.accumulate)
+        with self._seeded(place):
+            for batch in self._batches:
+                return batch
+        raise WorkloadError(f"`training.batches` ended before step {place.step}; it must go on without end")
+
+    def _seeded(self, place: Place) -> AbstractContextManager[None]:
+        """Seed what the stream draws for `place`, so that it draws the same whether it is opened there or read on."""
+        return random_state.seeded(seed_of((self._config.seed, *place, _DRAWS)))
 
 
 def seed_of(place: tuple[int, ...]) -> int:
@@ -255,6 +299,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
             return (batch.pin_memory() if waits else batch).to(device, non_blocking=True)
         case dict():
             return {key: to_device(value, device) for key, value in batch.items()}
+        case PackedSequence():  # a named tuple that keeps its sizes on the host
+            return batch.to(device)  # type: ignore[arg-type]  # its annotation knows types alone
         case tuple() if hasattr(batch, "_fields"):  # a named tuple
             return type(batch)(*(to_device(value, device) for value in batch))
         case tuple() | list():

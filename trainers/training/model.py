@@ -58,6 +58,8 @@ def counting_anew(layers: Sequence[_BatchNorm]) -> Iterator[None]:
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "DeepSpeedEngine")
 #: Where torch keeps what makes such wrappers.
 _DISTRIBUTED = ("torch/distributed/", "torch/nn/parallel/")
+#: What safetensors cannot write.
+_UNWRITTEN = (torch.complex32, torch.complex128)
 #: Names listed in a message before it says how many more there are.
 _NAMED = 5
 
@@ -65,11 +67,28 @@ _NAMED = 5
 def replaced_buffer(model: nn.Module, held: Mapping[str, Tensor]) -> str | None:
     """Return a sentence if the model put another tensor in the place of a buffer that is `held`; None: it did not."""
     for name, buffer in model.named_buffers():
-        known = held.get(name)
-        # A sparse one has no place in memory to compare.
-        if buffer is not known and (known is None or buffer.data_ptr() != known.data_ptr()):
+        if _is_elsewhere(buffer, held.get(name)):
             return f"the model replaced its buffer `{name}`: change it in place (`copy_`, `mul_`, ...)"
     return None
+
+
+def replaced_parameter(model: nn.Module, held: Mapping[str, Tensor]) -> str | None:
+    """Return a sentence if one of the parameters that are `held`, detached, has its values elsewhere; None: none has.
+
+    `.data = ...`, a move such as `.to`, and an RNN's `flatten_parameters` on a GPU put them there.
+    """
+    for name, parameter in model.named_parameters():
+        if name in held and _is_elsewhere(parameter, held[name]):
+            return (
+                f"the model replaced its parameter `{name}`, as `.data = ...` and `.to` do: change it in place "
+                "(`copy_`, `mul_`, ...), and move the model before it is trained"
+            )
+    return None
+
+
+def _is_elsewhere(tensor: Tensor, known: Tensor | None) -> bool:
+    # A sparse one has no place in memory to compare.
+    return tensor is not known and (known is None or tensor.data_ptr() != known.data_ptr())
 
 
 def build(workload: Workload, seed: int, *, weights_url: str | None = None) -> nn.Module:
@@ -111,8 +130,16 @@ def _check(model: nn.Module) -> None:
                 f"module `{name or 'model'}` is a {kind}: a model that is sharded, or wrapped for another exchange, "
                 "cannot be trained here; return the bare model, which every worker holds whole"
             )
+        if isinstance(module, nn.SyncBatchNorm):
+            raise WorkloadError(
+                f"module `{name or 'model'}` is a SyncBatchNorm, which waits for all ranks in every forward pass: "
+                "return BatchNorm; its statistics are each rank's own, and evaluation averages them"
+            )
     for name, parameter in model.named_parameters():
         _check_parameter(name, parameter)
+    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in tensors:
+            _check_written(f"{kind} `{name}`", tensor)
     if fault := overlap(model):
         raise WorkloadError(fault)
 
@@ -153,16 +180,38 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
         )
 
 
+def _check_written(name: str, tensor: Tensor) -> None:
+    """Raise WorkloadError for a tensor that no checkpoint can hold."""
+    if tensor.layout is not torch.strided:
+        raise WorkloadError(f"{name} is sparse ({tensor.layout}), which no checkpoint holds: add `.to_dense()`")
+    if tensor.dtype in _UNWRITTEN:
+        raise WorkloadError(
+            f"{name} is {tensor.dtype}, which no checkpoint holds: keep it as torch.complex64, or as real numbers "
+            "(`torch.view_as_real`)"
+        )
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a tensor without what `torch.compile(model)` puts into it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def named_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of `model.state_dict()`, as a model is named that is not compiled."""
+    state = model.state_dict().items()
+    return {plain_name(name): tensor for name, tensor in state if isinstance(tensor, Tensor)}
+
+
 def load_weights(model: nn.Module, url: str) -> None:
     """Copy the safetensors file `url` into `model`; raises WorkloadError unless every name and shape fits.
 
     A tensor that the model uses under several names (tied) may be given under one of them.
     """
     try:
-        given = checkpoint.read_tensors(url)
+        given = {plain_name(name): tensor for name, tensor in checkpoint.read_tensors(url).items()}
     except CheckpointError as error:
         raise WorkloadError(f"`workload.weights`: {error}") from error
-    wanted = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    wanted = named_state(model)
     covered = {wanted[name].data_ptr() for name in given.keys() & wanted.keys()}
     missing = [name for name in wanted if name not in given and wanted[name].data_ptr() not in covered]
     shapes = [name for name in given.keys() & wanted.keys() if given[name].shape != wanted[name].shape]

@@ -97,6 +97,7 @@ class Replica:
         self._alignment = Alignment(list(self._optimizer.parameters.values()))
         self._buffer = GradientBuffer.behind(list(self._optimizer.parameters.values()), config.exchange)
         self._buffers = Buffers(dict(self.model.named_buffers()))
+        self._parameters = Tensors(dict(self.model.named_parameters()))
         self._communication = Communication(self._buffer, self.device, threads=config.threads)
         self._activations, self._saved = Activations(config.activations, self.model), SavedTensors(self.model)
         self._feed = feed.build(self.workload, config, num_workers)
@@ -139,7 +140,7 @@ class Replica:
             )
         )
         self._exchange = self._sync.exchange
-        trained: Parts = {"parameters": Tensors(dict(self.model.named_parameters())), "optimizer": self._optimizer}
+        trained: Parts = {"parameters": self._parameters, "optimizer": self._optimizer}
         shared, own = self._sync.divide(trained)
         own |= {"buffers": self._buffers, "exchange": self._exchange, "random": self._random}
         self._state = State(shared=shared | self._blocks.parts() | {"steps": self._steps}, own=own)
@@ -303,8 +304,7 @@ class Replica:
         with model.lent(self.model, self._evaluated()):
             if self.rank == self._present[0]:
                 # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
-                saved = self.model.state_dict().items()
-                tensors = {name: value.clone() for name, value in saved if isinstance(value, Tensor)}
+                tensors = {name: value.clone() for name, value in model.named_state(self.model).items()}
                 content = checkpoint.weights(tensors)
                 filesystem.write(url, content)
                 sha256 = hashlib.sha256(content).hexdigest()
@@ -326,6 +326,8 @@ class Replica:
         self._use(segment)
         if not begin:
             self._alignment.begin()
+        round_start = self.step - self._steps_of_round
+        self._feed.leave_out(lambda step: not is_trained(step - round_start, pace))
         with self._random.scope():
             for index in range(begin, segment.num_steps):
                 started, waited_s = time.monotonic(), self._stopwatch.waited_s
@@ -340,12 +342,13 @@ class Replica:
                 if diverged:
                     break
                 if not taken:
-                    self._check_buffers()
+                    self._check_replaced()
                 has_met = not self._sync.steps_since_meeting
                 waited = self._round_wait.count(self._stopwatch.waited_s - waited_s, ends_round=has_met)
                 taken.append(Taken(outcome, scale, alignment, time.monotonic() - started, waited))
                 if self._held is not None:
                     break
+        self._feed.leave_out(lambda step: False)
         if self._held is not None:  # outside of the scope, which puts down what comes next at random when it ends
             self._state.snapshot(BEFORE_MEETING)
         return self._result(segment, taken, before, first_step=first_step, diverged=diverged)
@@ -452,9 +455,10 @@ class Replica:
         """Return the seed of what this rank draws from here on, where that is to follow from the step alone."""
         return feed.seed_of((self.config.seed, self.step, self.rank, self.num_workers, 0))
 
-    def _check_buffers(self) -> None:
-        """Raise WorkloadError if the model put another tensor in a buffer's place: the state holds the first one."""
-        if why := model.replaced_buffer(self.model, self._buffers.tensors()):
+    def _check_replaced(self) -> None:
+        """Raise WorkloadError if a buffer or parameter has another tensor's values: the state holds the first one."""
+        buffers, parameters = self._buffers.tensors(), self._parameters.tensors()
+        if why := model.replaced_buffer(self.model, buffers) or model.replaced_parameter(self.model, parameters):
             raise WorkloadError(why)
 
     def _train_step(self, segment: Segment, index: int, *, may_meet: bool = True) -> tuple[Exchanged, Tensor, Tensor]:
