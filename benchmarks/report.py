@@ -70,6 +70,7 @@ SIZES = {"smoke": SMOKE, "default": DEFAULT, "full": FULL}
 #: Files of rows, and the program that writes each.
 RECORDS = {
     "suite/rows.jsonl": "equal_cost.py run",
+    "suite/optimizers.jsonl": "suite/optimizers.py run",
     "time_to_loss.jsonl": "time_to_loss.py run",
     "links.jsonl": "links.py",
     "methods.jsonl": "methods.py",

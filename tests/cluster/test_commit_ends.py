@@ -45,7 +45,7 @@ def train(
         group, sink, made = arithmetic_group(), Memory(), list[Watcher]()
 
         def build(config: Any, *, space: Any, budget: Any, **others: Any) -> Watcher:
-            made.append(Watcher(space, budget))
+            made.append(Watcher(space, budget, config))
             made[0].limit = limit
             return made[0]
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.cluster import group
 from service.cluster.group import RankActor, require_same_versions, versions
 from service.job.spec import JobSpec
 from trainers.training.call_results import Outcome
@@ -22,6 +23,14 @@ def test_a_machine_of_another_version_is_named_with_both_versions():
 def test_the_build_of_a_version_for_a_gpu_is_the_same_version():
     assert set(versions()) == set(HERE)
     assert "+" not in "".join(versions().values())
+
+
+def test_a_process_keeps_the_versions_that_it_began_with(monkeypatch: pytest.MonkeyPatch):
+    before = versions()
+
+    monkeypatch.setattr(group, "version", lambda _: "99.0")  # what `pip install` leaves on the disk
+
+    assert versions() == before
 
 
 @pytest.mark.parametrize(
