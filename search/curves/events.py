@@ -182,9 +182,9 @@ def has_progressed(losses: Array, *, part: float) -> bool | None:
 
 def _has_diverged(losses: Array, *, start: float | None, initial: float | None) -> bool:
     """Return whether the loss has risen through the last two fifths, and clearly above where the commit started."""
-    if start is None:
-        return False
     window = len(losses) // 5
+    if start is None or window == 0:
+        return False
     last, before = losses[-window:], losses[-2 * window : -window]
     margin = DIVERGENCE_ERRORS * _error(last, before)
     share = DIVERGENCE_SHARE * abs(start if initial is None else initial)

@@ -1,6 +1,7 @@
 """The same job gives the same rows, whichever database stores it."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,14 +74,15 @@ def run(settings: Settings, records: list[AnyRecord]) -> tuple[Store, str]:
 
 
 def rows(store: Store, job_id: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table, in the order of its key; the job's random name is JOB."""
+    """Every row of every table, in the order of its key; the job's random name is JOB, an attempt's tail is TAIL."""
     with store._engine.connect() as connection:
         found = {table.name: connection.execute(select(table)).all() for table in Base.metadata.sorted_tables}
     return {name: sorted((_renamed(row, job_id) for row in table), key=repr) for name, table in found.items()}
 
 
 def _renamed(row: Any, job_id: str) -> tuple[Any, ...]:
-    return tuple(repr(value).replace(job_id, "JOB") for value in row)
+    named = (repr(value).replace(job_id, "JOB") for value in row)
+    return tuple(re.sub(r"(wiretune-JOB-a\d+)-\w+", r"\1-TAIL", value) for value in named)
 
 
 def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, empty_postgres_url, results, records):

@@ -48,6 +48,13 @@ def test_a_commit_on_its_course_shows_no_event_and_says_what_was_looked_at():
     assert "step 8 ms against 7.9" in words and "gradient scale 0." in words and "forecast 0.3 ± 0.05" in words
 
 
+@pytest.mark.parametrize("num_losses", [4, 5])
+def test_a_commit_of_a_few_steps_that_blows_up_is_dead(num_losses):
+    signs = _read(np.full(num_losses, 1e30))
+
+    assert signs.is_dead and signs.loss == 1e30
+
+
 @pytest.mark.parametrize(("factor", "is_event"), [(1.6, True), (0.6, True), (1.4, False), (0.75, False)])
 @pytest.mark.parametrize("reference", [None, StepTime(seconds=0.008)])
 def test_steps_that_take_longer_or_shorter_are_an_event(factor, is_event, reference):

@@ -19,7 +19,7 @@ CONFLICTS: list[tuple[dict[str, Any], str]] = [
     ({"exchange": {"kind": "threshold", "density": 0.1}, "optimizer": {"kind": "from_exchange"}}, "exchange"),
     ({"exchange": {"kind": "auto"}, "optimizer": {"kind": "auto"}}, "optimizer"),
     ({"exchange": {"kind": "topk", "density": [0.01, 0.1]}, "controller": {"kind": "fixed"}}, "exchange/density"),
-    ({"optimizer": {"kind": "auto"}, "controller": {"kind": "fixed"}}, "optimizer"),
+    ({"optimizer": {"kind": "auto"}, "controller": {"kind": "bo", "transfer": "auto"}}, "optimizer"),
     (
         {
             "optimizer": PLAIN | {"learning_rate": 1.0},
