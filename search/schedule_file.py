@@ -174,7 +174,7 @@ class ScheduleFile(Value):
         return None if option is None else str(option)
 
     def optimizer_at(self, step: int) -> str:
-        """Return the kind of the optimizer in force at `step`: where several compete, the first search chose it.
+        """Return the kind of the optimizer in force at `step`: of several that compete, the one that was chosen.
 
         Raises:
             ValueError: `step` is negative.

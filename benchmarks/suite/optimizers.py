@@ -9,7 +9,7 @@ most, as `optimizer: {kind: auto}` does; or `by probes`, where they compete unde
 line of `optimizers.jsonl`, and is not run again. Losses are of the validation set; what a job exports counts.
 
 `worth` prints how many steps of AdamW a step of each other kind is worth, chosen with a family left out at a time
-(docs/decisions/0040). It compares AdamW's runs with those of the other kind in which each step costs more or less.
+(docs/decisions/0040), and without `HELD_OUT`. It compares AdamW's runs with those of the other kind that cost as much.
 """
 
 import argparse
@@ -59,7 +59,7 @@ OPTIONS: tuple[OptimizerConfig, ...] = (
     ScheduleFreeAdamWConfig(),
     ScheduleFreePlusConfig(),
 )
-#: Muon's rate was chosen by tasks with AdamW, so those with SGD took no part; `HELD_OUT` took part in nothing.
+#: Muon's rate was chosen by all of these with AdamW. `HELD_OUT` took no part in what a step is worth.
 TASKS_SHOWN = tuple(name for name, task in TASKS.items() if task.group not in ("slow to begin", "other optimizers"))
 GROUPS = {
     "tasks of SGD": [name for name in TASKS_SHOWN if TASKS[name].optimizer == "sgd"],
@@ -68,6 +68,8 @@ GROUPS = {
     "all": TASKS_SHOWN,
 }
 FAMILIES = tuple(dict.fromkeys(name.partition("-")[0] for name in TASKS_SHOWN))
+#: What competes by probes, in the order in which a short budget has room for it.
+PROBED = ("muon", "adamw", "schedulefree_sgd", "sgd")
 ARMS = ("sgd", "adamw", "schedulefree_sgd", "muon", "auto", "by probes")
 #: Steps of AdamW, and those of another kind for the price of them, if a step of it costs so many times as much.
 BUDGETS, COSTS = (300, 1000), (1.0, 1.5, 2.0, 3.0)
@@ -100,7 +102,7 @@ def options_of(arm: str, steps: int, *, weight_decay: float) -> tuple[OptimizerC
     """Return what competes in `arm`, with the task's weight decay; one kind by itself competes with nothing."""
     known = {each.kind: each.model_copy(update={"weight_decay": weight_decay}) for each in OPTIONS}
     if arm == "by probes":
-        return tuple(known[each.kind] for each in AutoOptimizerConfig().options)
+        return tuple(known[kind] for kind in PROBED)
     alike = {each.kind: StepCost(bytes=1.0, seconds=1.0) for each in AutoOptimizerConfig().options}
     return (known[best_optimizer({"steps": steps}, alike) if arm == "auto" else arm],)
 
@@ -172,7 +174,7 @@ def table(steps: int) -> None:
 
 
 def worth() -> None:
-    """Print what a step of each kind is worth, in steps of AdamW, and with each family of tasks left out."""
+    """Print what a step of each kind is worth, in steps of AdamW, and with each further family of tasks left out."""
     losses = {(row["arm"], row["task"], row["steps"], row["seed"]): row["exported"] for row in excess.rows(ROWS)}
     print("| | worth | with a family left out | a dearer step costs: mean |\n| --- | --- | --- | --- |")
     for kind in ("muon", "sgd", "schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"):
@@ -197,7 +199,7 @@ def _ratios(losses: dict[tuple[str, str, int, int], float], kind: str) -> Iterat
     """Yield the ratios of `kind`; of one that is worth less than AdamW it is AdamW whose steps cost more."""
     dearer = _dearer(kind)
     for (arm, task, budget, seed), loss in losses.items():
-        if arm == (kind if dearer == "adamw" else "adamw") and budget in BUDGETS:
+        if arm == (kind if dearer == "adamw" else "adamw") and budget in BUDGETS and task not in HELD_OUT:
             for cost in COSTS:
                 other = losses.get((dearer, task, round(budget / cost), seed))
                 if other is not None:

@@ -377,7 +377,7 @@ class AutoLrs:
         return Decision(
             stage=now.index,
             values=values,
-            reason=reason,
+            reason="; ".join(filter(None, [reason, "" if now.index else self._space.chosen_because])),
             switched=values.learning_rate != now.rate,
             forecast=forecast,
             commit_until=Allowance(**whole, seconds=ends.get("seconds")),

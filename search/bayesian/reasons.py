@@ -136,7 +136,7 @@ def _vetoed(setup: SearchSetup, value_name: str, veto: Band | tuple[bool | str, 
 
 def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -> Iterator[str]:
     """Yield what else led to the choice: a contest, a rollback, an event, past jobs, a surrogate that failed."""
-    if not stage.has_incumbent:
+    if stage.index == 0:
         yield setup.space.chosen_because
     if setup.space.optimizers and not stage.has_incumbent:
         yield _contest(setup, stage, chosen.optimizer or "")

@@ -1,6 +1,6 @@
 """Choose a run's optimizer before its first step, by what a step costs and what it is worth (docs/decisions/0040)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from search.budget.link import StepCost, steps_that_fit
 from search.budget.spending import Amounts
@@ -15,13 +15,11 @@ def best_optimizer(available: Amounts, steps: Mapping[str, StepCost]) -> str:
     return max(steps, key=lambda kind: steps_that_fit(available, steps[kind]) * OPTIMIZER_TRAITS[kind].step_worth)
 
 
-def why_best(available: Amounts, steps: Mapping[str, StepCost]) -> str:
-    """Return in words why the best of them is."""
-    return f"{best_optimizer(available, steps)} is expected to learn most: {', '.join(_told(available, steps))}"
+def why_best(best: str, steps: Mapping[str, StepCost], *, timed: Collection[str] = ()) -> str:
+    """Return in words why it is the best of them; what steps take is known of those that were `timed`."""
+    return f"{best} is expected to learn most: {', '.join(_told(kind, steps[kind], kind in timed) for kind in steps)}"
 
 
-def _told(available: Amounts, steps: Mapping[str, StepCost]) -> list[str]:
-    worth = {kind: f"a step of {kind} is worth {OPTIMIZER_TRAITS[kind].step_worth:g}" for kind in steps}
-    if "seconds" not in available:
-        return [*worth.values()]
-    return [f"{words} and takes {1e3 * steps[kind].seconds:.3g} ms" for kind, words in worth.items()]
+def _told(kind: str, step: StepCost, is_timed: bool) -> str:
+    taking = f" and takes {1e3 * step.seconds:.3g} ms" if is_timed else ""
+    return f"a step of {kind} is worth {OPTIMIZER_TRAITS[kind].step_worth:g}{taking}"

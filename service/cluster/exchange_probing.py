@@ -140,8 +140,11 @@ class _Measuring:
 
 
 def step_cost(result: SegmentResult) -> StepCost | None:
-    """Return what a step of a warm-up cost, by the one that least else delayed; None: it took none."""
+    """Return what a step of a warm-up cost, by the one that least else delayed; None: it took none.
+
+    The first one does not count beside others: on a GPU it may end before the device has updated the parameters.
+    """
     if not result.step_seconds:
         return None
     sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
-    return StepCost(bytes=sent, seconds=min(result.step_seconds))
+    return StepCost(bytes=sent, seconds=min(result.step_seconds[1:] or result.step_seconds))

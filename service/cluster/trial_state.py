@@ -145,7 +145,7 @@ class TrialState:
     def fails_before_any_update(self) -> bool:
         """Return whether a commit diverged in the run's first step, of which no learning rate has an effect yet."""
         values = self.diverged_values
-        return self.progress.diverged_step == 0 and values is not None and values.option_or_optimizer is None
+        return self.progress.diverged_step == 0 and values is not None and values.option is None
 
     def is_stale(self) -> bool:
         """Return whether as many evaluations in a row were no better as the job has patience for."""

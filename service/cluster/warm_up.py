@@ -1,7 +1,7 @@
 """Prepare a run before its first step: the search space, with the level that the link suggests."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from search.budget import spending
 from search.budget.link import NUM_DENSITIES, StepCost, best_density
@@ -23,6 +23,8 @@ from trainers.workload import WorkloadError
 
 #: Discarded steps before the clock starts: libraries load and connections open in them.
 WARM_UP_STEPS = 3
+#: How often each of several optimizers is timed.
+NUM_TURNS = 2
 #: The slot that the warm-up, and later every stage, starts from: one copy of the state in memory.
 STAGE = "stage"
 
@@ -59,14 +61,33 @@ def _with_best_optimizer(spec: TrialSpec, group: Group) -> tuple[TrialSpec, str,
     by_probes = isinstance(config, WideConfig) and config.first_search == "always"
     if len(options) == 1 or by_probes or isinstance(config, ScheduleConfig):
         return spec, "", []
-    tried, own = list[SegmentResult](), [_with_optimizer(spec, each) for each in options]
-    steps: dict[str, StepCost] = {each.kind: StepCost(bytes=1.0, seconds=1.0) for each in options}  # cost the same
-    if spec.budget.seconds is not None:
-        tried = [_warm_up(group, _stated_space(each, is_chosen=True).opening) for each in own]
-        found = zip(steps, map(exchange_probing.step_cost, tried), strict=True)
-        steps = {kind: step for kind, step in found if step is not None} or steps  # without one it diverged at once
-    best, why = (rule(spending.caps(spec.budget), steps) for rule in (best_optimizer, why_best))
-    return next(each for each in own if each.replica.optimizer.kind == best), why, tried
+    own: dict[str, TrialSpec] = {each.kind: _with_optimizer(spec, each) for each in options}
+    tried = _timed(own, group) if spec.budget.seconds is not None else []
+    timed = _fastest_steps(tried)
+    # What was not timed costs the same; one that diverged at once is left out, unless all did.
+    steps = timed or dict.fromkeys(own, StepCost(bytes=1.0, seconds=1.0))
+    best = best_optimizer(spending.caps(spec.budget), steps)
+    lost = [f"{kind} diverged at once" for kind in own if tried and kind not in timed]
+    return own[best], "; ".join([why_best(best, steps, timed=timed), *lost]), [result for _, result in tried]
+
+
+def _timed(own: Mapping[str, TrialSpec], group: Group) -> list[tuple[str, SegmentResult]]:
+    """Return some steps with each optimizer, in turns, as what else the machine does comes and goes.
+
+    They are at the lowest density: there the link, which is the same for all, takes least.
+    """
+    values = {kind: _lowest(_stated_space(spec, is_chosen=True)) for kind, spec in own.items()}
+    return [(kind, _warm_up(group, values[kind])) for _ in range(NUM_TURNS) for kind in own]
+
+
+def _fastest_steps(tried: Sequence[tuple[str, SegmentResult]]) -> dict[str, StepCost]:
+    """Return by optimizer the cost of its fastest step."""
+    found: dict[str, StepCost] = {}
+    for kind, result in tried:
+        step = exchange_probing.step_cost(result)
+        if step is not None and (kind not in found or step.seconds < found[kind].seconds):
+            found[kind] = step
+    return found
 
 
 def _with_optimizer(spec: TrialSpec, optimizer: OptimizerConfig) -> TrialSpec:
@@ -80,13 +101,18 @@ def _measured_space(
     if spec.replica.menu:
         return exchange_probing.opened(spec, space, groups, _warm_up)
     space = space.model_copy(update={"dense_bytes": dense_bytes(spec, groups[0])})
-    axis, opening = space.axis("level"), space.opening
-    lowest = opening if axis is None else opening.model_copy(update={"level": axis.low})
+    axis, lowest = space.axis("level"), _lowest(space)
     warm_ups = [_warm_up(group, lowest) for group in groups]
     best = None if axis is None else _best_density(spec, axis, warm_ups[0], groups[0])
     if best is None:
         return space, warm_ups
     return space.model_copy(update={"guess": space.guess.model_copy(update={"level": best})}), warm_ups
+
+
+def _lowest(space: SearchSpace) -> Values:
+    """Return the opening values, at the lowest level where it is searched."""
+    axis, opening = space.axis("level"), space.opening
+    return opening if axis is None else opening.model_copy(update={"level": axis.low})
 
 
 def dense_bytes(spec: TrialSpec, group: Group) -> int | None:

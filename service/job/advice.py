@@ -1,7 +1,7 @@
 """Advise on a legal job, in sentences for whoever submits it. Nothing here refuses."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from search.config import (
@@ -25,7 +25,7 @@ from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from trainers.methods.activations.dropit.spec import DropItConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.optimizer.spec import contenders
+from trainers.methods.optimizer.spec import OptimizerConfig, contenders
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.methods.sync.diloco.spec import OuterConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
@@ -128,15 +128,24 @@ def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
 
 def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
     """Return whether the run begins with the rate that is usual, so that no budget is too short for it."""
-    replica, kind = trial.replica, trial.replica.optimizer.kind
-    told_by = usual_rate_told_by(kind)
-    is_told = told_by == "optimizer" or (told_by == "weights" and replica.workload.weights is None)
-    return (
-        isinstance(config, WideConfig)
-        and config.trusts_usual(kind)
-        and not (replica.menu or trial.searched)
-        and (is_told or replica.steps_along_gradient)
-    )
+    if not isinstance(config, WideConfig) or trial.replica.menu or trial.searched:
+        return False
+    replicas = (trial.replica.model_copy(update={"optimizer": each}) for each in _may_train(trial))
+    return all(config.trusts_usual(each.optimizer.kind) and _is_told_rate(each) for each in replicas)
+
+
+def _may_train(trial: TrialSpec) -> Sequence[OptimizerConfig]:
+    """Return the optimizers of which one trains the run: under seconds the machine says which."""
+    options = contenders(trial.replica.optimizer)
+    if trial.budget.seconds is not None:
+        return options
+    return [max(options, key=lambda each: OPTIMIZER_TRAITS[each.kind].step_worth)]
+
+
+def _is_told_rate(replica: ReplicaConfig) -> bool:
+    told_by = usual_rate_told_by(replica.optimizer.kind)
+    is_new = told_by == "weights" and replica.workload.weights is None
+    return told_by == "optimizer" or is_new or replica.steps_along_gradient
 
 
 def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:

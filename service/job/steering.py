@@ -12,7 +12,7 @@ from service.job.problems import Problem, pointer_to
 _RATES = (1e-8, 1e3)
 #: The kinds of controllers that search in stages.
 _STEERABLE = frozenset(each.model_fields["kind"].default for each in (BoConfig, SobolConfig, LocalConfig))
-#: The one value that is settled in the first search, once and for all.
+#: The one value that is settled before the first step, or in the first search, once and for all.
 _SETTLED = "optimizer"
 
 
@@ -85,7 +85,7 @@ def problems(trial: TrialSpec, steer: Steer, others: Sequence[Steer]) -> Iterato
 
 
 def _unknown(part: str, name: str, value: Any, known: Mapping[str, Searchable]) -> Problem:
-    because = "is settled in the first search" if name == _SETTLED else "is not searched by this job"
+    because = "is settled when the run begins" if name == _SETTLED else "is not searched by this job"
     names = ", ".join(f"`{each}`" for each in known)
     shown = value.model_dump(exclude_none=True) if isinstance(value, Band) else value
     return Problem(

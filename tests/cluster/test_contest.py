@@ -118,19 +118,22 @@ def test_without_probes_the_one_whose_steps_are_worth_most_trains_as_if_it_were_
     assert (rates[0], finished.validation_loss) == (rates[1], other.validation_loss)
 
 
-def test_under_seconds_an_optimizer_whose_steps_take_long_must_be_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = _spec(optimizer={"kind": "auto"}, controller={"kind": "bo"}, budget={"seconds": 60})
+@pytest.mark.parametrize(("muon_s", "best"), [(0.014, "muon"), (0.016, "adamw")], ids=["worth it", "too slow"])
+def test_under_seconds_an_optimizer_whose_steps_take_long_must_be_worth_it(
+    monkeypatch: pytest.MonkeyPatch, muon_s: float, best: str
+) -> None:
+    taken = {"muon": muon_s, "adamw": 0.01, "sgd": 0.009}
+    spec = _spec(optimizer={"kind": "auto", "options": [*taken]}, controller={"kind": "bo"}, budget={"seconds": 60})
     with ProcessGroup(spec.replica, 1) as group:
-        run, slow = group.run, {"muon": 50.0}
+        run = group.run
 
-        def slowed(segment: Segment) -> SegmentResult:
-            result = run(segment)
-            seconds = tuple(slow.get(segment.optimizer or "", 1.0) * each for each in result.step_seconds)
-            return result.model_copy(update={"step_seconds": seconds})
+        def timed(segment: Segment) -> SegmentResult:
+            seconds = taken[segment.optimizer or ""]
+            return run(segment).model_copy(update={"step_seconds": (0.5 * seconds, 3 * seconds, seconds)})
 
-        monkeypatch.setattr(group, "run", slowed)
+        monkeypatch.setattr(group, "run", timed)
         space, warm_ups = opening_space(spec, [group])
 
-    assert (space.optimizer, space.guess.optimizer, space.optimizers) == ("adamw", "adamw", ())
-    assert "adamw is expected to learn most" in space.chosen_because and " ms" in space.chosen_because
-    assert len(warm_ups) == 5  # of each of four optimizers, and of the run's own
+    assert (space.optimizer, space.guess.optimizer, space.optimizers) == (best, best, ())
+    assert space.chosen_because.startswith(f"{best} is expected to learn most: a step of muon is worth 1.5 and takes 1")
+    assert len(warm_ups) == 7  # two turns of each, and the run's own

@@ -36,7 +36,7 @@ def test_an_option_is_a_kind_with_its_defaults_or_a_whole_optimizer():
 def test_by_default_those_compete_that_go_with_the_same_parts():
     spec = JobSpec.model_validate(JOB | {"optimizer": {"kind": "auto"}})
 
-    assert [each.kind for each in spec.optimizer.options] == ["muon", "adamw", "schedulefree_sgd", "sgd"]
+    assert [each.kind for each in spec.optimizer.options] == ["muon", "adamw"]
     assert not advice(spec)
 
 
@@ -138,7 +138,7 @@ def test_a_budget_with_room_for_the_probes_of_one_optimizer_is_advised_against()
 
     assert "`sgd` is trained alone" in sentence
     assert enough > 300 and not advice(JobSpec.model_validate(by_probes | {"budget": {"steps": enough}}))
-    assert not advice(JobSpec.model_validate(JOB | {"budget": {"steps": 300}}))  # without probes any budget will do
+    assert not advice(JobSpec.model_validate(JOB | {"budget": {"steps": 60}}))  # Muon, which trains then, needs none
 
 
 def test_an_arm_may_let_optimizers_compete_beside_one_that_does_not():

@@ -185,11 +185,11 @@ Contender = Annotated[
 
 
 class AutoOptimizerConfig(Config):
-    """Optimizers compete: of `options` that one trains the run whose steps are worth most for what they cost."""
+    """Optimizers compete: the run trains with the option whose steps teach most for what they cost."""
 
     kind: Literal["auto"] = "auto"
     options: tuple[Contender, ...] = Field(
-        (MuonConfig(), AdamWConfig(), ScheduleFreeSgdConfig(), SgdConfig()),
+        (MuonConfig(), AdamWConfig()),
         min_length=2,
         max_length=7,
         description="what competes, as `adamw`, or with knobs: `{kind: sgd, learning_rate: 0.05}`. Of several that "
