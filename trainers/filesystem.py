@@ -89,7 +89,7 @@ def _write_in_folder(filesystem: Any, path: str, content: bytes) -> None:
             _sync(partial)
         filesystem.mv(partial, path)
         if is_local:
-            _sync(folder)
+            _sync(folder or "/")
     finally:
         with suppress(FileNotFoundError):  # moved
             filesystem.rm_file(partial)
@@ -97,7 +97,10 @@ def _write_in_folder(filesystem: Any, path: str, content: bytes) -> None:
 
 def _sync(path: str) -> None:
     """Have the disk hold a file, or the names in a folder: after a power cut, the database may name what is there."""
-    opened = os.open(path, os.O_RDONLY)
+    try:
+        opened = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a folder that may be written in, and not listed
+        return
     try:
         os.fsync(opened)
     except OSError as error:

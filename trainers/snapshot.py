@@ -1,6 +1,6 @@
 """The whole state of one rank: live tensors and scalars, copied into slots and back."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -142,22 +142,32 @@ LIVE = ""
 
 
 class State:
-    """State by part: `shared` parts are equal on all ranks, `own` ones are this rank's."""
+    """State by part: `shared` parts are equal on all ranks, `own` ones are this rank's.
 
-    def __init__(self, *, shared: Mapping[str, Stateful], own: Mapping[str, Stateful]) -> None:
+    Slots of the parts `on_host` are in host memory, where the device has none to spare.
+    """
+
+    def __init__(
+        self, *, shared: Mapping[str, Stateful], own: Mapping[str, Stateful], on_host: Collection[str] = ()
+    ) -> None:
         self.shared, self.own = dict(shared), dict(own)
         self._parts = self.shared | self.own
+        self._on_host = frozenset(on_host)
         self._slots: dict[str, Image] = {}
 
     def snapshot(self, slot: str) -> None:
         """Copy the state into `slot`; its memory is allocated at the first use of the name, until forgotten."""
         live = tensors_of(self._parts)
         if slot not in self._slots or self._slots[slot].tensors.keys() != live.keys():
-            self._slots[slot] = Image({name: torch.empty_like(tensor) for name, tensor in live.items()}, {})
+            self._slots[slot] = Image({name: self._empty(name, tensor) for name, tensor in live.items()}, {})
         saved = self._slots[slot].tensors
         with torch.no_grad():
             torch._foreach_copy_([saved[name] for name in live], list(live.values()))
         self._slots[slot].scalars = scalars_of(self._parts)
+
+    def _empty(self, name: str, tensor: Tensor) -> Tensor:
+        is_on_host = name.partition(".")[0] in self._on_host
+        return torch.empty_like(tensor, device="cpu" if is_on_host else None)
 
     def restore(self, slot: str) -> None:
         """Copy `slot` back into the live state; the slot stays as it is. KeyError: nothing was put there."""

@@ -21,7 +21,9 @@ from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Sampl
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
 _MAX_BACK_OFF_S = 60.0
-_NAME = re.compile(r"(?:wiretune-)?(job-[0-9a-f]+)-a(\d+)(?:-[0-9a-f]+)?")
+#: What the ids of our Ray Jobs begin with.
+PREFIX = "wiretune-"
+_NAME = re.compile(rf"(?:{PREFIX})?(job-[0-9a-f]+)-a(\d+)(?:-[0-9a-f]+)?")
 STOPPED_EARLY = "stopped early by the user"
 _TOLD = {JobState.PAUSING: Control.PAUSE, JobState.STOPPING: Control.STOP, JobState.CANCELLING: Control.CANCEL}
 #: What becomes of a job whose attempt ended, however it did.
@@ -33,7 +35,7 @@ def submission_id(job_id: str, number: int) -> str:
 
     Its tail is the attempt's own: a restored database begins attempts again that Ray, which lives on, has seen end.
     """
-    return f"wiretune-{job_id}-a{number}-{secrets.token_hex(4)}"
+    return f"{PREFIX}{job_id}-a{number}-{secrets.token_hex(4)}"
 
 
 def attempt_named(name: str) -> tuple[str, int] | None:

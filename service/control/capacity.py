@@ -155,7 +155,7 @@ def _by_gpus(shape: Shape, node: Node) -> float:
     if not wanted:
         return math.inf
     if wanted < 1 - _TOLERANCE:
-        num_whole = math.floor(whole + _TOLERANCE)
+        num_whole = max(0, math.floor(whole + _TOLERANCE))
         rest = max(0.0, whole - num_whole)  # of a node that was given a part of a GPU
         in_part = sum(_num_within(free, wanted) for free in (*node.shares, rest))
         return num_whole * _num_within(1.0, wanted) + in_part

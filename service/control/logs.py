@@ -20,6 +20,7 @@ _LAST_WORDS_S = 30.0  # a driver that has reported its end may still print for s
 _RETRY_S = 10.0  # after a storage that failed
 _ASK_AGAIN_S = 60.0  # for a log that Ray did not give
 _PATIENCE_S = 600.0  # with a log that Ray does not give at all
+_FORGET_S = 10.0  # after a log is kept: Ray itself looks once more at a driver that has just ended
 _STOP_S = 15.0  # for all logs together, while Ray waits for its end
 _CUT = re.compile(rb"\[\.\.\. (\d{1,18}) bytes are cut here; the whole log had (\d{1,18}) \.\.\.\]\n")
 #: Of a log that is kept; it is in the job's folder, where the job may have put a longer one.
@@ -48,6 +49,7 @@ class Logs:
         self._storage = Storage(store.settings.resolved_storage_url)
         self._retry_at = 0.0  # of the storage
         self._refusals: dict[str, _Refusal] = {}  # by the submission's id
+        self._to_forget: dict[str, float] = {}  # when Ray is to forget a submission, by its id
 
     def read(self, job_id: str, *, number: int | None = None, offset: int = 0) -> bytes:
         """Return the log of an attempt, by default the last, from byte `offset` of the whole log on.
@@ -101,7 +103,8 @@ class Logs:
                         _log.warning("the log of %s is lost: %s", attempt.submission_id, error)
                     self._note(attempt)
                     if self._refusals.pop(attempt.submission_id, None) is None:
-                        self._forget(ray, attempt)
+                        self._to_forget[attempt.submission_id] = now + _FORGET_S
+            self._forget(ray, now)
         except (NotFound, Unavailable) as error:
             self._retry_at = now + _RETRY_S
             _log.warning("logs are not kept yet: %s", error)
@@ -112,12 +115,15 @@ class Logs:
         except NotFound:  # its job was deleted meanwhile
             self._storage.remove_job(attempt.job_id)
 
-    def _forget(self, ray: RayApi, attempt: Attempt) -> None:
-        """Have Ray forget a driver whose log is here: it keeps all that it was ever given, and lists them at once."""
-        try:
-            ray.delete(attempt.submission_id)
-        except Unavailable as error:
-            _log.warning("Ray keeps %s: %s", attempt.submission_id, error)
+    def _forget(self, ray: RayApi, now: float) -> None:
+        """Have Ray forget drivers whose logs are here: it keeps all that it was ever given, and lists them at once."""
+        for submission_id in [each for each, due in self._to_forget.items() if now >= due]:
+            try:
+                ray.delete(submission_id)
+                del self._to_forget[submission_id]
+            except Unavailable as error:  # such as one that is still being stopped
+                self._to_forget[submission_id] = now + _ASK_AGAIN_S
+                _log.warning("Ray keeps %s: %s", submission_id, error)
 
     def _whole(self, ray: RayApi, attempt: Attempt, *, now: float) -> bytes | None:
         """Return an attempt's log once it has ended, or why there is none; None: not yet."""

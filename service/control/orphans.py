@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from service.control.attempts import attempt_named
+from service.control.attempts import PREFIX, attempt_named
 from service.control.clusters import RayApi
 from service.control.store import Store
 from service.errors import NotFound
@@ -50,10 +50,12 @@ class Orphans:
         if (parsed := attempt_named(submission_id)) is None:
             return False
         try:
-            ended_at = self._store.attempt(*parsed).ended_at
+            attempt = self._store.attempt(*parsed)
         except NotFound:
             return False
-        return ended_at is not None and now > ended_at + _LAST_ACTS_S
+        if submission_id.startswith(PREFIX) and submission_id != attempt.submission_id:
+            return True  # of the same number, before the database was restored
+        return attempt.ended_at is not None and now > attempt.ended_at + _LAST_ACTS_S
 
 
 def tune_folders() -> Iterator[tuple[Path, list[str]]]:

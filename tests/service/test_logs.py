@@ -101,18 +101,25 @@ def test_ray_forgets_a_driver_once_its_log_is_kept(logs, store, ray, job_id):
     assert ray.deleted == []
 
     ended_at = end(store, ray, job_id)
-    for _ in range(3):
-        logs.keep_ended(ended_at + 1)
+    logs.keep_ended(ended_at + 1)
+    assert ray.deleted == []  # Ray itself looks at it once more, and would put it back
+    for after_s in (20, 21):
+        logs.keep_ended(ended_at + after_s)
 
     assert ray.deleted == [store.attempt(job_id, 1).submission_id]
 
 
 def test_a_driver_that_ray_does_not_forget_costs_no_log(logs, store, ray, job_id, monkeypatch):
-    monkeypatch.setattr(ray, "delete", lambda _: (_ for _ in ()).throw(Unavailable("busy")))
-
-    logs.keep_ended(end(store, ray, job_id) + 1)
-
+    ended_at = end(store, ray, job_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "delete", lambda _: (_ for _ in ()).throw(Unavailable("busy")))
+        for after_s in (1, 20):
+            logs.keep_ended(ended_at + after_s)
     assert store.attempts_without_log() == () and logs.read(job_id) == b"hello\n"
+
+    logs.keep_ended(ended_at + 200)
+
+    assert len(ray.deleted) == 1
 
 
 def test_a_log_for_which_its_job_left_a_link_holds_up_no_other(logs, store, ray, job_id, tmp_path):
@@ -240,7 +247,8 @@ def test_a_log_that_ray_refuses_for_a_while_is_kept_whole(logs, store, ray, job_
     logs.keep_ended(ended_at + 1)
     ray.refusals.clear()
 
-    logs.keep_ended(ended_at + 100)
+    for after_s in (100, 200):
+        logs.keep_ended(ended_at + after_s)
 
     assert store.attempts_without_log() == () and logs.read(job_id) == b"hello\n"
     assert len(ray.deleted) == 1

@@ -75,6 +75,15 @@ def test_a_driver_is_stopped_once_its_attempt_has_ended_for_a_while(store, job_i
     assert ray.drivers == {running}
 
 
+def test_a_driver_of_an_attempt_of_the_same_number_before_a_restore_is_stopped(store, job_id, ray):
+    running = store.attempt(job_id, 2).submission_id
+    ray.drivers = {running, f"wiretune-{job_id}-a2-0badcafe"}
+
+    Orphans(store, lambda: ray).sweep(NOW)
+
+    assert ray.drivers == {running}
+
+
 @pytest.mark.parametrize(
     "foreign", ["wiretune-job-ff-a1", "wiretune-job-ff-a1-0f", "somebody-elses", "wiretune-job-ff-axe"]
 )

@@ -287,8 +287,11 @@ class Attached(Handle):
         self._steps = Steps()
         shared, own = self._sync.divide({})
         super().__init__(shared | own | {"exchange": self._sync.exchange, "steps": self._steps})
-        trained: Parts = {"parameters": Tensors(self._held), "buffers": Buffers(buffers), "optimizer": wrapped}
-        self._state = State(shared={}, own={**self._parts, **trained})
+        frozen = {name: each for name, each in self._held.items() if name not in parameters}
+        trained: Parts = {"parameters": Tensors(self._trained), "buffers": Buffers(buffers), "optimizer": wrapped}
+        self._state = State(
+            shared={}, own={**self._parts, **trained, "frozen": Tensors(frozen)}, on_host=["frozen"]
+        )  # a base model is frozen as an averaged teacher is, and may fill the device
         self._hook = BucketHook(
             [*names],
             buffer,
