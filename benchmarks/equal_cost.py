@@ -68,7 +68,7 @@ Losses = dict[str, dict[Cell, float]]  # by arm, in shares above the reference
 
 
 def rows() -> list[Row]:
-    """Return the rows of the suite, and those of jobs that let optimizers compete."""
+    """Return the rows of the suite, and those of jobs with `optimizer: auto`."""
     auto = [row | {"what": "auto"} for row in excess.rows(OPTIMIZER_ROWS) if row["arm"] == "auto"]
     return [*excess.rows(), *auto]
 

@@ -3,8 +3,8 @@
 wiretune export JOB --out schedule.json
 torchrun --nproc-per-node 2 examples/follow_schedule.py schedule.json
 
-Prints the rate and the level of every step. Take the optimizer that `schedule.optimizer` names: the rates were learned
-for it, and SGD here only shows the calls.
+Prints the rate and the level of every step. Take the optimizer that `schedule.optimizer` names, and the exchange of the
+job: rates and levels were learned for them, and SGD and Top-k here only show the calls.
 """
 
 import sys
@@ -20,6 +20,9 @@ from wiretune import Schedule, attach
 
 def main(path: Path) -> None:
     schedule = Schedule.from_json(path.read_text())
+    highest = max((entry.level for entry in schedule.entries if entry.level is not None), default=None)
+    if highest is not None and highest > 1:
+        sys.exit(f"level {highest:g} is no density, as Top-k needs: give `attach` the exchange of the schedule's job")
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
     model = DistributedDataParallel(nn.Linear(64, 10))
@@ -32,7 +35,8 @@ def main(path: Path) -> None:
         nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(dim=1)).backward()
         optimizer.step()
         if dist.get_rank() == 0:
-            print(f"step {step}: rate {scheduler.get_last_lr()[0]:g}, level {handle.chosen.level:g}")
+            level = "" if handle.chosen.level is None else f", level {handle.chosen.level:g}"
+            print(f"step {step}: rate {scheduler.get_last_lr()[0]:g}{level}")
         scheduler.step()
     dist.destroy_process_group()
 

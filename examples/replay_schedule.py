@@ -33,6 +33,8 @@ OPTIMIZERS = {
 
 def main(path: Path) -> None:
     schedule = Schedule.from_json(path.read_text())
+    if schedule.optimizer not in OPTIMIZERS:
+        sys.exit(f"the rates are those of the optimizer `{schedule.optimizer}`: add it to `OPTIMIZERS` by that name")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
     optimizer = OPTIMIZERS[schedule.optimizer](model.parameters(), schedule.learning_rate_at(0))

@@ -4,6 +4,7 @@ torchrun --nproc-per-node 2 examples/torchrun_controller.py
 """
 
 import copy
+import math
 
 import torch
 import torch.distributed as dist
@@ -63,8 +64,14 @@ def lead(trainer: Trainer) -> None:
     num_steps = 0  # of probes and commits together
 
     def observe(candidate_id: str | None, losses: list[float]) -> Observation:
-        spent = Spent(steps=num_steps)  # a budget in steps counts nothing else
-        return Observation(candidate_id=candidate_id, losses=losses, step_seconds=(), bytes_sent=0, spent=spent)
+        return Observation(
+            candidate_id=candidate_id,
+            losses=losses,
+            step_seconds=(),
+            bytes_sent=0,
+            diverged=not all(map(math.isfinite, losses)),
+            spent=Spent(steps=num_steps),  # a budget in steps counts nothing else
+        )
 
     while num_steps < BUDGET.steps:
         trainer.do(SNAPSHOT, 0, 0)
@@ -73,18 +80,25 @@ def lead(trainer: Trainer) -> None:
             length, losses = max(candidate.allowance.steps, candidate.allowance.min_steps), []
             for step in range(length):  # a finalist's rate falls to 0, as the run's will
                 losses += trainer.do(TRAIN, candidate.learning_rate_at(step / length), 1)[1]
-            num_steps += length
+                num_steps += 1
+                if not math.isfinite(losses[-1]):
+                    break
             strategy.tell(observe(candidate.id, losses))
         trainer.do(RESTORE, 0, 0)
-        decision, committed = strategy.decide(), []
-        while num_steps < decision.commit_until.steps:
+        decision, committed, course = strategy.decide(), [], "go_on"
+        while course == "go_on" and num_steps < decision.commit_until.steps:
             rate = strategy.values(Spent(steps=num_steps)).learning_rate  # goes to 0 at the end
             length = min(10, decision.commit_until.steps - num_steps)
             committed += trainer.do(TRAIN, rate, length)[1]
             num_steps += length
+            seen = observe(None, committed)
+            course = "roll_back" if seen.diverged else strategy.watch(seen)
+        if course == "roll_back":  # what it cost stays spent
+            trainer.do(RESTORE, 0, 0)
         loss = sum(committed[-20:]) / max(1, len(committed[-20:]))
-        print(f"{len(committed)} steps to loss {loss:.4f}: {decision.reason}")
-        strategy.tell(observe(None, committed))
+        end = ", rolled back" if course == "roll_back" else ""
+        print(f"{len(committed)} steps to loss {loss:.4f}{end}: {decision.reason}")
+        strategy.tell(observe(None, committed).model_copy(update={"rolled_back": course == "roll_back"}))
     trainer.do(STOP, 0, 0)
 
 

@@ -249,8 +249,7 @@ class WideConfig(StagedConfig):
         description="whether a run begins with probes where the learning rate alone is searched: `always`; under "
         "`auto` not where the model's sharpness tells which rate is usual (`sgd`, `schedulefree_sgd`), or one is for "
         "all models (`muon`); under `unless_known` not where its weights do either (`adamw`, `schedulefree_adamw`), "
-        "which takes a model that nobody has trained before. Of optimizers that compete, probes choose one under "
-        "`always`; else it is the one whose steps are worth most for what they cost",
+        "which takes a model that nobody has trained before",
     )
     wide_probes: int | None = Field(
         None,
@@ -348,19 +347,6 @@ class AutoLrsConfig(RateRange):
 
 #: The controllers that `search.bayesian.controller.Controller` runs; they search the level too.
 SearchConfig = Annotated[BoConfig | SobolConfig | LocalConfig, Field(discriminator="kind")]
-
-
-#: Where optimizers compete, the coarse probes of each are so many.
-CONTEST_RATES = 3
-
-
-def contest_steps(config: SearchConfig, *, num_optimizers: int, num_finalists: int) -> int:
-    """Return the fewest steps in which optimizers are compared: coarse probes of each, and a finalist.
-
-    The best one has `num_finalists` of them.
-    """
-    finalists = num_optimizers - 1 + num_finalists
-    return num_optimizers * CONTEST_RATES * config.coarse_probe_steps + finalists * config.min_probe_steps
 
 
 ControllerConfig = Annotated[

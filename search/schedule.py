@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -17,16 +18,17 @@ class Schedule(RecordedSchedule):
     def scheduler(self, optimizer: Optimizer, *, on_level: Callable[[float], None] | None = None) -> LambdaLR:
         """Return a scheduler that gives `optimizer` these rates, from its next step on.
 
-        The first parameter group gets the schedule's rates, the others keep their ratio to it. The rates of an
-        `own` optimizer multiply those of its groups, also of the first. A momentum, weight decay or nesterov that was
-        searched is set where a group now has the first one's. `on_level` is called with the level of the coming
-        step, at once and whenever it changes.
+        The first parameter group gets the schedule's rates, warm-up included; the others keep their ratio to it. The
+        rates of an `own` optimizer multiply those of its groups, also of the first. A momentum, weight decay or
+        nesterov that was searched is set where a group now has the first one's. `on_level` is called with the level of
+        the coming step, at once and whenever it changes.
 
         Raises:
             ValueError: the first group's rate is not positive, so there is no ratio to it.
         """
         first = optimizer.param_groups[0]
-        base = 1.0 if self.optimizer == OWN else first.get("initial_lr", first["lr"])  # as `LambdaLR` takes it
+        # As `LambdaLR` takes it; a rate in a tensor changes in place.
+        base = 1.0 if self.optimizer == OWN else float(first.get("initial_lr", first["lr"]))
         if not base > 0:
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {base}.")
         announced: list[float | None] = [None]
@@ -38,17 +40,22 @@ class Schedule(RecordedSchedule):
             if on_level is not None and level is not None and level != announced[0]:
                 announced[0] = level
                 on_level(level)
-            return self.learning_rate_at(step) / float(base)
+            return self.learning_rate_at(step) / base
 
         return _Following(optimizer, factor)
 
 
 class _Following(LambdaLR):
-    """A scheduler that goes on where another one was: not with the level and the options of step 0."""
+    """A scheduler that goes on where another one was: not with the rates, the level and the options of step 0."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self.lr_lambdas[0](self.last_epoch)  # which sets the options, and announces the level
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(float(rate))
+            else:
+                group["lr"] = float(rate)
 
 
 def _followers(optimizer: Optimizer) -> dict[str, list[int]]:

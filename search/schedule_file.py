@@ -214,9 +214,27 @@ class Provenance(Value):
 
 
 class RecordedSchedule(ScheduleFile):
-    """A schedule as it is exported: with the run that it was learned in."""
+    """A schedule as it is exported: with the run that it was learned in, and the warm-up of its optimizer.
 
+    A job that follows the file has a warm-up of its own, so `ScheduleFile` leaves this one out.
+    """
+
+    warmup_steps: int = Field(
+        0,
+        ge=0,
+        description="the optimizer's linear ramp from the first step, which the rates of `entries` do not have: step "
+        "`i` was trained at `min(1, (i + 1) / warmup_steps)` times its rate; 0: at its rate",
+    )
     provenance: Provenance | None = Field(None, description="null: an earlier release wrote the file")
+
+    def learning_rate_at(self, step: int) -> float:
+        """Return the learning rate of optimizer step `step`, with the warm-up; after the last step, its rate goes on.
+
+        Raises:
+            ValueError: `step` is negative.
+        """
+        ramp = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        return super().learning_rate_at(step) * ramp  # as the workers multiply, to the bit
 
 
 def json_schema() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from search.config import MAX_DIMENSIONS, OPTIMIZER_TRAITS
 from search.types import SEARCHED, Value, Values
 
 Array = NDArray[np.float64]
-#: Ratio of the magnitudes of two options, or optimizers: no factor that is asked about is as large.
+#: Ratio of the magnitudes of two options: no factor that is asked about is as large.
 OPTIONS_APART = 100.0
 
 
@@ -182,13 +182,6 @@ class OptionAxis(Value):
 AnyAxis = Axis | OptionAxis
 
 
-class Contender(Value):
-    """An optimizer of several that compete, and the guess of its rate."""
-
-    optimizer: str  # a key of OPTIMIZER_TRAITS
-    learning_rate: float
-
-
 class Weights(NamedTuple):
     """The matrices that a model trains, before its first step: how many there are, and how large their entries.
 
@@ -203,9 +196,8 @@ class Weights(NamedTuple):
 class SearchSpace(Value):
     """The guess, and the axes that are searched beside the learning rate."""
 
-    optimizer: str  # a key of OPTIMIZER_TRAITS; where several compete by probes, the first
+    optimizer: str  # a key of OPTIMIZER_TRAITS
     chosen_because: str = ""  # why this one, where it was chosen of several before the first step
-    optimizers: tuple[Contender, ...] = ()  # that compete, in the order in which a short budget leaves them out
     guess: Values  # the user's values, and where each axis opens: the first stage's incumbent
     axes: tuple[AnyAxis, ...] = ()
     level_name: str = "level"  # what the exchange calls its level: density, threshold
@@ -227,6 +219,12 @@ class SearchSpace(Value):
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_competed(cls, given: Any) -> Any:
+        """Read the space of any run of an earlier release: it has a list, mostly empty, of optimizers that competed."""
+        return {name: given[name] for name in given if name != "optimizers"} if isinstance(given, dict) else given
+
     @model_validator(mode="after")
     def _axes_are_ranges(self) -> "SearchSpace":
         names = [axis.name for axis in self.axes]
@@ -236,9 +234,6 @@ class SearchSpace(Value):
             )
         if len(set(self.options)) != len(self.options) or (len(self.options) == 1):
             raise ValueError(f"`options` must be several and distinct, got {self.options}")
-        kinds = [each.optimizer for each in self.optimizers]
-        if len(set(kinds)) < len(kinds) or len(kinds) == 1 or (kinds and self.guess.optimizer not in kinds):
-            raise ValueError(f"`optimizers` must be several and distinct, with that of `guess` among them, got {kinds}")
         for axis in self.ranges:
             if not _is_range(axis):
                 raise ValueError(f"`{axis.name}` must be searched in (low, high) with low < high, both of them legal, "
@@ -246,14 +241,13 @@ class SearchSpace(Value):
         return self
 
     def check_guess(self) -> None:
-        """Raise ValueError for an optimizer that nobody knows, or one with a guess outside the range of rates."""
+        """Raise ValueError for an optimizer that nobody knows, or a guess outside the range of rates."""
         known, (low, high) = sorted(OPTIMIZER_TRAITS), (self.min_learning_rate, self.max_learning_rate)
-        own = Contender(optimizer=self.optimizer, learning_rate=self.guess.learning_rate)
-        for optimizer, rate in ((each.optimizer, each.learning_rate) for each in (own, *self.optimizers)):
-            if optimizer not in known:
-                raise ValueError(f"`optimizer` must be one of {known}, got {optimizer!r}.")
-            if not low <= rate <= high:
-                raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {rate:g}.")
+        rate = self.guess.learning_rate
+        if self.optimizer not in known:
+            raise ValueError(f"`optimizer` must be one of {known}, got {self.optimizer!r}.")
+        if not low <= rate <= high:
+            raise ValueError(f"`guess.learning_rate` must be in [{low:g}, {high:g}], got {rate:g}.")
 
     @property
     def opening(self) -> Values:
@@ -368,13 +362,13 @@ class Box(Value):
 
 
 def _pairs(first: Values, second: Values, names: Iterable[str]) -> Iterator[tuple[float, float]]:
-    """Yield the magnitudes of what both set; those of two options, or optimizers, are as far apart as any two."""
+    """Yield the magnitudes of what both set; those of two options are as far apart as any two."""
     for name in names:
         one: Any = getattr(first, name)
         other: Any = getattr(second, name)
         if one is None or other is None:
             continue
-        if name == "option" or name == "optimizer":
+        if SEARCHED[name].scale == "name":
             yield 1.0, (1.0 if one == other else OPTIONS_APART)
         else:
             yield magnitude(name, one), magnitude(name, other)

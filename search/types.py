@@ -67,20 +67,20 @@ class Values(Value):
     option: Annotated[str | None, Searched("name", costs=True)] = Field(
         None, description="the exchange in force, of several that compete: `threshold 0.01`"
     )
-    optimizer: Annotated[str | None, Searched("name", costs=True)] = Field(
-        None, description="the optimizer in force, of several that compete: `adamw`"
+    optimizer: Annotated[str | None, Searched("name")] = Field(
+        None, description="the optimizer that trains, of several that the job names: `adamw`"
     )
-
-    @property
-    def option_or_optimizer(self) -> str | None:
-        """The exchange or the optimizer in force, where several compete; both never do."""
-        return self.option or self.optimizer
 
     @property
     def further(self) -> dict[str, Any]:
         """The values beyond learning rate and level, by name: numbers, booleans, names."""
         given = {name: getattr(self, name) for name in FURTHER}
         return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of them that can change from step to step: workers are built with their optimizer."""
+        return {name: value for name, value in self.further.items() if name != "optimizer"}
 
 
 #: By name, every value that can be searched.
@@ -181,7 +181,10 @@ class Candidate(Value):
 
 
 class Observation(Value):
-    """The measurements of a probe or a commit. Series have one entry per step."""
+    """The measurements of a probe or a commit. Series have one entry per step.
+
+    A loss that is not finite means that it `diverged`, and does not say so by itself.
+    """
 
     candidate_id: str | None = Field(description="None: the committed line of the open stage")
     losses: tuple[float, ...]
@@ -205,6 +208,16 @@ class Observation(Value):
     searched_from: Spent = Field(
         Spent(), description="of a probe: the totals when its search opened; what was spent before is none of its cost"
     )
+
+    @model_validator(mode="after")
+    def _says_that_it_diverged(self) -> Self:
+        step = next((step for step, loss in enumerate(self.losses) if not math.isfinite(loss)), None)
+        if step is not None and not self.diverged:
+            raise ValueError(
+                f"`losses[{step}]` is not finite, got {self.losses[step]}: stop the probe or commit there, and tell "
+                "the controller with `diverged=True`, of a commit also with `rolled_back=True`"
+            )
+        return self
 
 
 class Forecast(Value):

@@ -7,10 +7,8 @@ import pytest
 
 from api.documents import checked, parse_yaml
 from search.config import WideConfig
-from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from trainers.methods.exchange.auto.spec import AutoConfig
-from trainers.methods.optimizer.spec import AutoOptimizerConfig
 from trainers.workload import WorkloadError
 from trainers.workloads import registry
 
@@ -48,13 +46,7 @@ def shortened(path: Path, **changes: Any) -> JobSpec:
     is_auto = isinstance(spec.exchange, AutoConfig)
     shorter = COMPETING if is_auto else {"budget": {"steps": STEPS[spec.workload.kind], "bytes": MANY_BYTES}}
     job = JobSpec.model_validate(spec.model_dump(mode="json") | shorter | changes)
-    return _with_probes(job) if any(map(searches, job.trials())) else job
-
-
-def searches(trial: TrialSpec) -> bool:
-    """Whether more is searched than the learning rate of one optimizer."""
-    by_probes = isinstance(trial.controller, WideConfig) and trial.controller.first_search == "always"
-    return bool(trial.searched) or (by_probes and isinstance(trial.replica.optimizer, AutoOptimizerConfig))
+    return _with_probes(job) if any(trial.searched for trial in job.trials()) else job
 
 
 def _with_probes(job: JobSpec) -> JobSpec:

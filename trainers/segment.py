@@ -37,7 +37,6 @@ class Segment(Value):
     outer_learning_rate: float | None = None  # of the optimizer that moves all ranks after a round
     outer_momentum: float | None = None  # of the same
     option: str | None = None  # of `exchange: {kind: auto}`, whose segments always name one
-    optimizer: str | None = None  # of `optimizer: {kind: auto}`, whose segments always name one
 
     def learning_rate_at(self, index: int) -> float:
         """Return the rate of step `index` (from 0): linear from the first to the final value of the piece."""
@@ -52,13 +51,8 @@ class Segment(Value):
     @property
     def options(self) -> dict[str, Any]:
         """The searched values besides rate and level, by name."""
-        given = {name: getattr(self, name) for name in (*SEARCHABLE, "option", "optimizer")}
+        given = {name: getattr(self, name) for name in (*SEARCHABLE, "option")}
         return {name: value for name, value in given.items() if value is not None}
-
-    @property
-    def option_or_optimizer(self) -> str | None:
-        """The exchange or the optimizer in force, where several compete; both never do."""
-        return self.option or self.optimizer
 
 
 class StepTimes(Value):

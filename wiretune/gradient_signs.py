@@ -14,8 +14,9 @@ class GradientSigns:
     """Mutable: the scale and the alignment of each step's gradient, until they are taken.
 
     They are read before the optimizer's step, when gradients are exchanged and no longer scaled. Of a step with a
-    closure, which computes its gradients during the step, or with a sparse gradient, they are NaN and 0. Where ranks
-    train apart an update is one rank's own, and no alignment is measured.
+    closure, which computes its gradients during the step, or with a sparse gradient, they are NaN and 0. So they are
+    where a GradScaler has a fused optimizer unscale gradients or leave the step out, which is then within the step.
+    Where ranks train apart an update is one rank's own, and no alignment is measured.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, trains_apart: bool) -> None:
@@ -47,10 +48,10 @@ class GradientSigns:
             return [math.nan] * num_steps, [0.0] * num_steps
         return torch.stack(scales).tolist(), torch.stack(alignments).tolist()
 
-    def _before(self, _: object, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         gradients = [each.grad for each in self._parameters if each.grad is not None]
         has_closure = any(map(callable, (*args[1:], *kwargs.values())))  # which computes the gradients later
-        if has_closure or any(each.is_sparse for each in gradients):
+        if has_closure or _is_scaled_or_left_out(optimizer) or any(each.is_sparse for each in gradients):
             self._skip()
             return
         num_entries = max(1, sum(each.numel() for each in gradients))
@@ -71,3 +72,9 @@ class GradientSigns:
         if self._following is not None:
             self._following.__exit__(None, None, None)
             self._following = None
+
+
+def _is_scaled_or_left_out(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a GradScaler has told a fused `optimizer` to unscale its gradients, or to leave the step out."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    return getattr(optimizer, "grad_scale", None) is not None or (found_inf is not None and bool(found_inf))

@@ -15,9 +15,10 @@ from search.curves.curve_summary import OPENING_LOSSES, last_losses, usable_medi
 from search.protocol import PROBE_PARTS, Strategy
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
-#: What all ranks do before the steps of an order.
-SNAPSHOT, RESTORE, GO_ON, STOP = range(4)
-#: One of these, and the values of each step to take then.
+#: What all ranks do: keep their state, which holds what is committed, go back to it, take steps of a probe or of a
+#: commit, and stop.
+SNAPSHOT, RESTORE, PROBE, COMMIT, STOP = range(5)
+#: One of these, and the values of each step to take.
 Order = tuple[int, list[Values]]
 #: Stands for a cost that is not known, or 0.
 TINY = 1e-12
@@ -132,7 +133,7 @@ class Leader:
             ends = {unit: getattr(opened, unit) + part * cap for unit, cap in spending.caps(allowance).items()}
             until, least = self._within_budget(ends), math.ceil(part * allowance.min_steps)
             while not line.diverged and (num_steps := next_steps(line, until, self._spent(), at_least=least)):
-                yield from self._take(line, num_steps, values)
+                yield from self._take(PROBE, line, num_steps, values)
             seen = line.observation(candidate.id, self._spent())
             is_cut = part < 1 and not line.diverged and self._strategy.watch(seen) != "go_on"
             if line.diverged or is_cut:
@@ -146,7 +147,7 @@ class Leader:
         while course == "go_on" and (num_steps := next_steps(line, until, self._spent())):
             whole = len(line.losses) + num_fitting(until, self._spent(), line.cost)
             part = max(FIRST, whole // COMMIT_PARTS)
-            yield from self._take(line, min(num_steps, part), self._strategy.values)
+            yield from self._take(COMMIT, line, min(num_steps, part), self._strategy.values)
             course = self._course(line)
         if course == "roll_back":
             yield from self._order(RESTORE)
@@ -160,11 +161,11 @@ class Leader:
         is_over = num_fitting(spending.caps(self._budget), self._spent(), line.cost) < 1
         return "end" if course == "roll_back" and is_over and line.has_gained else course
 
-    def _take(self, line: Line, num_steps: int, values: Callable[[Spent], Values]) -> Asking:
+    def _take(self, task: int, line: Line, num_steps: int, values: Callable[[Spent], Values]) -> Asking:
         """Take steps of `line` with the `values` at the totals that are expected before each."""
         spent, cost = self._spent(), line.cost
         coming = [values(after(index, spent, cost)) for index in range(num_steps)]
-        line.add((yield from self._order(GO_ON, coming)))
+        line.add((yield from self._order(task, coming)))
 
     def _order(self, task: int, steps: Sequence[Values] = ()) -> Answered:
         taken = (yield task, [*steps]) or NOTHING

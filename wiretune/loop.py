@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, range_conflict
-from search.schedule_file import ScheduleFile
+from search.schedule_file import RecordedSchedule, ScheduleFile
 from trainers.own_loop import attach as own_loop
 from trainers.own_loop.attach import Attached, Chosen, Exchanging, Syncing
 from trainers.own_loop.ddp import PerNode
@@ -19,6 +19,8 @@ from wiretune.tuner import Tuner
 
 #: A job's controller, as its configuration or as its fields.
 Controlling = ControllerConfig | Mapping[str, Any]
+#: Packages whose optimizers call another one, and keep nothing for it.
+FRAMEWORKS = {"accelerate", "lightning", "lightning_fabric", "pytorch_lightning"}
 
 
 class How(TypedDict, total=False):
@@ -71,8 +73,8 @@ def attach(
     batches are longer. The loop reports its losses to the `Tuner` that is returned.
 
     Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, for a budget
-    without a controller, for what a job would refuse of a controller, and for what only a job does: `transfer`, and
-    searched values of a schedule such as the momentum.
+    without a controller, for what a job would refuse of a controller, for an optimizer around another one with a
+    controller, and for what only a job does: `transfer`, and searched values of a schedule such as the momentum.
     """
     if controller is None:
         told = {"steps": steps, "seconds": seconds, "bytes": bytes, "batch_size": batch_size}
@@ -81,10 +83,18 @@ def attach(
             raise ValueError(f"`{name}` is {what}: give `controller={{'kind': 'bo'}}`, or leave it out")
         return own_loop.attach(model, optimizer, **how)
     budget = Budget(steps=steps, seconds=seconds, bytes=bytes)
-    config: ControllerConfig = TypeAdapter(ControllerConfig).validate_python(controller)
+    config: ControllerConfig = TypeAdapter(ControllerConfig).validate_python(_with_warm_up(controller))
     check_controller(config)
+    check_optimizer(optimizer)
     handle = own_loop.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
     return Tuner(handle, config, budget=budget, seed=how.get("seed", 0), batch_size=batch_size)
+
+
+def _with_warm_up(controller: Controlling) -> Controlling:
+    """Have a schedule that is given as fields keep its warm-up: a job's optimizer has its own, a loop's has none."""
+    if not isinstance(controller, Mapping) or not isinstance(controller.get("schedule"), Mapping):
+        return controller
+    return {**controller, "schedule": RecordedSchedule.model_validate(controller["schedule"])}
 
 
 def check_controller(controller: ControllerConfig) -> None:
@@ -99,6 +109,24 @@ def check_controller(controller: ControllerConfig) -> None:
                 f"`controller.schedule.entries[{number}].values` sets `{ignored[0]}`, and a controller in a loop does "
                 "not: follow the schedule by `wiretune.Schedule.scheduler`, which sets momentum, weight decay and "
                 "nesterov, and by `batch_size_at` and `option_at`"
+            )
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Raise ValueError for an optimizer around another one: what either keeps would not all be put back after a probe.
+
+    The wrappers of `FRAMEWORKS` keep nothing, nor does an optimizer with the state of the other one.
+    """
+    frameworks = {each.__module__.partition(".")[0] for each in type(optimizer).__mro__} & FRAMEWORKS
+    for name, inner in vars(optimizer).items():
+        if not isinstance(inner, torch.optim.Optimizer):
+            continue
+        if frameworks:
+            check_optimizer(inner)
+        elif inner.state is not getattr(optimizer, "state", None):
+            raise ValueError(
+                f"`optimizer` must hold its whole state to be put back after a probe, got {type(optimizer).__name__}, "
+                f"whose `{name}` is {type(inner).__name__}: give a controller an optimizer that wraps no other"
             )
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from search import strategies
 from search.config import Budget, ControllerConfig, ScheduleConfig
-from search.schedule import OWN
+from search.schedule import OWN, Schedule
+from search.schedule_file import Entry
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -24,19 +25,22 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.cost import step_traffic
 from trainers.training.model import matrices
 from wiretune.gradient_signs import GradientSigns
-from wiretune.leader import RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
+from wiretune.leader import COMMIT, PROBE, RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
 
 #: Torch's optimizers of which the controller knows how rates behave; others are like a workload's own.
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
 #: What all ranks are told of the values of a step.
 TOLD = ("learning_rate", *Chosen._fields)
+#: Rates that are this near to a line, as a part of its first one, are kept as a ramp.
+NEAR = 1e-6
 
 
 class Tuner:
     """Searches while the loop trains. Call `report` once a step, after `optimizer.step()`, until it `is_over`.
 
-    `handle` is what `attach` returns without a controller. Rank 0 has the `decisions` so far. `clock` returns seconds,
-    which a budget in them counts from now on. `batch_size` is in samples of a rank's step; None: not known.
+    `handle` is what `attach` returns without a controller. While it `is_probing`, the next step is one that is taken
+    back: evaluate and save at other steps. Rank 0 has the `decisions` so far. `clock` returns seconds, which a budget
+    in them counts from now on. `batch_size` is in samples of a rank's step; None: not known.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class Tuner:
         batch_size: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.handle, self.is_over = handle, False
+        self.handle, self.is_over, self.is_probing = handle, False, False
         self._clock = clock
         groups = handle.optimizer.param_groups
         guess = float(groups[0]["lr"])
@@ -77,6 +81,8 @@ class Tuner:
             weights=found and Weights(*found),
             dense_bytes=self._dense_bytes(),
         )
+        self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
+        self._committed: list[Values] = []  # of each step that stays
         strategy = strategies.build(config, space=space, seed=seed, budget=budget)
         leader = Leader(strategy, budget, clock=clock)
         self.decisions = leader.decisions
@@ -105,27 +111,47 @@ class Tuner:
         except StopIteration:
             return
 
+    def schedule(self) -> Schedule:
+        """Return the values of the steps that stay so far, without probes and without what was rolled back.
+
+        A loop follows it without a search. All ranks have it. Raises RuntimeError before the first such step.
+        """
+        if not self._committed:
+            raise RuntimeError("no step is committed yet, so there is no schedule: ask again when the tuner is over")
+        entries = entries_of(self._committed, unit=self._unit)
+        return Schedule(optimizer=self._kind, num_steps=len(self._committed), entries=entries)
+
     def _follow(self) -> Generator[None, float, None]:
         """Do what rank 0 orders; takes the loss of each step."""
+        num_kept = 0  # of the committed steps, those before the snapshot
         while (order := self._ordered())[0] != STOP:
             task, steps = order
+            self.is_probing = task == PROBE
             if task == SNAPSHOT:
                 self.handle.snapshot("stage")
+                num_kept = len(self._committed)
             elif task == RESTORE:
                 self.handle.restore("stage")
                 self._signs.begin()
+                del self._committed[num_kept:]
             losses, times = list[float](), [self._clock()]
             for values in steps:
                 self._set(values)
                 losses.append((yield))
                 times.append(self._clock())
+                if task == COMMIT:
+                    self._committed.append(values)
             self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
         self.is_over = True
         self._signs.end()
 
     def _set(self, values: Values) -> None:
         for group, ratio in zip(self.handle.optimizer.param_groups, self._ratios, strict=True):
-            group["lr"] = values.learning_rate * ratio
+            rate = values.learning_rate * ratio
+            if isinstance(group["lr"], Tensor):  # which a compiled or captured step holds
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
         self.handle.chosen = Chosen(*(getattr(values, name) for name in Chosen._fields))
 
     def _ordered(self) -> Order:
@@ -184,6 +210,39 @@ def space_of(
         rewinds_data=False,
         axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in ranges),
     )
+
+
+def entries_of(steps: Sequence[Values], *, unit: float) -> list[Entry]:
+    """Return the values of `steps` as the entries of a schedule, with rates in multiples of `unit`.
+
+    Neighbouring steps are one entry while their rates lie on a line, within `NEAR`, and all else is the same.
+    """
+    entries = list[Entry]()
+    start = 0
+    for end in range(1, len(steps) + 1):
+        if end < len(steps) and _is_in_line(steps[start], steps[start + 1], steps[end], end - start):
+            continue
+        first, last = steps[start], steps[end - 1]
+        is_level = first.learning_rate == last.learning_rate
+        entries.append(
+            Entry(
+                step=start,
+                num_steps=end - start,
+                learning_rate=first.learning_rate / unit,
+                final_learning_rate=None if is_level else last.learning_rate / unit,
+                level=first.level,
+                values=first.further,
+            )
+        )
+        start = end
+    return entries
+
+
+def _is_in_line(first: Values, second: Values, later: Values, distance: int) -> bool:
+    """Return whether `later`, at this `distance` from `first`, lies on the line from it through `second`."""
+    rate = first.learning_rate + distance * (second.learning_rate - first.learning_rate)
+    is_near = abs(later.learning_rate - rate) <= NEAR * first.learning_rate
+    return is_near and later.model_copy(update={"learning_rate": first.learning_rate}) == first
 
 
 def number_of(values: Values, name: str) -> float:

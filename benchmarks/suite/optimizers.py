@@ -1,12 +1,12 @@
-"""The controller with each optimizer, none of which is told a rate, and two ways to choose one of them.
+"""The controller with each optimizer, none of which is told a rate, and with the one that a job would choose.
 
     PYTHONPATH=.:benchmarks python benchmarks/suite/optimizers.py run   [--steps 1000] [--seeds 0 1] [--tasks ...]
     PYTHONPATH=.:benchmarks python benchmarks/suite/optimizers.py table [--steps 1000] [--tasks ...]
     PYTHONPATH=.:benchmarks python benchmarks/suite/optimizers.py worth
 
-An arm is a kind from its default guess; `auto`, which trains that one of a job's default options whose steps are worth
-most, as `optimizer: {kind: auto}` does; or `by probes`, where they compete under `first_search: always`. A run is one
-line of `optimizers.jsonl`, and is not run again. Losses are of the validation set; what a job exports counts.
+An arm is a kind from its default guess, or `auto`, which trains that one of a job's default options whose steps are
+worth most, as `optimizer: {kind: auto}` does. A run is one line of `optimizers.jsonl`, and is not run again. Losses are
+of the validation set; what a job exports counts.
 
 `worth` prints how many steps of AdamW a step of each other kind is worth, chosen with a family left out at a time
 (docs/decisions/0040), and without `HELD_OUT`. It compares AdamW's runs with those of the other kind that cost as much.
@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from statistics import fmean as mean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,16 +30,15 @@ from search import strategies
 from search.budget.link import StepCost
 from search.budget.optimizer_choice import best_optimizer
 from search.config import BoConfig, Budget, usual_rate_told_by
-from search.protocol import Strategy
-from search.space import Contender, SearchSpace
-from search.types import Candidate, Decision, Values
+from search.space import SearchSpace
+from search.types import Values
 from suite import excess
 from suite.controlled import train
 from suite.excess import OPTIMIZER_ROWS as ROWS, Row, above, references
 from suite.run import GRADIENTS_OF_SHARPNESS
 from suite.tasks import TASKS
 from suite.training import Line
-from trainers.methods.optimizer import auto as optimizer_auto
+from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import (
     AdamWConfig,
     AutoOptimizerConfig,
@@ -68,65 +67,35 @@ GROUPS = {
     "all": TASKS_SHOWN,
 }
 FAMILIES = tuple(dict.fromkeys(name.partition("-")[0] for name in TASKS_SHOWN))
-#: What competes by probes, in the order in which a short budget has room for it.
-PROBED = ("muon", "adamw", "schedulefree_sgd", "sgd")
-ARMS = ("sgd", "adamw", "schedulefree_sgd", "muon", "auto", "by probes")
+ARMS = ("sgd", "adamw", "schedulefree_sgd", "muon", "auto")
 #: Steps of AdamW, and those of another kind for the price of them, if a step of it costs so many times as much.
 BUDGETS, COSTS = (300, 1000), (1.0, 1.5, 2.0, 3.0)
 #: A ratio of losses beyond this counts as this.
 MOST_RATIO = math.exp(0.5)
 
 
-class Switching:
-    """A strategy whose line trains with the optimizer that it names."""
-
-    def __init__(self, strategy: Strategy, line: Line) -> None:
-        self._strategy, self._line = strategy, line
-
-    def ask(self) -> Candidate | None:
-        candidate = self._strategy.ask()
-        if candidate is not None:
-            self._line.optimizer.use(candidate.values.optimizer)
-        return candidate
-
-    def decide(self, held: Any) -> Decision:
-        decision = self._strategy.decide(held)
-        self._line.optimizer.use(decision.values.optimizer)
-        return decision
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._strategy, name)
-
-
-def options_of(arm: str, steps: int, *, weight_decay: float) -> tuple[OptimizerConfig, ...]:
-    """Return what competes in `arm`, with the task's weight decay; one kind by itself competes with nothing."""
+def optimizer_of(arm: str, steps: int, *, weight_decay: float) -> OptimizerConfig:
+    """Return what trains in `arm`, with the task's weight decay."""
     known = {each.kind: each.model_copy(update={"weight_decay": weight_decay}) for each in OPTIONS}
-    if arm == "by probes":
-        return tuple(known[kind] for kind in PROBED)
     alike = {each.kind: StepCost(bytes=1.0, seconds=1.0) for each in AutoOptimizerConfig().options}
-    return (known[best_optimizer({"steps": steps}, alike) if arm == "auto" else arm],)
+    return known[best_optimizer({"steps": steps}, alike) if arm == "auto" else arm]
 
 
 def run(task: str, arm: str, steps: int, seed: int) -> Row:
     """Train `task` with the controller; returns the row."""
-    options = options_of(arm, steps, weight_decay=TASKS[task].weight_decay)
-    competing = options if len(options) > 1 else ()
+    optimizer = optimizer_of(arm, steps, weight_decay=TASKS[task].weight_decay)
     line, started = Line(TASKS[task], seed), time.monotonic()
-    optimizer = AutoOptimizerConfig(options=competing) if competing else options[0]
-    line.optimizer = optimizer_auto.build(optimizer, line.workload, line.model)
-    name = options[0].kind if competing else None
-    is_measured = not competing and usual_rate_told_by(options[0].kind) == "sharpness"
+    line.optimizer = optimizers.build(optimizer, line.workload, line.model)
+    is_measured = usual_rate_told_by(optimizer.kind) == "sharpness"
     left = steps - GRADIENTS_OF_SHARPNESS * is_measured
     space = SearchSpace(
-        optimizer=options[0].kind,
-        guess=Values(learning_rate=options[0].learning_rate, optimizer=name),
-        optimizers=tuple(Contender(optimizer=each.kind, learning_rate=each.learning_rate) for each in competing),
+        optimizer=optimizer.kind,
+        guess=Values(learning_rate=optimizer.learning_rate),
         weights=line.weights,
         sharpness=line.sharpness() if is_measured else None,
     )
-    config = BoConfig(first_search="always" if competing else "auto")
-    strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
-    done = train(line, Switching(strategy, line), left)
+    strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
+    done = train(line, strategy, left)
     first = done.decisions[0]
     return {
         "task": task,
@@ -135,7 +104,7 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
         "seed": seed,
         "loss": line.evaluate(),
         "exported": done.best.loss,
-        "chosen": first.values.optimizer or options[0].kind,
+        "chosen": optimizer.kind,
         "rate": first.values.learning_rate,
         "searched": done.searched + steps - left,
         "reason": first.reason,

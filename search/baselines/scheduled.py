@@ -26,10 +26,8 @@ class Scheduled(Baseline[ScheduleConfig]):
         Raises:
             ValueError: the schedule was learned by another optimizer: its rates mean nothing to this one.
         """
-        learned_by, kinds = config.schedule.optimizer, [each.optimizer for each in space.optimizers]
-        if learned_by not in (kinds or [space.optimizer]):
-            wanted = " or ".join(map(repr, kinds or [space.optimizer]))
-            raise ValueError(f"`schedule.optimizer` must be {wanted}, got {learned_by!r}.")
+        if config.schedule.optimizer != space.optimizer:
+            raise ValueError(f"`schedule.optimizer` must be {space.optimizer!r}, got {config.schedule.optimizer!r}.")
         super().__init__(space, budget, config)
         self._num_kept = 0
         self._starts = (*stage_starts(config.schedule), config.schedule.num_steps)
@@ -92,9 +90,7 @@ class Scheduled(Baseline[ScheduleConfig]):
         schedule, guess = self._config.schedule, self._space.guess
         scheduled = None if guess.level is None else schedule.level_at(step)
         level = guess.level if scheduled is None else scheduled
-        further = dict(schedule.entry_at(step).values)
-        if self._space.optimizers:
-            further["optimizer"] = schedule.optimizer
+        further = schedule.entry_at(step).values
         return guess.model_copy(update={"learning_rate": schedule.learning_rate_at(step), "level": level, **further})
 
 

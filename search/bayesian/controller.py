@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 
 from search.bayesian import promotion
-from search.bayesian.contest import entry_of
 from search.bayesian.decay import commit_decay, decay_factor, is_decaying, probe_decay
 from search.bayesian.decision import awakens, choose, ramp_steps
 from search.bayesian.early_stopping import course_of, events_of, signs_of
@@ -269,8 +268,6 @@ class Controller:
         self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
         ramp = Ramp(decision.ramp_steps) if decision.ramp_steps else self._stage.ramp
         self._stage.ramp = ramp.begun(self._spent.steps)  # after the steps of a promoted probe
-        self._free = self._free.of(decision.values.optimizer)  # from now on no other one is searched
-        self._setup = steered_setup(self._free, self._steering())
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
@@ -331,7 +328,7 @@ class Controller:
     def _decide(self, held: Collection[str]) -> Decision:
         setup, stage = self._setup, self._stage
         choice = choose(setup, stage)
-        choice = follow_link(*entry_of(setup, stage, choice.values.optimizer), choice)
+        choice = follow_link(setup, stage, choice)
         winner = promotion.winner(setup, stage, choice.values)
         promoted = winner if winner and winner.candidate.id in held else None
         kept = promotion.cost(promoted.reading if promoted else None)
@@ -339,8 +336,8 @@ class Controller:
         shares = setup.shares(stage.index)
         part = shares[0] / sum(shares)
         commit = spending.scale(spending.remaining(setup.budget, start), part)
-        decay = commit_decay(setup.of(choice.values.optimizer), start, part)
-        new_ramp = ramp_steps(setup.of(choice.values.optimizer), stage)
+        decay = commit_decay(setup, start, part)
+        new_ramp = ramp_steps(setup, stage)
         is_on_ramp = new_ramp > 0 or stage.is_on_ramp  # no probe tells of such a commit
         reports = probe_reports(setup, stage, commit=commit, choice=choice)
         searched = spending.minus(self._search, kept)

@@ -32,5 +32,4 @@ def commit_decay(setup: SearchSetup, start: Spent, part: float) -> float:
 
 def probe_decay(setup: SearchSetup, proposal: Proposal) -> float:
     """Return the last share of a probe in which its rate goes to 0: a finalist is the run in small."""
-    own = setup.of(proposal.values.optimizer)
-    return decay_share(own) if proposal.rung > 0 and proposal.origin != "wide" else 0.0
+    return decay_share(setup) if proposal.rung > 0 and proposal.origin != "wide" else 0.0

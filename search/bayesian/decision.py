@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search.bayesian import reasons
-from search.bayesian.contest import leader
 from search.bayesian.exchange_shortlist import promising
 from search.bayesian.reasons import name, number
 from search.bayesian.refinement import awakening_start, may_awaken
@@ -115,10 +114,10 @@ def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = Tru
 
 
 def choose(setup: SearchSetup, stage: Stage) -> Choice:
-    """Choose the open stage's values from its finished probes, and the optimizer if several compete in it."""
-    choice = _as_pinned(setup, stage) if stage.is_pinned else _choose(*leader(setup, stage))
+    """Choose the open stage's values from its finished probes."""
+    choice = _as_pinned(setup, stage) if stage.is_pinned else _choose(setup, stage)
     remarks = reasons.remarks(setup, stage, choice.values, choice.fit)
-    num_steps = ramp_steps(setup.of(choice.values.optimizer), stage)
+    num_steps = ramp_steps(setup, stage)
     ramp = f"the rate rises to it over {num_steps} steps" if num_steps else ""
     return choice._replace(reason="; ".join(filter(None, [choice.reason, ramp, *remarks])))
 
@@ -196,7 +195,7 @@ def _choose_blindly(setup: SearchSetup, stage: Stage) -> Choice:
 
 def awakens(setup: SearchSetup, stage: Stage) -> bool:
     """Return whether the commit of the wide search begins below what may be right, and rises."""
-    return may_awaken(setup, stage) and not (setup.contenders or knows_rate(setup, stage))
+    return may_awaken(setup, stage) and not knows_rate(setup, stage)
 
 
 def ramp_steps(setup: SearchSetup, stage: Stage) -> int:

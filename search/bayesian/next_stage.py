@@ -10,7 +10,7 @@ from search.bayesian.decision import DIVERGED_FACTOR
 from search.bayesian.history import extended, learned_drift
 from search.bayesian.link_rule import changed_link, measured_link
 from search.bayesian.refinement import awakening_start
-from search.bayesian.rewards import lowest_probed, scores, start_loss, usable_control
+from search.bayesian.rewards import lowest_diverged, lowest_probed, scores, start_loss, usable_control
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Stage
 from search.curves import faults
@@ -54,9 +54,8 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     is_waking = woke and not ending.has_failed  # its gradients grow when a net begins to learn
     events = tuple(event for event in ending.events if event == "client_drift" or not is_waking)
     is_quiet = not ending.has_failed and set(events) <= {"step_time", "client_drift"}
-    own = stage.of(begin.incumbent.optimizer).decisive
     # rewards of workers that drift apart are of losses that their average does not have
-    history = () if drifts else extended(stage.history, scores(own), incumbent=begin.incumbent)
+    history = () if drifts else extended(stage.history, scores(stage.decisive), incumbent=begin.incumbent)
     return Stage(
         index=stage.index + 1,
         incumbent=begin.incumbent,
@@ -73,6 +72,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         drift=learned_drift(history),
         width=begin.width,
         barred=begin.barred,
+        lowest_diverged=lowest_diverged(stage),
         rejected=begin.rejected,
         may_rise=is_quiet and not is_stalled and (stage.may_rise or woke or has_met(stage.decision.forecast, ending)),
         has_awakened=stage.has_awakened or stage.awakens,

@@ -3,7 +3,7 @@
 import math
 
 from search.bayesian.decay import is_decaying
-from search.bayesian.setup import KEPT_PART, SearchSetup
+from search.bayesian.setup import ESTIMATED_PART, KEPT_PART, SearchSetup
 from search.bayesian.stage import Proposal, Stage
 from search.budget import spending
 from search.budget.spending import Amounts
@@ -171,12 +171,19 @@ def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
 
 
 def coarse_cost(setup: SearchSetup, stage: Stage, num_probes: int) -> Amounts:
-    """Return what `num_probes` coarse probes cost, by the first that was told; those of one round cost as one."""
-    timed = (reading for reading in stage.readings.values() if reading.num_steps)
-    first = next(timed, None)
-    cost = steps_cost(setup, None if first is None else spending.step_cost(setup.budget, first))
+    """Return what `num_probes` coarse probes cost, by the first that was told; those of one round cost as one.
+
+    Before that by the warm-up, unless workers probe alone: then they send nothing, and wait for nobody.
+    """
+    first = _first_timed(stage)
+    warm_up = setup.step_cost if setup.space.num_alone == 1 else None
+    cost = steps_cost(setup, warm_up if first is None else spending.step_cost(setup.budget, first))
     num_rounds = math.ceil(num_probes / setup.space.num_alone)
     return spending.scale(cost, setup.coarse_steps * num_rounds)
+
+
+def _first_timed(stage: Stage) -> Reading | None:
+    return next((reading for reading in stage.readings.values() if reading.num_steps), None)
 
 
 def least_search(setup: SearchSetup, stage: Stage) -> Amounts:
@@ -185,8 +192,11 @@ def least_search(setup: SearchSetup, stage: Stage) -> Amounts:
 
 
 def has_room_for_wide(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the shortest wide search fits under the cap."""
-    return spending.fits(least_search(setup, stage), search_cap(setup))
+    """Return whether the shortest wide search fits under the cap, or may fit: the warm-up's steps may be slow ones."""
+    needed = dict(least_search(setup, stage))
+    if "seconds" in needed and _first_timed(stage) is None:
+        needed["seconds"] *= ESTIMATED_PART
+    return spending.fits(needed, search_cap(setup))
 
 
 def has_room_for_search(setup: SearchSetup, costs: StepCosts, *, values: Values, search: Spent, spent: Spent) -> bool:

@@ -2,7 +2,6 @@
 
 import math
 
-from search.bayesian.contest import entry_of
 from search.bayesian.decision import choose
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Probe, Stage
@@ -23,7 +22,6 @@ def winner(setup: SearchSetup, stage: Stage, chosen: Values) -> Probe | None:
     """
     if not setup.config.promote:
         return None
-    _, stage = entry_of(setup, stage, chosen.optimizer)
     judged = zip(stage.probes, steady_scores(stage), strict=True)
     whole = [(probe, score.reward) for probe, score in judged if score.reward is not None and not probe.reading.is_cut]
     if stage.has_incumbent:

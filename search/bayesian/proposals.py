@@ -7,7 +7,6 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from search.bayesian.contest import best_rewards, entries, leader
 from search.bayesian.decision import bounding_box, trust_region
 from search.bayesian.exchange_shortlist import promising
 from search.bayesian.rewards import any_sound, diverged_values, evidence, scores, surrogate_of
@@ -19,7 +18,6 @@ from search.bayesian.wide_optimum import (
     coarse_pick,
     lowest_peak,
     parabola_peak,
-    plateau_of,
     shows_progress,
     steady_scores,
     trusted_rate,
@@ -67,8 +65,6 @@ def _propose_wide(setup: SearchSetup, stage: Stage) -> Proposal | None:
     """
     if begins_as_usual(setup, stage):
         return None
-    if setup.contenders:
-        return _propose_contest(setup, stage)
     is_coarse = _is_coarse(stage)
     proposal = (_planned_coarse(setup, stage) or _coarse_extension(setup, stage)) if is_coarse else None
     if proposal is not None or (is_coarse and (stage.pending or not any_sound(stage))):
@@ -76,42 +72,8 @@ def _propose_wide(setup: SearchSetup, stage: Stage) -> Proposal | None:
     return _propose_finalist(setup, stage)
 
 
-def _propose_contest(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    """Tell each optimizer's decades apart, train a finalist of each, and then the other finalists of the best."""
-    if _is_coarse(stage):
-        planned = (_planned_coarse(*entry) for entry in entries(setup, stage))
-        proposal = next(filter(None, planned), None) or _contest_extension(setup, stage)
-        if proposal is not None or stage.pending:
-            return proposal
-    sound = [entry for entry in entries(setup, stage) if any_sound(entry.stage)]
-    first = next(filter(None, (_first_finalist(*entry) for entry in sound if _is_coarse(entry.stage))), None)
-    if first is not None or stage.pending:
-        return first
-    best = leader(setup, stage)
-    wants_more = setup.rate_probes > 1 and any_sound(best.stage)  # the rate alone is told by its plateau
-    return _propose_finalist(*best) if wants_more else None
-
-
 def _is_coarse(stage: Stage) -> bool:
     return all(each.origin == "wide" for each in stage.tried)
-
-
-def _contest_extension(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    """Return a rate beyond the range of an optimizer whose end did best; that of the best optimizer comes first."""
-    if stage.pending or len(stage.tried) >= setup.most_coarse:
-        return None
-    best = best_rewards(stage)
-    in_order = sorted(
-        entries(setup, stage), key=lambda entry: best.get(entry.setup.space.optimizer, -math.inf), reverse=True
-    )
-    return next(filter(None, (_coarse_extension(*entry) for entry in in_order)), None)
-
-
-def _first_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    """Return an optimizer's own finalist, at the rate with which it learns fastest: the plateau's middle."""
-    rate = setup.clip_rate(math.sqrt(math.prod(plateau_of(stage.at(0)))))
-    values = finalist_plan(setup, stage)[0].model_copy(update={"learning_rate": rate})
-    return None if is_barred(values, diverged_values(stage)) else Proposal(values, "finalist", FINAL_RUNG)
 
 
 def _planned_coarse(setup: SearchSetup, stage: Stage) -> Proposal | None:

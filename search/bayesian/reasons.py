@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 
-from search.bayesian.contest import LEAST_LEAD, best_rewards
 from search.bayesian.decay import is_decaying
 from search.bayesian.probe_costs import has_room_for_wide, least_search, search_cap
 from search.bayesian.rewards import client_drifts, fastest_option, scores
@@ -39,7 +38,7 @@ def _called(setup: SearchSetup, value_name: str) -> str:
 def name(setup: SearchSetup, values: Values) -> str:
     """Return `values` in words."""
     levels = [] if values.level is None else [level(setup, values.level)]
-    further = [f"{each.replace('_', ' ')} {number(value)}" for each, value in values.further.items()]
+    further = [f"{each.replace('_', ' ')} {number(value)}" for each, value in values.settings.items()]
     others = ", ".join(levels + further)
     return f"{number(values.learning_rate)}{others and f' at {others}'}"
 
@@ -135,12 +134,9 @@ def _vetoed(setup: SearchSetup, value_name: str, veto: Band | tuple[bool | str, 
 
 
 def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -> Iterator[str]:
-    """Yield what else led to the choice: a contest, a rollback, an event, past jobs, a surrogate that failed."""
+    """Yield what else led to the choice: the optimizer's, a rollback, an event, past jobs, a surrogate that failed."""
     if stage.index == 0:
         yield setup.space.chosen_because
-    if setup.space.optimizers and not stage.has_incumbent:
-        yield _contest(setup, stage, chosen.optimizer or "")
-        yield _left_out(setup)
     yield _without_average(setup, stage)
     yield _drifting(stage)
     yield _lasting(stage.decisive, chosen)
@@ -190,31 +186,6 @@ def _tail(stage: Stage, index: int) -> str:
     losses = stage.probes[index].reading.losses
     half = losses[len(losses) // 2 :]
     return number(sum(half) / len(half))
-
-
-def _contest(setup: SearchSetup, stage: Stage, chosen: str) -> str:
-    best, coarse = best_rewards(stage.decisive), best_rewards(stage.at(0))
-    others = [f"{best[each]:.3g} of {each}" for each in setup.contenders if each != chosen and each in best]
-    is_behind = chosen in best and max(best.values()) > best[chosen]
-    tie = f" (a lead of less than {LEAST_LEAD:g} does not count)" if is_behind else ""
-    missing = [each for each in setup.contenders if best and each not in best]
-    lost = {
-        "probe": [each for each in missing if each not in coarse],
-        "finalist": [each for each in missing if each in coarse],
-    }
-    lacks = [f"no {what} of {' and '.join(names)} came to an end" for what, names in lost.items() if names]
-    if chosen in best and others:
-        lacks.insert(0, f"{chosen} learned {best[chosen]:.3g} in its best probe, against {', '.join(others)}{tie}")
-    return "; ".join(lacks)
-
-
-def _left_out(setup: SearchSetup) -> str:
-    """Return which optimizers the budget has no room for, and from which one on it would."""
-    names = [each.optimizer for each in setup.space.optimizers]
-    first = max(1, len(setup.contenders))
-    needed = [setup.config.least_budget(setup.contest_steps(count + 1)) for count in range(first, len(names))]
-    left_out = zip(names[first:], needed, strict=True)
-    return "; ".join(f"{each} would be tried in a budget of {steps} steps" for each, steps in left_out)
 
 
 def signs_in_words(signs: Signs, *, is_timed: bool) -> str:

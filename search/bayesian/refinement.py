@@ -3,8 +3,9 @@
 import math
 
 from search.bayesian.decay import is_decaying
+from search.bayesian.rewards import lowest_diverged
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Stage, is_barred
+from search.bayesian.stage import BARRED_SHARE, Stage, is_barred
 from search.budget import spending
 from search.curves.curve_summary import trace_of
 from search.curves.events import Signs
@@ -60,7 +61,7 @@ def awakening_start(setup: SearchSetup, rate: float) -> float:
 
 
 def may_awaken(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the rate may rise without a limit of the job's: once, of optimizers of which rates may rise."""
+    """Return whether the rate may rise without a limit of the job's: once, under an optimizer whose rates may."""
     is_free = setup.traits.rises and setup.config.max_raise > 1 and setup.config.revisit == "events"
     return is_free and not (stage.is_pinned or stage.awakens or stage.has_awakened)
 
@@ -98,8 +99,17 @@ def _awakening(setup: SearchSetup, stage: Stage, signs: Signs, spent: Spent) -> 
     if signs.has_learned or _growth(stage, signs, signs.gradient_end) >= WAKING_GRADIENTS:
         return stage.rise
     parts = signs.num_steps / max(PATIENCE_STEPS, AWAKENING_SHARE * _run_steps(setup, spent))
-    most = math.log(AWAKENING_MOST, AWAKENING_FACTOR)
+    most = math.log(min(AWAKENING_MOST, _most_awakening(stage)), AWAKENING_FACTOR)
     return _unless_negligible(stage.rise, AWAKENING_FACTOR ** min(parts, most))
+
+
+def _most_awakening(stage: Stage) -> float:
+    """Return the highest factor of the decision's rate that stays below what a probe has seen diverge, 1 at least."""
+    lowest = lowest_diverged(stage)
+    if lowest is None:
+        return math.inf
+    assert stage.decision is not None
+    return max(1.0, BARRED_SHARE * lowest / stage.decision.values.learning_rate)
 
 
 def _run_steps(setup: SearchSetup, spent: Spent) -> float:

@@ -396,6 +396,13 @@ def surrogate_of(setup: SearchSetup, stage: Stage, box: Box) -> AnySurrogate | N
     return stage.surrogates[known, box]
 
 
+def lowest_diverged(stage: Stage) -> float | None:
+    """Return the lowest rate at which a probe of this stage, or of an earlier one, diverged; None: none did."""
+    rates = [score.values.learning_rate for score in scores(stage) if score.reward is None]
+    known = [] if stage.lowest_diverged is None else [stage.lowest_diverged]
+    return min([*rates, *known], default=None)
+
+
 def diverged_values(stage: Stage) -> tuple[Values, ...]:
     """Return all values that may not be tried again in `stage`."""
     return stage.barred + tuple(score.values for score in scores(stage) if score.reward is None)

@@ -1,20 +1,18 @@
 """Everything about a run that does not change: its space, its knobs and its budget, and what follows from them."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from search.budget import spending
 from search.config import (
-    CONTEST_RATES,
     FINALISTS,
     OPTIMIZER_TRAITS,
     PAYING_STEPS,
     Budget,
     OptimizerTraits,
     SearchConfig,
-    contest_steps,
     num_coarse,
 )
 from search.space import SearchSpace
@@ -27,15 +25,13 @@ KEPT_PART = {"events": 0.25, "stages": 0.6}
 SMALL_BATCH, LARGE_BATCH, COARSE_SHARE = 16, 32, 0.12
 #: More steps than this tell little more.
 MOST_COARSE_STEPS = 20
-#: Of what they may spend they take this part where the warm-up alone tells how long a step takes.
+#: Where the warm-up alone tells how long a step takes, it may take this part of that.
 ESTIMATED_PART = 2 / 3
 #: Finalists more where the level is searched: a surrogate needs four.
 LEVEL_PROBES = 2
 #: A model of more matrices than the first needs a ramp under AdamW: of so many steps for each matrix, at most so many,
 #: and at most this part of the run (docs/decisions/0032).
 SHALLOW, RAMP_PER_MATRIX, MOST_RAMP, RAMP_PART = 4, 10, 100, 1 / 3
-#: Where optimizers compete, the coarse probes of each span these decades about its own guess.
-CONTEST_DECADES = 2.0
 #: An end of the coarse probes' range that turns out best is extended, at most this often.
 MAX_EXTENSIONS = 2
 
@@ -57,38 +53,6 @@ class SearchSetup:
     def opening(self) -> Values:
         """The opening values: the guess, inside the space."""
         return self.space.opening
-
-    def of(self, optimizer: str | None) -> "SearchSetup":
-        """Return the setup as this optimizer has it: its traits, its guess. None: no optimizers compete."""
-        if optimizer in (None, self.space.optimizer):
-            return self
-        [rate] = [each.learning_rate for each in self.space.optimizers if each.optimizer == optimizer]
-        guess = self.space.guess.model_copy(update={"learning_rate": self.clip_rate(rate), "optimizer": optimizer})
-        return replace(self, space=self.space.model_copy(update={"optimizer": optimizer, "guess": guess}))
-
-    @property
-    def contenders(self) -> tuple[str, ...]:
-        """The optimizers that the wide search compares: the first of the job's, as many as its cap has room for.
-
-        None where no optimizers compete, or the cap has room for one alone.
-        """
-        names = tuple(each.optimizer for each in self.space.optimizers)
-        cap = self._cap_steps
-        return names[
-            : max((number for number in range(2, len(names) + 1) if self.contest_steps(number) <= cap), default=0)
-        ]
-
-    def contest_steps(self, num_optimizers: int) -> int:
-        """Return the fewest steps that compare so many."""
-        finalists = self._rate_probes(has_contest=True)
-        return contest_steps(self.config, num_optimizers=num_optimizers, num_finalists=finalists)
-
-    @property
-    def most_coarse(self) -> int:
-        """Coarse probes that a contest has room for, extensions included."""
-        number = len(self.contenders)
-        spare = (self._cap_steps - self.contest_steps(number)) / self.config.coarse_probe_steps
-        return number * CONTEST_RATES + math.floor(min(spare, number * MAX_EXTENSIONS))
 
     @property
     def _cap_steps(self) -> float:
@@ -115,17 +79,14 @@ class SearchSetup:
     @property
     def wide_probes(self) -> int:
         """Probes of the wide search's last rung, extensions of its range apart; 0: the coarse ones decide."""
-        return self.rate_probes + max(0, len(self.space.options) - 1) + max(0, len(self.contenders) - 1)
+        return self.rate_probes + max(0, len(self.space.options) - 1)
 
     @property
     def rate_probes(self) -> int:
-        """Those of them with the exchange and the optimizer that do best; each that competes with it has one more."""
-        return self._rate_probes(has_contest=bool(self.space.options or self.contenders))
-
-    def _rate_probes(self, *, has_contest: bool) -> int:
+        """Those of them with the exchange that does best; each that competes with it has one more."""
         first = self.config.wide_probes
         if first is None:
-            first = FINALISTS if self._finalists_pay or self.space.ranges else int(has_contest)
+            first = FINALISTS if self._finalists_pay or self.space.ranges else int(bool(self.space.options))
         of_axes = self.config.wide_probes_per_axis * len(self.space.further)
         return first + LEVEL_PROBES * bool(self.space.axis("level")) + of_axes
 
@@ -137,16 +98,15 @@ class SearchSetup:
     @property
     def is_of_rate_alone(self) -> bool:
         """True where the learning rate is the only value that is searched."""
-        return not (self.space.ranges or self.space.options or self.contenders)
+        return not (self.space.ranges or self.space.options)
 
     @property
     def _finalists_pay(self) -> bool:
         """True where the cap leaves each finalist enough steps to tell the rate better than coarse probes do.
 
-        Exchanges that compete have one more each, and may have one that extends the range of rates. Optimizers that
-        compete need the steps for themselves.
+        Exchanges that compete have one more each, and may have one that extends the range of rates.
         """
-        if self.num_steps is None or self.space.optimizers:
+        if self.num_steps is None:
             return False
         left = self._wide_steps - self._coarse_rounds * self.config.coarse_probe_steps
         return left >= (FINALISTS + len(self.space.options)) * PAYING_STEPS
@@ -193,9 +153,6 @@ class SearchSetup:
 
     def _rates_around_guess(self) -> tuple[float, float]:
         centre, decades = self.opening.learning_rate * self.traits.centre, self.config.wide_decades
-        if self.contenders:  # a narrow range has to lie about what is best in so few steps
-            centre /= self.traits.pick
-            decades = min(decades, CONTEST_DECADES)
         centre, half = self.clip_rate(centre), decades / 2
         return self.clip_rate(centre / 10**half), self.clip_rate(centre * 10**half)
 

@@ -22,7 +22,7 @@ BARRED_SHARE = 0.7
 BARRED_FACTOR = 3.0
 #: Rung 0 are the probes that tell decades apart.
 FINAL_RUNG = 1
-BARRED_AXES = ("level", "batch_size", "momentum", "option", "optimizer")
+BARRED_AXES = ("level", "batch_size", "momentum", "option")
 
 
 class Proposal(NamedTuple):
@@ -101,6 +101,7 @@ class Stage:
     prior: Prior = NO_PRIOR  # of the wide search; later stages have a `history`
     width: float = 1.0  # of the trust region: the exponent of its limits
     barred: tuple[Values, ...] = ()  # diverged on the committed line
+    lowest_diverged: float | None = None  # the lowest rate at which a probe of an earlier stage diverged
     rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
     may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
     has_awakened: bool = False  # an earlier stage did: what rate it was lost at is known
@@ -145,20 +146,6 @@ class Stage:
         if all(candidate.rung == rung for candidate in self.candidates):
             return self
         return replace(self, candidates=[candidate for candidate in self.candidates if candidate.rung == rung])
-
-    def of(self, optimizer: str | None) -> "Stage":
-        """Return the stage as if its candidates with this optimizer were all; None: no optimizers compete."""
-        if all(each.values.optimizer == optimizer for each in self.tried):
-            return self
-        own = [candidate for candidate in self.candidates if candidate.values.optimizer == optimizer]
-        ids = {candidate.id for candidate in own}
-        return replace(
-            self,
-            candidates=own,
-            readings={name: reading for name, reading in self.readings.items() if name in ids},
-            refused=[each for each in self.refused if each.values.optimizer == optimizer],
-            too_slow={name: each for name, each in self.too_slow.items() if name in ids},
-        )
 
     @property
     def decisive(self) -> "Stage":

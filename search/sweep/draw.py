@@ -1,22 +1,59 @@
 """Samples of a sweep: points of the unit cube, and the values that they stand for. Pure functions of the seed."""
 
+import itertools
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from search.sweep.spec import ParamRange, SampleValues, SweepConfig
+from search.sweep.spec import MAX_SAMPLES, ParamRange, SampleValues, SweepConfig, num_combinations
 
 Array = NDArray[np.float64]
+#: Hardly a combination of few values is not among so many points.
+MANY_POINTS = 2048
 
 
 def designed(params: Mapping[str, ParamRange], sweep: SweepConfig) -> list[SampleValues]:
-    """Return the values of the samples that are drawn before anything is measured."""
+    """Return the values of the samples that are drawn before anything is measured.
+
+    A point whose values were drawn before is passed over while there are other values, and then all come again.
+    """
     num = sweep.num_designed(len(params))
+    num_distinct = int(min(num, num_combinations(params)))
     draw = random_points if sweep.sampler == "random" else sobol_points
-    return [values_at(params, point) for point in draw(num, len(params), seed=sweep.seed)]
+    found: list[SampleValues] = []
+    for num_points in (num, MANY_POINTS):  # the fewer points are the first of the many
+        points = draw(num_points, len(params), seed=sweep.seed)
+        found = distinct(values_at(params, point) for point in points)
+        if len(found) >= num_distinct:
+            break
+    else:
+        found = distinct([*found, *combinations(params)])
+    return list(itertools.islice(itertools.cycle(found[:num_distinct]), num))
+
+
+def distinct(samples: Iterable[SampleValues]) -> list[SampleValues]:
+    """Return each of `samples` where it comes first."""
+    found: dict[str, SampleValues] = {}
+    for values in samples:
+        found.setdefault(json.dumps(values, sort_keys=True), values)
+    return list(found.values())
+
+
+def combinations(params: Mapping[str, ParamRange]) -> Iterator[SampleValues]:
+    """Yield combinations of values in order, enough that some are new beside as many samples as a sweep may have.
+
+    There are none where a param takes any number between two ends.
+    """
+    if math.isinf(num_combinations(params)):
+        return
+    most = 2 * MAX_SAMPLES
+    values = (of.first_values(most) for of in params.values())
+    for each in itertools.islice(itertools.product(*values), most):
+        yield dict(zip(params, each, strict=True))
 
 
 def sobol_points(num: int, num_axes: int, *, seed: int) -> Array:

@@ -4,6 +4,7 @@ Marks at all rungs inform one model per objective: the share of the budget is an
 proposed for the whole budget (share 1), so that what ended early counts for what it was.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from gpytorch.mlls import SumMarginalLogLikelihood
 from torch import Tensor
 
 from search.surrogate.model import NUMERICAL_FAILURES, quiet_and_single_threaded
-from search.sweep.draw import features, sobol_points, values_at
+from search.sweep.draw import combinations, features, sobol_points, values_at
 from search.sweep.spec import ParamRange, SampleValues, SweepConfig
 
 # BoTorch would compile a kernel at its first use: for a minute, with a lock that stays when the process is killed, and
@@ -30,8 +31,8 @@ from search.sweep.spec import ParamRange, SampleValues, SweepConfig
 logei._load_attempted = True
 
 NUM_CANDIDATES, NUM_DRAWS = 512, 64
-#: With fewer finite marks a model says less than the next point of the design.
-MIN_MARKS = 4
+#: With fewer marks, or fewer finite ones among them, a model says less than the next point of the design.
+MIN_MARKS, MIN_FINITE_MARKS = 4, 2
 
 
 class Seen(NamedTuple):
@@ -39,8 +40,8 @@ class Seen(NamedTuple):
 
     values: SampleValues
     share: float
-    value: float
-    cost: float | None = None
+    value: float | None  # None: it diverged, or was not finite
+    cost: float | None = None  # None: it is not known, or no objective
 
 
 class Proposed(NamedTuple):
@@ -62,16 +63,17 @@ def propose(
     """Return the values of sample `number`: a pure function of what is given.
 
     Maximises qLogNEHVI where there are costs (Daulton et al., 2021; Ament et al., 2023), else qLogNEI, over 512
-    points that no sample has yet. With too few marks, or where the numbers fail, it is the design's next point.
-    Values that do not fit are passed over, unless none of these points fits.
+    points that no sample has yet. With too few marks, or where the numbers fail, it is the first of them.
+    Values that do not fit are passed over, unless nothing fits; values come again when there are no others.
     """
     points = sobol_points(NUM_CANDIDATES + number, len(params), seed=sweep.seed)
     drawn = [values_at(params, point) for point in points[number:]]
-    fitting = [values for values in drawn if fits(values)] or drawn
-    fallback = Proposed(fitting[0], "sobol")
     taken = [*(each.values for each in seen), *pending]
-    cloud = [values for values in fitting if values not in taken]
-    if len(seen) < MIN_MARKS or not cloud:
+    cloud = _new_values(params, drawn, taken, fits)
+    if not cloud:
+        return Proposed(next(filter(fits, (*drawn, *taken)), drawn[0]), "sobol")
+    fallback = Proposed(cloud[0], "sobol")
+    if len(seen) < MIN_MARKS or sum(each.value is not None for each in seen) < MIN_FINITE_MARKS:
         return fallback
     try:
         worth = _worth(params, cloud, seen, pending, is_paired=sweep.cost is not None, seed=sweep.seed + number)
@@ -81,6 +83,19 @@ def propose(
         return fallback
     name = "qLogNEI" if sweep.cost is None else "qLogNEHVI"
     return Proposed(cloud[int(np.nanargmax(worth))], name)
+
+
+def _new_values(
+    params: Mapping[str, ParamRange],
+    drawn: Sequence[SampleValues],
+    taken: Sequence[SampleValues],
+    fits: Callable[[SampleValues], bool],
+) -> list[SampleValues]:
+    """Return what fits and is not `taken` of `drawn`; where none of these is, of all combinations of few values."""
+    if not any(map(fits, (*taken, *drawn))):  # an earlier release has accepted a job that fits no more
+        return [values for values in drawn if values not in taken]
+    of_drawn = [values for values in drawn if values not in taken and fits(values)]
+    return of_drawn or [values for values in combinations(params) if values not in taken and fits(values)]
 
 
 def _worth(
@@ -98,7 +113,7 @@ def _worth(
         known = _inputs(params, ((each.values, each.share) for each in seen))
         outcomes = _outcomes(seen, is_paired=is_paired)
         model = _fitted(known, outcomes)
-        whole = known.clone()
+        whole = known[[each.value is not None for each in seen]]  # what diverged is on no front
         whole[:, -1] = 1.0
         candidates = _inputs(params, ((values, 1.0) for values in cloud)).unsqueeze(1)
         waiting = _inputs(params, ((values, 1.0) for values in pending)) if pending else None
@@ -126,18 +141,38 @@ def _inputs(params: Mapping[str, ParamRange], rows: Iterable[tuple[SampleValues,
 
 
 def _outcomes(seen: Sequence[Seen], *, is_paired: bool) -> Tensor:
-    """Return outcomes `(n, 1 or 2)`, turned so that more is better, with mean 0 and deviation 1."""
-    rows = [[-each.value, -(each.cost or 0.0)] if is_paired else [-each.value] for each in seen]
-    raw = torch.tensor(rows, dtype=torch.float64)
+    """Return outcomes `(n, 1 or 2)`, more is better, with mean 0 and deviation 1; NaN: the cost is not known."""
+    columns = [_goodness(seen), _cheapness(seen)] if is_paired else [_goodness(seen)]
+    return torch.stack([_standardised(column) for column in columns], dim=1)
+
+
+def _goodness(seen: Sequence[Seen]) -> Tensor:
+    """Return the values turned so that more is better; what is far off, or diverged, is bad, but not how much."""
+    raw = torch.tensor([math.nan if each.value is None else -each.value for each in seen], dtype=torch.float64)
     # A sample that almost diverged is a hundred times off: what is far below the median says "bad", not how bad.
-    middle = raw.median(dim=0).values
-    spread = (raw - middle).abs().median(dim=0).values.clamp_min(1e-12)
+    middle = raw.nanmedian()
+    spread = (raw - middle).abs().nanmedian().clamp_min(1e-12)
     raw = raw.maximum(middle - 5 * spread)
-    return (raw - raw.mean(dim=0)) / raw.std(dim=0).clamp_min(1e-12)
+    finite = raw[~raw.isnan()]
+    below = max(float(finite.max() - finite.min()) / 2, float(finite.std())) or 1.0
+    return raw.nan_to_num(nan=float(finite.min()) - below)
+
+
+def _cheapness(seen: Sequence[Seen]) -> Tensor:
+    """Return the costs of a whole budget turned so that more is better: no cost diverges, so each counts as it is."""
+    costs = [math.nan if each.cost is None else -each.cost / each.share for each in seen]
+    return torch.tensor(costs, dtype=torch.float64)
+
+
+def _standardised(column: Tensor) -> Tensor:
+    known = column[~column.isnan()]
+    return (column - known.mean()) / known.std().clamp_min(1e-12)
 
 
 def _fitted(points: Tensor, outcomes: Tensor) -> ModelListGP:
-    models = [SingleTaskGP(points, outcomes[:, [axis]], outcome_transform=None) for axis in range(outcomes.shape[1])]
-    model = ModelListGP(*models)
+    known = [(column, ~column.isnan()) for column in outcomes.unbind(dim=1)]
+    model = ModelListGP(
+        *(SingleTaskGP(points[rows], column[rows].unsqueeze(-1), outcome_transform=None) for column, rows in known)
+    )
     fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
     return model

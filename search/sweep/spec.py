@@ -1,6 +1,7 @@
 """The parameters of a job that a sweep varies, and how it does. Pydantic only."""
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
@@ -66,10 +67,30 @@ class ParamRange(Config):
     def high(self) -> float:
         return float(getattr(self, self.form)[1])
 
+    @property
+    def num_values(self) -> float:
+        """The number of values; infinite for any number between two ends."""
+        if self.choice is not None:
+            return float(len(self.choice))
+        low, high = getattr(self, self.form)
+        return float(high - low + 1) if self.is_whole else math.inf
+
+    def first_values(self, most: int) -> tuple[JsonValue, ...]:
+        """Return the first `most` values of a choice, or the lowest of whole numbers."""
+        if self.choice is not None:
+            return self.choice[:most]
+        low, high = getattr(self, self.form)
+        return tuple(range(low, min(high, low + most - 1) + 1))
+
     def ends(self) -> tuple[JsonValue, ...]:
         """Return the values that a check has to look at: both ends, or each choice."""
         ends: tuple[JsonValue, ...] = getattr(self, self.form)
         return ends
+
+
+def num_combinations(params: Mapping[str, ParamRange]) -> float:
+    """Return how many samples can differ; infinite where a param takes any number between two ends."""
+    return math.prod(of.num_values for of in params.values())
 
 
 class SweepConfig(Config):

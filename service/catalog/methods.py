@@ -22,6 +22,7 @@ from service.wire.base import View
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import contenders
 from trainers.spec.ranges import first
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.sync import LocalUpdatesConfig
@@ -215,32 +216,32 @@ def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficVi
 
 
 def traffic_of(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
+    """Return what one of `workers` sends in a step, as `mean_traffic_of` says."""
+    sent = mean_traffic_of(replica, shapes, workers)
+    return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
+
+
+def mean_traffic_of(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) -> collectives.MeanTraffic:
     """Return what one of `workers` sends in a step, on average, at the levels that are stated.
 
     A searched level counts as its densest, the most a step may send; other ranges count as their first value. Of
     neighbours that exchange as one, `workers` are the nodes.
     """
     exchange = replica.exchange
-    num_iterates = 2 if replica.optimizer.kind.startswith("schedulefree") else 1
-    sent: collectives.Traffic | collectives.MeanTraffic
-    period = 1
+    num_iterates = 2 if any(each.kind.startswith("schedulefree") for each in contenders(replica.optimizer)) else 1
     if isinstance(exchange, AutoConfig):
         likely = (
             mean_traffic(option, shapes, num_workers=workers, like=exchange, num_iterates=num_iterates)
             for option in replica.menu
         )
-        sent = min(likely, key=lambda each: each.bytes)
-    elif isinstance(exchange, DriftingConfig):
-        sent = exchange.mean_traffic(shapes, num_workers=workers, num_iterates=num_iterates)
-    elif isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
-        sent = cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=first(replica.blocks.share))
-    else:
-        period = first(replica.sync.period) if isinstance(replica.sync, LocalUpdatesConfig) else 1
-        sent = replica.sync.meeting_traffic(
-            shapes,
-            num_workers=workers,
-            exchange=exchange,
-            level=exchange.densest,
-            num_iterates=num_iterates,
-        )
-    return TrafficView(bytes_per_step=sent.bytes / period, rounds_per_step=sent.rounds / period)
+        return min(likely, key=lambda each: each.bytes)
+    if isinstance(exchange, DriftingConfig):
+        return exchange.mean_traffic(shapes, num_workers=workers, num_iterates=num_iterates)
+    if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
+        share = first(replica.blocks.share)
+        return cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=share).over(1)
+    period = first(replica.sync.period) if isinstance(replica.sync, LocalUpdatesConfig) else 1
+    sent = replica.sync.meeting_traffic(
+        shapes, num_workers=workers, exchange=exchange, level=exchange.densest, num_iterates=num_iterates
+    )
+    return sent.over(period)

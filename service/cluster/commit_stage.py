@@ -90,7 +90,7 @@ def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
     result = state.group.run(segment)
     ended = state.seconds()
     commit.measured.add(result)
-    state.progress.charge(result, is_probe=False, option=segment.option_or_optimizer)
+    state.progress.charge(result, is_probe=False, option=segment.option)
     state.cost = segment_length.cost_of(result) or state.cost
     if not result.diverged:
         pushed = Pushed(segment, result, started, ended_s=ended, bytes_sent=state.progress.bytes)

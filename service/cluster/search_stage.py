@@ -41,7 +41,7 @@ def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
     state.recorder.report(*reports.decided(state.trial_id, commit.decision, search.probes, first_step=first_step))
     if promoted is not None:  # the group is at that probe's end: its steps are the commit's first
         end, pushed = promoted
-        option = commit.decision.values.option_or_optimizer
+        option = commit.decision.values.option
         [probe] = (each for each in search.probes if each.probe_id == end.candidate.id)
         state.progress.promote(
             num_steps=probe.num_steps, num_bytes=probe.bytes_sent, seconds=end.seconds, option=option
@@ -62,7 +62,10 @@ def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
     state.progress.step = pushed.result.first_step + len(pushed.result.losses)
     state.progress.steps_to_meeting = pushed.result.steps_to_meeting
     people = dict.fromkeys(steer.by for steer in commit.decision.steers)
-    state.progress.schedule_segment(pushed.segment, pushed.result, commit.decision.reason, tuple(people))
+    decision = commit.decision
+    state.progress.schedule_segment(
+        pushed.segment, pushed.result, decision.reason, tuple(people), optimizer=decision.values.optimizer
+    )
     bill = state.recorder.bill(state.progress, state.second)
     state.recorder.report(*reports.committed(state.trial_id, pushed), bill)
 
@@ -135,7 +138,7 @@ class _Search:
         longest, ended_s = max(probes, key=lambda probe: probe.measured.num_steps), state.seconds()
         there = state.group.num_workers if longest.candidate.alone else None
         for pushed in longest.pushed:
-            option = pushed.segment.option_or_optimizer
+            option = pushed.segment.option
             state.progress.charge(pushed.result, is_probe=True, option=option, num_workers=there)
         for probe in probes:
             seen = probe.measured.observation(probe.candidate.id, state.spent(), is_cut=probe.is_cut)

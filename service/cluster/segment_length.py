@@ -40,7 +40,7 @@ def segment(start: Values, end: Values, num_steps: int) -> Segment:
         learning_rate=start.learning_rate,
         final_learning_rate=end.learning_rate if ramps else None,
         level=start.level,
-        **start.further,
+        **start.settings,
     )
 
 
@@ -55,7 +55,7 @@ def part_of_piece(piece: Piece, values: Values, *, step: int, num_steps: int) ->
             "piece_from": step - piece.step,
         }
     return Segment(
-        num_steps=num_steps, learning_rate=piece.learning_rate, level=values.level, **course, **values.further
+        num_steps=num_steps, learning_rate=piece.learning_rate, level=values.level, **course, **values.settings
     )
 
 

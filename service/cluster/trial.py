@@ -16,6 +16,7 @@ from service.cluster import reports
 from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
+from service.cluster.optimizer_choice import built_with, choose_optimizer
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.search_stage import is_to_join, search_stage
@@ -82,8 +83,9 @@ def _train_stage(state: TrialState, begun: Begun) -> bool:
 def _start(state: TrialState, prior: Prior) -> Begun:
     """Start at step 0."""
     state.recorder.report(reports.started(state.trial_id, state.spec, state.group))
-    state.space, warm_ups = opening_space(state.spec, state.groups)
-    for warm_up in warm_ups:
+    state.spec, why, timings = choose_optimizer(state.spec, state.groups)
+    state.space, warm_ups = opening_space(state.spec, state.groups, chosen_because=why)
+    for warm_up in (*timings, *warm_ups):
         state.progress.charge_warm_up(warm_up)
     state.strategy = strategies.build(
         state.spec.controller, space=state.space, seed=state.spec.seed, budget=state.spec.budget, prior=prior
@@ -99,6 +101,7 @@ def _start(state: TrialState, prior: Prior) -> Begun:
 def _go_on(state: TrialState, resume: Resume) -> Begun:
     """Go on where a checkpoint stands; return the stage that it interrupted."""
     state.recorder.report(reports.started(state.trial_id, state.spec, state.group))
+    state.spec = built_with(state.spec, state.groups, resume.journal["space"]["optimizer"])
     if resume.fingerprint != state.group.fingerprint:
         raise WorkloadError(
             "the model's starting weights, or its data, are not those that this job began with; submit it anew"

@@ -146,7 +146,7 @@ class Progress(BaseModel):
     def charge(
         self, result: SegmentResult, *, is_probe: bool, option: str | None = None, num_workers: int | None = None
     ) -> None:
-        """Put a segment on the bill; `option`: the exchange or optimizer it was by, where several compete.
+        """Put a segment on the bill; `option`: the exchange it was by, where several compete.
 
         `num_workers` were there for it: as many as sent, unless each trained a probe alone.
         """
@@ -287,9 +287,18 @@ class Progress(BaseModel):
         self._bill(by_option=self.bill.by_option | {option: total})
 
     def schedule_segment(
-        self, segment: Segment, result: SegmentResult, reason: str, steered_by: Sequence[str] = ()
+        self,
+        segment: Segment,
+        result: SegmentResult,
+        reason: str,
+        steered_by: Sequence[str] = (),
+        *,
+        optimizer: str | None = None,
     ) -> None:
-        """Append the committed `segment` to the schedule, joined with the entry before where nothing changed."""
+        """Append the committed `segment` to the schedule, joined with the entry before where nothing changed.
+
+        `optimizer` is the one that trains, where the job names several.
+        """
         last = self.schedule[-1] if self.schedule else None
         entry = ScheduleEntry(
             step=result.first_step,
@@ -298,7 +307,7 @@ class Progress(BaseModel):
             final_learning_rate=segment.final_learning_rate,
             piece_steps=segment.piece_steps,
             level=segment.level,
-            values=segment.options,
+            values=segment.options | ({} if optimizer is None else {"optimizer": optimizer}),
             density=result.density,
             threshold=result.threshold,
             reason=reason,

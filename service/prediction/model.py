@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from service.catalog.methods import TrafficView, traffic_of
+from service.catalog.methods import mean_traffic_of
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.sync import LocalUpdatesConfig
-from trainers.traffic.collectives import num_elements
+from trainers.traffic.collectives import MeanTraffic, num_elements
 from trainers.traffic.cost import within_node
 
 #: Of a link's rate, what TCP leaves for data after headers, acknowledgements and gaps between messages.
@@ -72,14 +72,14 @@ def step(replica: ReplicaConfig, shapes: Sequence[tuple[int, ...]], site: Site, 
     Of an exchange in every step nothing is hidden behind backward; an average under way while workers train on is
     hidden for as long as they do.
     """
-    sent = traffic_of(replica, tuple(shapes), site.hosts)
+    sent = mean_traffic_of(replica, tuple(shapes), site.hosts)
     period = period_of(replica)
     compute_s = site.slowdown * site.compute_s
-    rounds = sent.rounds_per_step * period  # of one exchange
+    rounds = sent.rounds * period  # of one exchange
     exchange_s = site.slowdown * own.seconds(num_elements(shapes), rounds) / period if site.workers > 1 else 0.0
     hidden_s = replica.sync.overlapped * compute_s
     wire_s = max(0.0, _wire_s(sent, site) + _within_s(replica, shapes, site) / period - hidden_s)
-    return StepParts(sent.bytes_per_step, compute_s, exchange_s, wire_s)
+    return StepParts(sent.bytes, compute_s, exchange_s, wire_s)
 
 
 def period_of(replica: ReplicaConfig) -> int:
@@ -90,9 +90,9 @@ def period_of(replica: ReplicaConfig) -> int:
     return period[0] if isinstance(period, tuple) else period
 
 
-def _wire_s(sent: TrafficView, site: Site) -> float:
-    seconds = sent.bytes_per_step * 8 / (site.mbps * 1e6 * GOODPUT)
-    return seconds + sent.rounds_per_step * site.latency_ms / 1e3
+def _wire_s(sent: MeanTraffic, site: Site) -> float:
+    seconds = (sent.bytes + sent.awaited) * 8 / (site.mbps * 1e6 * GOODPUT)
+    return seconds + sent.rounds * site.latency_ms / 1e3
 
 
 def _within_s(replica: ReplicaConfig, shapes: Sequence[tuple[int, ...]], site: Site) -> float:

@@ -224,7 +224,7 @@ def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
 def _base(request: PredictionRequest) -> dict[str, Any]:
     """Return the job on the workers that are asked about: one run at its guess, or as its own controller opens.
 
-    The second where a fixed one does not do, as with optimizers that compete.
+    The second where a fixed one does not do, as with exchanges that compete.
     """
     base = request.job.model_dump(mode="json", exclude_unset=True) | {"arms": [{"name": "tuned"}], "seeds": [0]}
     per_node = request.site.per_host

@@ -217,9 +217,7 @@ class Bill(Record):
         default_factory=dict,
         description="all steps taken, by how many workers were there; probes that train alone count as a round of all",
     )
-    by_option: dict[str, OptionBill] = Field(
-        default_factory=dict, description="where exchanges or optimizers compete: each one's"
-    )
+    by_option: dict[str, OptionBill] = Field(default_factory=dict, description="where exchanges compete: each one's")
 
 
 class Billed(Record):
@@ -402,7 +400,7 @@ class MarkPoint(Record):
 
     values: SampleValues
     share: float
-    value: float
+    value: float | None = Field(description="null: it diverged, or was not finite")
     cost: float | None = None
 
 

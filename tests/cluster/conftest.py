@@ -35,6 +35,9 @@ class ArithmeticGroup(Group):
         self.num_workers += sum(other.num_workers for other in others)
         self.rates, self.slots = [], {}
 
+    def rebuild(self, config: ReplicaConfig) -> None:
+        self.config, self.rates, self.slots = config, [], {}
+
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         raise AssertionError(f"{method} is not asked of this group")
 

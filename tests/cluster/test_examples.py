@@ -10,7 +10,7 @@ import pytest
 from service.cluster import checkpoints, trial
 from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Bill, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
-from tests.example_jobs import EXAMPLES, MANY_BYTES, searches, shortened
+from tests.example_jobs import EXAMPLES, MANY_BYTES, shortened
 from tests.small_trials import Memory
 from trainers.training.group import ProcessGroup
 
@@ -37,7 +37,7 @@ FAMILIES = {
     "blocks": "jointspar",
     "activations": "dropit",
     "kinds that compete": "auto",
-    "optimizers that compete": "optimizers",
+    "one of several optimizers": "optimizers",
 }
 #: What lets a short run do what the example does: values that are searched, or need not be, regimes that are compared,
 #: kinds that are probed beside each other.
@@ -90,7 +90,7 @@ def all_checkpoints_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def _end_the_same(spec: TrialSpec, draw: random.Random, folder: Path) -> None:
     """Train to the end, and once more from a drawn moment on, in fresh processes, as an attempt does after a kill."""
     whole = _train(spec, folder / "whole")
-    moments = _moments(whole, in_search=searches(spec))
+    moments = _moments(whole, in_search=bool(spec.searched))
     assert moments, f"{spec.arm} ended without a probe"
     cut = draw.choice(moments)
 

@@ -90,6 +90,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "momentum": {"exchange": {"kind": "liec_sgd"}},
     "momentum and a direction": {"exchange": {"kind": "dion"}},
     "schedule-free": {"sync": DILOCO},
+    "two ddps": {"exchange": TOPK},
+    "a head beside ddp": {"exchange": TOPK},
+    "a head beside ddp, and apart": {"sync": DILOCO, "exchange": {"kind": "sparse_loco"}},
 }
 
 
@@ -366,10 +369,11 @@ def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     script = Script(rank, momentum=0.9)
     config = BoConfig(num_stages=1, max_search_fraction=0.5)  # few steps, and up to three axes more
     tuner = attach_controller(script.model, script.optimizer, controller=config, **how)
-    rates, chosen, taken = list[float](), list[Chosen](), 0
+    rates, chosen, probing, taken = list[float](), list[Chosen](), list[bool](), 0
     while not tuner.is_over:
         rates.append(script.optimizer.param_groups[0]["lr"])
         chosen.append(tuner.handle.chosen)
+        probing.append(tuner.is_probing)
         script.step(len(chosen) - 1, rates[-1])
         taken += sum(tuner.handle.take_bytes().values())
         tuner.report(script.losses[-1])
@@ -384,6 +388,8 @@ def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:
         "rates": rates,
         "chosen": chosen,
         "searched": int(searched),
+        "probing": probing,
+        "kept": tuner.schedule().num_steps,
         "num_probed": [len(values) for values in probed],
         "stays": set(chosen[int(searched) :]) == {chosen[-1]} and plain.bits == script.bits,
         "bytes": taken,
@@ -405,6 +411,10 @@ def _refusal(rank: int, case: str) -> str:
     model = nn.Linear(4, 4) if case.startswith("bare") else script.model
     if case.startswith("unused"):
         model = DistributedDataParallel(nn.Linear(4, 4), find_unused_parameters=True)
+    if case == "two ddps":
+        model = nn.Sequential(script.model, DistributedDataParallel(nn.Linear(4, 4)))
+    if case.startswith("a head"):
+        model = nn.Sequential(script.model, nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if "momentum" in case else 0.0)
     if case == "schedule-free":
         optimizer = SGDScheduleFree(model.parameters(), lr=0.1)

@@ -43,6 +43,7 @@ class Script:
         *,
         dtype: torch.dtype = torch.float32,
         reduced_in: torch.dtype | None = None,
+        together: bool = False,
     ) -> None:
         torch.manual_seed(0)
         inner = nn.Sequential(nn.Linear(20, 65), nn.ReLU())
@@ -51,7 +52,7 @@ class Script:
             self.model = DistributedDataParallel(self.model)
         else:
             policy = MixedPrecisionPolicy(reduce_dtype=reduced_in)
-            fully_shard(inner, mesh=mesh, mp_policy=policy)
+            fully_shard([inner, self.model[1]] if together else inner, mesh=mesh, mp_policy=policy)
             fully_shard(self.model, mesh=mesh, mp_policy=policy)
         self.handle = None if kind is None else compress_replicas(self.model, CompressionConfig(**KINDS[kind]), seed=5)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
@@ -94,6 +95,8 @@ def fsdp(rank: int, num_workers: int) -> dict[str, Any]:
         }
     group = first.handle._node_links.between.group
     found["timeout"] = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    together = Script(rank, mesh["shard"], "none", together=True).train(range(12))
+    found["together"] = {"whole": together.bits, "like ddp": all(map(_alike, together.weights, plain))}
     found["in bfloat16"] = Script(rank, mesh["shard"], "topk", reduced_in=torch.bfloat16).train(range(12)).bits
     refused = (*REFUSED, "two dimensions", "attach", "float16", "reduced in float16")
     return found | {"refused": {name: _refusal(rank, mesh, name) for name in refused}}

@@ -159,6 +159,15 @@ def test_a_search_leaves_training_at_the_committed_values(two_ranks: Reports, se
     assert first["stays"] and second["stays"]
 
 
+@pytest.mark.parametrize("searched", TUNED)
+def test_every_rank_knows_which_steps_are_probes(two_ranks: Reports, searched: str):
+    for rank in two_ranks["attached"]:
+        found = rank["tuned"][searched]
+        num_kept = len(found["rates"]) - found["searched"]
+        assert found["probing"] == [True] * found["searched"] + [False] * num_kept
+        assert found["kept"] == num_kept
+
+
 SEARCHED: dict[str, list[str]] = {name: [] for name in TUNED} | {
     "level": ["level"],
     "period": ["level", "period", "outer_learning_rate"],
@@ -195,6 +204,9 @@ MESSAGES = {
     "schedule-free": "`optimizer` must train what it evaluates .*got SGDScheduleFree",
     "momentum": r"give `optimizer: \{kind: sgd, momentum: 0.0\}`",
     "momentum and a direction": r"give `optimizer: \{kind: from_exchange\}` without momentum",
+    "two ddps": "`model` must have one DistributedDataParallel, got 2",
+    "a head beside ddp": r"parameter `1\.weight` must be in the DistributedDataParallel",
+    "a head beside ddp, and apart": "nothing",  # ranks meet for it, too
 }
 
 
@@ -285,6 +297,17 @@ def test_steps_that_ranks_take_back_must_minimize():
 
     with pytest.raises(ValueError, match="`optimizer` must minimize with `zero_one_adam`"):
         attach(model, optimizer, exchange={"kind": "zero_one_adam", "max_interval": 4})
+
+
+@pytest.mark.parametrize("how", [{}, {"sync": {"kind": "diloco"}}])
+def test_a_parameter_that_the_optimizer_trains_outside_the_model_is_refused(how: dict[str, Any]):
+    body, head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2, bias=False)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+
+    with pytest.raises(ValueError, match=r"got another of shape \(2, 4\).*give the module that holds it, too"):
+        attach(body, optimizer, **how)
+
+    attach(body, torch.optim.SGD([*body.parameters(), *head.requires_grad_(False).parameters()]), **how)
 
 
 def test_a_model_of_which_nothing_is_trained_is_refused():

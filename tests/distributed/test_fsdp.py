@@ -31,6 +31,13 @@ def test_where_everything_is_sent_it_trains_like_plain_ddp(four_ranks: Reports):
         assert rank["none"]["like ddp"] and rank["everything"]["like ddp"]
 
 
+def test_modules_that_are_sharded_together_have_one_exchange(four_ranks: Reports):
+    ranks = [rank["together"] for rank in four_ranks["fsdp"]]
+
+    assert len({rank["whole"] for rank in ranks}) == 1
+    assert all(rank["like ddp"] for rank in ranks)
+
+
 def test_an_exchange_waits_for_peers_as_long_as_the_default_group(four_ranks: Reports):
     expected = ReplicaConfig.model_fields["collective_timeout_s"].default  # of the group of the tests
 

@@ -15,7 +15,7 @@ from faults.live import LiveService
 
 from service.job.spec import JobSpec
 from tests.end_to_end.killed_jobs import Moment, draw, outcome, run_and_kill, submit
-from tests.example_jobs import EXAMPLES, STEPS, searches, shortened
+from tests.example_jobs import EXAMPLES, STEPS, shortened
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -88,7 +88,7 @@ def _end_the_same(service: LiveService, job: JobSpec, moments: Sequence[Moment])
         found, expected = outcome(client, job_id), outcome(client, alone)
         probed = {stage.arm for stage in client.stages(job_id) if stage.search_steps}
 
-    assert probed >= {trial.arm for trial in job.trials() if searches(trial)}
+    assert probed >= {trial.arm for trial in job.trials() if trial.searched}
     assert (found.attempts, expected.attempts) == (1 + len(moments), 1)
     assert found.points == expected.points
     assert found.weights == expected.weights

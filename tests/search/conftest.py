@@ -70,7 +70,9 @@ class SimulatedRun:
             scales = [self.scale_at(trace.num_steps + index) for index in range(len(losses))]
             trace = trace.extended(losses, seconds, scales)
             told = self.observation(None, losses, decision.values, trace=trace)
-            if self.step % self.every == 0:
+            if told.diverged:
+                course = "roll_back"
+            elif self.step % self.every == 0:
                 course = strategy.watch(told)
         if course == "go_on":
             course = strategy.watch(told)  # once more, at its end
@@ -111,7 +113,7 @@ class SimulatedRun:
             step_seconds=(self.seconds_per_step(values),) * len(losses),
             trace=trace,
             bytes_sent=self.bytes_per_step(values) * (trace.num_steps if trace else len(losses)),
-            diverged=diverged,
+            diverged=diverged or not all(map(math.isfinite, losses)),
             spent=self.spent,
         )
 

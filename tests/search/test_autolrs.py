@@ -95,7 +95,7 @@ def test_a_probe_runs_alone():
 def test_a_probe_that_blew_up_is_no_number_and_never_wins(losses):
     strategy = _autolrs(num_probes=2)
     bad = strategy.ask()
-    _tell(strategy, bad, losses)
+    _tell(strategy, bad, losses, diverged=not np.isfinite(losses).all())
     good = strategy.ask()
     _tell(strategy, good, np.linspace(1, 0.9, 10))
 

@@ -48,6 +48,15 @@ def test_no_divergence_is_averaged_away(place, loss):
     assert sum(math.isnan(point) for point in thinned(losses)) == 1
 
 
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_told_as_a_divergence_or_not_at_all(loss):
+    told = {"candidate_id": None, "losses": (2.0, loss), "step_seconds": (), "bytes_sent": 0, "spent": Spent()}
+
+    with pytest.raises(ValueError, match=r"`losses\[1\]` is not finite, got .*`diverged=True`"):
+        Observation(**told)
+    assert Observation(**told, diverged=True).losses == pytest.approx((2.0, loss), nan_ok=True)
+
+
 def test_a_reading_keeps_the_first_losses_and_the_cost_of_a_step_after_calibration():
     losses = np.linspace(2, 1, 50_000).tolist()
 

@@ -44,7 +44,7 @@ def observations(draw, candidate_id, steps):
         rolled_back=candidate_id is None and draw(st.booleans()),
         bytes_sent=draw(st.sampled_from([0, 1, 10**15])),
         density=draw(st.sampled_from([None, 0.0, 0.5, math.nan])),
-        diverged=draw(st.booleans()),
+        diverged=not all(map(math.isfinite, losses)) or draw(st.booleans()),
         spent=Spent(steps=steps, bytes=steps, seconds=steps / 100),
     )
 

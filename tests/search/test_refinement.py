@@ -1,5 +1,6 @@
 """A commit whose own gradients keep their course gets a higher rate, without a probe."""
 
+import dataclasses
 import json
 import math
 
@@ -9,7 +10,7 @@ from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.refinement import AWAKENING_MOST, RISE_PER_STEP, raise_of
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Stage
+from search.bayesian.stage import BARRED_SHARE, Stage
 from search.config import BoConfig, Budget
 from search.curves.events import Signs
 from search.space import SearchSpace
@@ -162,3 +163,22 @@ def test_the_longest_sleep_raises_the_rate_by_the_cap_and_no_more():
     told = Observation(candidate_id=None, losses=(2.3,), step_seconds=(), bytes_sent=0, spent=Spent(steps=10))
 
     assert raise_of(setup, stage, told, Signs(num_steps=10**7, is_ignorant=True)) == pytest.approx(AWAKENING_MOST)
+
+
+def test_a_rate_that_is_to_wake_a_net_stays_below_what_a_probe_of_the_run_saw_diverge():
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
+    controller = Controller(space, BoConfig(first_search="always", max_search_fraction=0.3), 0, budget=BUDGET)
+    while (candidate := controller.ask()) is not None:  # nothing learns anything, and 1 diverges
+        is_lost = candidate.values.learning_rate > 0.5
+        losses = () if is_lost else (2.3,) * candidate.allowance.steps
+        told = {"step_seconds": (0.01,) * len(losses), "bytes_sent": 0, "diverged": is_lost, "spent": Spent(steps=10)}
+        controller.tell(Observation(candidate_id=candidate.id, losses=losses, **told))
+    controller.decide()
+    asleep = {"losses": (2.3,) * 50, "step_seconds": (), "bytes_sent": 0, "spent": Spent(steps=60)}
+    for _ in range(2):  # the commit of the wide search, and that of the stage after it
+        stage = dataclasses.replace(controller._stage, awakens=True)
+        told = Observation(candidate_id=None, **asleep)
+        rise = raise_of(controller._setup, stage, told, Signs(num_steps=10**7, is_ignorant=True))
+        assert stage.decision.values.learning_rate * rise == pytest.approx(BARRED_SHARE)
+        controller.tell(told)
+        controller.decide()

@@ -39,23 +39,52 @@ def test_the_example_trains_to_a_good_held_out_accuracy(tmp_path, capsys, optimi
     assert accuracy is not None and float(accuracy[1]) > 0.9
 
 
+@pytest.mark.parametrize("optimizer", ["own", "from_exchange"])
+def test_the_example_says_which_optimizer_it_does_not_have(tmp_path, optimizer):
+    path = tmp_path / "schedule.json"
+    entry = Entry(step=0, num_steps=2, learning_rate=0.1)
+    path.write_text(Schedule(optimizer=optimizer, num_steps=2, entries=(entry,)).to_json())
+
+    with pytest.raises(SystemExit, match=f"`{optimizer}`: add it"):
+        runpy.run_path(str(EXAMPLE))["main"](path)
+
+
 FOLLOWING = EXAMPLE.with_name("follow_schedule.py")
 
 
-def test_the_example_with_a_hook_follows_rates_and_levels(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def follow(tmp_path, capsys, monkeypatch):
+    """Run the example on one process with a schedule of these entries; returns what it prints."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, str(value))
-    entries = (
+
+    def run(*entries):
+        path = tmp_path / "schedule.json"
+        num_steps = sum(entry.num_steps for entry in entries)
+        path.write_text(Schedule(optimizer="sgd", num_steps=num_steps, entries=entries).to_json())
+        runpy.run_path(str(FOLLOWING))["main"](path)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_example_with_a_hook_follows_rates_and_levels(follow):
+    said = follow(
         Entry(step=0, num_steps=2, learning_rate=0.2, level=0.05),
         Entry(step=2, num_steps=2, learning_rate=0.1, level=1.0),
     )
-    path = tmp_path / "schedule.json"
-    path.write_text(Schedule(optimizer="sgd", num_steps=4, entries=entries).to_json())
 
-    runpy.run_path(str(FOLLOWING))["main"](path)
-
-    rates, levels = zip(*re.findall(r"rate (\S+), level (\S+)", capsys.readouterr().out), strict=True)
+    rates, levels = zip(*re.findall(r"rate (\S+), level (\S+)", said), strict=True)
     assert rates == ("0.2", "0.2", "0.1", "0.1")
     assert levels == ("0.05", "0.05", "1", "1")
+
+
+def test_the_example_with_a_hook_follows_rates_without_a_level(follow):
+    assert "step 1: rate 0.2\n" in follow(Entry(step=0, num_steps=2, learning_rate=0.2))
+
+
+def test_the_example_with_a_hook_says_that_a_rank_is_no_density(follow):
+    with pytest.raises(SystemExit, match="level 4 is no density"):
+        follow(Entry(step=0, num_steps=2, learning_rate=0.2, level=4))

@@ -9,6 +9,8 @@ from schedulefree import AdamWScheduleFree, SGDScheduleFree
 
 from search.schedule import Schedule
 from search.schedule_file import Entry, Provenance, ScheduleFile, json_schema
+from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.optimizer.spec import SgdConfig
 from trainers.segment import Segment
 
 
@@ -73,13 +75,49 @@ def test_torch_goes_on_with_the_schedule_where_an_optimizer_was_restored_or_had_
     again.load_state_dict(first.state_dict())
     after = schedule.scheduler(again)
     after.load_state_dict(before.state_dict())
-    again.load_state_dict(first.state_dict())
 
     assert used + trained(again, after, 4) == pytest.approx(RATES)
 
     warmed = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7)
     torch.optim.lr_scheduler.LinearLR(warmed, start_factor=0.1)
     assert trained(warmed, schedule.scheduler(warmed), 10) == pytest.approx(RATES)
+
+
+def test_torch_trains_at_the_same_rates_where_they_are_tensors(schedule):
+    parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    groups = [{"params": [each], "lr": torch.tensor(rate)} for each, rate in zip(parameters, (0.7, 1.4), strict=True)]
+    first, again = torch.optim.AdamW(groups), torch.optim.AdamW([{**each, "lr": each["lr"].clone()} for each in groups])
+    used = []
+
+    def train(optimizer, scheduler, num_steps):
+        for _ in range(num_steps):
+            used.append([group["lr"].item() for group in optimizer.param_groups])
+            optimizer.step()
+            scheduler.step()
+
+    before, after = schedule.scheduler(first), schedule.scheduler(again)
+    train(first, before, 6)
+    after.load_state_dict(before.state_dict())
+    train(again, after, 4)
+
+    assert used == [pytest.approx([rate, 2 * rate]) for rate in RATES]
+
+
+def test_torch_warms_up_as_the_optimizer_did_that_learned_the_schedule(schedule):
+    parameter = torch.nn.Parameter(torch.ones(1))
+    config, of_torch = SgdConfig(warmup_steps=8), torch.optim.SGD([parameter], lr=1.0)
+    worker = Optimizer(config, of_torch, {parameter: "weight"}, brought=[{}])
+    rates = [worker.set_learning_rate(schedule.learning_rate_at(step), step) for step in range(10)]
+    warmed = Schedule.from_json(schedule.model_copy(update={"warmup_steps": 8}).to_json())
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7)
+    scheduler, used = warmed.scheduler(optimizer), []
+    for _ in range(10):
+        used.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+
+    assert [warmed.learning_rate_at(step) for step in range(10)] == rates
+    assert used == pytest.approx(rates) and used[0] == RATES[0] / 8
 
 
 OPTIONS = {"momentum": 0.8, "weight_decay": 0.02, "nesterov": True, "batch_size": 64}

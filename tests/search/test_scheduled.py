@@ -4,7 +4,7 @@ import pytest
 
 from search.baselines.scheduled import Scheduled, stage_starts
 from search.config import Budget, ScheduleConfig
-from search.schedule_file import Entry, ScheduleFile
+from search.schedule_file import Entry, RecordedSchedule, ScheduleFile
 from search.space import SearchSpace
 from search.types import Observation, Spent, Values
 from trainers.segment import Segment
@@ -79,6 +79,15 @@ def _followed(schedule):
 )
 def test_each_entry_is_a_piece_of_its_own_so_that_no_line_is_drawn_across_two(schedule):
     assert _followed(schedule) == [schedule.learning_rate_at(step) for step in range(schedule.num_steps)]
+
+
+def test_a_warm_up_is_left_to_the_optimizer_of_the_job_that_follows_the_schedule():
+    recorded = RecordedSchedule(**dict(LEARNED), warmup_steps=40)
+
+    config = ScheduleConfig.model_validate_json(ScheduleConfig(schedule=recorded).model_dump_json())
+
+    assert config.schedule == LEARNED
+    assert _scheduled(config.schedule).values(Spent()).learning_rate == LEARNED.learning_rate_at(0)
 
 
 def test_after_the_last_entry_no_piece_is_given():

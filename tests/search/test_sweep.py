@@ -8,10 +8,10 @@ from botorch.acquisition.multi_objective import logei
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from search.sweep.draw import designed, features, random_points, sobol_points, values_at
-from search.sweep.propose import Seen, propose
+from search.sweep.draw import combinations, designed, distinct, features, random_points, sobol_points, values_at
+from search.sweep.propose import Seen, _outcomes, propose
 from search.sweep.ranking import Mark, Standing, best_trade_offs, fronts, places, pruned, ranking, saved_share
-from search.sweep.spec import ParamRange, SweepConfig
+from search.sweep.spec import MAX_SAMPLES, ParamRange, SweepConfig, num_combinations
 
 PARAMS = {
     "optimizer.learning_rate": ParamRange(log_uniform=(1e-4, 1.0)),
@@ -67,6 +67,43 @@ def test_whole_numbers_and_choices_are_drawn_equally_often() -> None:
     for path, expected in (("workload.depth", 64), ("workload.act", 85)):
         counts = {value: sum(each[path] == value for each in drawn) for value in {each[path] for each in drawn}}
         assert all(abs(count - expected) <= 4 for count in counts.values()), counts
+
+
+@pytest.mark.parametrize("sampler", ["sobol", "random"])
+@pytest.mark.parametrize(
+    ("params", "num"),
+    [
+        ({"size": ParamRange(choice=(16, 32, 64)), "momentum": ParamRange(choice=(0.8, 0.9))}, 6),
+        (
+            {"depth": ParamRange(log_integer=(1, 64)), "bias": ParamRange(choice=(False, True))},
+            128,
+        ),  # few cells are wide
+    ],
+)
+def test_no_sample_is_drawn_twice_while_there_are_others_and_then_each_comes_again(
+    sampler: Any, params: Any, num: int
+) -> None:
+    drawn = designed(params, SweepConfig(samples=2 * num, sampler=sampler))
+
+    assert num_combinations(params) == num
+    assert all(values not in drawn[:at] for at, values in enumerate(drawn[:num]))
+    assert drawn[num:] == drawn[:num]
+    assert designed(params, SweepConfig(samples=num - 1, sampler=sampler)) == drawn[: num - 1]
+
+
+def test_where_no_values_come_twice_the_samples_are_the_points_in_order() -> None:
+    assert designed(PARAMS, SweepConfig(samples=24, seed=5)) == [
+        values_at(PARAMS, point) for point in sobol_points(24, len(PARAMS), seed=5)
+    ]
+
+
+def test_of_huge_ranges_only_as_many_values_as_there_are_samples_are_looked_at() -> None:
+    params = {"a": ParamRange(log_integer=(1, 2**62)), "b": ParamRange(integer=(-(2**63), 2**63 - 1))}
+
+    found = list(combinations(params))
+
+    assert len(found) == len(distinct(found)) == 2 * MAX_SAMPLES
+    assert not list(combinations(params | {"c": ParamRange(uniform=(0.0, 1.0))}))
 
 
 def test_sobol_points_fill_the_cube_more_evenly_than_random_ones() -> None:
@@ -210,6 +247,68 @@ def test_with_one_objective_a_proposal_is_near_the_best_and_with_few_marks_it_is
     early = propose(params, sweep, 6, seen=seen[:3])
     assert early.drawn_by == "sobol"
     assert early.values == designed(params, SweepConfig(samples=7))[6]
+
+
+def test_what_diverged_is_not_drawn_again_while_there_are_others() -> None:
+    params = {"optimizer": ParamRange(choice=("a", "b", "c", "d", "e", "f"))}
+    sweep = SweepConfig(sampler="bo")
+    seen = [Seen({"optimizer": name}, 1.0, None if name in "bd" else 0.5) for name in "abcd"]
+
+    drawn = {propose(params, sweep, number, seen=seen).values["optimizer"] for number in (4, 5)}
+    last = propose(params, sweep, 5, seen=[*seen, Seen({"optimizer": "e"}, 1.0, 0.6)])
+
+    assert drawn <= {"e", "f"} and last.values == {"optimizer": "f"}
+
+
+@pytest.mark.parametrize(("cost", "rule"), [(None, "qLogNEI"), ("bytes", "qLogNEHVI")])
+def test_a_model_keeps_away_from_rates_that_diverged(cost: Any, rule: str) -> None:
+    params = {"rate": ParamRange(log_uniform=(1e-3, 1e3))}
+    finite = [Seen({"rate": 10.0**power}, 1.0, 0.5 - 0.1 * power, 1e6) for power in (-2, -1, 0)]
+    seen = [*finite, *(Seen({"rate": rate}, 1.0, None) for rate in (10.0, 100.0))]
+
+    found = propose(params, SweepConfig(sampler="bo", cost=cost), 5, seen=seen)
+
+    assert found.drawn_by == rule and float(found.values["rate"]) < 10  # type: ignore[arg-type]
+
+
+def test_costs_stay_apart_however_far_most_of_them_are_below() -> None:
+    seen = [Seen({}, 1 / 9, 1.0 + 0.01 * at, 1e7 if at > 5 else 1e6) for at in range(9)]
+    seen.append(Seen({}, 1.0, None))
+
+    goodness, cheapness = _outcomes(seen, is_paired=True).unbind(dim=1)
+
+    assert cheapness[0] - cheapness[8] > 1
+    assert goodness.argmin() == 9 and cheapness.isnan().tolist() == [False] * 9 + [True]
+
+
+def test_the_cost_of_a_whole_budget_is_what_a_share_of_it_tells() -> None:
+    seen = [Seen({}, share, 1.0, cost * share) for share in (1 / 9, 1 / 3, 1.0) for cost in (0.0, 1e6, 3e6)]
+
+    cheapness = _outcomes(seen, is_paired=True)[:, 1]
+
+    assert cheapness.reshape(3, 3).std(dim=0).max() < 1e-9
+    assert cheapness[0] > cheapness[1] > cheapness[2]
+
+
+@pytest.mark.parametrize("fits", [lambda _: True, lambda values: values["x"] % 4 == 0])
+def test_the_last_values_that_are_left_are_found_before_any_come_again(fits: Any) -> None:
+    params = {"x": ParamRange(log_integer=(1, 40))}
+    legal = [{"x": x} for x in range(1, 41) if fits({"x": x})]
+
+    for left in (legal[0], legal[-1]):
+        pending = [values for values in legal if values != left]
+        assert propose(params, SweepConfig(sampler="bo"), 4, seen=[], pending=pending, fits=fits).values == left
+    again = propose(params, SweepConfig(sampler="bo"), 4, seen=[], pending=legal, fits=fits)
+    assert again.values in legal
+
+
+def test_where_no_point_fits_an_earlier_sample_comes_again() -> None:
+    params = {"x": ParamRange(uniform=(0.0, 1.0))}
+    seen = [Seen({"x": x / 5}, 1.0, x) for x in range(5)]
+
+    found = propose(params, SweepConfig(sampler="bo"), 5, seen=seen, fits=lambda values: values["x"] == 0.4)
+
+    assert found.values == {"x": 0.4}
 
 
 @pytest.mark.parametrize("num_seen", [2, 6])

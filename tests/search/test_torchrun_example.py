@@ -1,14 +1,20 @@
 """The example that puts a controller into a plain torchrun script trains by what the controller says."""
 
+import math
 import os
 import re
+import runpy
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from search.config import Budget
+
 ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "torchrun_controller.py"
 
 
 @pytest.mark.long
@@ -28,3 +34,40 @@ def test_two_ranks_learn_with_the_rates_that_the_controller_chooses():
     assert done.returncode == 0, done.stderr
     losses = [float(loss) for loss in re.findall(r"steps to loss (\d+\.\d+):", done.stdout)]
     assert len(losses) == 4 and losses[-1] < 0.1
+
+
+SNAPSHOT, RESTORE, TRAIN, _ = range(4)
+
+
+class Rolling:
+    """In place of a rank: a ball on a parabola. High rates throw it out, and so does step `breaks_at`."""
+
+    def __init__(self, breaks_at):
+        self.breaks_at, self.place, self.kept, self.num_steps = breaks_at, 5.0, 5.0, 0
+        self.orders = []
+
+    def do(self, task, rate, num_steps):
+        if task == SNAPSHOT:
+            self.kept = self.place
+        elif task == RESTORE:
+            self.place = self.kept
+        losses = [self._step(rate) for _ in range(num_steps)]
+        self.orders.append((task, all(map(math.isfinite, losses))))
+        return task, losses
+
+    def _step(self, rate):
+        self.num_steps += 1
+        self.place *= math.nan if rate > 5 or self.num_steps == self.breaks_at else 1 - 0.1 * rate
+        return self.place**2
+
+
+def test_nothing_is_trained_from_where_a_probe_or_a_commit_diverged(capsys):
+    lead, trainer = runpy.run_path(str(EXAMPLE))["lead"], Rolling(breaks_at=100)
+    lead.__globals__["BUDGET"] = Budget(steps=200)
+
+    lead(trainer)
+
+    after = [(task, is_finite) for (_, was_finite), (task, is_finite) in pairwise(trainer.orders) if not was_finite]
+    assert trainer.num_steps == 200 and trainer.place < 2
+    assert len(after) == 2 and {task for task, _ in after} == {RESTORE}
+    assert "steps to loss nan, rolled back" in (said := capsys.readouterr().out) and "the stage before diverged" in said

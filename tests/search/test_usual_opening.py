@@ -7,7 +7,7 @@ import pytest
 from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
 from search.past_jobs.prior import PastProbe, PastSearch, Prior
-from search.space import Axis, Contender, SearchSpace, Weights
+from search.space import Axis, SearchSpace, Weights
 from search.types import Observation, Spent, Steer, Values
 
 SHARP = {"optimizer": "sgd", "sharpness": 3.0}
@@ -92,14 +92,6 @@ def test_the_rate_of_a_deep_model_rises_to_what_is_usual():
         {"space": SHARP | {"sharpness": None}},
         {"space": {"optimizer": "lars", "sharpness": 3.0}},
         {"space": SHARP | {"axes": (Axis(name="momentum", low=0.8, high=0.98),)}},
-        {
-            "space": SHARP
-            | {
-                "guess": Values(learning_rate=0.1, optimizer="sgd"),
-                "optimizers": tuple(Contender(optimizer=kind, learning_rate=0.1) for kind in ("sgd", "adamw")),
-            },
-            "steps": 3000,
-        },
         {"prior": Prior(searches=(PastSearch(job="job-1", probes=PAST),))},
     ],
     ids=str,

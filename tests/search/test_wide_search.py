@@ -468,6 +468,16 @@ def test_what_a_step_costs_tells_how_long_a_run_is(simulated_run, unit):
     assert known.searched.steps < unknown.searched.steps
 
 
+@pytest.mark.parametrize(("num_steps", "opens"), [(60, False), (150, True), (175, True)])
+def test_under_seconds_no_probe_is_trained_where_the_warm_up_shows_that_a_search_cannot_fit(num_steps, opens):
+    # of 175 steps five probes of seven fit under the cap; with slow steps in the warm-up they may in fewer
+    space = SearchSpace(optimizer="adamw", guess=Values(learning_rate=0.1), step=StepCost(bytes=0, seconds=1.0))
+    controller = Controller(space, BoConfig(), 0, budget=Budget(seconds=num_steps))
+
+    assert (controller.ask() is not None) == opens
+    assert opens or "a search needs 35 seconds" in controller.decide().reason
+
+
 def test_there_are_as_many_finalists_as_wanted_and_extensions():
     asked = _search(_controller(wide_probes=6, max_search_fraction=0.9), _bowl)
     inside = [each for each in asked if each.rung]

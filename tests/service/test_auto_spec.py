@@ -6,7 +6,7 @@ import pytest
 
 from search.types import Values
 from service.cluster import exchange_probing, segment_length
-from service.cluster.warm_up import _stated_space
+from service.cluster.warm_up import stated_space
 from service.job.advice import advice
 from service.job.parts import TrialSpec
 from service.job.problems import Problem
@@ -185,6 +185,7 @@ class OnALink(Group):
         )
 
     def absorb(self, others: Any) -> None: ...
+    def rebuild(self, config: Any) -> None: ...
     def close(self) -> None: ...
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         raise AssertionError(f"{method} is not asked of this group")
@@ -193,7 +194,7 @@ class OnALink(Group):
 def _opened(link: dict[str, Any], mbps: float, num_nodes: int = 2, **changes: Any) -> tuple[OnALink, Any]:
     job = trial(link=link, **changes)
     group = OnALink(job, mbps=mbps, num_nodes=num_nodes)
-    space, warm_ups = exchange_probing.opened(job, _stated_space(job), [group], group.warm_up)
+    space, warm_ups = exchange_probing.opened(job, stated_space(job), [group], group.warm_up)
     assert len(warm_ups) == len(group.ran)
     return group, space
 

@@ -17,7 +17,7 @@ CONFLICTS: list[tuple[dict[str, Any], str]] = [
     ({"exchange": {"kind": "dgc"}, "optimizer": {"kind": "sgd", "momentum": 0.9}}, "exchange"),
     ({"exchange": {"kind": "demo"}, "optimizer": {"kind": "adamw"}}, "exchange"),
     ({"exchange": {"kind": "threshold", "density": 0.1}, "optimizer": {"kind": "from_exchange"}}, "exchange"),
-    ({"exchange": {"kind": "auto"}, "optimizer": {"kind": "auto"}}, "optimizer"),
+    ({"blocks": {"kind": "jointspar"}, "optimizer": {"kind": "auto"}}, "blocks"),
     ({"exchange": {"kind": "topk", "density": [0.01, 0.1]}, "controller": {"kind": "fixed"}}, "exchange/density"),
     ({"optimizer": {"kind": "auto"}, "controller": {"kind": "bo", "transfer": "auto"}}, "optimizer"),
     (

@@ -11,7 +11,7 @@ from service.catalog.methods import traffic
 from service.job.spec import JobSpec
 from service.prediction.choosing import advised, page
 from service.prediction.evidence import recorded
-from service.prediction.model import OwnCost, Site, step
+from service.prediction.model import GOODPUT, OwnCost, Site, step
 from service.prediction.predict import DENSE, OWN, PredictionRequest, best, judged, predict
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
@@ -56,6 +56,14 @@ def test_every_round_waits_for_the_latency():
     rounds = traffic(job, parameter_shapes(job.workload), 4).rounds_per_step
 
     assert far.wire_s - near.wire_s == pytest.approx(rounds * 0.030)
+
+
+@pytest.mark.parametrize(("workers", "levels"), [(2, 1), (8, 3)])
+def test_a_sum_up_a_tree_and_down_again_waits_on_every_level_for_a_payload(workers, levels):
+    found = _by_name(_asked(workers=workers))["gtopk 1 %"]
+    payload = found.bytes_per_step * workers / (2 * (workers - 1))  # all workers but one send it, either way
+
+    assert found.wire_s == pytest.approx(2 * levels * payload * 8 / (GOODPUT * 100e6), rel=1e-3)
 
 
 def test_an_average_every_eight_steps_waits_an_eighth_of_a_dense_exchange():

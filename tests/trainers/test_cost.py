@@ -1,6 +1,7 @@
 import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.exchange.gtopk.spec import GTopKConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.spec.link import EmulateLink
 from trainers.traffic import collectives, cost
@@ -53,6 +54,23 @@ def test_within_a_node_all_but_one_send_the_gradient_up_and_receive_the_mean():
 
     assert traffic.bytes == 2 * 3 * 4 * 1024 // 4 + 3 * (4 + 24) // 4
     assert cost.within_node(SHAPES, num_workers=1, exchange=NoneConfig()) == collectives.NOTHING
+
+
+@pytest.mark.parametrize(("num_workers", "levels"), [(1, 0), (2, 1), (3, 2), (4, 2), (8, 3)])
+def test_a_payload_waits_for_the_one_before_it_on_every_level_of_a_tree(num_workers: int, levels: int):
+    exchange, link = GTopKConfig(density=0.03125), EmulateLink(mbps=8)
+    payload = collectives.payload_bytes(1024, 32, exchange.values)
+    traffic = exchange.selected_traffic(1024, num_workers, 32)
+
+    assert traffic.bytes == 2 * -(-(num_workers - 1) * payload // num_workers)  # the bill: all but one send, either way
+    assert 1e6 * traffic.seconds(link) == pytest.approx(2 * levels * payload)
+    assert 1e6 * (traffic + traffic).over(4).seconds(link) == pytest.approx(levels * payload)
+
+
+def test_a_sum_at_one_rank_takes_as_long_as_at_all():
+    link = EmulateLink(mbps=8)
+
+    assert collectives.reduce(1000, 4).seconds(link) == collectives.all_reduce(1000, 4).seconds(link)
 
 
 def test_seconds_add_transfer_and_latency():

@@ -364,6 +364,26 @@ def test_a_sample_sees_all_columns_of_a_layer():
     assert share == pytest.approx(0.1, rel=0.1)
 
 
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "CC", None])
+@pytest.mark.parametrize("headers", [True, False])
+def test_triton_is_taken_only_where_it_finds_a_compiler_and_headers(monkeypatch, tmp_path, compiler, headers: bool):
+    places = {"PATH": tmp_path / "programs", "include": tmp_path / "include"}
+    for folder in places.values():
+        folder.mkdir()
+    if headers:
+        (places["include"] / "Python.h").touch()
+    if compiler in ("gcc", "clang"):
+        (places["PATH"] / compiler).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(places["PATH"]))
+    monkeypatch.delenv("CC", raising=False)
+    if compiler == "CC":
+        monkeypatch.setenv("CC", "/opt/compilers/icx")
+    monkeypatch.setattr(operators, "find_spec", lambda name: name)
+    monkeypatch.setattr(operators.sysconfig, "get_path", lambda *_: str(places["include"]))
+
+    assert operators.has_triton.__wrapped__() == (headers and compiler is not None)
+
+
 @NO_TRITON
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_kernels_of_a_gpu_do_as_told(monkeypatch, seed: int):

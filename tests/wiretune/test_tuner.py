@@ -1,6 +1,7 @@
 """A controller in a loop: what probes did is undone, and what stays is training at the rates that it committed."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import wiretune
 from search.config import BoConfig, Budget, FixedConfig
+from search.types import Values
 from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import FromExchangeConfig, OwnOptimizerConfig
@@ -17,7 +19,7 @@ from trainers.own_loop.attach import attach
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from wiretune.gradient_signs import GradientSigns
-from wiretune.tuner import space_of
+from wiretune.tuner import entries_of, space_of
 
 STEPS = 200
 PERIODS = {"kind": "diloco", "period": [4, 32]}
@@ -86,6 +88,68 @@ def test_what_stays_is_plain_training_at_the_committed_rates(tuned: Script):
 
     assert len(committed) > STEPS / 2
     assert all(map(torch.equal, plain.state, tuned.state))
+
+
+def test_a_plain_loop_follows_what_was_learned(tuned: Script):
+    assert isinstance(tuned.tuner, wiretune.Tuner)
+    committed = [first for first, _ in tuned.rates[tuned.tuner.decisions[0].search_steps :]]
+    schedule = wiretune.Schedule.from_json(tuned.tuner.schedule().to_json())
+    plain = Script()
+    scheduler = schedule.scheduler(plain.optimizer)
+
+    for _ in range(schedule.num_steps):
+        plain.step()
+        scheduler.step()
+
+    assert [first for first, _ in plain.rates] == pytest.approx(committed, rel=1e-4)
+    assert len(schedule.entries) < len(committed) / 2
+    assert schedule.optimizer == "sgd"
+
+
+def test_rates_of_an_optimizer_that_the_tuner_does_not_know_are_kept_as_multiples_of_the_guess():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.03)
+    tuner = wiretune.attach(model, optimizer, controller={"kind": "fixed"}, steps=5)
+
+    for _ in range(5):
+        tuner.report(1.0)
+
+    again = torch.optim.Adagrad(model.parameters(), lr=0.03)
+    assert tuner.schedule().optimizer == "own"
+    assert tuner.schedule().scheduler(again).get_last_lr() == pytest.approx([0.03])
+
+
+def test_before_a_step_is_committed_there_is_no_schedule():
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner) and tuner.is_probing
+    script.step()
+
+    with pytest.raises(RuntimeError, match="no step is committed yet"):
+        tuner.schedule()
+
+
+def test_a_ramp_is_one_entry_and_other_values_are_another():
+    rates = [0.1, 0.1, 0.1, 0.08, 0.06, 0.04, 0.02]
+    steps = [Values(learning_rate=rate, level=0.5 if step < 5 else 0.1) for step, rate in enumerate(rates)]
+
+    entries = entries_of(steps, unit=2.0)
+
+    assert [(each.step, each.num_steps, each.level) for each in entries] == [(0, 3, 0.5), (3, 2, 0.5), (5, 2, 0.1)]
+    assert [entry.learning_rate_at(step) for entry in entries for step in range(entry.step, entry.step + 2)] == [
+        0.05, 0.05, 0.04, 0.03, 0.02, 0.01
+    ]  # fmt: skip
+
+
+def test_a_rate_in_a_tensor_stays_that_tensor():
+    model, rate = nn.Linear(4, 1), torch.tensor(0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+
+    tuner = wiretune.attach(model, optimizer, controller={"kind": "linear"}, steps=5)
+    tuner.report(1.0)
+
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert 0 < rate.item() < 0.01
 
 
 def test_groups_keep_their_ratio(tuned: Script):
@@ -170,14 +234,17 @@ def test_a_commit_that_blows_up_is_taken_back(kind: str):
     tuner = script.tuner
     assert isinstance(tuner, wiretune.Tuner)
 
+    num_committed = 0
     while not tuner.is_over:
         if len(tuner.decisions) == 1:  # the first commit trains
             script.inputs, inputs = script.inputs * math.nan, script.inputs
             script.step()
             script.inputs = inputs
+        num_committed += len(tuner.decisions) > 1 and not tuner.is_probing
         script.step()
 
     assert len(tuner.decisions) > 1
+    assert tuner.schedule().num_steps == num_committed
     assert all(each.isfinite().all() for each in script.state)
 
 
@@ -329,6 +396,17 @@ def test_a_schedule_is_followed_in_what_a_loop_can_set():
     assert [first for first, _ in script.rates] == [0.1] * 10 + [0.05] * 10
 
 
+def test_a_schedule_is_followed_with_the_warm_up_that_it_was_learned_with():
+    controller = following({})
+    controller["schedule"] |= {"warmup_steps": 4}
+    script = Script(controller=controller, steps=20)
+
+    for _ in range(20):
+        script.step()
+
+    assert [first for first, _ in script.rates] == pytest.approx([0.025, 0.05, 0.075] + [0.1] * 17)
+
+
 def test_a_schedule_of_a_jobs_own_optimizer_multiplies_the_rates_of_all_groups():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     groups: list[dict[str, Any]] = [{"params": model[0].parameters(), "lr": 0.01}, {"params": model[1].parameters()}]
@@ -362,6 +440,23 @@ def test_gradients_that_a_closure_computes_later_tell_nothing_of_the_rate():
     assert alignments == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("overflows", [False, True])
+def test_of_a_fused_optimizer_under_a_grad_scaler_only_what_it_steps_by_tells_something(clips: bool, overflows: bool):
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, fused=True)
+    signs, scaler = GradientSigns(optimizer, trains_apart=False), torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    scaler.scale(parameter.sum() * (math.inf if overflows else 1.0)).backward()
+    if clips:
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+
+    (scale,), alignments = signs.take(1)
+    assert math.isnan(scale) if overflows or not clips else scale == 1.0
+    assert alignments == [0.0]
+
+
 def test_a_sparse_gradient_tells_nothing_of_the_rate():
     table = nn.Embedding(4, 2, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
@@ -374,6 +469,42 @@ def test_a_sparse_gradient_tells_nothing_of_the_rate():
 
     scales, alignments = signs.take(2)
     assert all(map(math.isnan, scales)) and alignments == [0.0, 0.0]
+
+
+class Around(torch.optim.Optimizer):
+    """An optimizer that has another one step, and would keep something itself."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer.param_groups, {})
+        self.optimizer = optimizer
+
+
+def test_an_optimizer_around_another_one_is_refused_where_a_probe_would_be_taken_back():
+    model = nn.Linear(4, 4)
+    optimizer = Around(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    with pytest.raises(ValueError, match=r"must hold its whole state .*got Around, whose `optimizer` is SGD"):
+        wiretune.attach(model, optimizer, controller={"kind": "bo"}, steps=100)
+
+    wiretune.attach(model, optimizer)
+
+
+def test_one_state_of_both_is_put_back():
+    model = nn.Linear(4, 4)
+    optimizer = Around(torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer.state = optimizer.optimizer.state
+
+    wiretune.attach(model, optimizer, controller={"kind": "bo"}, steps=100)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_wrapper_of_a_framework_is_looked_through(keeps: bool):
+    model = nn.Linear(4, 4)
+    wrapped: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapper = type("AcceleratedOptimizer", (Around,), {"__module__": "accelerate.optimizer"})
+
+    with pytest.raises(ValueError, match="got Around") if keeps else nullcontext():
+        wiretune.attach(model, wrapper(Around(wrapped) if keeps else wrapped), controller={"kind": "bo"}, steps=100)
 
 
 def test_a_rate_of_zero_is_no_guess():

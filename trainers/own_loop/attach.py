@@ -103,7 +103,7 @@ def attach(
     check_ranges(config)
     _check_ddp(ddp, model, config)
     _check_steps(config, optimizer, scale)
-    parameters = _trained(model, config)
+    parameters = _trained(model, optimizer, config)
     node_links = _connected(per_node, config, parameters[0].device)
     return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
 
@@ -150,10 +150,15 @@ def _config(
 
 
 def _ddp_in(model: nn.Module) -> DistributedDataParallel | None:
-    """Return the DistributedDataParallel that is `model`, or in it, if there is one; raises ValueError for FSDP."""
+    """Return the DistributedDataParallel that is `model`, or in it; raises ValueError for several, and for FSDP."""
     if any(isinstance(each, FSDPModule) for each in model.modules()):
         raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
-    return next((each for each in model.modules() if isinstance(each, DistributedDataParallel)), None)
+    found = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
+    if len(found) > 1:
+        raise ValueError(
+            f"`model` must have one DistributedDataParallel, got {len(found)}: wrap all that is trained in a single one"
+        )
+    return found[0] if found else None
 
 
 def _check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: ReplicaConfig) -> None:
@@ -167,8 +172,16 @@ def _check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: Re
         )
     if ddp is not None and ddp.process_group.size() != num_workers:
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
-    if ddp is not None and not trains_apart:
-        check_unused(ddp, config.exchange)
+    if ddp is None or trains_apart:
+        return
+    check_unused(ddp, config.exchange)
+    within = {*ddp.parameters()}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter not in within:
+            raise ValueError(
+                f"`model`: parameter `{name}` must be in the DistributedDataParallel to be exchanged: wrap the module "
+                "that holds it, too, or freeze it"
+            )
 
 
 def _check_steps(config: ReplicaConfig, optimizer: torch.optim.Optimizer, scale: Callable[[], float] | None) -> None:
@@ -184,11 +197,20 @@ def _check_steps(config: ReplicaConfig, optimizer: torch.optim.Optimizer, scale:
         )
 
 
-def _trained(model: nn.Module, config: ReplicaConfig) -> list[nn.Parameter]:
-    """Return the parameters that are trained; raises ValueError if there are none, or some cannot be exchanged."""
+def _trained(model: nn.Module, optimizer: torch.optim.Optimizer, config: ReplicaConfig) -> list[nn.Parameter]:
+    """Return the parameters that are trained.
+
+    Raises ValueError if there are none, if some cannot be exchanged, or if `optimizer` trains others, too.
+    """
     parameters = [each for each in model.parameters() if each.requires_grad]
     if not parameters:
         raise ValueError("`model` must have a parameter that is trained, and it has none, or all are frozen")
+    stepped = {each for group in optimizer.param_groups for each in group["params"] if each.requires_grad}
+    for each in stepped.difference(parameters):
+        raise ValueError(
+            f"`optimizer` must train parameters of `model` alone, got another of shape {tuple(each.shape)}, which "
+            "nobody would exchange or put back: give the module that holds it, too; master copies cannot be attached"
+        )
     check_types(parameters, (torch.float32,) if _steps_alone(config) else TYPES)
     check_entries(model)
     if fault := overlap(model):

@@ -8,8 +8,9 @@ A replica sums gradients by FSDP's reduce-scatter. Behind it, each rank exchange
 same shard in the other replicas. FSDP does that for one group of parameters after the other, and each has an exchange.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, prod
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -58,10 +59,10 @@ def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0
     shards = _shards_of(model)
     node_links = _between_replicas(shards, trained[0].device)
     hooks = {}
-    for name, module in model.named_modules():
-        if isinstance(module, FSDPModule) and (own := _own_parameters(module)):  # type: ignore[arg-type]  # a mixin
+    for name, modules in _sharded_together(model).items():
+        if own := _own_parameters(modules):
             hooks[name] = ShardHook(own, config, node_links, num_shards=len(shards), seed=seed)
-            module.set_all_reduce_hook(hooks[name].exchange)
+            modules[0].set_all_reduce_hook(hooks[name].exchange)  # which all of them share
     return CompressedReplicas(hooks, node_links)
 
 
@@ -92,11 +93,21 @@ def _between_replicas(shards: list[int], device: torch.device) -> NodeLinks:
     return node_links
 
 
-def _own_parameters(module: nn.Module) -> list[DTensor]:
-    """Return the trained parameters that FSDP reduces together for `module`."""
-    inside = [each for each in module.modules() if isinstance(each, FSDPModule) and each is not module]
-    others = {id(parameter) for each in inside for parameter in each.parameters()}
-    return [each for each in module.parameters() if each.requires_grad and id(each) not in others]  # type: ignore[misc]
+def _sharded_together(model: nn.Module) -> dict[str, list[Any]]:
+    """Return the modules of each call of `fully_shard`, which takes several, by the name of the first."""
+    together: dict[Any, dict[str, Any]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, FSDPModule):
+            together.setdefault(module._get_fsdp_state(), {})[name] = module
+    return {next(iter(each)): [*each.values()] for each in together.values()}
+
+
+def _own_parameters(modules: Sequence[nn.Module]) -> list[DTensor]:
+    """Return the trained parameters that FSDP reduces together for `modules`."""
+    inside = {each for module in modules for each in module.modules() if isinstance(each, FSDPModule)}
+    others = {parameter for each in inside.difference(modules) for parameter in each.parameters()}
+    found = dict.fromkeys(parameter for module in modules for parameter in module.parameters())
+    return [each for each in found if each.requires_grad and each not in others]  # type: ignore[misc]
 
 
 class ShardHook:

@@ -10,7 +10,7 @@ from trainers.methods.activations.spec import ActivationsConfig
 from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.auto.spec import LOCAL, Beside, JobExchange, Option, menu, options_conflict
-from trainers.methods.optimizer.spec import JobOptimizer, contenders, exchange_conflict
+from trainers.methods.optimizer.spec import JobOptimizer, OptimizerConfig, contenders
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.exchange import UpdateConfig
@@ -52,8 +52,9 @@ class ReplicaConfig(Config):
 
     @property
     def menu(self) -> tuple[Option, ...]:
-        """The options that compete in `exchange: {kind: auto}`; with one kind, none do."""
-        return menu(self.exchange, **self._beside())
+        """The options that compete in `exchange: {kind: auto}`, whichever optimizer trains; with one kind, none do."""
+        first, *others = (menu(self.exchange, **self._beside(each)) for each in contenders(self.optimizer))
+        return tuple(option for option in first if all(option in other for other in others))
 
     @property
     def apart_under(self) -> tuple[str, ...]:
@@ -96,8 +97,8 @@ class ReplicaConfig(Config):
             and isinstance(self.sync, EveryStepConfig)
         )
 
-    def _beside(self) -> Beside:
-        return Beside(optimizer=self.optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)
+    def _beside(self, optimizer: OptimizerConfig) -> Beside:
+        return Beside(optimizer=optimizer.kind, per_node=self.workers_per_node, partition=self.partition.kind)
 
     def ranges(self) -> Iterator[Range]:
         """Yield what is searched as a pair, each with its place in the job."""
@@ -118,11 +119,11 @@ class ReplicaConfig(Config):
     def setting_conflict(self, values: Mapping[str, Any], *, optimizer: str) -> str | None:
         """Return why a run cannot be set to searched `values`, by name, while it trains; None: it can.
 
-        `optimizer` is the kind of the one in force, which is this one's, or one of those that compete.
+        `optimizer` is the kind of the one that trains: this one's, or one of those that the job names.
         """
         parts: dict[str, Config] = {name: getattr(self, name) for name in _PARTS}
         parts["optimizer"] = next(each for each in contenders(self.optimizer) if each.kind == optimizer)
-        changed, left = dict[str, Config](), values.keys() - {"option", "optimizer"}  # which name what is in force
+        changed, left = dict[str, Config](), values.keys() - {"option", "optimizer"}  # which name what trains
         for name, part in parts.items():
             own = {each: values[each] for each in part.searchable() & left}
             left -= own.keys()
@@ -144,15 +145,21 @@ class ReplicaConfig(Config):
     def conflicts(self) -> Iterator[Conflict]:
         """Yield what does not fit together, each at its part."""
         yield from super().conflicts()
-        if message := self.sync.conflict(self.exchange, self.optimizer.kind):
+        found = dict[str, Conflict]()
+        for optimizer in contenders(self.optimizer):
+            for conflict in self._conflicts_with(optimizer):
+                found.setdefault(conflict.pointer, conflict)  # the first that does not fit says what to do
+        yield from found.values()
+
+    def _conflicts_with(self, optimizer: OptimizerConfig) -> Iterator[Conflict]:
+        """Yield what does not fit together under `optimizer`, which may be the one that trains."""
+        if message := self.sync.conflict(self.exchange, optimizer.kind):
             yield Conflict("/sync", self.sync.kind, message)
-        if message := self.blocks.conflict(self.exchange, self.sync, self.optimizer.kind):
+        if message := self.blocks.conflict(self.exchange, self.sync, optimizer.kind):
             yield Conflict("/blocks", self.blocks.kind, message)
-        if message := exchange_conflict(self.optimizer, self.exchange.kind):
-            yield Conflict("/optimizer", self.optimizer.kind, message)
-        if message := self.exchange.optimizer_conflict(self.optimizer, clip=self.clip):
+        if message := self.exchange.optimizer_conflict(optimizer, clip=self.clip):
             yield Conflict("/exchange", self.exchange.kind, message)
-        if message := options_conflict(self.exchange, **self._beside()):
+        if message := options_conflict(self.exchange, **self._beside(optimizer)):
             yield Conflict("/exchange/options", getattr(self.exchange, "options", None), message)
 
 

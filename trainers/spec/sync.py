@@ -46,12 +46,6 @@ class SyncBase(Config):
 
     def conflict(self, exchange: ExchangeBase, optimizer: str) -> str | None:
         """Return why this does not go with `exchange`, or with an optimizer of this kind; None: it does."""
-        if optimizer == "auto":
-            return (
-                f"optimizers that compete start from one state of all workers, which under `{self.kind}` have "
-                "parameters or batches of their own: give `sync: {kind: every_step}`, or one `optimizer`, as "
-                "`{kind: sgd}`"
-            )
         if exchange.competes:
             return (
                 f"`auto` chooses itself how often workers meet, and `{self.kind}` says it too: leave `sync` out, or "

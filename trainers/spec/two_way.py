@@ -75,6 +75,7 @@ class DriftingConfig(TwoWayConfig):
         return MeanTraffic(
             bytes=(others * step.bytes + meeting.bytes) / self.period,
             rounds=(others * step.rounds + meeting.rounds) / self.period,
+            awaited=(others * step.awaited + meeting.awaited) / self.period,
         )
 
     def fits(self, optimizer: "JobOptimizer") -> bool:

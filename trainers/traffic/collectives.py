@@ -1,4 +1,4 @@
-"""Traffic of collectives, from sizes alone: bytes one rank sends, and rounds in which it waits for the link.
+"""Traffic of collectives, from sizes alone: bytes one rank sends, and what it waits for.
 
 The exchange counts its own bytes with these functions, so a prediction and the bill cannot drift apart.
 Symbols: N workers, d gradient entries. Pure Python.
@@ -6,7 +6,7 @@ Symbols: N workers, d gradient entries. Pure Python.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from trainers.spec.link import EmulateLink
@@ -35,28 +35,38 @@ SHARD_BLOCK = 64
 
 @dataclass(frozen=True)
 class Traffic:
-    """One rank's traffic in a collective: bytes sent, and waits for the link's latency."""
+    """One rank's traffic in a collective: bytes sent, and waits for the link's latency.
+
+    Where ranks send in turn, as in a tree, a rank waits for more bytes than it sends: for those `awaited`, too. They
+    take time, and are on the others' bills.
+    """
 
     bytes: int
     rounds: int
+    awaited: int = 0
 
     def __add__(self, other: "Traffic") -> "Traffic":
-        return Traffic(self.bytes + other.bytes, self.rounds + other.rounds)
+        return Traffic(self.bytes + other.bytes, self.rounds + other.rounds, self.awaited + other.awaited)
+
+    def over(self, num_steps: int) -> "MeanTraffic":
+        """Return the mean of so many steps of which one has this traffic and the others none."""
+        return MeanTraffic(self.bytes / num_steps, self.rounds / num_steps, self.awaited / num_steps)
 
     def seconds(self, link: EmulateLink) -> float:
         """Return the least time this takes on `link`, full duplex."""
-        return self.bytes * 8 / (link.mbps * 1e6) + self.rounds * link.latency_ms / 1e3
+        return self.over(1).seconds(link)
 
 
 class MeanTraffic(NamedTuple):
-    """One rank's mean traffic in a step: bytes sent, and waits for the link's latency."""
+    """One rank's mean traffic in a step, as in `Traffic`."""
 
     bytes: float
     rounds: float
+    awaited: float = 0.0
 
     def seconds(self, link: EmulateLink) -> float:
         """Return the least time this takes on `link`, full duplex."""
-        return self.bytes * 8 / (link.mbps * 1e6) + self.rounds * link.latency_ms / 1e3
+        return (self.bytes + self.awaited) * 8 / (link.mbps * 1e6) + self.rounds * link.latency_ms / 1e3
 
 
 NOTHING = Traffic(0, 0)
@@ -80,13 +90,21 @@ def all_to_all(num_bytes: int, num_workers: int) -> Traffic:
 
 
 def broadcast(num_bytes: int, num_workers: int) -> Traffic:
-    """Return the traffic of a broadcast down a binomial tree, as the ranks' mean: all but one receive it once."""
-    return Traffic(math.ceil((num_workers - 1) * num_bytes / num_workers), math.ceil(math.log2(num_workers)))
+    """Return the traffic of a broadcast down a binomial tree, as the ranks' mean: all but one receive it once.
+
+    The last to receive it waits while the whole of it passes from level to level.
+    """
+    sent, depth = math.ceil((num_workers - 1) * num_bytes / num_workers), math.ceil(math.log2(num_workers))
+    return Traffic(sent, depth, depth * num_bytes - sent)
 
 
 def reduce(num_bytes: int, num_workers: int) -> Traffic:
-    """Return the traffic of a sum up a binomial tree, as the ranks' mean: all but one send it once."""
-    return broadcast(num_bytes, num_workers)
+    """Return the traffic of a sum at one rank, as the ranks' mean: all but one send it once.
+
+    gloo sums around a ring, as long as that takes, and then gathers the parts at the one rank: as many bytes again.
+    """
+    sent = broadcast(num_bytes, num_workers)
+    return replace(sent, awaited=sent.bytes)
 
 
 def point_to_point(num_bytes: int, num_workers: int) -> Traffic:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from trainers import overload
 from trainers.overload import explained
 from trainers.segment import Segment, SegmentResult
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerLost, judge
 from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.replica import BEFORE_MEETING
@@ -124,6 +125,13 @@ class ElasticGroup(Group):
 
     def absorb(self, others: Sequence[Group]) -> None:
         raise ValueError("lanes do not join where workers may be away: leave out `lanes`, or `workers.min`")
+
+    def rebuild(self, config: ReplicaConfig) -> None:
+        self._wait_for(self.num_workers)
+        self._group.rebuild(config)
+        self.config = config
+        self._lateness.clear()
+        self._speeds, self._round = {}, {}
 
     def close(self) -> None:
         self._group.close()

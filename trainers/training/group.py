@@ -89,6 +89,13 @@ class Group(ABC):
         """
 
     @abstractmethod
+    def rebuild(self, config: ReplicaConfig) -> None:
+        """Have all ranks be of another configuration of the same workload, in the state before the first step.
+
+        Processes and loaded data stay; slots are lost. Raises as `absorb` does, or WorkloadError.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """End all workers. May be called twice."""
 
@@ -203,6 +210,11 @@ class WorkerGroup(Group):
         self.num_workers = total
         self._connect(range(total))
 
+    def rebuild(self, config: ReplicaConfig) -> None:
+        self.config = config  # of those that are started later, too
+        self.call("configure", config.model_dump(mode="json"))
+        self._connect(range(self.num_workers))
+
     def _open(self) -> None:
         """Start and connect all ranks; end them if that fails."""
         try:
@@ -304,7 +316,7 @@ class ProcessGroup(WorkerGroup):
         self, config: ReplicaConfig, num_workers: int, *, device: str = "auto", backend: Backend = "auto"
     ) -> None:
         self.config, self.num_workers = config, num_workers
-        self._launch = (config.model_dump_json(), device, backend)
+        self._device, self._backend = device, backend
         # The ranks find each other in a file: no port that somebody else could take first.
         self._folder = tempfile.TemporaryDirectory(prefix="wiretune-")
         self._meetings = itertools.count()
@@ -332,7 +344,8 @@ class ProcessGroup(WorkerGroup):
         self._workers |= {worker.rank: worker for worker in workers.values()}
 
     def start(self, rank: int) -> None:
-        self._workers[rank] = _Worker(rank, self.num_workers, self._launch)
+        launch = (self.config.model_dump_json(), self._device, self._backend)
+        self._workers[rank] = _Worker(rank, self.num_workers, launch)
 
     def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         with suppress(OSError):  # it is dead, as its end of the connection will say

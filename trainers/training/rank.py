@@ -1,7 +1,8 @@
 """A rank's end of its group: answers calls, whatever they raise."""
 
+import gc
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.exchange.connection import PeerLost
@@ -55,6 +56,9 @@ class Rank:
         if method == "move":
             self._move(*args)
             return None
+        if method == "configure":
+            self._configure(*args)
+            return None
         if method == "build":
             config, rank, num_workers = self._launch
             self._replica = Replica(config, rank, num_workers, device=self._device, workload=self._workload)
@@ -76,9 +80,19 @@ class Rank:
         """Become a rank of a larger group, `first` ranks further on; it is to be built and connected anew."""
         config, rank, _ = self._launch
         self._launch = (config, first + rank, num_workers)
+        self._drop()
+
+    def _configure(self, config: Mapping[str, Any]) -> None:
+        """Become a rank of another configuration; it is to be built and connected anew."""
+        _, rank, num_workers = self._launch
+        self._launch = (ReplicaConfig.model_validate(config), rank, num_workers)
+        self._drop()
+
+    def _drop(self) -> None:
         if self._replica is not None:
             self._replica.close()
         self._replica = None
+        gc.collect()  # it holds itself by its hooks, and there may be no memory for two
 
 
 def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:

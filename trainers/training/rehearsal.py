@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, JsonValue
 from torch import Tensor
 
-from trainers.methods.optimizer.spec import AutoOptimizerConfig, contenders
+from trainers.methods.optimizer.spec import contenders
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.ranges import first
 from trainers.spec.replica import ReplicaConfig
@@ -127,9 +127,8 @@ def _segment(config: ReplicaConfig) -> Segment:
     optimizer = contenders(config.optimizer)[0]
     searched = {each.name: each.pair[0] for each in config.ranges()}
     level = None if config.menu or config.exchange.level is None else first(config.exchange.level)
-    contender = optimizer.kind if isinstance(config.optimizer, AutoOptimizerConfig) else None
     values = {"level": level} | searched
-    return Segment(num_steps=NUM_STEPS, learning_rate=optimizer.learning_rate, optimizer=contender, **values)
+    return Segment(num_steps=NUM_STEPS, learning_rate=optimizer.learning_rate, **values)
 
 
 def _timed(train: Callable[[Segment], SegmentResult], segment: Segment, last_s: float) -> tuple[float, float]:

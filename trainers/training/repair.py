@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import WorkerLost
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.group import Group, Recovery, WorkerGroup
@@ -125,6 +126,12 @@ class RepairingGroup(Group):
 
     def absorb(self, others: Sequence[Group]) -> None:
         self._group.absorb([other._group if isinstance(other, RepairingGroup) else other for other in others])
+        self._count()
+        self._history = History()
+
+    def rebuild(self, config: ReplicaConfig) -> None:
+        self._group.rebuild(config)
+        self.config = config
         self._count()
         self._history = History()
 

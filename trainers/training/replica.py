@@ -27,7 +27,8 @@ from trainers.exchange.step_result import Exchanged, mean_density
 from trainers.exchange.topology import Nodes, Topology
 from trainers.methods.activations.dropit.dropit import Activations, SavedTensors
 from trainers.methods.blocks import blocks
-from trainers.methods.optimizer import auto as optimizer_auto
+from trainers.methods.optimizer import optimizers
+from trainers.methods.optimizer.spec import contenders
 from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
@@ -91,7 +92,8 @@ class Replica:
         self.workload = workload or registry.build(config.workload)
         self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
         apart = config.blocks.leaves_out
-        self._optimizer = optimizer_auto.build(config.optimizer, self.workload, self.model, apart=apart)
+        optimizer = contenders(config.optimizer)[0]  # of several, until `Group.rebuild` is told another
+        self._optimizer = optimizers.build(optimizer, self.workload, self.model, apart=apart)
         if message := group_conflict(config.exchange, self._optimizer.config, self._optimizer.brought):
             raise WorkloadError(message)
         self._alignment = Alignment(list(self._optimizer.parameters.values()))
@@ -384,7 +386,6 @@ class Replica:
         for each in self.config.ranges():
             if getattr(segment, each.name) is None:
                 raise ValueError(f"`{each.name}` must be given where it is searched, got None for {list(each.pair)}")
-        self._optimizer.use(segment.optimizer)
         self._optimizer.set_options(segment)
         self._activations.use(segment.gamma)
         self._blocks.use(segment.share)

@@ -3,9 +3,13 @@
 None of them asks the host to wait for a GPU.
 """
 
+import os
+import shutil
+import sysconfig
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,8 +24,13 @@ def needed_for(vector: Tensor) -> bool:
 
 @cache
 def has_triton() -> bool:
-    """Return whether Triton is installed, as it is with torch for NVIDIA and AMD."""
-    return find_spec("triton") is not None
+    """Return whether Triton can compile a kernel: it comes with torch for NVIDIA and AMD, but not with a C compiler.
+
+    It builds what launches a kernel on the machine that runs it, against Python's own headers.
+    """
+    has_compiler = "CC" in os.environ or shutil.which("gcc") or shutil.which("clang")
+    has_headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").exists()
+    return bool(find_spec("triton") and has_compiler and has_headers)
 
 
 def select(gradient: Tensor, residual: Tensor, threshold: Tensor, *, next_residual: Tensor, room: Entries) -> Selected:

@@ -65,14 +65,6 @@ class Optimizer:
     def _groups(self) -> list[Group]:
         return self._optimizer.param_groups  # others once a script has loaded its optimizer's state
 
-    def use(self, kind: str | None) -> None:
-        """Step by the optimizer of this kind, which can only be this one; None says so too.
-
-        Raises ValueError for any other kind.
-        """
-        if kind not in (None, self.config.kind):
-            raise ValueError(f"`optimizer` must be {self.config.kind!r}, got {kind!r}")
-
     def set_learning_rate(
         self, learning_rate: float, step: int, factors: Mapping[Parameter, float] = NO_FACTORS
     ) -> float:

@@ -159,7 +159,7 @@ OptimizerConfig = Annotated[
     Field(discriminator="kind"),
 ]
 
-#: Those that can compete: all their state exists before the first step, so a probe can be taken back to there.
+#: Those that can compete: it is known what a step of theirs is worth.
 ContenderConfig = Annotated[
     SgdConfig
     | LarsConfig
@@ -185,7 +185,7 @@ Contender = Annotated[
 
 
 class AutoOptimizerConfig(Config):
-    """Optimizers compete: the run trains with the option whose steps teach most for what they cost."""
+    """The run trains by the option whose steps teach most for what they cost, chosen before the first step."""
 
     kind: Literal["auto"] = "auto"
     options: tuple[Contender, ...] = Field(
@@ -193,7 +193,7 @@ class AutoOptimizerConfig(Config):
         min_length=2,
         max_length=7,
         description="what competes, as `adamw`, or with knobs: `{kind: sgd, learning_rate: 0.05}`. Of several that "
-        "are worth the same it is the first. A short budget has room for the probes of the first ones alone",
+        "are worth the same it is the first",
     )
 
     @property
@@ -212,7 +212,7 @@ class AutoOptimizerConfig(Config):
                     f"/options/{index}/{each.field}",
                     list(each.pair),
                     f"`{each.field.partition('/')[0]}` of an optimizer that competes must be one number, got "
-                    f"{list(each.pair)}: a search of optimizers searches their learning rates alone",
+                    f"{list(each.pair)}: of what trains the learning rate alone is searched",
                 )
 
 
@@ -255,7 +255,7 @@ METHODS = (
     ),
     Method("optimizer", FromExchangeConfig, beside={"exchange": {"kind": "demo"}}),
     Method("optimizer", OwnOptimizerConfig),
-    Method("optimizer", AutoOptimizerConfig, beside={"controller": {"kind": "bo"}}),
+    Method("optimizer", AutoOptimizerConfig),
 )
 #: What a job's `optimizer` may be.
 JobOptimizer = Annotated[OptimizerConfig | AutoOptimizerConfig, Field(discriminator="kind")]
@@ -264,13 +264,3 @@ JobOptimizer = Annotated[OptimizerConfig | AutoOptimizerConfig, Field(discrimina
 def contenders(optimizer: JobOptimizer) -> tuple[OptimizerConfig, ...]:
     """Return the optimizers of which one trains the run: of a plain one, itself."""
     return optimizer.options if isinstance(optimizer, AutoOptimizerConfig) else (optimizer,)
-
-
-def exchange_conflict(optimizer: JobOptimizer, exchange: str) -> str | None:
-    """Return why optimizers cannot compete under an exchange of this kind; None: they do not, or they can."""
-    if not isinstance(optimizer, AutoOptimizerConfig) or exchange != "auto":
-        return None
-    return (
-        "a run chooses among optimizers or among exchanges, not both: give one optimizer, as "
-        f"`{{kind: {optimizer.options[0].kind}}}`, or one exchange, as `{{kind: none}}`"
-    )

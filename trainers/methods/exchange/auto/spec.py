@@ -212,4 +212,4 @@ def mean_traffic(
     buckets = split([*shapes] * (num_iterates if is_local else 1), exchange)
     sent = exchange.step_traffic(buckets, num_workers, None if is_local else option.level)
     period = option.level if is_local and option.level else 1
-    return MeanTraffic(sent.bytes / period, sent.rounds / period)
+    return sent.over(int(period))

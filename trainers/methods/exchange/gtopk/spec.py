@@ -25,7 +25,10 @@ class GTopKConfig(ByDensity):
 
 
 def tree_traffic(d: int, capacity: int, values: ValueFormat, num_workers: int) -> Traffic:
-    """Return the traffic of a sum up a tree of ranks, and down again, as the ranks' mean: the first sends none up."""
+    """Return the traffic of a sum up a tree of ranks, and down again, as the ranks' mean: the first sends none up.
+
+    Either way a payload waits for the one before it, on every level of the tree.
+    """
     one_way = broadcast(payload_bytes(d, capacity, values), num_workers)
     return one_way + one_way
 

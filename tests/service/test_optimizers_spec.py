@@ -1,12 +1,11 @@
-"""How a job lets optimizers compete, and what it is refused for."""
+"""How a job has one of several optimizers chosen, and what it is refused for."""
 
 import json
 from typing import Any
 
 import pytest
 
-from search.types import Values
-from service.cluster.warm_up import _stated_space
+from service.catalog.methods import mean_traffic_of
 from service.job.advice import advice
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -17,6 +16,8 @@ JOB: dict[str, Any] = {
     "optimizer": {"kind": "auto", "options": ["sgd", {"kind": "adamw", "learning_rate": 0.002}, "muon"]},
     "budget": {"steps": 3000},
 }
+AVERAGING = {"kind": "auto", "options": ["adamw", "schedulefree_adamw"]}
+WITHOUT_MOMENTUM = {"kind": "auto", "options": [{"kind": "sgd", "momentum": 0}, {"kind": "lars", "momentum": 0}]}
 SCHEDULE = {"optimizer": "adamw", "num_steps": 10, "entries": [{"step": 0, "num_steps": 10, "learning_rate": 0.001}]}
 
 
@@ -25,12 +26,9 @@ def refused(**changes: Any) -> list[Problem]:
 
 
 def test_an_option_is_a_kind_with_its_defaults_or_a_whole_optimizer():
-    [trial] = JobSpec.model_validate(JOB).trials()
-    space = _stated_space(trial)
+    options = JobSpec.model_validate(JOB).optimizer.options
 
-    guesses = [(each.optimizer, each.learning_rate) for each in space.optimizers]
-    assert guesses == [("sgd", 0.1), ("adamw", 0.002), ("muon", 0.01)]
-    assert space.opening == Values(learning_rate=0.1, optimizer="sgd")
+    assert [(each.kind, each.learning_rate) for each in options] == [("sgd", 0.1), ("adamw", 0.002), ("muon", 0.01)]
 
 
 def test_by_default_those_compete_that_go_with_the_same_parts():
@@ -44,13 +42,6 @@ def test_a_stored_job_reads_back():
     spec = JobSpec.model_validate(JOB)
 
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
-
-
-def test_a_plain_optimizer_says_nothing_of_others():
-    [trial] = JobSpec.model_validate(JOB | {"optimizer": {"kind": "sgd"}}).trials()
-
-    assert _stated_space(trial).optimizers == ()
-    assert _stated_space(trial).opening == Values(learning_rate=0.1)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +68,15 @@ def test_options_that_cannot_compete_are_refused_where_they_are(options: list[An
 @pytest.mark.parametrize(
     ("changes", "pointer", "said"),
     [
-        ({"exchange": {"kind": "auto"}, "budget": {"seconds": 60}}, "/optimizer", "not both"),
+        (
+            {"exchange": {"kind": "auto", "options": ["none", "local_sgd 4"]}, "optimizer": WITHOUT_MOMENTUM},
+            "/exchange/options",
+            "and not for `lars`",
+        ),
         ({"exchange": {"kind": "dgc"}}, "/exchange", "momentum: 0"),
-        ({"exchange": {"kind": "cser"}}, "/exchange", "under this `auto`"),
-        ({"sync": {"kind": "local_sgd"}}, "/sync", "give `sync: {kind: every_step}`"),
-        ({"sync": {"kind": "accordion_batch", "epoch_steps": 10}}, "/sync", "give `sync: {kind: every_step}`"),
-        ({"blocks": {"kind": "jointspar"}}, "/blocks", "which `auto` cannot"),
+        ({"exchange": {"kind": "cser"}}, "/exchange", "under this `sgd`"),
+        ({"sync": {"kind": "vrl_sgd"}, "optimizer": AVERAGING}, "/sync", "and `schedulefree_adamw` trains two"),
+        ({"blocks": {"kind": "jointspar"}}, "/blocks", "which `adamw` cannot"),
         (
             {"controller": {"kind": "autolrs", "min_learning_rate": 0.01, "max_learning_rate": 1}},
             "/optimizer",
@@ -102,7 +96,7 @@ def test_options_that_cannot_compete_are_refused_where_they_are(options: list[An
     ],
     ids=str,
 )
-def test_parts_that_do_not_go_with_a_contest_are_refused_with_a_way_out(
+def test_parts_that_do_not_go_with_one_of_them_are_refused_with_a_way_out(
     changes: dict[str, Any], pointer: str, said: str
 ):
     problems = refused(**changes)
@@ -124,29 +118,46 @@ def test_parts_that_do_not_go_with_a_contest_are_refused_with_a_way_out(
         {"controller": {"kind": "schedule", "schedule": SCHEDULE}},
         {"lanes": {"count": 2, "after": "insurance"}},
         {"workload": {"kind": "digits-mlp", "batch_size": [16, 64]}},
+        {"sync": {"kind": "local_sgd"}},
+        {"exchange": {"kind": "auto"}, "budget": {"seconds": 60}},
+        {"sync": {"kind": "accordion_batch", "epoch_steps": 10}},
+        {"exchange": {"kind": "dgc"}, "optimizer": WITHOUT_MOMENTUM},
+        {"blocks": {"kind": "jointspar"}, "optimizer": WITHOUT_MOMENTUM},
     ],
     ids=str,
 )
-def test_parts_that_do_not_depend_on_the_optimizer_go_with_a_contest(changes: dict[str, Any]):
+def test_parts_that_go_with_each_of_them_go_with_all(changes: dict[str, Any]):
     assert JobSpec.model_validate(JOB | changes)
 
 
-def test_a_budget_with_room_for_the_probes_of_one_optimizer_is_advised_against():
-    by_probes = JOB | {"controller": {"kind": "bo", "first_search": "always"}}
-    [sentence] = advice(JobSpec.model_validate(by_probes | {"budget": {"steps": 300}}))
-    enough = int(sentence.split("give ")[1].split()[0])
-
-    assert "`sgd` is trained alone" in sentence
-    assert enough > 300 and not advice(JobSpec.model_validate(by_probes | {"budget": {"steps": enough}}))
+def test_no_budget_is_too_short_for_one_that_trains_at_its_usual_rate():
     assert not advice(JobSpec.model_validate(JOB | {"budget": {"steps": 60}}))  # Muon, which trains then, needs none
+
+
+def test_of_exchanges_those_compete_that_go_with_every_optimizer():
+    job = JOB | {"exchange": {"kind": "auto"}, "budget": {"seconds": 60}}
+    averaging, other = ({"optimizer": {"kind": "auto", "options": [kind, "muon"]}} for kind in ("adamw", "lars"))
+    menus = [next(JobSpec.model_validate(job | each).trials()).replica.menu for each in (averaging, other)]
+
+    assert {option.name for option in menus[0]} - {option.name for option in menus[1]} >= {"local_sgd 4"}
+    assert not any(option.kind == "local_sgd" for option in menus[1])
+
+
+def test_the_traffic_of_several_optimizers_is_that_of_the_one_that_sends_most():
+    job = JOB | {"sync": {"kind": "local_sgd", "period": 4}}
+    plain, several = ({"kind": "schedulefree_adamw"}, {"kind": "auto", "options": ["schedulefree_adamw", "sgd"]})
+    replicas = [next(JobSpec.model_validate(job | {"optimizer": each}).trials()).replica for each in (plain, several)]
+    sent = [mean_traffic_of(each, ((100,),), 2).bytes for each in replicas]
+
+    assert sent[0] == sent[1] > 0
 
 
 def test_an_arm_may_let_optimizers_compete_beside_one_that_does_not():
     arms = [{"name": "one", "optimizer": {"kind": "sgd"}}, {"name": "several"}]
 
     assert JobSpec.model_validate(JOB | {"arms": arms})
-    [problem] = refused(arms=[arms[0], {"name": "several", "sync": {"kind": "local_sgd"}}])
-    assert (problem.pointer, problem.arms) == ("/arms/1/sync", ("several",))
+    [problem] = refused(arms=[arms[0], {"name": "several", "blocks": {"kind": "jointspar"}}])
+    assert (problem.pointer, problem.arms) == ("/arms/1/blocks", ("several",))
 
 
 def test_the_json_schema_knows_both_forms_of_an_option():

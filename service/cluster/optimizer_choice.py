@@ -1,0 +1,102 @@
+"""The optimizer of a run whose job names several: chosen before the first step, and then the workers' only one."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from search.budget import spending
+from search.budget.link import StepCost
+from search.budget.optimizer_choice import best_optimizer, why_best
+from search.config import ScheduleConfig
+from search.types import Values
+from service.cluster import exchange_probing
+from service.cluster.warm_up import lowest, stated_space, warm_up
+from service.job.parts import TrialSpec
+from trainers.methods.optimizer.spec import contenders
+from trainers.segment import SegmentResult
+from trainers.training.group import Group
+
+
+class Chosen(NamedTuple):
+    """The run with its optimizer, why it has this one, and the steps by which several were timed."""
+
+    spec: TrialSpec
+    why: str = ""  # empty where the job names one
+    tried: Sequence[SegmentResult] = ()
+
+
+def choose_optimizer(spec: TrialSpec, groups: Sequence[Group]) -> Chosen:
+    """Have `groups`, which are in the state before the first step, train by what is best of the job's optimizers.
+
+    That is the one by which the budget is expected to teach the most. Where it counts seconds, some steps of each show
+    what they take. A schedule says by which it was learned.
+    """
+    options = contenders(spec.replica.optimizer)
+    if len(options) == 1:
+        return Chosen(spec)
+    if isinstance(spec.controller, ScheduleConfig):
+        kind = spec.controller.schedule.optimizer
+        return Chosen(built_with(spec, groups, kind), f"the schedule was learned by {kind}")
+    kinds = [each.kind for each in options]
+    tried = _timed(spec, groups[0], kinds) if spec.budget.seconds is not None else []
+    timed = _fastest_steps(tried)
+    # What was not timed costs the same; one that diverged at once is left out, unless all did.
+    steps = timed or dict.fromkeys(kinds, StepCost(bytes=1.0, seconds=1.0))
+    best = best_optimizer(spending.caps(spec.budget), steps)
+    lost = [f"{kind} diverged at once" for kind in kinds if tried and kind not in timed]
+    why = "; ".join([why_best(best, steps, timed=timed), *lost])
+    return Chosen(built_with(spec, groups, best), why, [result for _, result in tried])
+
+
+def built_with(spec: TrialSpec, groups: Sequence[Group], kind: str) -> TrialSpec:
+    """Return `spec` with the optimizer of this kind alone, which all workers of `groups` then have."""
+    own = _of_kind(spec, kind)
+    for group in groups:
+        _build(group, own)
+    return own
+
+
+def _build(group: Group, spec: TrialSpec) -> None:
+    """Have the workers of `group` train by the one optimizer of `spec`; of several they have the first."""
+    if contenders(group.config.optimizer)[0] != spec.replica.optimizer:
+        group.rebuild(spec.replica)
+
+
+def _of_kind(spec: TrialSpec, kind: str) -> TrialSpec:
+    """Return `spec` with the optimizer of this kind alone; the exchanges that compete are those of all its kinds."""
+    replica = spec.replica
+    [optimizer] = (each for each in contenders(replica.optimizer) if each.kind == kind)
+    changes: dict[str, Any] = {"optimizer": optimizer}
+    if replica.menu:
+        options = tuple(option.name for option in replica.menu)
+        changes["exchange"] = replica.exchange.model_copy(update={"options": options})
+    return spec.model_copy(update={"replica": replica.model_copy(update=changes)})
+
+
+def _timed(spec: TrialSpec, group: Group, kinds: Sequence[str]) -> list[tuple[str, SegmentResult]]:
+    """Return some steps with each of `kinds`, there and back again, as what else the machine does comes and goes.
+
+    They send least of what the job may: the link, which is the same for all, is not to hide what they compute.
+    """
+    tried = []
+    for kind in (*kinds, *reversed(kinds)):
+        own = _of_kind(spec, kind)
+        _build(group, own)
+        tried.append((kind, warm_up(group, _sending_least(own, group))))
+    return tried
+
+
+def _sending_least(spec: TrialSpec, group: Group) -> Values:
+    """Return the opening values at the lowest level, or with that of several exchanges that sends least."""
+    traffic, values = exchange_probing.predicted(spec, group), lowest(stated_space(spec))
+    least = min(traffic, key=lambda option: traffic[option].bytes, default=None)
+    return values if least is None else values.model_copy(update={"option": least.name})
+
+
+def _fastest_steps(tried: Sequence[tuple[str, SegmentResult]]) -> dict[str, StepCost]:
+    """Return by optimizer the cost of its fastest step."""
+    found: dict[str, StepCost] = {}
+    for kind, result in tried:
+        step = exchange_probing.step_cost(result)
+        if step is not None and (kind not in found or step.seconds < found[kind].seconds):
+            found[kind] = step
+    return found
