@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
@@ -233,7 +233,7 @@ class Settings(BaseSettings):
 
     @property
     def resolved_database_url(self) -> str:
-        return self.database_url or f"sqlite:///{self.state_dir / 'wiretune.db'}"
+        return self.database_url or f"sqlite:///{quote(str(self.state_dir / 'wiretune.db'))}"
 
     @property
     def resolved_storage_url(self) -> str:

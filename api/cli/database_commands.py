@@ -32,11 +32,15 @@ def backup(
 
 @app.command()
 def restore(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="of a backup")], as_json: AsJson = False
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="of a backup")],
+    files_moved: Annotated[
+        bool, typer.Option("--files-moved", help="its files, which it does not copy, are at WIRETUNE_STORAGE_URL")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put a backup into an empty state dir and database; its jobs go on when `wiretune serve` starts there."""
     with refusals():
-        made = backups.restore(read_settings(), folder)
+        made = backups.restore(read_settings(), folder, are_files_moved=files_moved)
     if as_json:
         print_json(made)
     else:

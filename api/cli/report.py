@@ -246,7 +246,7 @@ def _by_workers(bill: Bill) -> str:
 
 
 def options_table(report: JobReport, spec: JobSpec) -> Sheet:
-    """Return what the exchanges, or optimizers, that competed took, most steps first; bytes are one worker's."""
+    """Return what the exchanges that competed took, most steps first; bytes are one worker's."""
     table = _table("Bill by option", "trial", "option", "steps", "of them probes", "sent", "in steps")
     for trial in report.trials:
         for option, took in sorted(trial.bill.by_option.items(), key=lambda each: -each[1].steps):

@@ -25,6 +25,7 @@ from api.cli.terminal import (
 from api.cli.watch import state_lines
 from api.client import Client
 from api.documents import parse_yaml
+from search.sweep.spec import ParamRange
 from search.types import Band
 from service.errors import InvalidJob
 from service.wire.views import JobView, SteerView
@@ -334,15 +335,29 @@ def clone(
 
 def _assign(patch: dict[str, Any], text: str) -> None:
     """Put `budget.seconds=80` into `patch`."""
-    path, found, value = text.partition("=")
-    *above, last = path.split(".")
-    if not found or not all([*above, last]):
+    path, found, written = text.partition("=")
+    value = _value(written, f"--set {text}")
+    *above, last = names = _names(path, value)
+    if not found or not all(names):
         fail(f"--set takes FIELD=VALUE, e.g. budget.seconds=80, got {text!r}")
     for name in above:
         if not isinstance(patch.get(name), dict):
             patch[name] = {}
         patch = patch[name]
-    patch[last] = _value(value, f"--set {text}")
+    patch[last] = value
+
+
+def _names(path: str, value: Any) -> list[str]:
+    """Return the names that lead to what is set: those of labels and of `params` have dots of their own.
+
+    `params.optimizer.momentum` takes a whole range, and `params.optimizer.momentum.uniform` its two ends.
+    """
+    root, _, rest = path.partition(".")
+    if not rest or root not in ("labels", "params"):
+        return path.split(".")
+    name, _, form = rest.rpartition(".")
+    is_form = root == "params" and bool(name) and form in ParamRange.model_fields and not isinstance(value, dict)
+    return [root, name, form] if is_form else [root, rest]
 
 
 def _value(text: str, option: str) -> Any:

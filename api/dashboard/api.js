@@ -33,24 +33,46 @@ function openSession(code) {
 
 export const signOut = () => send("/v1/sessions", {}, { method: "DELETE", timeoutMs: 10000 });
 
-// Raises NeedsKey, Refused with the problem's text, or what `fetch` raises if nothing answers in time. A body without end
-// in sight, of a download, has no time limit: the service cuts off who takes nothing.
-async function send(path, parameters, { timeoutMs, isLong = false, ...request }) {
+// Raises NeedsKey, Refused with the problem's text, or what `fetch` raises; also if the service says nothing for so long.
+// `read` takes the body, each part of which renews the time. Without it the answer is returned as it begins, and its body
+// has no time limit: it may be a download, and the service cuts off who takes nothing.
+async function send(path, parameters, { timeoutMs, read = null, ...request }) {
   const pairs = Object.entries(parameters).flatMap(([name, value]) => [value ?? []].flat().map((each) => [name, each]));
   const query = new URLSearchParams(pairs);
   const late = new AbortController();
-  const timer = setTimeout(() => late.abort(), timeoutMs);
-  const answer = await fetch(query.size ? `${path}?${query}` : path, { ...request, signal: late.signal })
-    .finally(() => isLong && clearTimeout(timer))
-    .catch((error) => {
-      throw error.name === "AbortError" ? new Error(`The service has not answered within ${timeoutMs / 1000} s.`) : error;
-    });
-  if (answer.status === 401) {
-    caller = null;
-    throw new NeedsKey((await problem(answer)).detail);
+  let timer = null;
+  const renew = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => late.abort(), timeoutMs);
+  };
+  try {
+    renew();
+    const answer = await fetch(query.size ? `${path}?${query}` : path, { ...request, signal: late.signal });
+    if (!answer.ok) throw await refusal(renewing(answer, renew));
+    return read ? await read(renewing(answer, renew)) : answer;
+  } catch (error) {
+    throw error.name === "AbortError" ? new Error(`The service has not answered within ${timeoutMs / 1000} s.`) : error;
+  } finally {
+    clearTimeout(timer);
   }
-  if (!answer.ok) throw new Refused(answer.status, await problem(answer));
-  return answer;
+}
+
+// The same answer, which calls `renew` now and with each part of its body.
+function renewing(answer, renew) {
+  renew();
+  if (!answer.body) return answer;
+  const transform = (part, parts) => {
+    renew();
+    parts.enqueue(part);
+  };
+  return new Response(answer.body.pipeThrough(new TransformStream({ transform })), answer);
+}
+
+async function refusal(answer) {
+  const told = await problem(answer);
+  if (answer.status !== 401) return new Refused(answer.status, told);
+  caller = null;
+  return new NeedsKey(told.detail);
 }
 
 async function problem(answer) {
@@ -61,10 +83,12 @@ async function problem(answer) {
   }
 }
 
-const get = async (path, parameters = {}) => (await send(path, parameters, { timeoutMs: 10000 })).json();
+const json = (answer) => answer.json();
 
-const post = async (path, parameters, headers, body) =>
-  (await send(path, parameters, { method: "POST", timeoutMs: 60000, headers, body })).json();
+const get = (path, parameters = {}) => send(path, parameters, { timeoutMs: 10000, read: json });
+
+const post = (path, parameters, headers, body) =>
+  send(path, parameters, { method: "POST", timeoutMs: 60000, headers, body, read: json });
 
 // Only if the job still is as `job` shows it: one that has changed since answers 412, and nothing is done.
 export const ask = (job, verb, body = {}) =>
@@ -88,7 +112,7 @@ export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map(
 
 // Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
 export async function download(href, name) {
-  const answer = await send(href, {}, { timeoutMs: 60000, isLong: true });
+  const answer = await send(href, {}, { timeoutMs: 60000 });
   const address = URL.createObjectURL(await answer.blob());
   const link = document.createElement("a");
   link.href = address;
@@ -132,5 +156,5 @@ export const MAX_EVENTS = 500; // of a page
 export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: MAX_EVENTS });
 
 // What an attempt printed behind a byte of its log.
-export const log = async (id, attempt, offset) =>
-  (await send(`/v1/jobs/${encodeURIComponent(id)}/logs`, { attempt, offset }, { timeoutMs: 30000 })).arrayBuffer();
+export const log = (id, attempt, offset) => send(`/v1/jobs/${encodeURIComponent(id)}/logs`, { attempt, offset },
+  { timeoutMs: 30000, read: (answer) => answer.arrayBuffer() });

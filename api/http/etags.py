@@ -1,5 +1,6 @@
 """Conditional requests: what has not changed is not sent again, what has changed is not acted on (RFC 9110, 13.1)."""
 
+import hashlib
 import re
 from typing import Annotated, Any
 
@@ -43,6 +44,11 @@ SeenVersions = Annotated[frozenset[int] | None, Depends(seen_versions)]
 def etag_of(version: int) -> str:
     """Return the `ETag` of a job at that version."""
     return f'"{version}"'
+
+
+def etag_made_of(version: str, *others: object) -> str:
+    """Return the `ETag` of an answer that is made of what has that version, and of `others`."""
+    return f'"{version}-{hashlib.sha256(repr(others).encode()).hexdigest()[:8]}"'
 
 
 def unchanged(etag: str, if_none_match: str | None) -> Response | None:

@@ -80,6 +80,8 @@ def back_up(settings: Settings, folder: Path) -> Backup:
     _copy_files(settings, folder)
     kind: Literal["sqlite", "postgresql"] = "sqlite" if database.is_sqlite(url) else "postgresql"
     _copy_database(settings, folder, kind)
+    if kind == "sqlite" and database.revisions(_url_of(folder / _DATABASES[kind]))[0] != revision:
+        raise Unavailable("another release migrated the database meanwhile; the backup is not whole, make another")
     _copy_files(settings, folder)
     for name in _PRIVATE:
         _copy_private(settings.state_dir / name, folder / name)
@@ -95,10 +97,11 @@ def back_up(settings: Settings, folder: Path) -> Backup:
     return made
 
 
-def restore(settings: Settings, folder: Path) -> Backup:
+def restore(settings: Settings, folder: Path, *, are_files_moved: bool = False) -> Backup:
     """Put a backup where `settings` say; its jobs go on once a service is started there.
 
-    Raises Unavailable where a service of these settings has anything already, or runs.
+    Raises Unavailable where a service of these settings has anything already, or runs; and where rows would name files
+    that are not there, unless `are_files_moved`: the caller has copied them to the storage that `settings` name.
     """
     made = _read(folder)
     url = settings.resolved_database_url
@@ -107,6 +110,8 @@ def restore(settings: Settings, folder: Path) -> Backup:
         raise Unavailable(
             f"the backup is of {made.database}, and WIRETUNE_DATABASE_URL names {kind}; restore it to one"
         )
+    if not are_files_moved:
+        _require_files(made, settings, folder)
     database.prepare_state_dir(settings)
     with database.lock_service(settings):
         _require_empty(settings)
@@ -137,6 +142,20 @@ def _read(folder: Path) -> Backup:
         raise Unavailable(f"{folder} holds no whole backup: it needs a valid {MANIFEST}") from error
 
 
+def _require_files(made: Backup, settings: Settings, folder: Path) -> None:
+    """Raise Unavailable where the files will not be at the storage of `settings`, by which rows are to name them."""
+    old, new = made.storage_url, settings.resolved_storage_url
+    if old.rstrip("/") == new.rstrip("/") or (made.has_files and _folder_of(new) is not None):
+        return
+    files, way_out = old, f"set WIRETUNE_STORAGE_URL to {old}"
+    if made.has_files:
+        files, way_out = str(folder / FILES), "set WIRETUNE_STORAGE_URL to a folder"
+    raise Unavailable(
+        f"the backup's files are in {files}, and the storage would be {new}: {way_out}; or copy them there first, and "
+        "give `--files-moved`"
+    )
+
+
 def _folder_of(storage_url: str) -> Path | None:
     """Return the folder of a local storage; None: it is elsewhere."""
     protocol, path = fsspec.core.split_protocol(storage_url)
@@ -164,7 +183,7 @@ def _is_copied(settings: Settings, folder: Path, url: str) -> bool:
     if not source.resolve().is_relative_to(root.resolve()):  # a link that a job made: no checkpoint of ours
         return True
     _copy_below(source, target)
-    return source.exists() or is_complete(target)
+    return is_complete(target)
 
 
 def _copy_files(settings: Settings, folder: Path) -> None:
@@ -214,13 +233,22 @@ def _dump(settings: Settings, folder: Path, kind: str) -> set[str]:
         return _on(url, lambda connection: _dump_postgresql(url, target, connection))
     try:
         with (
-            closing(sqlite3.connect(f"file:{make_url(url).database}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(_reading(make_url(url).database or ""), uri=True)) as source,
             closing(sqlite3.connect(target)) as copy,
         ):
             source.backup(copy)  # one moment of the database, whoever writes
     except sqlite3.Error as error:
         raise Unavailable(f"the database could not be copied: {error}; try again") from error
-    return _on(URL.create("sqlite", database=str(target)).render_as_string(), _checkpoints)
+    return _on(_url_of(target), _checkpoints)
+
+
+def _url_of(file: Path) -> str:
+    return URL.create("sqlite", database=str(file)).render_as_string()
+
+
+def _reading(file: str) -> str:
+    """Return the URI with which SQLite opens a file that is there, and does not make one."""
+    return f"{Path(file).absolute().as_uri()}?mode=ro"
 
 
 def _dump_postgresql(url: str, target: Path, connection: Connection) -> set[str]:

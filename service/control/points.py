@@ -195,11 +195,15 @@ def read(session: Session, key: Key, *, max_points: int, within: Steps = EVERY_S
     rows = list(_rows(session, _is(PointRow, key) & later))
     total = _num_packed(session, key, cover, within) + len(rows)
     level = max((each for each in range(top + 1) if total >= max_points * FANOUT**each), default=0)
-    drawn = _reached(cover if level == top else _cover(session, key, level), within)
+    drawn = _reached(cover, within) if level == top else _cover(session, key, level, within)
     parts = [*((_inside(chunk, within), level - chunk.level) for chunk in drawn), (rows, level)]
     # A part of few points keeps its extremes, too: `thin` has room for them from four points on.
     alike = [sample for part, lower in parts for sample in thinned(part, max(4, len(part) // FANOUT**lower))]
     return thinned(alike, max_points), total
+
+
+def _reaches(within: Steps) -> ColumnElement[bool]:
+    return (ChunkRow.last_step >= within.first) & (ChunkRow.first_step <= within.last)
 
 
 def _reached(chunks: Sequence[ChunkRow], within: Steps) -> list[ChunkRow]:
@@ -216,14 +220,11 @@ def _num_packed(session: Session, key: Key, cover: Sequence[ChunkRow], within: S
     whole = [within.holds(chunk.first_step) and within.holds(chunk.last_step) for chunk in reached]
     total = sum(chunk.num_points for chunk, is_whole in zip(reached, whole, strict=True) if is_whole)
     for chunk in (chunk for chunk, is_whole in zip(reached, whole, strict=True) if not is_whole):
-        here = ChunkRow.first_step.between(chunk.first_step, chunk.last_step)
-        parts = session.scalars(select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == 0, here)).all()
-        total += sum(
-            part.num_points
-            if within.holds(part.first_step) and within.holds(part.last_step)
-            else len(_inside(part, within))
-            for part in _reached(parts, within)
-        )
+        parts = _is(ChunkRow, key) & (ChunkRow.level == 0) & _FIRST.between(chunk.first_step, chunk.last_step)
+        is_whole = (ChunkRow.first_step >= within.first) & (ChunkRow.last_step <= within.last)
+        total += int(session.scalar(select(func.sum(ChunkRow.num_points)).where(parts, is_whole)) or 0)
+        ends = session.scalars(select(ChunkRow).where(parts, _reaches(within), ~is_whole))
+        total += sum(len(_inside(part, within)) for part in ends)
     return total
 
 
@@ -332,16 +333,16 @@ def _end(session: Session, key: Key, level: int) -> int:
     return -1 if last is None else last
 
 
-def _chunks(session: Session, key: Key, level: int, *, beyond: int) -> list[ChunkRow]:
+def _chunks(session: Session, key: Key, level: int, *, beyond: int, within: Steps = EVERY_STEP) -> list[ChunkRow]:
     of_level = select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == level, ChunkRow.first_step > beyond)
-    return list(session.scalars(of_level.order_by(_FIRST)))
+    return list(session.scalars(of_level.where(_reaches(within)).order_by(_FIRST)))
 
 
-def _cover(session: Session, key: Key, level: int) -> list[ChunkRow]:
-    """Return the chunks that stand for all packed points: of `level`, and of lower ones what is newer than those."""
+def _cover(session: Session, key: Key, level: int, within: Steps = EVERY_STEP) -> list[ChunkRow]:
+    """Return the chunks that stand for all packed points within: of `level`, and of lower ones what is newer."""
     cover: list[ChunkRow] = []
     for each in range(level, -1, -1):
-        cover += _chunks(session, key, each, beyond=_last_step(cover))
+        cover += _chunks(session, key, each, beyond=_last_step(cover), within=within)
     return cover
 
 

@@ -33,6 +33,7 @@ from service.wire.views import (
     StageView,
     TrialView,
 )
+from trainers.methods.optimizer.spec import JobOptimizer, contenders
 
 #: Verbs after which the job's own parts are read.
 _OF_READABLE = (Verb.RESUME, Verb.RETRY, Verb.EXTEND)
@@ -329,23 +330,25 @@ def points_beyond(session: Session, step: int, trial_id: str, name: str) -> list
     return [Point(name, *sample) for sample in points.beyond(session, points.Key(trial_id, name), step)]
 
 
-def schedule_view(session: Session, trial: TrialRow, *, optimizer: str) -> ScheduleView:
+def schedule_view(session: Session, trial: TrialRow, *, optimizer: JobOptimizer) -> ScheduleView:
     """Return the trial's schedule: as it finished, or else as its stages were decided so far.
 
-    `optimizer` is the job's kind, or that of the schedule's own where several competed.
+    `optimizer` is the job's. Where several competed, the schedule names the one that trained.
     """
     if trial.schedule is not None:
         entries = [ScheduleEntry.model_validate(entry) for entry in trial.schedule["entries"]]
     else:
         entries = [_entry(stage, trial) for stage in _decided(session, trial.id) if stage.num_steps != 0]
+    kind = str(entries[0].values.get("optimizer", optimizer.kind)) if entries else optimizer.kind
     return ScheduleView(
         trial_id=trial.id,
         arm=trial.arm,
         seed=trial.seed,
-        optimizer=str(entries[0].values.get("optimizer", optimizer)) if entries else optimizer,
+        optimizer=kind,
         complete=trial.schedule is not None,
         line=_line(trial),
         num_steps=sum(entry.num_steps for entry in entries),
+        warmup_steps=next((each.warmup_steps for each in contenders(optimizer) if each.kind == kind), 0),
         entries=tuple(entries),
     )
 

@@ -23,7 +23,9 @@ begun, and has lost its machines, takes what is free, without a wait for the res
 waits for, it is paused for a moment at a checkpoint, and goes on with more.
 
 **Preemption.** If a job finds no room, and no room is kept for another, running jobs of strictly lower priority are
-paused: the lowest first, of these the youngest, none before it has run for `min_run_s`. Age never pauses anybody.
+paused: the lowest first, of these the youngest, none before it has run for `min_run_s`. Age never pauses anybody. A
+paused job is back at its old place, which may be ahead of the job it was paused for. It lets that one go first while
+that one waits for room and nothing else. Otherwise it would take its old room, and be paused again, without end.
 
 **Why nobody starves.** Take a job that fits the cluster and its quotas. After (4 - rank) x `aging_s` it is overdue. In
 its project only jobs that have waited longer are before it then, and no new one joins them. While none of these
@@ -32,13 +34,14 @@ Then the project's first job is before all but overdue jobs that have waited lon
 in finite time our job is the first of all, and room is kept for it. Nobody passes who could delay it beyond a moment
 that does not move away: running budgets end when they end, and `backfill_s` counts from its own waiting. Nobody is
 paused for others meanwhile. Every running job ends, so the room comes. A job that is preempted later keeps what it had
-waited, and has run for `min_run_s` at least: it gets on.
+waited, and has run for `min_run_s` at least: it gets on. It lets one job pass, of a higher priority, and that one
+perhaps another of a still higher one; each of them starts in finite time.
 """
 
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -131,6 +134,7 @@ class Place(NamedTuple):
     job: Waiting
     kind: WaitKind
     size: Size
+    trials: int = 1  # training runs at a time, at that size
     missing: int = 0
     behind: Waiting | None = None
     quota: QuotaKey | None = None
@@ -277,14 +281,30 @@ def _level(job: Waiting, rules: Rules, now: float) -> int:
     return min(_OVERDUE, job.priority.rank + int(max(0.0, now - job.queued_at) / rules.aging_s))
 
 
-def _in_order(waiting: Sequence[Waiting], shares: _Shares, rules: Rules, *, now: float) -> Iterator[Waiting]:
-    """Yield the jobs as their turn comes. The caller adds to `shares` what each takes, or would."""
+def _rank(job: Waiting, rules: Rules, now: float) -> tuple[int, float, str, Waiting]:
+    """Return what a project's jobs are sorted by."""
+    level = _level(job, rules, now)
+    return -level, job.queued_at if level == _OVERDUE else 0.0, job.job_id, job
+
+
+def _outranks(other: Waiting, job: Waiting) -> bool:
+    """Return whether `job` may still be paused for the other: a priority can change, and no two wait for each other."""
+    return job.is_preempted and other.priority.rank > job.priority.rank
+
+
+def _in_order(
+    waiting: Sequence[Waiting], shares: _Shares, rules: Rules, *, needs_room: Callable[[Waiting], bool], now: float
+) -> Iterator[Waiting]:
+    """Yield the jobs as their turn comes. The caller adds to `shares` what each takes, or would.
+
+    A job that was paused for another gives that one its turn, if `needs_room` says that nothing but room is in its way.
+    """
     queues: dict[str, list[tuple[int, float, str, Waiting]]] = defaultdict(list)
     for job in waiting:
-        level = _level(job, rules, now)
-        since = job.queued_at if level == _OVERDUE else 0.0
-        queues[job.project].append((-level, since, job.job_id, job))
+        queues[job.project].append(_rank(job, rules, now))
     due = shares.mean(queues)
+    made_way_for = {job.preempted_by for job in waiting if job.is_preempted}
+    ahead: dict[str | None, Waiting] = {job.job_id: job for job in waiting if job.job_id in made_way_for}
 
     def turn(project: str) -> tuple[int, float, float, str]:
         level, since, _, job = queues[project][-1]
@@ -299,7 +319,18 @@ def _in_order(waiting: Sequence[Waiting], shares: _Shares, rules: Rules, *, now:
     heapq.heapify(turns)
     while turns:
         *_, project = turns[0]
-        yield queues[project].pop()[-1]
+        job = first = queues[project][-1][-1]
+        while (other := ahead.get(job.preempted_by)) is not None and _outranks(other, job) and needs_room(other):
+            job = other
+        ahead.pop(job.job_id, None)
+        if job is not first:
+            queues[job.project].remove(_rank(job, rules, now))
+            yield job
+            turns = [turn(each) for each, jobs in queues.items() if jobs]
+            heapq.heapify(turns)
+            continue
+        queues[project].pop()
+        yield job
         if queues[project]:
             heapq.heapreplace(turns, turn(project))
         else:
@@ -333,7 +364,7 @@ def plan(
     running = sorted(running, key=lambda job: job.job_id)  # a sum's last bit depends on the order, and may decide
     shares = _Shares(total(nodes), quotas, running, recent, now=now)
     turn = _Turn(running, nodes, quotas, rules, now=now)
-    for job in _in_order(waiting, shares, rules, now=now):
+    for job in _in_order(waiting, shares, rules, needs_room=turn.needs_room, now=now):
         place = turn.take(job)
         if place.kind not in (WaitKind.NEVER, WaitKind.BACK_OFF, WaitKind.QUOTA):
             shares.add(job.project, place.size)  # had it started: so places are fair, too
@@ -376,20 +407,26 @@ class _Turn:
         if never:
             place = Place(number, job, WaitKind.NEVER, size, detail=never)
         elif job.not_before > self.now:
-            place = Place(number, job, WaitKind.BACK_OFF, size)
+            place = Place(number, job, WaitKind.BACK_OFF, size, trials)
         elif (full := self._full(job, size)) is not None:
             key, limit, ahead = full
-            place = Place(number, job, WaitKind.QUOTA, size, behind=ahead, quota=key, limit=limit)
+            self._kept_quotas.setdefault(key, (job, limit))
+            place = Place(number, job, WaitKind.QUOTA, size, trials, behind=ahead, quota=key, limit=limit)
         elif self._may_start(job, size, trials):
             self._begin(job, size, trials)
-            place = Place(number, job, WaitKind.STARTS, size)
+            place = Place(number, job, WaitKind.STARTS, size, trials)
         elif (fewer := self._fewer(job)) is not None:
             self._begin(job, fewer, 1)
             place = Place(number, job, WaitKind.STARTS, fewer)
         else:
-            place = self._wait(number, job, size)
+            place = self._wait(number, job, size, trials)
         self.places.append(place)
         return place
+
+    def needs_room(self, job: Waiting) -> bool:
+        """Return whether nothing but room is in the job's way: no quota, no back-off, no cluster that is too small."""
+        size, _, never = self._within_quota(job, *self._sized(job))
+        return not never and job.not_before <= self.now and self._full(job, size) is None
 
     def _sized(self, job: Waiting) -> tuple[Size, int, str]:
         """Return what the job takes, how many training runs at a time that is, and why it is never placed."""
@@ -423,10 +460,8 @@ class _Turn:
             if key in self._kept_quotas:
                 ahead, limit = self._kept_quotas[key]
                 return key, limit, ahead
-        if (found := self._used.full(job.owner, job.project, size)) is None:
-            return None
-        self._kept_quotas[found[0]] = (job, found[1])
-        return (*found, None)
+        found = self._used.full(job.owner, job.project, size)
+        return None if found is None else (*found, None)
 
     def _may_start(self, job: Waiting, size: Size, trials: int) -> bool:
         if not (size.fits(self._free) and size.fits(self._unclaimed)) or self._is_split(job, size):
@@ -483,18 +518,18 @@ class _Turn:
         self._unclaimed -= size
         self._used.add(job.owner, job.project, size)
 
-    def _wait(self, number: int, job: Waiting, size: Size) -> Place:
+    def _wait(self, number: int, job: Waiting, size: Size, trials: int) -> Place:
         missing = self._missing(job.shape, size)
         if self._kept is not None:
-            return Place(number, job, WaitKind.BEHIND, size, missing=missing, behind=self._kept.job)
+            return Place(number, job, WaitKind.BEHIND, size, trials, missing=missing, behind=self._kept.job)
         is_split = size.fits(self._free) and self._is_split(job, size)  # then others' end alone helps
         if not is_split and (size.fits(self._unclaimed) or self._preempt(job, size)):
             self._unclaimed -= size
-            return Place(number, job, WaitKind.PREEMPTS, size, missing=missing)
+            return Place(number, job, WaitKind.PREEMPTS, size, trials, missing=missing)
         self._kept = self._reserve(job, size)
         if is_split:
             self._kept.extra = Size()  # whoever took some could keep the rest in pieces
-        return Place(number, job, WaitKind.ROOM, size, missing=missing)
+        return Place(number, job, WaitKind.ROOM, size, trials, missing=missing)
 
     def _missing(self, shape: Shape, size: Size) -> int:
         """Return for how many of the job's workers there is no room; 1 at least, since it does not start."""

@@ -4,9 +4,11 @@ import io
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 from service import log_lines, tracing
@@ -19,7 +21,7 @@ from service.control.logs import Logs
 from service.control.occupancy import Occupancy
 from service.control.orphans import Orphans
 from service.control.outlook import Outlook
-from service.control.queue import Place, Plan, Rules, Start, Waiting, plan
+from service.control.queue import Place, Plan, Quotas, Rules, Start, Waiting, plan, sized
 from service.control.storage import Storage
 from service.control.store import Store
 from service.control.waiting import Backlog
@@ -41,6 +43,7 @@ _NUM_LOG_LINES = 5
 _JOIN_S = 60.0
 _NUM_EXPLAINED = 5  # reasons that a round writes: of ten thousand jobs that wait, the first are told first
 _LONG_QUEUE, _SETTLED_S = 500, 5.0  # so many waiting jobs are not looked at in every round unless something changed
+_REFUSED_S = 10.0  # between two questions to the storage for a job that it refuses; its room is others' meanwhile
 _LOOK_S = 10.0  # between two looks at a cluster without work
 _AT_ONCE = 8  # attempts that are looked at or begun at the same time
 Each = TypeVar("Each")
@@ -74,6 +77,7 @@ class Reconciler:
         self._webhooks = Webhooks(store, settings)
         self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission
         self._no_room_since: dict[str, float] = {}  # the cluster is too small for the attempt, by submission
+        self._refused_until: dict[str, float] = {}  # when to ask the storage again for the next attempt, by job
         self._clock = clock
         self._up_since = self._busy_at = clock()
         self._looked_at = (self._up_since, time.monotonic())  # the same moment, by the clock and by what nobody sets
@@ -364,13 +368,17 @@ class Reconciler:
         if self._is_settled(backlog, nodes, now=now):
             return
         decided = plan(
-            waiting, backlog.running, nodes, quotas=backlog.quotas, recent=backlog.recent, rules=self._rules, now=now
+            self._held_back(waiting, nodes, backlog.quotas, now=now),
+            backlog.running,
+            nodes,
+            quotas=backlog.quotas,
+            recent=backlog.recent,
+            rules=self._rules,
+            now=now,
         )
         self._note(decided, backlog, nodes, now=now)
-        self._side_by_side(lambda start: self._start(ray, start, nodes), decided.start)
-        for job_id, by in decided.pause:
-            with suppress(NotFound):  # it was cancelled and deleted in the meantime
-                self._store.preempt(job_id, by=by.job_id)
+        self._side_by_side(lambda start: self._start(ray, start, nodes, now=now), decided.start)
+        self._pause(decided, now=now)
         for job_id in decided.grow:
             with suppress(NotFound):
                 self._store.regroup(job_id)
@@ -389,11 +397,66 @@ class Reconciler:
             and now - (last.at or 0.0) < _SETTLED_S
         )
 
-    def _start(self, ray: RayApi, start: Start, nodes: Sequence[Node]) -> None:
+    def _held_back(
+        self, waiting: Sequence[Waiting], nodes: Sequence[Node], quotas: Quotas, *, now: float
+    ) -> Sequence[Waiting]:
+        """Return the jobs; those that the storage refuses begin later, so that nobody waits behind them."""
+        held = [job for job in waiting if job.job_id in self._refused_until]
+        self._refused_until = {job.job_id: self._refused_until[job.job_id] for job in held}
+        again = []
+        for job in held:
+            if self._refused_until[job.job_id] <= now:
+                _, trials, never = sized(job.shape, nodes, quotas, owner=job.owner, project=job.project)
+                if not never or any(job.shape.reduced):  # else it is never placed, and holds up nobody
+                    again.append((job, trials))
+        self._side_by_side(lambda each: self._ask_again(*each, now=now), again)
+        return [
+            replace(job, not_before=max(job.not_before, until))
+            if (until := self._refused_until.get(job.job_id))
+            else job
+            for job in waiting
+        ]
+
+    def _ask_again(self, job: Waiting, trials: int, *, now: float) -> None:
+        """Give a job that the storage refused its place back once the storage takes it."""
+        try:
+            self._require_storage(job, at_once=trials)
+            del self._refused_until[job.job_id]
+        except Unavailable as error:
+            self._refuse(job, error, now=now)
+        except NotFound:  # it was cancelled and deleted in the meantime
+            pass
+
+    def _pause(self, decided: Plan, *, now: float) -> None:
+        """Pause jobs for others; the storage is asked once for each of these, however many make room for it."""
+        for_job: dict[str, list[str]] = defaultdict(list)
+        for job_id, by in decided.pause:
+            for_job[by.job_id].append(job_id)
+        places = [place for place in decided.places if place.job.job_id in for_job]
+        self._side_by_side(lambda place: self._make_room(place, for_job[place.job.job_id], now=now), places)
+
+    def _make_room(self, place: Place, job_ids: Sequence[str], *, now: float) -> None:
+        """Pause the jobs `job_ids` for another, unless the storage would refuse that one once it has the room."""
+        by = place.job
+        try:
+            self._require_storage(by, at_once=place.trials)
+            for job_id in job_ids:
+                with suppress(NotFound):  # it was cancelled and deleted in the meantime
+                    self._store.preempt(job_id, by=by.job_id)
+        except Unavailable as error:
+            self._refuse(by, error, now=now)
+        except NotFound:  # so was the other
+            pass
+
+    def _refuse(self, job: Waiting, error: Unavailable, *, now: float) -> None:
+        self._store.explain(job.job_id, state=JobState.QUEUED, reason=str(error))
+        self._refused_until[job.job_id] = now + _REFUSED_S
+
+    def _start(self, ray: RayApi, start: Start, nodes: Sequence[Node], *, now: float) -> None:
         try:
             self._begin(ray, start, nodes)
         except Unavailable as error:
-            self._store.explain(start.job.job_id, state=JobState.QUEUED, reason=str(error))
+            self._refuse(start.job, error, now=now)
         except (IllegalTransition, NotFound) as error:  # cancelled by its user in the meantime, or room was taken
             _log.info("%s", error)
         except UnreadableJob as error:
@@ -404,15 +467,20 @@ class Reconciler:
         if (forbidden := self._forbidden(self._store.job(job.job_id).readable)) is not None:
             self._fail(job, forbidden)
             return
-        if job.attempt:  # the last one may have been lost to the storage, and the next one would be
-            self._storage.require_writable()
-            if self._store.attempts(job.job_id)[-1].outcome == "failed":  # one that was paused has the room it had
-                self._storage.require_room(job.job_id, self._store.last_checkpoints(job.job_id), at_once=start.trials)
+        self._require_storage(job, at_once=start.trials)
         begun = self._store.begin_attempt(job.job_id, start, nodes)
         try:
             self._submit(ray, begun)
         except Unavailable as error:  # the next round submits it again
             self._explain(begun, str(error))
+
+    def _require_storage(self, job: Waiting, *, at_once: int) -> None:
+        """Raise Unavailable where the last attempt may have been lost to the storage, and the next one would be."""
+        if not job.attempt:
+            return
+        self._storage.require_writable()
+        if self._store.attempts(job.job_id)[-1].outcome == "failed":  # one that was paused has the room it had
+            self._storage.require_room(job.job_id, self._store.last_checkpoints(job.job_id), at_once=at_once)
 
     def _note(self, decided: Plan, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> None:
         """Keep the plan for whoever asks, and write the reasons that have changed into the jobs, some in each round."""

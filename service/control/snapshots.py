@@ -64,7 +64,10 @@ def snapshot(
 
 
 def version(session: Session, job_id: str) -> str:
-    """Return what differs between any two snapshots of the job that differ; raises NotFound."""
+    """Return what differs between any two snapshots of the job that differ; raises NotFound.
+
+    Of one release, and at the same prices.
+    """
     return f"{queries.require(session, job_id).version}-{events.newest_of(session, job_id)}"
 
 
@@ -102,7 +105,7 @@ def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tupl
     """Return the learned schedules of `trials`; of an unfinished one, what is decided. Raises UnreadableJob."""
     spec = stored_spec(job_id, queries.require(session, job_id).spec)
     drawn = queries.samples(queries.trials(session, job_id))
-    optimizers = {(trial.arm, trial.seed): trial.replica.optimizer.kind for trial in spec.trials(drawn)}
+    optimizers = {(trial.arm, trial.seed): trial.replica.optimizer for trial in spec.trials(drawn)}
     return tuple(queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed]) for trial in trials)
 
 

@@ -89,17 +89,22 @@ def rungs(session: Session, job_id: str) -> Sequence[RungRow]:
 
 
 def seen(session: Session, job: JobRow, trials: Sequence[TrialView]) -> tuple[MarkPoint, ...]:
-    """Return what the samples measured, for those that learn from it; nothing where none does."""
+    """Return what the samples measured, for those that learn from it; nothing where none does.
+
+    One that diverged at some share is bad for the whole budget, and what that would have cost is not known.
+    """
     spec = stored_spec(job.id, job.spec)
     if not spec.params or spec.sweep_config.sampler != "bo":
         return ()
     values = {trial.trial_id: trial.sample.values for trial in trials if trial.sample is not None}
     shares = (*spec.sweep_config.rungs(), 1.0)
     marks = _all_marks(spec, rungs(session, job.id), trials)
+    num_rungs = len(shares) - 1
+    diverged = [Mark(trial.trial_id, num_rungs, None) for trial in trials if trial.outcome == "diverged"]
     return tuple(
         MarkPoint(values=known, share=shares[mark.rung], value=mark.value, cost=mark.cost)
-        for mark in marks
-        if (known := values.get(mark.trial)) is not None and mark.value is not None
+        for mark in (*marks, *diverged)
+        if (known := values.get(mark.trial)) is not None
     )
 
 

@@ -8,19 +8,17 @@ from search.config import (
     FINALISTS,
     OPTIMIZER_TRAITS,
     AutoLrsConfig,
-    BoConfig,
     Budget,
     CosineConfig,
     LinearConfig,
     OffConfig,
     PolynomialConfig,
-    SobolConfig,
     StagedConfig,
     WideConfig,
-    contest_steps,
     num_coarse,
     usual_rate_told_by,
 )
+from search.sweep.spec import num_combinations
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from trainers.methods.activations.dropit.spec import DropItConfig
@@ -83,6 +81,12 @@ def _on_the_job(spec: JobSpec) -> Iterator[str]:
             f"`objective.every` is {every} and `budget.steps` {steps}, so a trial is evaluated at its start and end "
             f"alone: give `every` {max(1, steps // 10)} for a curve"
         )
+    num_samples, num_distinct = spec.num_samples, num_combinations(spec.params)
+    if num_samples > num_distinct:
+        yield (
+            f"`params` have {num_distinct:.0f} combinations of values, so {num_samples - num_distinct:.0f} of "
+            f"`sweep.samples` {num_samples} would train again what others train: give `samples: {num_distinct:.0f}`"
+        )
 
 
 def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
@@ -92,8 +96,6 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
         yield from _on_a_level(trial)
         yield from _on_a_period(trial)
         yield from _on_options(trial)
-    if isinstance(controller, BoConfig | SobolConfig):
-        yield from _on_contenders(trial, controller)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
     if fall := _fall(trial):
@@ -286,21 +288,6 @@ def _on_options(trial: TrialSpec) -> Iterator[str]:
         yield (
             f"a budget in steps does not count what a step sends, so of the exchanges that compete the densest of "
             f"{', '.join(f'`{name}`' for name in menu)} is used alone: give `budget.seconds`"
-        )
-
-
-def _on_contenders(trial: TrialSpec, config: BoConfig | SobolConfig) -> Iterator[str]:
-    steps, (first, *others) = trial.budget.steps, contenders(trial.replica.optimizer)
-    if steps is None or not others or config.first_search != "always":
-        return
-    needed = contest_steps(
-        config, num_optimizers=2, num_finalists=1 if config.wide_probes is None else config.wide_probes
-    )
-    if config.search_fraction(steps) * steps < needed:
-        yield (
-            f"probes compare optimizers in at least {needed} steps of a search, for which `budget.steps` {steps} "
-            f"leaves no room, so `{first.kind}` is trained alone: give {config.least_budget(needed)} steps, or a "
-            "higher `max_search_fraction`"
         )
 
 

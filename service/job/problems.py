@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from service.job.wrong_kind_fields import fields_near, why_misplaced
+from service.job.wrong_kind_fields import fields_near, is_freely_named, why_misplaced
 from trainers.spec.ranges import Conflict
 
 #: A field's name that is longer is like none of ours.
@@ -138,7 +138,8 @@ def _path(loc: Sequence[str | int], body: Any, *, keep_last: bool) -> list[str |
     path: list[str | int] = []
     is_member_named = False  # by its tag, once: a field of the member may have the same name
     for index, part in enumerate(loc):
-        if not is_member_named and isinstance(body, dict) and part in (body.get("kind"), body.get("mode")):
+        may_be_tag = not is_member_named and isinstance(body, dict) and not is_freely_named(path)
+        if may_be_tag and part in (body.get("kind"), body.get("mode")):
             is_member_named = True
         elif _holds(body, part):
             body, is_member_named = body[part], False

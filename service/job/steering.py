@@ -1,5 +1,6 @@
 """Check a pin or a veto against what a run searches, and against what else holds. Pydantic only."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -128,6 +129,8 @@ def _against_each_other(name: str, of: Searchable, steer: Steer, together: Seque
     bands = [veto for _, veto in vetoes if isinstance(veto, Band)]
     low = max([of.low, *(band.below for band in bands if band.below is not None)])
     high = min([of.high, *(band.above for band in bands if band.above is not None)])
+    if of.scale == "integer":
+        low, high = math.ceil(low), math.floor(high)
     left = [each for each in of.listed if not any(each in veto for _, veto in vetoes if isinstance(veto, tuple))]
     if (low > high) if of.is_of_numbers else not left:
         whole = f"[{of.low:g}, {of.high:g}]" if of.is_of_numbers else _shown(of.listed)

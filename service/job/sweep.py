@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from search.sweep.spec import ParamRange, SampleValues
 from service.job.conflicts import conflicts
 from service.job.parts import SAMPLE_PREFIX, JobParts
-from service.job.problems import misread, problems_of
+from service.job.problems import Problem, misread, pointer_to, problems_of
 from trainers.spec.ranges import Conflict
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 
@@ -36,6 +36,12 @@ def at(job: JobParts, values: Mapping[str, Any]) -> JobParts:
     """Return the job with `values` by path, its parts not checked against each other; raises ValidationError."""
     if not values:
         return job
+    changed = JobParts.model_validate(_given(job, values))
+    return job.model_copy(update={root: getattr(changed, root) for root in {path.split(".")[0] for path in values}})
+
+
+def _given(job: JobParts, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of the job that `values` by path are in, with them, and what no job is without."""
     given: dict[str, Any] = {"budget": job.budget, "workload": job.workload.model_dump(mode="json")}
     for path, value in values.items():
         root, *inner = path.split(".")
@@ -44,8 +50,7 @@ def at(job: JobParts, values: Mapping[str, Any]) -> JobParts:
             continue
         given.setdefault(root, job.model_dump(mode="json", include={root})[root])
         _place(given[root], inner[:-1])[inner[-1]] = deepcopy(value)
-    changed = JobParts.model_validate(given)
-    return job.model_copy(update={root: getattr(changed, root) for root in {path.split(".")[0] for path in values}})
+    return given
 
 
 def _place(content: Any, path: Iterable[str]) -> Any:
@@ -66,7 +71,14 @@ def sweep_conflicts(job: JobParts) -> Iterator[Conflict]:
             yield Conflict(f"/arms/{index}/name", arm.name, message)
     sweep = job.sweep_config
     if sweep.first_rung < MIN_RUNG:
-        message = f"`first_rung` must be from {MIN_RUNG:g} to 1, got {sweep.first_rung:g}"
+        most = f"1/{sweep.reduction}" if sweep.scheduler == "asha" else "1"
+        message = f"`first_rung` must be from {MIN_RUNG:g} to {most}, got {sweep.first_rung:g}"
+        yield Conflict("/sweep/first_rung", sweep.first_rung, message)
+    if sweep.scheduler == "asha" and not sweep.rungs():
+        message = (
+            f"rungs are powers of 1/`reduction`, so `first_rung` must be at most 1/{sweep.reduction}, got "
+            f"{sweep.first_rung:g}, with which `asha` ends no sample early; if none is to, give `scheduler: none`"
+        )
         yield Conflict("/sweep/first_rung", sweep.first_rung, message)
     caps = job.budget.model_dump(exclude_none=True)
     if sweep.cost is not None and list(caps) == [sweep.cost]:
@@ -119,9 +131,11 @@ def _of_ranges(job: JobParts) -> Iterator[Conflict]:
     for path, of in job.params.items():
         is_any_wrong = False
         for index, value in enumerate(of.ends()):
-            for message in faults(job, {path: value}):
+            for fault in _faults(job, {path: value}):
                 is_any_wrong = True
-                yield Conflict(f"{_pointer(path)}/{of.form}/{index}", value, message)
+                place = f"{_pointer(path)}/{of.form}/{index}"
+                inside = _behind(path, fault.pointer)
+                yield Conflict(place + inside, fault.value if inside else value, fault.message)
         if not is_any_wrong and (message := _takes_whole_numbers(job, path, of)):
             yield Conflict(f"{_pointer(path)}/{of.form}", None, message)
 
@@ -170,23 +184,35 @@ def _of_samples(job: JobParts) -> Iterator[Conflict]:
 
 def faults(job: JobParts, values: SampleValues) -> list[str]:
     """Return why no trial can have these values."""
+    return [fault.message for fault in _faults(job, values)]
+
+
+def _faults(job: JobParts, values: SampleValues) -> list[Conflict]:
+    """Return the same, each with its place in the job that has these values."""
     try:
         changed = at(job, values)
     except ValidationError as error:
-        roots = {path.split(".")[0] for path in values}
-        body = job.model_dump(mode="json", include=roots | {"workload"})
-        return [problem.message for problem in problems_of(error, body, JobParts)]
-    if _code(changed) not in (None, _code(job)):
-        return [
-            f"all trials import the same package, so a sample cannot change `workload.code`, got {_code(changed)!r}"
-        ]
+        return list(map(_conflict, problems_of(error, _given(job, values), JobParts)))
+    if (code := _code(changed)) not in (None, _code(job)):
+        message = f"all trials import the same package, so a sample cannot change `workload.code`, got {code!r}"
+        return [Conflict("/workload/code", code, message)]
     for path, value in values.items():
         for name in reversed(path.split(".")):
             value = {name: value}
-        if wrong := [problem.message for problem in misread(value, changed)]:
+        if wrong := list(map(_conflict, misread(value, changed))):
             return wrong
     alone = changed.model_copy(update={"arms": JobParts.model_fields["arms"].default, "params": {}, "sweep": None})
-    return [conflict.message for conflict in conflicts(alone)]
+    return list(conflicts(alone))
+
+
+def _conflict(problem: Problem) -> Conflict:
+    return Conflict(problem.pointer, problem.value, problem.message)
+
+
+def _behind(path: str, pointer: str) -> str:
+    """Return where in the value at `path` the `pointer` into the job leads; "": to the whole value, or elsewhere."""
+    place = pointer_to(path.split("."))
+    return pointer.removeprefix(place) if pointer.startswith(f"{place}/") else ""
 
 
 def _code(job: JobParts) -> str | None:
@@ -228,7 +254,7 @@ def expected_cost(job: JobParts) -> str:
     share = sweep.expected_share()
     whole = num_arms + sweep.samples * share
     shown = f"{num_arms} of arms and {sweep.samples} samples, at most {sweep.at_once} at a time"
-    if sweep.scheduler == "none":
+    if not sweep.rungs():  # an earlier release has accepted `asha` without any
         return f"{num_arms + sweep.samples} trials ({shown}), each with the whole budget"
     rungs = " and ".join(f"{rung:.0%}" for rung in sweep.rungs())
     return (

@@ -10,6 +10,8 @@ from service.job.knobs import Schema, allowed
 
 #: Fields by which a job tells the members of a union apart.
 WORDS = ("kind", "mode")
+#: Objects of a job in which people choose the names: a `kind` or `mode` in one of them is a name like any other.
+_FREELY_NAMED = (("labels",), ("workload", "params"), ("workload", "data"))
 
 
 class Choice(NamedTuple):
@@ -19,6 +21,12 @@ class Choice(NamedTuple):
     kind: str
     fields: Mapping[str, Mapping[str, Schema]]  # by kind, by name
     definitions: Mapping[str, Schema]
+
+
+def is_freely_named(place: Sequence[str | int]) -> bool:
+    """Return whether people choose the names in the object at `place` of a job, or of what holds one as `job`."""
+    inside = tuple(place[1:] if place and place[0] == "job" else place)
+    return any(inside[: len(each)] == each for each in _FREELY_NAMED)
 
 
 def why_misplaced(model: type[BaseModel], body: Any, path: Sequence[str | int], given: Any) -> str | None:

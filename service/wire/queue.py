@@ -18,7 +18,7 @@ class WaitKind(StrEnum):
     PREEMPTS = "preempts"  # jobs that are ending give it room; those of lower priority are paused for it
     BEHIND = "behind"  # room is kept for the job `behind`
     QUOTA = "quota"  # its owner or project has as much as the quota allows
-    BACK_OFF = "back_off"  # its last attempts were lost; the next one begins at `until`
+    BACK_OFF = "back_off"  # its last attempts were lost; the next one begins at `until` at the earliest
     NEVER = "never"  # the cluster, as it is now, can never place it
     NO_CLUSTER = "no_cluster"  # Ray does not answer
 
@@ -140,7 +140,7 @@ def _why(place: QueuePlace) -> str:
             ahead = f"; behind {_named(place)}" if place.behind_priority else ""
             return f"{_full(place.quota, place.quota_name, place.limit)}{ahead}"
         case WaitKind.BACK_OFF:
-            return f"its next attempt begins at {place.until:%H:%M:%S} UTC"
+            return f"its next attempt begins at {place.until:%H:%M:%S} UTC at the earliest"
         case WaitKind.NEVER | WaitKind.NO_CLUSTER:
             return place.detail
     raise AssertionError(place.kind)

@@ -301,6 +301,7 @@ class ScheduleView(View):
     complete: bool
     line: Line = Field(description="of two lines the one that was kept; `main` until then")
     num_steps: int
+    warmup_steps: int = Field(0, description="the optimizer's linear ramp, which the rates of `entries` do not have")
     entries: tuple[ScheduleEntry, ...]
     provenance: Provenance | None = Field(None, description="the run that it was learned in; null in snapshots")
 

@@ -19,8 +19,10 @@ from search.schedule import Schedule
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.wire.records import ScheduleEntry
 from service.wire.views import JobOrder
 from tests.api.conftest import Reporting
+from tests.contract.reported import finished as trial_finished
 from tests.patience import PATIENCE_S
 
 
@@ -96,6 +98,26 @@ def test_a_schedule_is_the_librarys(finished: Job) -> None:
 
     assert isinstance(schedule, Schedule)
     assert [schedule.learning_rate_at(step) for step in (0, 100)] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_schedule_has_the_warm_up_of_the_optimizer_that_trained(
+    client: Client, store: Store, job: JobSpec, running: bool
+) -> None:
+    own = {"kind": "adamw", "warmup_steps": 40}
+    several = {"kind": "auto", "options": [{"kind": "sgd", "warmup_steps": 10}, own]}
+    spec = job.model_dump(mode="json") | {"optimizer": own if running else several}
+    reporting = Reporting(store, JobSpec.model_validate(spec))
+    reporting.start("dense")
+    reporting.stage("dense", 0, rate=0.1, density=None)
+    if not running:
+        entry = ScheduleEntry(step=0, num_steps=100, learning_rate=0.1, values={"optimizer": "adamw"})
+        reporting.post(trial_finished(reporting.trial("dense"), schedule=(entry,)))
+
+    schedule = client.job(reporting.job_id).schedule(arm="dense")
+
+    assert (schedule.optimizer, schedule.warmup_steps) == ("adamw", 40)
+    assert schedule.learning_rate_at(0) == pytest.approx(0.1 / 40)
 
 
 def test_a_download_is_whole_or_not_there(finished: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ def bill(**lines):
     [
         ({"step": 0, "seconds": 0}, {"seconds": 40, "steps": None, "bytes": None}, ("seconds", 0, 40)),
         ({"step": 100, "seconds": 10}, {"seconds": 40, "steps": None, "bytes": None}, ("seconds", 0.25, 30)),
+        ({"step": 100, "seconds": 40.3}, {"seconds": 40, "steps": None, "bytes": None}, ("seconds", 1, 0)),
         ({"step": 60, "seconds": 12}, {"seconds": None, "steps": 100, "bytes": None}, ("steps", 0.8, 3)),
         ({"step": 60, "seconds": 12}, {"seconds": 1000, "steps": None, "bytes": 4000}, ("bytes", 0.5, 12)),
         ({"step": 9, "seconds": 40, "outcome": "completed"}, {"seconds": 40, "steps": None}, ("seconds", 1, 0)),

@@ -10,6 +10,7 @@ import pytest
 from api.documents import parse_yaml
 from api.http.routes.page import DASHBOARD
 from service.job.spec import JobSpec
+from tests.api.conftest import Reporting
 from tests.example_jobs import EXAMPLES
 
 node = shutil.which("node")
@@ -87,6 +88,67 @@ console.log(JSON.stringify(changes.reduce(merged, whole)));"""
     assert run(script, changes=changes, whole=whole) == http.get(url).json()
 
 
+@pytest.mark.parametrize(
+    ("asked", "names", "unknown"),
+    [
+        ("A", ["tuned", "dense", "sample-1", "sample-2"], []),
+        ("A:sample-0", ["sample-0"], []),
+        ("A:dense,A:sample-2,A:sample-3", ["dense", "sample-2"], ["A sample-3"]),
+    ],
+)
+def test_of_a_sweep_the_arms_and_the_best_samples_are_compared_and_any_that_is_asked_for(
+    http, store, job, asked, names, unknown
+):
+    params = {"workload.batch_size": {"choice": [16, 64]}}
+    swept = job.model_dump(mode="json") | {"params": params, "sweep": {"samples": 3, "cost": "bytes"}}
+    begun = Reporting(store, JobSpec.model_validate(swept))
+    for arm, loss, density in (("sample-0", 0.9, 0.1), ("sample-1", 0.5, None), ("sample-2", 0.7, 0.1)):
+        begun.start(arm)
+        begun.finish_trial(arm, rates=[1.0], density=density, loss=loss)  # a density sends less
+    answers = {name: http.get(f"/v1/jobs/{begun.job_id}/{name}").json() for name in ("snapshot", "comparison")}
+    script = f"""
+import "{SMALL_DOM}";
+const {{ comparedTrials, parsed, unknownArms }} = await import("{DASHBOARD.as_uri()}/pages/compare/jobs.js");
+const {{ armRows, resultTable }} = await import("{DASHBOARD.as_uri()}/pages/compare/tables.js");
+const jobs = parsed(asked).map((each) => ({{ ...each, letter: "A", held: snapshot, isGone: false }}));
+const rows = armRows(comparison, jobs);
+const shown = resultTable(comparison, rows, "").querySelector("tbody").childNodes.map((row) => row.textContent);
+console.log(JSON.stringify([comparedTrials(jobs).map((each) => each.arm), rows, shown, unknownArms(jobs)]));
+process.exit();"""
+
+    trials, rows, shown, missing = run(script, asked=asked.replace("A", begun.job_id), **answers)
+
+    assert trials == [row["name"] for row in rows] == [f"A {name}" for name in names] and missing == unknown
+    assert all("1 of 1" in line for name, line in zip(names, shown, strict=True) if name.startswith("sample"))
+    assert {key for row in rows for key in row["report"]} == {*answers["comparison"]["arms"][0]["arm"]}
+    assert not any(row["isPruned"] for row in rows)
+
+
+def test_a_sample_that_ended_at_a_rung_is_compared_as_pruned():
+    told = {"outcome": "completed", "validation_loss": 0.5, "validation_metrics": {}, "controller": "bo"}
+    told["bill"] = {"bytes_sent": 1, "seconds_training": 1}
+    trials = [told | {"arm": f"sample-{at}", "trial_id": f"t{at}"} for at in range(2)]
+    ranking = [{"trial_id": "t0", "status": "pruned"}, {"trial_id": "t1", "status": "completed"}]
+    held = {
+        "job": {"spec": {"arms": [], "params": {"a": {}}}},
+        "trials": trials,
+        "report": {"sweep": {"ranking": ranking}},
+    }
+    script = f"""
+import "{SMALL_DOM}";
+const {{ armRows, resultTable }} = await import("{DASHBOARD.as_uri()}/pages/compare/tables.js");
+const rows = armRows({{ arms: [], trials }}, jobs);
+const shown = resultTable({{ confidence: 0.95, metric: "loss", target: null }}, rows, "");
+console.log(JSON.stringify(shown.querySelector("tbody").childNodes.map((row) => row.textContent)));
+process.exit();"""
+    jobs = [{"id": "j", "letter": "A", "arms": ["sample-0", "sample-1"], "held": held, "isGone": False}]
+    compared = [{"job_id": "j", "trial": each, "seconds_to_target": None} for each in trials]
+
+    first, second = run(script, jobs=jobs, trials=compared)
+
+    assert "pruned" in first and "1 of 1" in second
+
+
 def test_a_form_and_its_text_hold_every_example_job_as_it_is(anonymous):
     document = anonymous.get("/openapi.json").json()
     specs = [JobSpec.model_validate(parse_yaml(path.read_bytes())) for path in EXAMPLES]
@@ -158,6 +220,45 @@ process.exit();"""
 
 
 @pytest.mark.parametrize(
+    ("status", "errors", "is_asked_again", "said"),
+    [
+        (403, [{"pointer": "/priority", "message": "`priority` is high"}], False, "/priority `priority` is high"),
+        (403, [], False, "/ told"),
+        (409, [], False, "/ told"),
+        (429, [], True, "told Trying again."),
+        (503, [], True, "told Trying again."),
+    ],
+)
+def test_a_form_asks_again_only_where_the_same_job_may_pass_later(anonymous, job, status, errors, is_asked_again, said):
+    document = anonymous.get("/openapi.json").json()
+    answers = {
+        "/v1/me": {"role": "submitter", "may": ["create a job"]},
+        "/openapi.json": {"components": document["components"]},
+        "/v1/jobs/job-1": {"id": "job-1", "name": job.name, "spec": job.model_dump(mode="json")},
+    }
+    script = f"""
+import {{ settled }} from "{SMALL_DOM}";
+globalThis.CSS = {{ escape: (text) => text }};
+const checks = [], wait = setTimeout;
+globalThis.setTimeout = (act) => wait(act, 0);
+globalThis.fetch = async (path) => {{
+  if (path !== "/v1/jobs:validate") return Response.json(answers[path]);
+  checks.push(path);
+  return Response.json({{ detail: "told", errors }}, {{ status }});
+}};
+const {{ clonePage }} = await import("{DASHBOARD.as_uri()}/pages/submit/submit.js");
+await clonePage(document.body, "job-1").refresh();
+for (let turn = 0; turn < 20; turn += 1) await settled();
+console.log(JSON.stringify([checks.length, document.body.querySelector("[class=verdict panel]").textContent]));
+process.exit();"""
+
+    num_checks, shown = run(script, answers=answers, status=status, errors=errors)
+
+    assert (num_checks > 1) is is_asked_again
+    assert said in shown
+
+
+@pytest.mark.parametrize(
     ("low", "high", "current", "shown"),
     [
         (0.001, 0.015625, 0.015625, "0.015625"),
@@ -182,6 +283,96 @@ console.log(JSON.stringify(document.body.querySelector("[name=density]").value))
 process.exit();"""
 
     assert run(script, steering=steering) == shown
+
+
+def test_a_steer_of_which_a_part_was_refused_says_what_holds_and_goes_on_with_the_rest():
+    pair = [("learning_rate", ["job-1.tuned.0"], 3), ("density", ["job-1.other.0"], 4)]
+    limits = {"low": 0.001, "high": 1.0, "names": [], "current": None}
+    steerable = [{"name": name, "trials": trials} | limits for name, trials, _ in pair]
+    steering = {"version": 3, "steers": [], "steerable": steerable, "notes": []}
+    script = f"""
+import {{ heldService, refusal, settled }} from "{SMALL_DOM}";
+const {{ controls }} = await import("{DASHBOARD.as_uri()}/pages/job/controls.js");
+const asked = heldService();
+const sent = [];
+const held = globalThis.fetch;
+globalThis.fetch = (path, request) => {{
+  sent.push([request.headers?.["If-Match"], request.body]);
+  return held(path, request);
+}};
+const answer = async (given) => {{ asked.shift()[1](given); await settled(); }};
+const {{ body, update }} = controls(() => {{}});
+document.body.append(body);
+update({{ id: "job-1", name: "one", state: "running", version: 3, verbs: ["steer"] }}, {{ role: "admin" }});
+body.querySelector("[class=steer]").onclick();
+await answer(Response.json(steering));
+sent.length = 0;
+const question = document.body.querySelector("dialog");
+const press = async () => {{ question.querySelector("form").onsubmit({{ preventDefault() {{}} }}); await settled(); }};
+for (const {{ name }} of steering.steerable) {{
+  question.querySelector(`[name=how ${{name}}]`).value = "pin";
+  question.querySelector(`[name=${{name}}]`).value = "0.5";
+}}
+await press();
+await answer(Response.json({{ id: "job-1", version: 4 }}));
+await answer(refusal(422, "out of range"));
+const told = question.textContent;
+question.querySelector("[name=density]").value = "0.25";
+await press();
+console.log(JSON.stringify([told, sent.map(([match, said]) => [match, JSON.parse(said).pin])]));
+process.exit();"""
+
+    told, sent = run(script, steering=steering)
+
+    assert "out of range" in told and "Taken already: learning rate of tuned.0." in told
+    first, refused, again = [{"learning_rate": 0.5}, {"density": 0.5}, {"density": 0.25}]
+    assert sent == [['"3"', first], ['"4"', refused], ['"4"', again]]
+
+
+#: A clock that a test moves on, and a service whose answer comes in parts.
+SLOW = f"""
+let now = 0;
+const timers = new Map();
+globalThis.setTimeout = (act, ms) => {{ timers.set(act, now + ms); return act; }};
+globalThis.clearTimeout = (act) => timers.delete(act);
+const turn = () => new Promise((resolve) => setImmediate(resolve));
+const pass = async (seconds) => {{
+  now += 1000 * seconds;
+  for (const [act, at] of timers) if (at <= now) {{ timers.delete(act); act(); }}
+  await turn();
+}};
+let parts = null;
+globalThis.fetch = async (_, {{ signal }}) => new Response(new ReadableStream({{ start(given) {{
+  parts = given;
+  signal.addEventListener("abort", () => given.error(signal.reason));
+}} }}));
+const say = async (text) => {{ parts.enqueue(new TextEncoder().encode(text)); await turn(); }};
+const api = await import("{DASHBOARD.as_uri()}/api.js");
+"""
+
+
+def test_an_answer_that_keeps_coming_is_read_to_its_end_however_long_it_takes():
+    script = f"""{SLOW}
+const found = api.jobs({{}});
+await turn();
+for (const part of ['{{"jobs"', ": [1, ", "2]", "}}"]) {{ await pass(9); await say(part); }}
+await pass(9);
+parts.close();
+console.log(JSON.stringify([await found, timers.size]));"""
+
+    assert run(script) == [{"jobs": [1, 2]}, 0]
+
+
+def test_an_answer_that_stops_halfway_is_given_up_and_said_to_be_late():
+    script = f"""{SLOW}
+const found = api.jobs({{}}).catch((error) => error.message);
+await turn();
+await pass(9);
+await say('{{"jobs"');
+await pass(10);
+console.log(JSON.stringify(await found));"""
+
+    assert run(script) == "The service has not answered within 10 s."
 
 
 def test_every_job_to_begin_with_is_one_that_the_service_takes(http):

@@ -143,6 +143,29 @@ def test_a_role_gives_the_priorities_that_are_its_own(call, store, role, allowed
             assert {job, ""} <= {*refused}
 
 
+def test_ones_own_job_is_cloned_with_the_priority_that_ones_role_gives_whatever_it_was_raised_to(call):
+    job = submitted(call)
+    call("PATCH", f"/v1/jobs/{job}", json={"priority": "urgent"}, **ADMIN)
+
+    made = {role: call("POST", f"/v1/jobs/{job}:clone", role=role, json={}) for role in (Role.SUBMITTER, Role.OPERATOR)}
+    low = call("POST", f"/v1/jobs/{job}:clone", json={"priority": "low"})
+
+    assert {role: answer.json()["changes"] for role, answer in made.items()} == {
+        role: [{"pointer": "/priority", "before": "urgent", "after": after}]
+        for role, after in ((Role.SUBMITTER, "normal"), (Role.OPERATOR, "high"))
+    }
+    assert low.json()["job"]["priority"] == "low"
+
+
+def test_a_check_that_a_role_refuses_names_the_field_and_is_no_entry_in_the_audit_log(call, store):
+    answer = call("POST", "/v1/jobs:validate", json=JOB | {"priority": "high"})
+    store.add_key("next")  # writes are in order
+
+    assert answer.status_code == 403
+    assert [(each["pointer"], each["value"]) for each in answer.json()["errors"]] == [("/priority", "high")]
+    assert all(each.outcome == "done" for each in store.keyring.audit(limit=20).entries)
+
+
 def test_a_job_that_the_cluster_or_a_quota_can_never_place_is_refused_at_once(call):
     too_large = call("POST", "/v1/jobs", json=JOB | {"workers": {"count": 9}})
     call("PUT", "/v1/quotas/owner/anna", json={"workers": 3}, **ADMIN)

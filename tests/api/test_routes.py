@@ -360,6 +360,14 @@ def test_an_unchanged_job_is_not_sent_again(http: TestClient) -> None:
     assert changed.status_code == 200 and changed.headers["etag"] != etag
 
 
+def test_no_browser_keeps_a_job_whose_tag_is_the_same_in_every_release(http: TestClient) -> None:
+    url = http.post("/v1/jobs", json=EXAMPLE_JOB).headers["location"]
+    first = http.get(url)
+    again = http.get(url, headers={"If-None-Match": first.headers["etag"]})
+
+    assert [each.headers["cache-control"] for each in (first, again)] == ["no-store"] * 2
+
+
 def test_an_unchanged_job_is_looked_up_in_two_turns_of_a_thread(
     http: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

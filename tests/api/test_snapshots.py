@@ -180,6 +180,21 @@ def test_an_unchanged_job_is_a_304_whatever_others_do(http, reporting, store, jo
     assert http.get(url, headers=known).status_code == 200
 
 
+def test_a_snapshot_of_another_release_or_at_other_prices_is_another(http, reporting, store, monkeypatch):
+    reporting.run_to_the_end()
+    url = f"/v1/jobs/{reporting.job_id}/snapshot"
+    known = {"If-None-Match": http.get(url).headers["ETag"]}
+
+    monkeypatch.setattr(store, "settings", store.settings.model_copy(update={"price_gb": 0.1}))
+    priced = http.get(url, headers=known)
+    again = http.get(url, headers={"If-None-Match": priced.headers["ETag"]})
+    monkeypatch.setattr(http.app, "version", "99.0")
+    upgraded = http.get(url, headers={"If-None-Match": priced.headers["ETag"]})
+
+    assert (priced.status_code, again.status_code, upgraded.status_code) == (200, 304, 200)
+    assert priced.json()["report"]["prices"]["gb"] == 0.1
+
+
 def test_json_is_compressed_for_who_takes_it_and_streamed_tables_are_not(http, reporting):
     reporting.run_to_the_end()
     url = f"/v1/jobs/{reporting.job_id}"

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api.cli import main
+from api.cli import main, verb_commands
 from api.client import ApiError, Client
 from api.http.openapi import EXAMPLE_JOB
 from api.http.routes.verbs import merged
@@ -202,6 +202,41 @@ BASE = {"a": {"b": 1, "c": 2}, "list": [1, 2], "kind": {"kind": "x", "of_x": 1}}
 )
 def test_changes_are_a_merge_patch_in_which_another_kind_replaces_the_whole(patch: Any, result: Any) -> None:
     assert merged(BASE, patch) == result
+
+
+@pytest.mark.parametrize("place", [("labels",), ("workload", "params"), ("workload", "params", "deep")])
+@pytest.mark.parametrize("name", ["kind", "mode"])
+def test_where_people_choose_the_names_a_kind_is_a_name_like_any_other(place: tuple[str, ...], name: str) -> None:
+    base: Any = {name: "a", "other": "stays"}
+    patch: Any = {name: "b"}
+    result: Any = base | patch
+    for part in reversed(place):
+        base, patch, result = {part: base}, {part: patch}, {part: result}
+
+    assert merged(base, patch) == result
+
+
+@pytest.mark.parametrize(
+    ("text", "patch"),
+    [
+        ("budget.seconds=80", {"budget": {"seconds": 80}}),
+        ("workload.params.width=8", {"workload": {"params": {"width": 8}}}),
+        ("labels.v1.2=x", {"labels": {"v1.2": "x"}}),
+        ("params.optimizer.momentum.choice=[0.1, 0.2]", {"params": {"optimizer.momentum": {"choice": [0.1, 0.2]}}}),
+        ("params.optimizer.momentum={uniform: [0, 1]}", {"params": {"optimizer.momentum": {"uniform": [0, 1]}}}),
+        (
+            "params.workload.params.choice={integer: [1, 2]}",
+            {"params": {"workload.params.choice": {"integer": [1, 2]}}},
+        ),
+        ("params.clip=null", {"params": {"clip": None}}),
+    ],
+)
+def test_a_setting_leads_to_its_field_though_names_of_params_and_labels_have_dots(text: str, patch: Any) -> None:
+    made: dict[str, Any] = {}
+
+    verb_commands._assign(made, text)
+
+    assert made == patch
 
 
 def test_equal_jobs_do_not_differ_and_arms_are_compared_one_by_one(job: JobSpec) -> None:

@@ -198,7 +198,7 @@ def test_a_stage_shows_its_probes_in_order_of_arrival(store, driver):
     assert not stage.closed
 
 
-def test_the_schedule_of_optimizers_that_competed_is_of_the_one_that_was_chosen(store, driver):
+def test_the_schedule_of_several_optimizers_is_of_the_one_that_was_chosen(store, driver):
     driver.decide(0, first_step=0, values={"optimizer": "adamw"})
     driver.close(0, step=12, num_steps=12, bill=Bill(), resume={})
 

@@ -175,6 +175,19 @@ def test_options_and_choices_are_steered_by_name(store, make_spec):
 
 
 @only("sqlite")
+def test_vetoes_leave_a_whole_number_where_only_those_are_used(store, make_spec):
+    sync = {"kind": "local_sgd", "period": [8, 64]}
+    job_id = store.add_job(make_spec(sync=sync, budget={"seconds": 60}))[0].id
+    store.steer(job_id, SteerRequest(veto={"period": Band(below=32.1)}), by=ADA)
+
+    with pytest.raises(InvalidJob, match=r"nothing of \[8, 64\] is left") as refusal:
+        store.steer(job_id, SteerRequest(veto={"period": Band(above=32.9)}), by=ADA)
+
+    assert [problem.pointer for problem in refusal.value.problems] == ["/veto/period"]
+    store.steer(job_id, SteerRequest(veto={"period": Band(above=33.9)}), by=ADA)
+
+
+@only("sqlite")
 @pytest.mark.parametrize("kind", ["fixed", "cosine", "autolrs", "off", "schedule"])
 def test_a_job_that_does_not_search_offers_no_steering_and_refuses_it(store, make_spec, kind):
     schedule = {"format": "wiretune.schedule/1", "optimizer": "adamw", "num_steps": 1}

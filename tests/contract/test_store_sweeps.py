@@ -270,6 +270,27 @@ def test_a_learned_sample_is_stored_once_and_the_next_learns_from_what_is_stored
     assert kinds.count(EventKind.SAMPLE) == 1 and EventKind.RUNG in kinds
 
 
+def test_later_samples_hear_of_those_that_diverged_or_measured_nothing_finite(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept(sampler="bo", cost="bytes"))
+    arm, first, second, *_ = ids(store, job_id)
+    for each in (arm, first, second):
+        start(driver, each)
+    driver.send(rung(first, 0, 0.5), stream=first)
+    driver.send(rung(second, 0, None), stream=second)
+    for each in (arm, first):
+        driver.send(finished(each, outcome="diverged", validation_loss=None), stream=each)
+
+    seen = store.brief(job_id, 1).seen
+
+    known = {trial.trial_id: trial.sample.values for trial in store.trials(job_id) if trial.sample}
+    assert [(each.values, each.value, each.cost) for each in seen] == [
+        (known[first], 0.5, 100.0), (known[second], None, 100.0), (known[first], None, None),
+    ]  # fmt: skip
+    assert [each.share for each in seen] == pytest.approx([1 / 9, 1 / 9, 1.0])
+
+
 class Died(Exception):
     """The driver was killed here."""
 

@@ -40,6 +40,7 @@ def test_the_examples_need_no_advice(path: Path) -> None:
             {"activations": {"kind": "dropit", "gamma": 0.3}, "controller": {"kind": "fixed"}},
             "give a `gamma` above 0.33",
         ),
+        ({"params": {"workload.batch_size": {"choice": [16, 32]}}}, "14 of `sweep.samples` 16 would train again"),
         ({"controller": {"kind": "sobol"}, "optimizer": ADAMW, "budget": {"steps": 104}}, "give 105 steps"),
         ({"controller": {"kind": "local"}, "budget": {"steps": 209}}, "give 210 steps"),
         ({"controller": {"kind": "autolrs"}, "budget": {"steps": 2000}}, "7 steps, too few to forecast a stage of 67"),
@@ -127,7 +128,7 @@ def _with_knob(given: Any, name: str, value: int) -> Any:
 
 
 def test_a_sweep_is_advised_on_as_the_job_without_it() -> None:
-    params = {"workload.batch_size": {"choice": [16, 32]}}
+    params = {"workload.batch_size": {"integer": [16, 32]}}
 
     sentences = advised(params=params, optimizer=ADAMW, budget={"steps": 60})
 

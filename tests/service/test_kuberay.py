@@ -41,11 +41,16 @@ BASE = [
 @pytest.fixture(scope="module")
 def overlay(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The example overlay with another image, and secrets that `deploy/secrets.sh` made, as kustomize builds it."""
+    return kustomized(tmp_path_factory.mktemp("kuberay"), images=[IMAGE])
+
+
+def kustomized(folder: Path, **changes: Any) -> list[dict[str, Any]]:
+    """Return what kustomize builds of the example overlay, a copy of which in `folder` has `changes`."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs `kubectl` on the PATH, which has kustomize")
-    copy = shutil.copytree(KUBERAY, tmp_path_factory.mktemp("kuberay") / "kuberay")
+    copy = shutil.copytree(KUBERAY, folder / "kuberay")
     place = copy / "overlays" / "example"
-    chosen = yaml.safe_load((place / "kustomization.yaml").read_text()) | {"images": [IMAGE]}
+    chosen = yaml.safe_load((place / "kustomization.yaml").read_text()) | changes
     (place / "kustomization.yaml").write_text(yaml.safe_dump(chosen))
     subprocess.run(["sh", str(DEPLOY / "secrets.sh")], cwd=place, check=True)
     built = subprocess.run(["kubectl", "kustomize", str(place)], capture_output=True, text=True, check=False)
@@ -112,6 +117,18 @@ def test_a_new_image_replaces_the_pods_of_ray() -> None:
     assert cluster["spec"]["upgradeStrategy"] == {"type": "Recreate"}  # by default KubeRay leaves them as they are
 
 
+def test_with_the_patch_for_autoscaling_the_head_has_the_token_that_the_autoscaler_needs_and_no_worker_has(
+    tmp_path: Path,
+) -> None:
+    ray = kind(kustomized(tmp_path, patches=[{"path": "autoscaling.yaml"}]), "RayCluster")["spec"]
+    head, *workers = (
+        group["template"]["spec"]["automountServiceAccountToken"]
+        for group in (ray["headGroupSpec"], *ray["workerGroupSpecs"])
+    )
+
+    assert ray["enableInTreeAutoscaling"] and head and not any(workers)
+
+
 def test_the_overlay_puts_its_image_into_every_container_of_ours(overlay: list[dict[str, Any]]) -> None:
     images: list[str] = []
     json.loads(json.dumps(overlay), object_hook=lambda each: images.append(each["image"]) if "image" in each else each)
@@ -126,6 +143,15 @@ def test_the_image_has_the_extras_that_the_urls_of_the_documentation_need() -> N
 
     assert schemes == EXTRAS.keys()
     assert {extra for each in schemes for extra in EXTRAS[each]} <= set(installed.split(","))
+
+
+def test_the_image_has_what_triton_compiles_with_and_the_programs_of_the_postgresql_of_compose() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    installed = " ".join(re.findall(r"--no-install-recommends (.+?) \\\n", text)).replace('"', "").split()
+    server = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]["postgres"]["image"]
+
+    assert {"gcc", "libc6-dev", "postgresql-client-${POSTGRES}"} <= set(installed)
+    assert re.findall(r"ARG POSTGRES=(\d+)", text) == [server.removeprefix("postgres:")]
 
 
 def test_every_secret_and_claim_that_a_pod_mounts_is_there(overlay: list[dict[str, Any]]) -> None:

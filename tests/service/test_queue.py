@@ -326,6 +326,62 @@ def test_age_alone_pauses_nobody():
     assert decide([old], [runs("r", workers=8)]).pause == ()
 
 
+def made_way(by="h", **fields):
+    """A low job that ran for long, was paused for another, and is before that one by its age."""
+    values = {"workers": 8, "attempt": 1, "priority": Priority.LOW, "waited_s": 13 * HOUR_S, "project": "blue"}
+    return job("a", preempted_by=by, **(values | fields))
+
+
+@pytest.mark.parametrize("project", ["red", "blue"])
+@pytest.mark.parametrize("workers", [2, 8])
+def test_a_job_that_was_paused_for_another_starts_behind_it(project, workers):
+    other, recent = job("h", workers=workers, project=project), {"red": Size(cpus=4.0)}
+    assert places(decide([made_way(by=None), other], recent=recent)) == ["a", "h"]
+
+    decided = decide([made_way(), other], recent=recent)
+
+    assert (places(decided), started(decided), decided.pause) == (["h", "a"], ["h"], ())
+
+
+def test_a_job_that_was_paused_for_another_leaves_it_the_room_that_others_are_about_to_give_back():
+    leaving = runs("r", workers=4, priority=Priority.LOW, may_pause=False, is_leaving=True)
+
+    decided = decide([made_way(workers=4), job("h", workers=8)], [leaving])
+
+    assert (started(decided), kinds(decided)["h"]) == ([], WaitKind.PREEMPTS)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"job_id": "of-one-that-is-gone"},
+        {"not_before": NOW + 1},
+        {"shape": Shape(9, 1, 1.0, 0.0, 1, 1)},
+        {"owner": "full"},
+        {"priority": Priority.LOW},
+    ],
+)
+def test_a_job_that_was_paused_goes_on_where_the_other_has_not_only_room_in_its_way(fields):
+    quotas = {(QuotaKind.OWNER, "full"): QuotaLimits(workers=0), (QuotaKind.PROJECT, "red"): QuotaLimits(workers=8)}
+    other = replace(job("h"), **fields)
+
+    decided = decide([made_way(project="red"), other], quotas=quotas)
+
+    assert (places(decided)[0], started(decided)) == ("a", ["a"])
+
+
+def test_of_jobs_that_were_paused_for_one_another_the_highest_starts_first():
+    waiting = [
+        made_way(by="b"),
+        job("b", workers=8, attempt=1, waited_s=20 * HOUR_S, preempted_by="c"),
+        job("c", workers=8, priority=Priority.HIGH),
+    ]
+
+    assert places(decide(waiting)) == ["c", "b", "a"]
+    raised = [replace(waiting[0], priority=Priority.URGENT, preempted_by="c"), replace(waiting[2], preempted_by="a")]
+    assert places(decide(raised)) == ["a", "c"]
+
+
 # -- quotas ------------------------------------------------------------------------------------------------
 
 
@@ -475,9 +531,32 @@ def test_no_decision_is_against_the_rules(waiting, running, quotas, random):
         assert by_name[victim].priority.rank < by.priority.rank
         assert by_name[victim].may_pause and NOW - by_name[victim].began_at >= RULES.min_run_s
     assert len({victim for victim, _ in decided.pause}) == len(decided.pause)
+    require_no_return(decided, waiting, running, nodes=nodes, quotas=quotas)
 
     if WaitKind.ROOM not in kinds(decided).values() and WaitKind.PREEMPTS not in kinds(decided).values():
         assert {*kinds(decided).values()} <= {WaitKind.STARTS, WaitKind.QUOTA, WaitKind.NEVER, WaitKind.BACK_OFF}
+
+
+def require_no_return(decided, waiting, running, **of_cluster):
+    """Once they have paused, jobs come behind those that they were paused for, if these wait for room alone."""
+    paused, begun = dict(decided.pause), {start.job.job_id: start for start in decided.start}
+    later = [each for each in waiting if each.job_id not in begun]
+    later += [has_paused(each, paused[each.job_id]) for each in running if each.job_id in paused]
+    runs_on = [each for each in running if each.job_id not in paused]
+    runs_on += [runs(each.job.job_id, size=each.size, owner=each.job.owner, ran_s=0) for each in begun.values()]
+
+    again = decide(later, runs_on, now=NOW + 2, **of_cluster)
+
+    order, held = places(again), (WaitKind.QUOTA, WaitKind.BACK_OFF, WaitKind.NEVER)
+    for victim, by in decided.pause:
+        assert kinds(again)[by.job_id] in held or order.index(by.job_id) < order.index(victim)
+
+
+def has_paused(each, by):
+    count = each.size.workers
+    shape = Shape(count, 1, each.size.cpus / count, each.size.gpus / count, 1, 1, least=count)
+    known = {name: getattr(each, name) for name in ("job_id", "owner", "project", "priority")}
+    return Waiting(shape=shape, queued_at=NOW - 30 * HOUR_S, attempt=1, preempted_by=by.job_id, **known)
 
 
 def require_quota(decided, running, quotas, kind, name, limits):

@@ -13,6 +13,7 @@ from service.control.reconciler import Reconciler
 from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import Fenced, Unavailable
+from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import RULES, JobState
 from service.settings import Settings
@@ -262,7 +263,7 @@ def test_no_attempt_is_spent_on_a_storage_that_takes_no_files(store, tick, runni
     tick(3)
     waiting = store.job(running)
     results.unlink()
-    tick(1)
+    tick(10)
 
     assert (waiting.state, waiting.attempt) == (JobState.QUEUED, 1)
     assert "WIRETUNE_STORAGE_URL" in waiting.reason
@@ -281,13 +282,19 @@ def free(monkeypatch):
 @pytest.fixture
 def kept(store, running, free):
     """A running job with a checkpoint of 3 MB, on a disk with 2 MB free."""
-    storage, trial_id = Storage(store.settings.resolved_storage_url), store.trials(running)[0].trial_id
-    url = f"{storage.attempt_url(running, 1)}/000001-step-100"
-    storage.write(f"{url}/shared.safetensors", bytes(3_000_000))
-    resume = {"checkpoint": url}
-    searched = Searched(trial_id=trial_id, stage=0, step=0, probes=(), bill=Bill(), resume=resume)
-    store.ingest(running, 1, Batch(stream=trial_id, sequence=1, records=(searched,)))
+    keep_checkpoints(store, running)
     return running
+
+
+def keep_checkpoints(store, job_id):
+    """Let each trial of the job's first attempt leave a checkpoint of 3 MB."""
+    storage = Storage(store.settings.resolved_storage_url)
+    for number, trial in enumerate(store.trials(job_id)):
+        url = f"{storage.attempt_url(job_id, 1)}/00000{number}-step-100"
+        storage.write(f"{url}/shared.safetensors", bytes(3_000_000))
+        resume = {"checkpoint": url}
+        searched = Searched(trial_id=trial.trial_id, stage=0, step=0, probes=(), bill=Bill(), resume=resume)
+        store.ingest(job_id, 1, Batch(stream=trial.trial_id, sequence=1, records=(searched,)))
 
 
 def test_no_attempt_is_spent_on_a_disk_that_takes_a_file_and_not_a_checkpoint(store, tick, kept, free):
@@ -296,11 +303,90 @@ def test_no_attempt_is_spent_on_a_disk_that_takes_a_file_and_not_a_checkpoint(st
     tick(3)
     waiting = store.job(kept)
     free[0] = 3_000_000
-    tick(1)
+    tick(10)
 
     assert (waiting.state, waiting.attempt) == (JobState.QUEUED, 1)
     assert "has 0.002 GB free and the job needs 0.003 for its next checkpoint" in waiting.reason
     assert (store.job(kept).state, store.job(kept).attempt) == (JobState.STARTING, 2)
+
+
+def test_a_job_that_the_disk_has_no_room_for_holds_up_no_other_and_has_none_paused(store, tick, kept, now):
+    store.lose_attempt(kept, 1, reason="a worker failed: no space left on device")
+    large = SPEC.model_copy(update={"priority": Priority.LOW, "workers": SPEC.workers.model_copy(update={"count": 8})})
+    other = store.add_job(large)[0].id
+
+    tick(3)
+    tick(1)
+    assert state_of(store, other)[0] == "starting"
+    assert "has 0.002 GB free" in state_of(store, kept)[1]
+
+    start(store, other)
+    now[0] += 700
+    store.renew(other, 1)
+    tick(1)
+    assert state_of(store, other)[0] == "running"
+    assert "has 0.002 GB free" in state_of(store, kept)[1]
+
+
+def with_workers(count, **parts):
+    return SPEC.model_copy(update={"workers": SPEC.workers.model_copy(update={"count": count}), **parts})
+
+
+def test_a_disk_that_stays_full_has_no_room_of_the_cluster_kept_for_its_job(store, tick, kept, free):
+    store.lose_attempt(kept, 1, reason="a worker failed: no space left on device")
+    large = store.add_job(with_workers(7))[0].id
+    tick(3)
+    tick(1)
+    start(store, large)
+    for after_s in (10, 10):
+        store.renew(large, 1)
+        tick(after_s)
+
+    small = store.add_job(with_workers(1))[0].id
+    store.renew(large, 1)
+    tick(1)
+    assert state_of(store, small)[0] == "starting"
+    assert "has 0.002 GB free" in state_of(store, kept)[1]
+
+    free[0] = 3_000_000
+    tick(10)
+    assert state_of(store, kept) == ("queued", "waits for room on the cluster")
+
+
+def test_none_is_paused_for_trials_whose_checkpoints_the_disk_cannot_take_side_by_side(
+    store, tick, free, now, monkeypatch
+):
+    asked, require_room = [], Storage.require_room
+
+    def ask(self, *arguments, at_once):
+        asked.append(at_once)
+        require_room(self, *arguments, at_once=at_once)
+
+    monkeypatch.setattr(Storage, "require_room", ask)
+    free[0] = 4_000_000
+    two, *low = (
+        store.add_job(spec)[0].id
+        for spec in (SPEC.model_copy(update={"seeds": (0, 1)}), *[with_workers(2, priority=Priority.LOW)] * 2)
+    )
+    tick(1)
+    for each in (two, *low):
+        start(store, each)
+    keep_checkpoints(store, two)
+    now[0] += 700
+    for each in low:
+        store.renew(each, 1)
+    store.lose_attempt(two, 1, reason="a worker failed: no space left on device")
+    store.add_job(with_workers(4, priority=Priority.URGENT))
+
+    tick(3)
+    assert [state_of(store, each)[0] for each in low] == ["running", "running"]
+    assert "has 0.004 GB free and the job needs 0.006" in state_of(store, two)[1]
+    assert asked == [2]
+
+    free[0] = 6_000_000
+    tick(10)
+    assert [state_of(store, each)[0] for each in low] == ["pausing", "pausing"]
+    assert asked == [2, 2, 2]  # once to have its place again, and once for both that are paused
 
 
 def test_a_job_that_was_paused_on_such_a_disk_goes_on(store, tick, kept):

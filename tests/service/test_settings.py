@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from sqlalchemy import make_url
 
 from service.control.keys import server_secret
 from service.settings import Settings, refusals_of
@@ -21,6 +22,13 @@ def test_the_state_dir_is_one_place_for_every_working_directory(given, tmp_path,
     assert settings.state_dir == tmp_path / "state"
     assert settings.resolved_storage_url == f"file://{tmp_path}/state/results"
     assert settings.resolved_database_url == f"sqlite:///{tmp_path}/state/wiretune.db"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "a b", "ä"])
+def test_the_database_is_in_the_state_dir_however_that_is_named(name, tmp_path):
+    settings = Settings(state_dir=tmp_path / name)
+
+    assert make_url(settings.resolved_database_url).database == str(tmp_path / name / "wiretune.db")
 
 
 @pytest.mark.parametrize(

@@ -379,6 +379,7 @@ def test_an_arm_replaces_its_parts_of_the_job_and_keeps_the_rest() -> None:
     [
         ({"optimizer": {"learning_rate": 0.2}}, "/optimizer/kind", "`kind` is required"),
         ({"link": {"mbps": 10}}, "/link/mode", "`mode` is required"),
+        ({"labels": {"kind": "iid", "iid": 1}}, "/labels/iid", "`iid` should be a valid string, got 1"),
         ({"arms": []}, "/arms", "at least 1 items, got 0"),
         ({"budget": {"steps": True}}, "/budget/steps", "whole number"),
         ({"budget": {"seconds": 1e308}}, "/budget/seconds", "less than or equal to"),

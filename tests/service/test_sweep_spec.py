@@ -156,8 +156,23 @@ def test_a_stored_sample_that_no_trial_can_have_leaves_the_others_as_they_are() 
         ),
         (
             {"optimizer": {"choice": [{"kind": "sgd"}, {"kind": "adamx"}]}},
-            "/params/optimizer/choice/1",
+            "/params/optimizer/choice/1/kind",
             "unknown: `adamx`",
+        ),
+        (
+            {"optimizer": {"choice": [{"kind": "sgd"}, {"kind": "sgd", "momentun": 1}]}},
+            "/params/optimizer/choice/1/momentun",
+            "there is no field `momentun`; did you mean `momentum`?",
+        ),
+        (
+            {"exchange": {"choice": [{"kind": "none"}, {"kind": "topk", "density": 7}]}},
+            "/params/exchange/choice/1/density",
+            "`density` should be less than or equal to 1, got 7",
+        ),
+        (
+            {"optimizer": {"choice": [{"kind": "sgd"}, {"kind": "sgd", "betas": [0.9, 0.99]}]}},
+            "/params/optimizer/choice/1/betas",
+            "`optimizer.kind: sgd` has no `betas`; kinds that have it:",
         ),
         ({"workload.params.width": {"integer": [1, 2]}}, "/params/workload.params.width", "`workload` has no `params`"),
         (
@@ -210,6 +225,7 @@ def test_values_that_do_not_go_together_are_told_though_each_does() -> None:
     [
         ({"sweep": {"samples": 4}}, "/sweep"),
         ({"params": MOMENTUM, "sweep": {"samples": 257}}, "/sweep/samples"),
+        ({"params": MOMENTUM, "sweep": {"first_rung": 0.4}}, "/sweep/first_rung"),
         ({"params": MOMENTUM, "budget": {"bytes": 10**9}, "sweep": {"cost": "bytes"}}, "/sweep/cost"),
         ({"params": MOMENTUM, "arms": [{"name": "sample-1"}]}, "/arms/0/name"),
         ({"params": MOMENTUM, "lanes": {"count": 2, "after": "insurance"}}, "/lanes/after"),
@@ -228,6 +244,17 @@ def test_the_cost_is_told_beforehand() -> None:
     )
     alone = checked(JobSpec, JOB | {"params": MOMENTUM, "sweep": {"scheduler": "none"}})
     assert expected_cost(alone).endswith("each with the whole budget")
+
+
+@pytest.mark.parametrize("reduction", [2, 3, 10])
+def test_asha_needs_a_rung_and_is_told_how_late_the_first_may_be(reduction: int) -> None:
+    sweep = {"reduction": reduction, "first_rung": 1.01 / reduction}
+
+    assert f"must be at most 1/{reduction}, got" in problems(params=MOMENTUM, sweep=sweep)["/sweep/first_rung"]
+    for fits in ({"first_rung": 1 / reduction}, {"scheduler": "none"}):
+        checked(JobSpec, JOB | {"params": MOMENTUM, "sweep": sweep | fits})
+    stored = JobSpec.stored(JOB | {"params": MOMENTUM, "sweep": sweep})
+    assert expected_cost(stored).endswith("each with the whole budget")
 
 
 @pytest.mark.parametrize(("cpus", "expected"), [(2, 1), (4, 2), (7, 3), (64, 4)])

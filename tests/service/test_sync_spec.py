@@ -6,7 +6,7 @@ import pytest
 
 from search.types import Values
 from service.cluster import segment_length
-from service.cluster.warm_up import _stated_space
+from service.cluster.warm_up import stated_space
 from service.job.advice import advice
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -124,7 +124,7 @@ def test_a_range_of_periods_is_an_axis_of_whole_numbers_that_segments_follow():
     job = spec(sync={"kind": "vrl_sgd", "period": [2, 64]}, controller={"kind": "bo"})
 
     [trial] = job.trials()
-    [axis] = _stated_space(trial).axes
+    [axis] = stated_space(trial).axes
     assert (axis.name, axis.from_unit(0.4)) == ("period", 8)
     values = Values(learning_rate=0.1, period=8)
     assert segment_length.segment(values, values, 5).period == 8

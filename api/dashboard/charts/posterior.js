@@ -27,7 +27,7 @@ export function posteriorChart(stage, levelName, theme, show = "mean") {
   };
 }
 
-const optionOf = ({ values }) => values.option ?? values.optimizer ?? null;
+const optionOf = ({ values }) => values.option ?? null;
 const RATE = { title: { text: "learning rate" } };
 const CHOSEN = "chosen";
 const SHOWN = { mean: "gain", std: "std of the gain", improvement: "expected improvement" };

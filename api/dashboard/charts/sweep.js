@@ -3,7 +3,11 @@
 import { duration, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
 import { colour, logAxis } from "./look.js";
 
+const DEFAULT_SAMPLES = 16;
 const ENDED = ["completed", "diverged"];
+
+export const sampleNames = (spec) =>
+  Object.keys(spec.params ?? {}).length ? Array.from({ length: spec.sweep?.samples ?? DEFAULT_SAMPLES }, (_, at) => `sample-${at}`) : [];
 
 export const writeCost = (unit) => (unit === "seconds" ? duration : size);
 

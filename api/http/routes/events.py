@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from api.http.auth import Caller, StoreOf, is_welcome, require_key
 from api.http.broadcast import Broadcaster, EventStream
-from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
+from api.http.etags import UNCHANGED, IfNoneMatch, etag_made_of, unchanged
 from api.http.openapi import READING, refusals
 from service.control.access import visible_project
 from service.errors import UnreadableJob
@@ -80,12 +80,14 @@ def list_job_events(
 def get_snapshot(
     job: str,
     store: StoreOf,
+    request: Request,
     response: Response,
     since: Annotated[int | None, Query(ge=0, le=_MAX_ID, description="`cursor` of the snapshot before")] = None,
     max_points: Annotated[int, Query(ge=2, le=10_000, description="of each series")] = 1000,
     if_none_match: IfNoneMatch = None,
 ) -> Snapshot | Response:
     """Return all that the job's page shows, of one moment; with `since`, what has changed."""
-    etag = f'"{store.snapshot_version(job)}"'
+    prices = store.settings.price_worker_hour, store.settings.price_gb, store.settings.price_currency
+    etag = etag_made_of(store.snapshot_version(job), request.app.version, *prices)
     response.headers["ETag"] = etag
     return unchanged(etag, if_none_match) or store.snapshot(job, since=since, max_points=max_points)

@@ -38,6 +38,14 @@ JobBody = Annotated[JobSpec, Depends(bodies.job_spec)]
 _JOB_BODY = body("JobSpec", example=EXAMPLE_JOB, media_types=("application/json", "application/yaml"))
 
 
+class PriorityForbidden(Forbidden):
+    """Raised with the priority, which is at the same place in a job and in an edit of one."""
+
+    def __init__(self, priority: Priority, message: str) -> None:
+        self.problems = [Problem(pointer="/priority", message=message, value=priority.value)]
+        super().__init__(message)
+
+
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
 
 
@@ -65,7 +73,7 @@ def create_job(
 @router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
 def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
-    require_priority(spec.priority, store, caller, operation="validateJob")
+    require_priority(spec.priority, store, caller)
     check(spec, request, caller.name, caller.project)
     store.require_code(spec, by=caller)
     num_trials = spec.num_trials
@@ -92,6 +100,9 @@ class Archived(StrEnum):
 _ARCHIVED = {Archived.NO: False, Archived.YES: True, Archived.ANY: None}
 Label = Annotated[str, Field(pattern=r"^[^=]+=.*$", max_length=200)]
 Shown = TypeVar("Shown", JobView, JobSummary)
+#: A job's tag is its version, and says nothing of the release, which reads what is stored in its own way: no browser
+#: is to keep the answer beyond an upgrade.
+_NOT_KEPT = {"Cache-Control": "no-store"}
 JobId = Annotated[str, Field(max_length=100)]
 Owner = Annotated[str | None, Query(min_length=1, max_length=100)]
 
@@ -184,9 +195,10 @@ def get_job(
     """
     may_be_short = if_none_match is not None and outlook.place(job, project=None) is None
     if may_be_short and (short := unchanged(etag_of(store.version(job)), if_none_match)) is not None:
+        short.headers.update(_NOT_KEPT)
         return short
     view = store.job(job)
-    response.headers["ETag"] = etag_of(view.version)
+    response.headers.update(_NOT_KEPT | {"ETag": etag_of(view.version)})
     return _placed(view, outlook, caller)
 
 
@@ -228,12 +240,19 @@ def require_permission(spec: JobSpec, request: Request) -> None:
         raise InvalidJob(refused)
 
 
-def require_priority(priority: Priority, store: Store, caller: Principal, *, operation: str, job: str = "") -> None:
-    """Raise Forbidden, and have it written down, where the caller's role does not give such a priority."""
-    if not may_use(caller, priority):
+def require_priority(
+    priority: Priority, store: Store, caller: Principal, *, operation: str | None = None, job: str = ""
+) -> None:
+    """Raise Forbidden where the caller's role does not give such a priority, and have a refused `operation` noted.
+
+    None: the caller only asks, as a form does after every key; that is no attempt.
+    """
+    if may_use(caller, priority):
+        return
+    if operation is not None:
         store.keyring.note_refusal(operation, job, by=caller)
-        allowed = ", ".join(each for each in Priority if may_use(caller, each))
-        raise Forbidden(f"`priority` is {priority}; allowed to your role here, {caller.role}: {allowed or 'none'}")
+    allowed = ", ".join(each for each in Priority if may_use(caller, each)) or "none"
+    raise PriorityForbidden(priority, f"`priority` is {priority}; allowed to your role here, {caller.role}: {allowed}")
 
 
 def check(spec: JobSpec, request: Request, owner: str, project: str) -> None:

@@ -15,26 +15,29 @@ from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, bod
 from api.http.routes.jobs import IdempotencyKey, check, require_permission, require_priority
 from api.http.slots import Slot
 from search.config import Budget
+from service.control.access import Principal, may_use
 from service.errors import Busy, DoesNotFit, UnreadableJob
 from service.job.changes import differences
+from service.job.priority import Priority
 from service.job.spec import JobSpec
+from service.job.wrong_kind_fields import WORDS, is_freely_named
 from service.wire.views import Cloned, JobView, SteeringView, SteerRequest
 
-#: Fields that say what an object is: one of another kind takes nothing over from the one before.
-_TAGS = ("kind", "mode")
 
-
-def merged(base: Any, patch: Any) -> Any:
-    """Return `base` with `patch` applied: objects field by field, null removes, everything else replaces.
+def merged(base: Any, patch: Any, place: tuple[str, ...] = ()) -> Any:
+    """Return `base`, which is at `place` in a job, with `patch` applied: a JSON merge patch (RFC 7396).
 
     Beyond the RFC: an object whose `kind` (or `mode`) changes is replaced whole, for its other fields belong to that.
+    Labels and a factory's arguments are not: there, `kind` is a name that somebody chose.
     """
     if not isinstance(patch, Mapping):
         return patch
-    tags = {tag: patch[tag] for tag in _TAGS if isinstance(patch.get(tag), str)}
+    tags = {} if is_freely_named(place) else {tag: patch[tag] for tag in WORDS if isinstance(patch.get(tag), str)}
     if not isinstance(base, Mapping) or any(base.get(tag) != kind for tag, kind in tags.items()):
         base = {}
-    changed = {name: merged(base.get(name), value) for name, value in patch.items() if value is not None}
+    changed = {
+        name: merged(base.get(name), value, (*place, name)) for name, value in patch.items() if value is not None
+    }
     return {name: value for name, value in base.items() if name not in patch} | changed
 
 
@@ -166,6 +169,7 @@ def clone_job(
     made = None if dry_run else store.made_with(idempotency_key, request=asked, by=caller)
     if made is None:
         spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
+        spec = spec if "priority" in changes else _allowed_to(caller, spec)
         require_priority(spec.priority, store, caller, operation="cloneJob", job=job)
         check(spec, request, caller.name, caller.project)
         store.require_code(spec, by=caller)
@@ -178,6 +182,17 @@ def clone_job(
     else:
         response.headers["Location"] = f"/v1/jobs/{made.id}"
     return Cloned(source=job, changes=differences(source, spec), spec=spec, job=made)
+
+
+def _allowed_to(caller: Principal, spec: JobSpec) -> JobSpec:
+    """Return the job with its priority, or the highest one below that the role of `caller` gives.
+
+    An operator may have raised the priority of somebody's job, who did not ask for that in a clone.
+    """
+    if may_use(caller, spec.priority):
+        return spec
+    highest = max((each for each in Priority if may_use(caller, each)), key=lambda priority: priority.rank)
+    return spec.model_copy(update={"priority": highest})
 
 
 def _digest(source: str, changes: Mapping[str, Any]) -> str:

@@ -59,8 +59,7 @@ export function comparePage(root, text, query) {
 
   const drawTables = (found, comparison, base) => {
     const letters = new Map(found.map((job) => [job.id, job.letter]));
-    const arms = new Map(found.map((job) => [job.id, job.arms]));
-    rows = armRows(comparison, letters, (id, arm) => arms.get(id) === null || arms.get(id)?.includes(arm));
+    rows = armRows(comparison, found);
     offer(rows.map((row) => row.name));
     patch(jobs, element("h2", {}, "Jobs"), jobTable(found, remove));
     patch(results, element("div", { class: "panel-head" }, element("h2", {}, "Results"), menu), resultTable(comparison, rows, base));

@@ -1,6 +1,7 @@
 // The jobs that are compared: which, by which letter, and what each of them is now.
 
 import * as api from "../../api.js";
+import { sampleNames } from "../../charts/sweep.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
 
 export const MOST = 26; // a letter for each
@@ -74,24 +75,33 @@ export function comparedJobs(wanted) {
   return { look, shows };
 }
 
+const namesOf = (spec) => [...spec.arms.map((arm) => arm.name), ...sampleNames(spec)];
+
+// The arms and samples of a job that are compared: those that are asked for, else all arms, the best sample, and the samples
+// on the sweep's front. A sweep may have hundreds of samples.
+export function comparedNames({ arms, held }) {
+  const samples = (held.report?.sweep?.ranking ?? []).filter((each) => each.sample !== null && each.value !== null);
+  const best = samples.filter((each, at) => at === 0 || each.on_front).map((each) => each.arm);
+  const wanted = arms ?? [...held.job.spec.arms.map((arm) => arm.name), ...best];
+  return namesOf(held.job.spec).filter((name) => wanted.includes(name));
+}
+
 // The trials that are compared, each with a name, a colour, and all that its job's snapshot has of it.
 export function comparedTrials(jobs) {
-  const trials = [];
-  let index = -1;
-  for (const { id, letter, arms, held } of jobs.filter((job) => job.held && !job.isGone)) {
-    const { spec } = held.job;
-    for (const { name } of spec.arms.filter((arm) => arms === null || arms.includes(arm.name))) {
-      index += 1;
-      for (const trial of held.trials.filter((each) => each.arm === name)) {
-        const of = (rows) => rows.filter((row) => row.trial_id === trial.trial_id);
-        const arm = `${letter} ${name}`;
-        trials.push({ job: id, trial: { ...trial, stages: of(held.stages) }, arm, arm_index: index, is_first_seed: trial.seed === spec.seeds[0],
-          label: spec.seeds.length > 1 ? `${arm} seed ${trial.seed}` : arm, series: of(held.series), schedules: of(held.schedules) });
-      }
-    }
-  }
-  return trials;
+  const shown = jobs.filter((job) => job.held && !job.isGone).flatMap((job) => comparedNames(job).map((name) => ({ ...job, name })));
+  const isSample = ({ held, name }) => !held.job.spec.arms.some((arm) => arm.name === name);
+  const coloured = shown.toSorted((one, other) => isSample(one) - isSample(other)); // another best sample: arms keep their colours
+  return shown.flatMap((one) => {
+    const { id, letter, name, held } = one;
+    const { seeds } = held.job.spec;
+    const arm = `${letter} ${name}`;
+    return held.trials.filter((each) => each.arm === name).map((trial) => {
+      const of = (rows) => rows.filter((row) => row.trial_id === trial.trial_id);
+      return { job: id, trial: { ...trial, stages: of(held.stages) }, arm, arm_index: coloured.indexOf(one), is_first_seed: trial.seed === seeds[0],
+        label: seeds.length > 1 ? `${arm} seed ${trial.seed}` : arm, series: of(held.series), schedules: of(held.schedules) };
+    });
+  });
 }
 
 export const unknownArms = (jobs) => jobs.filter((job) => job.held && job.arms)
-  .flatMap(({ letter, arms, held }) => arms.filter((name) => !held.job.spec.arms.some((arm) => arm.name === name)).map((name) => `${letter} ${name}`));
+  .flatMap(({ letter, arms, held }) => arms.filter((name) => !namesOf(held.job.spec).includes(name)).map((name) => `${letter} ${name}`));

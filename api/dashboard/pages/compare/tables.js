@@ -4,6 +4,7 @@ import { badge, element, empty, since, table } from "../../dom.js";
 import { csv, save } from "../../files.js";
 import { saveMenu } from "../../charts/panel.js";
 import { duration, loss, number, share, size, spread } from "../../units.js";
+import { comparedNames } from "./jobs.js";
 
 export function jobTable(jobs, remove) {
   const known = jobs.filter((job) => job.held && !job.isGone);
@@ -11,7 +12,7 @@ export function jobTable(jobs, remove) {
     ["job", (job) => element("b", {}, job.letter), ""],
     ["state", ({ held }) => badge(held.job.state), ""],
     ["name", ({ id, held }) => element("a", { href: `/?job=${encodeURIComponent(id)}` }, held.job.name), "name"],
-    ["arms", ({ held, arms }) => (arms ?? held.job.spec.arms.map((arm) => arm.name)).join(", "), "name"],
+    ["arms", (job) => comparedNames(job).join(", "), "name"],
     ["created", ({ held }) => since(held.job.created_at), ""],
     ["id", (job) => element("code", {}, job.id), ""],
     ["leave out", (job) => element("button", { type: "button", class: "online", "aria-label": `remove ${job.letter}`, onclick: () => remove(job.id) }, "remove"), "online"],
@@ -28,10 +29,27 @@ export function differenceTable({ jobs, differences }, letters) {
   ], differences, { key: (row) => row.pointer });
 }
 
-// Rows: the arms that are compared, each {job_id, name, report}; `baseline` is the name of one of them, or "".
-export function armRows({ arms }, letters, isShown) {
-  return arms.filter(({ job_id, arm }) => isShown(job_id, arm.arm))
-    .map(({ job_id, arm }) => ({ job_id, name: `${letters.get(job_id)} ${arm.arm}`, report: arm }));
+// Rows: the arms and samples that are compared, each {job_id, name, report, isPruned}; `baseline` is the name of one of them, or "".
+export function armRows({ arms, trials }, jobs) {
+  return jobs.filter((job) => job.held && !job.isGone).flatMap((job) => {
+    const names = comparedNames(job);
+    const own = arms.filter(({ job_id }) => job_id === job.id).map(({ arm }) => arm);
+    const samples = trials.filter(({ job_id, trial }) => job_id === job.id && !own.some(({ arm }) => arm === trial.arm));
+    const pruned = (job.held.report?.sweep?.ranking ?? []).filter(({ status }) => status === "pruned").map((each) => each.trial_id);
+    const row = (report, isPruned) => ({ job_id: job.id, name: `${job.letter} ${report.arm}`, report, isPruned });
+    return [...own.map((report) => row(report, false)), ...samples.map((each) => row(sampleReport(each), pruned.includes(each.trial.trial_id)))]
+      .filter(({ report }) => names.includes(report.arm));
+  });
+}
+
+// A sample's one trial, as the report of an arm of one seed.
+function sampleReport({ trial, seconds_to_target }) {
+  const isOver = trial.outcome !== null;
+  const of = (value) => (isOver && value !== null ? { num_seeds: 1, mean: value, low: null, high: null } : null);
+  const measured = Object.entries(trial.validation_metrics).map(([name, value]) => [name, of(value)]).filter(([, found]) => found);
+  return { arm: trial.arm, controller: trial.controller, num_trials: 1, num_finished: Number(isOver), num_diverged: Number(trial.outcome === "diverged"),
+    validation_loss: of(trial.validation_loss), validation_metrics: Object.fromEntries(measured), bytes_sent: of(trial.bill.bytes_sent),
+    seconds_training: of(trial.bill.seconds_training), seconds_to_target: of(seconds_to_target) };
 }
 
 const COSTS = [["sent", "bytes_sent", size], ["training", "seconds_training", duration], ["to target", "seconds_to_target", duration]];
@@ -43,7 +61,7 @@ export function resultTable(comparison, rows, baseline) {
   const goal = target === null ? "no target yet" : `the target is a validation ${metric} of ${loss(target)}, the worst at which one ended`;
   return table(`Means over finished seeds ± ${share(confidence)} interval; ${goal}`, [
     ["arm", (row) => (row.report === base ? element("b", {}, `${row.name} (baseline)`) : row.name), "name"],
-    ["seeds", ({ report }) => `${report.num_finished} of ${report.num_trials}`, "number"],
+    ["seeds", ({ report, isPruned }) => (isPruned ? "pruned" : `${report.num_finished} of ${report.num_trials}`), "number"],
     ["validation loss", ({ report }) => interval(report.validation_loss, loss), "number"],
     ...(base ? [["− baseline", ({ report }) => difference(report.validation_loss, base.validation_loss), "number"]] : []),
     ...metrics.flatMap((name) => [[name, ({ report }) => interval(report.validation_metrics[name], loss), "number"],

@@ -93,10 +93,12 @@ function askToExtend(job) {
 // Each value is searched on, pinned, or kept on one side of a limit; of what holds, each part can be withdrawn.
 async function askToSteer(job) {
   const { version, steers, steerable, notes } = await api.steering(job.id);
-  const shown = { ...job, version }; // what the question shows may be newer than the page
+  let seen = { ...job, version }; // what the question shows may be newer than the page; each answer moves it on
   const held = steers.filter((each) => each.in_force);
   const rows = steerable.map((each) => steerRow(each, steerable));
   const searches = element("input", { type: "checkbox", name: "search_now" });
+  const taken = element("p", { class: "note", role: "status" });
+  const done = new Map(); // what holds already, though another part was refused: each request, and how it is told
 
   // Arms may search different values: what is about the same trials is one request.
   async function steer() {
@@ -106,8 +108,13 @@ async function askToSteer(job) {
       if (!said.has(key)) said.set(key, { trials, pin: {}, veto: {}, search_now: searches.checked });
       say(said.get(key));
     }
-    let seen = shown;
-    for (const each of said.size ? said.values() : [{ search_now: searches.checked }]) seen = await api.ask(seen, "steer", each);
+    for (const each of said.size ? said.values() : [{ search_now: searches.checked }]) {
+      const asked = JSON.stringify(each);
+      if (done.has(asked)) continue;
+      seen = await api.ask(seen, "steer", each);
+      done.set(asked, said.size ? `${valuesOf(each).join(", ")} of ${each.trials.map(short).join(", ")}` : "a search");
+      taken.textContent = `Taken already: ${[...done.values()].join("; ")}.`;
+    }
   }
 
   return question({
@@ -118,14 +125,17 @@ async function askToSteer(job) {
       ...notes.map((note) => element("p", { class: "note" }, note)),
       ...rows.map(({ body }) => body),
       element("label", { class: "check" }, searches, "search at the next stage, whatever happens"),
+      taken,
       element("ul", { "aria-label": "what holds" }, ...held.map((each) => element("li", {}, told(each)))),
     ],
     answers: [
       { label: "steer the job", act: steer },
-      ...held.map(({ id }) => ({ label: `withdraw ${id}`, act: () => api.ask(shown, "steer", { clear: [id] }) })),
+      ...held.map(({ id }) => ({ label: `withdraw ${id}`, act: () => api.ask(seen, "steer", { clear: [id] }) })),
     ],
   });
 }
+
+const valuesOf = ({ pin, veto }) => Object.keys({ ...pin, ...veto }).map((name) => name.replaceAll("_", " "));
 
 function steerRow({ name, trials, low, high, names, current }, all) {
   const isNumber = low !== null;

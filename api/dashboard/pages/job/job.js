@@ -1,6 +1,7 @@
 // One job: how far it is, its curves, its decisions, its wire and its bill.
 
 import * as api from "../../api.js";
+import { sampleNames } from "../../charts/sweep.js";
 import { element, empty, inTurn, patch, whenChanged, whenKept } from "../../dom.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
 import { choices } from "./choices.js";
@@ -14,7 +15,7 @@ import { progressTable } from "./progress.js";
 import { whenSeen } from "./sight.js";
 import { specification } from "./specification.js";
 import { TRAINING } from "./states.js";
-import { sampleNames, sweep } from "./sweep.js";
+import { sweep } from "./sweep.js";
 import { armTable, billTable, crossings, notes, optionTables, stageTable, unfinished } from "./tables.js";
 import { timeline } from "./timeline.js";
 import { wire } from "./wire.js";

@@ -19,7 +19,7 @@ export function progressOf(trial, budget) {
   const first = shares.reduce((most, each) => (each.share > most.share ? each : most));
   if (trial.outcome === "completed" && !trial.isPruned) return { ...first, share: 1, left: 0 };
   if (trial.outcome !== null) return { ...first, left: 0 };
-  if (first.unit === "seconds") return { ...first, left: first.cap - first.used };
+  if (first.unit === "seconds") return { ...first, left: Math.max(0, first.cap - first.used) };
   return { ...first, left: first.share > 0 && used.seconds > 0 ? (used.seconds * (1 - first.share)) / first.share : null };
 }
 

@@ -5,11 +5,7 @@ import { sweepChart, valuesText, writeCost } from "../../charts/sweep.js";
 import { element, patch, table, whenChanged } from "../../dom.js";
 import { loss, share } from "../../units.js";
 
-const DEFAULT_SAMPLES = 16;
 const SHOWN = 20; // of the ranking; the chart's data table has all
-
-export const sampleNames = (spec) =>
-  Object.keys(spec.params ?? {}).length ? Array.from({ length: spec.sweep?.samples ?? DEFAULT_SAMPLES }, (_, at) => `sample-${at}`) : [];
 
 export function sweep() {
   const ranking = element("section", { class: "panel wide", id: "sweep", hidden: "" });

@@ -94,7 +94,7 @@ export function billTable(trials, job, prices) {
 const pricesText = ({ worker_hour: hour, gb, currency }) => [
   hour === null ? "" : `${money(hour, currency)} a worker-hour`, gb === null ? "" : `${money(gb, currency)} a GB`].filter((text) => text !== "").join(", ");
 
-// What the exchanges, or optimizers, that competed took, most steps first.
+// What the exchanges that competed took, most steps first.
 export function optionTables(trials) {
   const rows = trials.flatMap((trial) => Object.entries(trial.bill.by_option)
     .map(([option, took]) => ({ label: trial.label, option, ...took })).sort((one, other) => other.steps - one.steps));

@@ -158,7 +158,7 @@ function editor(root, document, source) {
       showProblems(form, []);
       patch(verdict, ...agreed(found, source));
     } catch (error) {
-      if (!error.errors?.length && error.status !== 422) throw error; // of the service, not of the job
+      if (isOfService(error)) throw error;
       if (of === version) refuse(error);
     }
   }
@@ -193,6 +193,9 @@ function editor(root, document, source) {
     }
   }
 }
+
+// Whether the same job may pass later: nothing answered, or the service was slow, busy or broken.
+const isOfService = (error) => !(error instanceof api.Refused) || error.status >= 500 || [408, 429].includes(error.status);
 
 function agreed({ spec, num_trials, notes, advice }, source) {
   const changes = source ? differences(source.spec, spec) : [];

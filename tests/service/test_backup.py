@@ -1,0 +1,104 @@
+"""A restored service finds its files, and a backup is of the database that there is."""
+
+import os
+import sqlite3
+from contextlib import closing
+
+import pytest
+from typer.testing import CliRunner
+
+from api.cli import main
+from service.control import backup, database
+from service.control.backup import Backup
+from service.errors import Unavailable
+from service.settings import Settings
+
+S3 = "s3://bucket/wiretune"
+
+
+@pytest.fixture
+def make(tmp_path, put_sqlite):
+    """Makes a service with this storage, and a backup of it, in folders of this name."""
+
+    def make(*, storage_url="", name="old"):
+        settings = Settings(state_dir=tmp_path / name, storage_url=storage_url)
+        put_sqlite(settings)
+        return settings, tmp_path / f"backup of {name}"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (S3, "", f"the backup's files are in {S3}, .* set WIRETUNE_STORAGE_URL to {S3}; or copy them there first"),
+        (S3, f"{S3}-new", f"the storage would be {S3}-new: set WIRETUNE_STORAGE_URL to {S3}"),
+        ("", S3, r"files are in .*/storage, and the storage would be s3:.*: set WIRETUNE_STORAGE_URL to a folder"),
+    ],
+)
+def test_nothing_is_restored_whose_files_would_be_elsewhere_unless_they_were_moved(
+    make, tmp_path, monkeypatch, old, new, said
+):
+    settings, folder = make(storage_url=old)
+    backup.back_up(settings, folder)
+    elsewhere = Settings(state_dir=tmp_path / "new", storage_url=new)
+
+    with pytest.raises(Unavailable, match=said):
+        backup.restore(elsewhere, folder)
+    assert not elsewhere.state_dir.exists()
+
+    monkeypatch.setenv("WIRETUNE_STATE_DIR", str(elsewhere.state_dir))
+    monkeypatch.setenv("WIRETUNE_STORAGE_URL", new)
+    restored = CliRunner().invoke(main.app, ["restore", "--files-moved", str(folder)])
+    assert "goes on with its jobs" in restored.stdout, restored.stderr
+
+
+@pytest.mark.parametrize(("old", "new"), [(S3, S3), (S3, f"{S3}/"), ("", "")])
+def test_a_restore_needs_no_word_where_its_files_are_in_place(make, tmp_path, old, new):
+    settings, folder = make(storage_url=old)
+    backup.back_up(settings, folder)
+
+    assert backup.restore(Settings(state_dir=tmp_path / "new", storage_url=new), folder).storage_url
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
+def test_a_backup_is_of_the_database_however_its_folder_is_named(make, name):
+    settings, folder = make(name=name)
+    files = set(os.listdir(settings.state_dir.parent))
+
+    made = backup.back_up(settings, folder)
+
+    assert set(os.listdir(settings.state_dir.parent)) == files | {folder.name}
+    with closing(sqlite3.connect(folder / "database.sqlite")) as copy:
+        assert copy.execute("select version_num from alembic_version").fetchall() == [(made.revision,)]
+
+
+def test_a_database_that_is_migrated_meanwhile_makes_no_whole_backup(make, monkeypatch):
+    settings, folder = make()
+    revisions = [("0001", "0002")]
+    look = database.revisions
+    monkeypatch.setattr(database, "revisions", lambda url: revisions.pop() if revisions else look(url))
+
+    with pytest.raises(Unavailable, match="migrated the database meanwhile; the backup is not whole, make another"):
+        backup.back_up(settings, folder)
+    assert not (folder / "backup.json").exists()
+
+
+def test_a_checkpoint_that_is_half_removed_is_not_backed_up_and_the_database_is_copied_again(make, monkeypatch):
+    settings, folder = make()
+    half, whole = (settings.state_dir / "results" / "job" / name for name in ("half", "whole"))
+    for each in (half, whole):
+        each.mkdir(parents=True)
+        (each / "shared.safetensors").write_bytes(b"weights")
+    (whole / "manifest.json").write_text('{"shards": []}')
+    named = [{f"file://{half}"}, {f"file://{whole}"}]
+    dump = backup._dump
+
+    def dump_as_named(*arguments):
+        dump(*arguments)
+        return named.pop(0)
+
+    monkeypatch.setattr(backup, "_dump", dump_as_named)
+
+    assert isinstance(backup.back_up(settings, folder), Backup)
+    assert named == []
