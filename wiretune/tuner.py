@@ -5,6 +5,7 @@ The loop reports every loss. Rank 0 leads: it has all ranks keep their state, go
 
 import math
 import time
+from array import array
 from collections.abc import Callable, Generator, Sequence
 from itertools import chain, pairwise
 from numbers import Integral
@@ -82,7 +83,7 @@ class Tuner:
             dense_bytes=self._dense_bytes(),
         )
         self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
-        self._committed: list[Values] = []  # of each step that stays
+        self._committed = array("d")  # of each step that stays, the values as they are told: a run may have millions
         strategy = strategies.build(config, space=space, seed=seed, budget=budget)
         leader = Leader(strategy, budget, clock=clock)
         self.decisions = leader.decisions
@@ -118,12 +119,12 @@ class Tuner:
         """
         if not self._committed:
             raise RuntimeError("no step is committed yet, so there is no schedule: ask again when the tuner is over")
-        entries = entries_of(self._committed, unit=self._unit)
-        return Schedule(optimizer=self._kind, num_steps=len(self._committed), entries=entries)
+        steps = [values_of(list(row)) for row in zip(*[iter(self._committed)] * len(TOLD), strict=True)]
+        return Schedule(optimizer=self._kind, num_steps=len(steps), entries=entries_of(steps, unit=self._unit))
 
     def _follow(self) -> Generator[None, float, None]:
         """Do what rank 0 orders; takes the loss of each step."""
-        num_kept = 0  # of the committed steps, those before the snapshot
+        num_kept = 0  # of what is committed, that before the snapshot
         while (order := self._ordered())[0] != STOP:
             task, steps = order
             self.is_probing = task == PROBE
@@ -140,7 +141,7 @@ class Tuner:
                 losses.append((yield))
                 times.append(self._clock())
                 if task == COMMIT:
-                    self._committed.append(values)
+                    self._committed.extend(number_of(values, name) for name in TOLD)
             self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
         self.is_over = True
         self._signs.end()
