@@ -25,6 +25,7 @@ from service.cluster.trial_state import SecondLine, TrialState
 from service.cluster.warm_up import STAGE, opening_space, require_traffic
 from service.job.parts import TrialSpec
 from service.wire.records import Divergence, TrialFinished
+from trainers.methods.optimizer.spec import contenders
 from trainers.segment import Evaluation
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
@@ -101,7 +102,13 @@ def _start(state: TrialState, prior: Prior) -> Begun:
 def _go_on(state: TrialState, resume: Resume) -> Begun:
     """Go on where a checkpoint stands; return the stage that it interrupted."""
     state.recorder.report(reports.started(state.trial_id, state.spec, state.group))
-    state.spec = built_with(state.spec, state.groups, resume.journal["space"]["optimizer"])
+    space = resume.journal["space"]
+    if len(contenders(state.spec.replica.optimizer)) > 1 and "optimizers" in space:
+        raise WorkloadError(
+            "an earlier release began this run, whose checkpoints hold the state of several optimizers; submit the job "
+            "anew, with `optimizer: {kind: auto}` or the one that was chosen"
+        )
+    state.spec = built_with(state.spec, state.groups, space["optimizer"])
     if resume.fingerprint != state.group.fingerprint:
         raise WorkloadError(
             "the model's starting weights, or its data, are not those that this job began with; submit it anew"

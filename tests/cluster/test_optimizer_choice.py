@@ -1,5 +1,6 @@
 """A run of several optimizers, with real workers: one is chosen before the first step, and trains as if alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from trainers.segment import Segment, SegmentResult
 from trainers.training.elastic import ElasticGroup
 from trainers.training.group import Group, ProcessGroup
 from trainers.training.repair import RepairingGroup
+from trainers.workload import WorkloadError
 
 #: The last is the best, so workers that are built with the first have to be built anew.
 OPTIONS = ["sgd", {"kind": "adamw", "learning_rate": 0.002}, "muon"]
@@ -84,6 +86,17 @@ def test_an_attempt_goes_on_bit_for_bit_with_the_optimizer_that_was_chosen(tmp_p
 
     [again], (whole, _) = resumed.of(TrialFinished), _trained(spec, tmp_path / "whole")
     assert again.validation_loss == whole.validation_loss
+
+
+def test_a_run_that_an_earlier_release_began_with_several_optimizers_is_refused(tmp_path: Path) -> None:
+    cut = Stopping()
+    with pytest.raises(Stopped):
+        _train(_spec(checkpoint={"every_seconds": 0.01}), tmp_path, cut)
+    earlier = json.loads(json.dumps(cut.of(Checkpointed)[-1].resume))
+    earlier["journal"]["space"]["optimizers"] = []
+
+    with pytest.raises(WorkloadError, match=r"an earlier release began this run.*submit the job anew"):
+        _train(_spec(), tmp_path, Memory(), earlier)
 
 
 def test_a_schedule_is_replayed_by_the_optimizer_that_learned_it(tmp_path: Path) -> None:
