@@ -16,29 +16,17 @@ from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
 from service.prediction.predict import Prediction, PredictionRequest
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
+from service.wire.artifacts import Artifact, Which
 from service.wire.cluster import ClusterView
 from service.wire.code import CodePage, CodeView, Package
+from service.wire.comparison import Comparison
+from service.wire.events import EventKind, EventPage
+from service.wire.jobs import Cloned, JobOrder, JobPage, JobView, Validated
 from service.wire.queue import QueueView, QuotaKind, QuotaView
-from service.wire.views import (
-    Artifact,
-    AttemptView,
-    Cloned,
-    Comparison,
-    EventKind,
-    EventPage,
-    JobOrder,
-    JobPage,
-    JobReport,
-    JobView,
-    ScheduleView,
-    Series,
-    Snapshot,
-    StageView,
-    SteeringView,
-    TrialView,
-    Validated,
-    Which,
-)
+from service.wire.reports import JobReport
+from service.wire.snapshot import Snapshot
+from service.wire.steering import SteeringView
+from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
 
 T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]

@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from service.wire.jobs import JobView
 from service.wire.stored import has_one_seed
-from service.wire.views import JobView, Series, TrialView
+from service.wire.trials import Series, TrialView
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,7 +11,8 @@ from api import calls, display, plots
 from api.calls import Call
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.wire.views import JobView, ScheduleView, TrialView
+from service.wire.jobs import JobView
+from service.wire.trials import ScheduleView, TrialView
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from api import calls
 from api.assets import DASHBOARD, plotly_gzipped
 from api.calls import Call, reading
-from service.wire.views import EventKind, EventPage
+from service.wire.events import EventKind, EventPage
 
 T = TypeVar("T")
 Picture = Literal["png", "svg"]

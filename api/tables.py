@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import BinaryIO
 
 from service.control.queries import Point
-from service.wire.views import TrialView
+from service.wire.trials import TrialView
 
 COLUMNS = ("job", "arm", "seed", "step", "seconds", "name", "value")
 _ROWS_AT_ONCE = 5_000

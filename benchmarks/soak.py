@@ -23,7 +23,8 @@ import numpy as np
 from faults.clients import FAMILIES
 from faults.live import LiveService, Victim, adopt_orphans, insist, kill
 
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from service.job.states import TERMINAL, JobState
 
 WARM_UP = 0.2

@@ -35,10 +35,11 @@ from faults import audit
 from faults.clients import KEY_LABEL, Book
 from faults.live import LiveService, NobodyToKill, Victim, adopt_orphans, insist, kill
 
-from api.client import ApiError, Client, DamagedDownload, Unreachable
+from api.client import Client
+from api.failures import ApiError, DamagedDownload, Unreachable
 from service.control import processes
 from service.job.states import TERMINAL, JobState
-from service.wire.views import JobView
+from service.wire.jobs import JobView
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -4,12 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from api.client import (
-        ApiError as ApiError,
-        AsyncClient as AsyncClient,
-        Client as Client,
-        Unreachable as Unreachable,
-    )
+    from api.client import AsyncClient as AsyncClient, Client as Client
+    from api.failures import ApiError as ApiError, Unreachable as Unreachable
     from api.jobs import AsyncJob as AsyncJob, Job as Job
     from search.bayesian.controller import Controller as Controller
     from search.config import BoConfig as BoConfig, Budget as Budget
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from wiretune.tuner import Tuner as Tuner
 
 _HOMES = {
-    "ApiError": "api.client",
+    "ApiError": "api.failures",
     "AsyncClient": "api.client",
     "AsyncJob": "api.jobs",
     "Attached": "trainers.own_loop.attach",
@@ -56,7 +52,7 @@ _HOMES = {
     "SearchSpace": "search.space",
     "Spent": "search.types",
     "Tuner": "wiretune.tuner",
-    "Unreachable": "api.client",
+    "Unreachable": "api.failures",
     "Values": "search.types",
     "Workload": "trainers.workload",
     "WorkloadError": "trainers.workload",

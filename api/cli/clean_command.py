@@ -11,7 +11,8 @@ import typer
 from api.cli.figures import size
 from api.cli.local import running_server
 from api.cli.terminal import FAILED, AsJson, fail, print_json, read_settings, refusals, require_agreement
-from api.client import ApiError, Client, Unreachable
+from api.client import Client
+from api.failures import ApiError, Unreachable
 from service.control import cleaning
 from service.control.access import LOCAL
 from service.control.database import is_there

@@ -12,7 +12,7 @@ from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, JobIds, Key, Url, console, fail, open_client, print_json, say
 from api.cli.watch import trial_name
 from service.job.parts import LOSS
-from service.wire.views import Comparison
+from service.wire.comparison import Comparison
 
 app = typer.Typer()
 

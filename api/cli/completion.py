@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from api.cli.local import LocalServerError, running_server
-from api.client import ApiError, Client, Unreachable
+from api.client import Client
+from api.failures import ApiError, Unreachable
 from service.settings import Settings
 
 #: A shell waits for no longer.

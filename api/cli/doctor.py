@@ -24,7 +24,9 @@ from api.cli.local import LocalServerError, running_server
 from api.cli.rehearsal import CannotTrain, answers
 from api.cli.sheet import Sheet
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, print_json, read_settings
-from api.client import ApiError, Client, Unreachable, is_loopback, with_scheme
+from api.client import Client
+from api.connection import is_loopback, with_scheme
+from api.failures import ApiError, Unreachable
 from service.control import database, embedded
 from service.control.clusters import RayApi, RemoteCluster
 from service.control.ray_jobs import LIVE

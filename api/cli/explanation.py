@@ -10,7 +10,9 @@ from api.cli.watch import level_name, trial_name, values_text
 from api.client import Client
 from search.curves.calibration import Calibration
 from search.types import GridAxis, Posterior
-from service.wire.views import JobView, ProbeView, StageView, TrialReport
+from service.wire.jobs import JobView
+from service.wire.reports import TrialReport
+from service.wire.trials import ProbeView, StageView
 
 NUM_ROWS = 16
 NUM_CELLS = 40

@@ -12,8 +12,9 @@ from typing import BinaryIO, NamedTuple
 import typer
 
 from api.cli.terminal import FAILED, STANDARD, fail, require_writable_folder
-from api.client import ApiError, Client
+from api.client import Client
 from api.exporters.runs import Begin
+from api.failures import ApiError
 from api.jobs import complete
 from api.tables import write_parquet
 from service.control.storage import WEIGHTS

@@ -40,7 +40,7 @@ from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.base import MAX_PAGE
 from service.wire.code import CodeRefused
-from service.wire.views import JobOrder, JobPage, JobSummary, JobView, Validated
+from service.wire.jobs import JobOrder, JobPage, JobSummary, JobView, Validated
 from trainers.spec.workloads import OwnWorkload
 
 app = typer.Typer()

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterator
 
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from service.job.states import TERMINAL
 
 POLL_S = 1.0

@@ -62,7 +62,7 @@ from service.job.advice import advice
 from service.job.replay import differences, replayed
 from service.job.spec import JobSpec
 from service.log_lines import LogFormat
-from service.wire.views import JobView
+from service.wire.jobs import JobView
 
 DEMO_LINGER_S = 600.0
 #: The service's log file is put aside when it is so large, and so many old ones are kept.

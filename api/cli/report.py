@@ -10,24 +10,17 @@ from pydantic import BaseModel
 from api.cli import figures
 from api.cli.sheet import INDENT, Sheet
 from api.cli.watch import level_name, trial_name
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from search.config import Budget
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
+from service.wire.jobs import JobView
 from service.wire.records import Bill, Sample, ScheduleEntry
+from service.wire.reports import Cost, Estimate, JobReport, Prices, TrialReport
 from service.wire.stored import has_one_seed
-from service.wire.views import (
-    Cost,
-    Estimate,
-    JobReport,
-    JobView,
-    Prices,
-    SampleStatus,
-    ScheduleView,
-    SweepReport,
-    TrialReport,
-    TrialView,
-)
+from service.wire.sweeps import SampleStatus, SweepReport
+from service.wire.trials import ScheduleView, TrialView
 
 
 class Result(BaseModel):

@@ -10,10 +10,11 @@ from rich.console import Console
 from api.cli.local import Server, running_server, start_server, stop_server
 from api.cli.terminal import say
 from api.cli.watch import Progress
-from api.client import ApiError, Client, Unreachable
+from api.client import Client
+from api.failures import ApiError, Unreachable
 from service.job.spec import JobSpec
 from service.settings import Settings
-from service.wire.views import JobView
+from service.wire.jobs import JobView
 
 CANCEL_S = 60.0
 #: A server started for one job ends by itself if the command that started it was killed.

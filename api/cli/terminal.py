@@ -16,8 +16,9 @@ from api.calls import UnreadableAnswer
 from api.cli import completion
 from api.cli.local import LocalServerError, running_server
 from api.cli.sheet import GAP, folded, visible
-from api.client import ApiError, Client, DamagedDownload, UnknownJob, Unreachable
+from api.client import Client
 from api.documents import checked, parse_json, parse_yaml
+from api.failures import ApiError, DamagedDownload, UnknownJob, Unreachable
 from service.errors import InvalidJob, WiretuneError
 from service.job.problems import Problem
 from service.job.spec import JobSpec

@@ -28,7 +28,8 @@ from api.documents import parse_yaml
 from search.sweep.spec import ParamRange
 from search.types import Band
 from service.errors import InvalidJob
-from service.wire.views import JobView, SteerView
+from service.wire.jobs import JobView
+from service.wire.steering import SteerView
 
 app = typer.Typer()
 

@@ -10,9 +10,11 @@ from search.config import Budget
 from search.types import Values
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, JobState
+from service.wire.jobs import JobView
 from service.wire.records import Bill
+from service.wire.reports import TrialReport
 from service.wire.stored import UnreadJob, has_one_seed
-from service.wire.views import JobView, ProbeView, ScheduleView, StageView, TrialReport, TrialView
+from service.wire.trials import ProbeView, ScheduleView, StageView, TrialView
 
 #: Training seconds between two lines about a trial that decides nothing.
 QUIET_S = 5.0

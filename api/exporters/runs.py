@@ -14,7 +14,9 @@ from api.client import Client
 from search.sweep.spec import SampleValues
 from service.job.states import TERMINAL
 from service.job.sweep import at
-from service.wire.views import JobView, TrialReport, TrialView
+from service.wire.jobs import JobView
+from service.wire.reports import TrialReport
+from service.wire.trials import TrialView
 
 POLL_S = 2.0
 #: Every look reads all points, so that a long job is looked at less often.

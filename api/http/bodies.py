@@ -18,9 +18,10 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.prediction.predict import PredictionRequest
 from service.wire.access import NewKey, SignIn
+from service.wire.jobs import Changes, JobEdit
 from service.wire.queue import QuotaLimits
 from service.wire.records import Batch, Lease
-from service.wire.views import Changes, JobEdit, SteerRequest
+from service.wire.steering import SteerRequest
 
 MAX_KEY_BYTES = 2**14
 MAX_JOB_BYTES = 2**20

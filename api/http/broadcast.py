@@ -20,7 +20,7 @@ from starlette.types import Send
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
 from service.wire.base import MAX_PAGE
-from service.wire.views import Event, EventKind, EventPage
+from service.wire.events import Event, EventKind, EventPage
 
 #: Other replicas' events are looked for so often; this process rings a bell.
 POLL_S = 0.25

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from api.http.problems import ProblemDocument
 from search.schedule_file import Provenance
 from search.types import Band
 from service.job.advice import advice
@@ -13,8 +14,11 @@ from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import JobState, verbs_in
 from service.wire.access import AuditEntry, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
+from service.wire.artifacts import Artifact, ArtifactKind
 from service.wire.cluster import ClusterView, NodeView, Placement
 from service.wire.code import CodePage, CodeView
+from service.wire.events import Event, EventKind, EventPage
+from service.wire.jobs import Cloned, JobPage, JobSummary, JobView, Validated
 from service.wire.queue import (
     ProjectShare,
     QueueEntry,
@@ -26,24 +30,8 @@ from service.wire.queue import (
     sentence,
 )
 from service.wire.records import Acknowledgement, Control, ScheduleEntry
-from service.wire.views import (
-    Artifact,
-    ArtifactKind,
-    Cloned,
-    Event,
-    EventKind,
-    EventPage,
-    JobPage,
-    JobSummary,
-    JobView,
-    ProblemDocument,
-    ScheduleView,
-    Series,
-    SteerableView,
-    SteeringView,
-    SteerView,
-    Validated,
-)
+from service.wire.steering import SteerableView, SteeringView, SteerView
+from service.wire.trials import ScheduleView, Series
 
 _JOB, _NEXT = "job-6611245dc76ebd58d96c99b1", "WyItY3JlYXRlZCIsImpvYi02NjExMjQ1ZGM3NmViZDU4ZDk2Yzk5YjEiXQ"
 _AHEAD = "job-6611245dc76ebd58d96c99a0"

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from api.http import examples
-from api.http.problems import MEDIA_TYPE
+from api.http.problems import MEDIA_TYPE, ProblemDocument
 from search.config import Budget
 from service.errors import (
     Busy,
@@ -36,9 +36,10 @@ from service.errors import (
 from service.job.spec import JobSpec
 from service.prediction.predict import PredictionRequest
 from service.wire.access import NewKey, SignIn
+from service.wire.jobs import Changes, JobEdit
 from service.wire.queue import QuotaLimits
 from service.wire.records import Batch, Lease
-from service.wire.views import Changes, JobEdit, ProblemDocument, SteerRequest
+from service.wire.steering import SteerRequest
 
 EXAMPLE_JOB: dict[str, Any] = {
     "name": "digits over a slow link",

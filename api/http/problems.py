@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -17,7 +18,6 @@ from api.http.request_ids import HEADER, SCOPE_KEY
 from service.errors import TooManyRequests, Unauthorized, Unavailable, WiretuneError
 from service.job.problems import Problem
 from service.log_lines import log_field, log_fields
-from service.wire.views import ProblemDocument
 
 MEDIA_TYPE = "application/problem+json"
 #: How long a caller should leave a part of the service that does not answer alone, seconds.
@@ -26,6 +26,17 @@ RETRY_AFTER_S = 2
 _PHRASES = {413: "Content Too Large"}
 
 log = logging.getLogger(__name__)
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457 problem details."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str | None = Field(None, description="as in the answer's `X-Request-ID`, and in the service's log")
+    errors: tuple[Problem, ...] = ()
 
 
 def _problem(

@@ -16,7 +16,7 @@ from faults.live import LiveService, command_line
 from api.client import Client
 from service.control import processes
 from service.job.states import TERMINAL, JobState
-from service.wire.views import JobSummary
+from service.wire.jobs import JobSummary
 
 #: Longest that something may take to be gone after the last job is over.
 _GONE_S = 60.0

@@ -8,9 +8,9 @@ from typing import Any
 
 from faults.live import LiveService, insist
 
-from api.client import ApiError
+from api.failures import ApiError
 from service.job.states import TERMINAL
-from service.wire.views import JobView
+from service.wire.jobs import JobView
 
 #: What all jobs share. The link paces them without taking the machine's cores; the budget in steps makes them exact.
 _COMMON: dict[str, Any] = {

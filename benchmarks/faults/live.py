@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from api.cli.local import Server, start_server, stop_server
-from api.client import ApiError, Client, Unreachable, is_passing
+from api.client import Client
+from api.failures import ApiError, Unreachable
+from api.retries import is_passing
 from service.control import embedded, processes
 from service.settings import Settings
 

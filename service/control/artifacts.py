@@ -8,7 +8,9 @@ from pathlib import PurePosixPath
 from service.control.exported import WHICH, weights_sha256, weights_url
 from service.control.storage import WEIGHTS, FileInfo, Storage
 from service.errors import NotFound
-from service.wire.views import Artifact, ArtifactKind, JobView, ScheduleView, TrialView
+from service.wire.artifacts import Artifact, ArtifactKind
+from service.wire.jobs import JobView
+from service.wire.trials import ScheduleView, TrialView
 
 _JSON, _BINARY = "application/json", "application/octet-stream"
 _LOG = re.compile(r"attempt-(?P<number>[0-9]{1,18})\.log")

@@ -15,7 +15,7 @@ from service.job.states import TERMINAL
 from service.settings import Settings
 from service.wire.base import MAX_PAGE
 from service.wire.code import CodeView
-from service.wire.views import JobPage
+from service.wire.jobs import JobPage
 
 _RAYS_FILES = "Ray's files"
 #: The job for which code was uploaded may be about to come.

@@ -7,7 +7,10 @@ from service.control.report import CONFIDENCE, estimate, final, reached
 from service.job.changes import differences
 from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
-from service.wire.views import ComparedArm, ComparedTrial, Comparison, Difference, JobReport, JobView, Series
+from service.wire.comparison import ComparedArm, ComparedTrial, Comparison, Difference
+from service.wire.jobs import JobView
+from service.wire.reports import JobReport
+from service.wire.trials import Series
 
 
 def common_metric(reports: Sequence[JobReport]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from service.wire.records import Divergence
-from service.wire.views import TrialView
+from service.wire.trials import TrialView
 
 
 def why(found: Divergence | None) -> str:

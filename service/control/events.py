@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, insert, select
 from sqlalchemy.orm import Session, object_session
 
 from service.control.models import EventRow, JobRow, MessageRow, TrialRow
-from service.wire.views import EventKind
+from service.wire.events import EventKind
 
 #: Of the newest events so many stay; a reader that was away for longer finds a gap.
 KEPT_EVENTS = 100_000

@@ -2,7 +2,9 @@
 
 from service.errors import NotFound
 from service.job.states import TERMINAL
-from service.wire.views import JobView, TrialView, Which
+from service.wire.artifacts import Which
+from service.wire.jobs import JobView
+from service.wire.trials import TrialView
 
 WHICH: tuple[Which, ...] = ("best", "last")
 

@@ -15,6 +15,7 @@ from service.control.storage import Storage
 from service.errors import InvalidJob, OutOfSequence
 from service.job.problems import Problem, pointer_to
 from service.job.states import JobState
+from service.wire.events import EventKind
 from service.wire.records import (
     DRIVER_STREAM,
     INSURANCE_PREFIX,
@@ -36,7 +37,6 @@ from service.wire.records import (
     TrialFinished,
     TrialStarted,
 )
-from service.wire.views import EventKind
 
 #: Series whose newest value the trial's own row repeats.
 _HEADLINES = ("learning_rate", "validation_loss")

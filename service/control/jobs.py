@@ -22,9 +22,10 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import RULES, TERMINAL, JobState, Verb, may_follow, verbs_in
 from service.job.sweep import sample_name
+from service.wire.events import EventKind
+from service.wire.jobs import JobEdit
 from service.wire.records import Bill, Sample
 from service.wire.stored import stored_spec
-from service.wire.views import EventKind, JobEdit
 
 
 def require(session: Session, job_id: str) -> JobRow:

@@ -23,7 +23,7 @@ from service.errors import InvalidJob
 from service.job.problems import Problem
 from service.job.states import JobState
 from service.wire.base import MAX_PAGE
-from service.wire.views import JobOrder, JobPage, JobSummary
+from service.wire.jobs import JobOrder, JobPage, JobSummary
 
 _NUM_FIRST = 1_000  # jobs whose texts are looked at one by one, in a millisecond
 _OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, object_session
 
 from service.control import events
 from service.control.models import JobRow, MessageRow
-from service.wire.views import EventKind
+from service.wire.events import EventKind
 
 MAX_TRIES = 7
 #: After the first try; each later wait is four times as long as the one before: the last try is 11 hours later.

@@ -4,7 +4,7 @@ from statistics import median
 from typing import NamedTuple
 
 from service.job.parts import Direction
-from service.wire.views import Series
+from service.wire.trials import Series
 
 #: A metric that ends worse than its best by less than this share of it may be noise.
 NOTABLE = 0.05

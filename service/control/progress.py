@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from service.control import points
 from service.control.models import JobRow, TrialRow
 from service.job.states import TERMINAL
-from service.wire.views import JobProgress
+from service.wire.jobs import JobProgress
 from trainers.methods.exchange.auto.spec import JobExchange
 
 #: Of a curve as lists draw it.

@@ -19,20 +19,11 @@ from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL, Verb, verbs_in
 from service.job.steering import has_steerable, is_steerable
+from service.wire.events import Event, EventKind
+from service.wire.jobs import JobProgress, JobSummary, JobView
 from service.wire.records import Bill, Line, Origin, RunEnd, ScheduleEntry
 from service.wire.stored import UnreadJob, stored_spec
-from service.wire.views import (
-    AttemptView,
-    Event,
-    EventKind,
-    JobProgress,
-    JobSummary,
-    JobView,
-    ScheduleView,
-    Series,
-    StageView,
-    TrialView,
-)
+from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
 from trainers.methods.optimizer.spec import JobOptimizer, contenders
 
 #: Verbs after which the job's own parts are read.

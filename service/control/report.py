@@ -15,20 +15,11 @@ from service.job.advice import searching_budget
 from service.job.parts import LOSS, Direction, TrialSpec
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL
+from service.wire.jobs import JobView
 from service.wire.records import Bill
-from service.wire.views import (
-    ArmReport,
-    Cost,
-    Crossing,
-    Estimate,
-    JobReport,
-    JobView,
-    Prices,
-    Series,
-    SweepReport,
-    TrialReport,
-    TrialView,
-)
+from service.wire.reports import ArmReport, Cost, Crossing, Estimate, JobReport, Prices, TrialReport
+from service.wire.sweeps import SweepReport
+from service.wire.trials import Series, TrialView
 
 CONFIDENCE = 0.95
 

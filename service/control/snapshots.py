@@ -11,8 +11,12 @@ from service.control.comparison import common_metric, comparison
 from service.control.models import EventRow, TrialRow
 from service.control.report import TrialFacts, job_report
 from service.job.states import JobState
+from service.wire.comparison import Comparison
+from service.wire.events import EventKind
+from service.wire.reports import JobReport, Prices
+from service.wire.snapshot import Snapshot
 from service.wire.stored import stored_spec
-from service.wire.views import Comparison, EventKind, JobReport, Prices, ScheduleView, Series, Snapshot
+from service.wire.trials import ScheduleView, Series
 
 #: Series that the page draws.
 _DRAWN = ("loss", "validation_loss")

@@ -10,7 +10,7 @@ from search.curves.calibration import z_score
 from search.types import Refusal, Steer, Tax
 from service.control.models import ProbeRow, StageRow, TrialRow
 from service.wire.records import ProbeResult
-from service.wire.views import ProbeView, StageView
+from service.wire.trials import ProbeView, StageView
 
 #: A number of a decision's JSON, which writes NaN and infinity as words; None where it is not finite.
 Finite = Annotated[float | None, AfterValidator(lambda number: number if math.isfinite(number or 0.0) else None)]

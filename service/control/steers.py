@@ -20,8 +20,9 @@ from service.errors import InvalidJob
 from service.job import steering
 from service.job.parts import TrialSpec
 from service.job.problems import Problem
+from service.wire.events import EventKind
+from service.wire.steering import SteerableView, SteeringView, SteerRequest, SteerView
 from service.wire.stored import stored_spec
-from service.wire.views import EventKind, SteerableView, SteeringView, SteerRequest, SteerView
 
 #: A stage that may spend this share of the budget, or more, is the last; sums of seconds are not exact.
 _WHOLE = 0.999999

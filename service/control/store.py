@@ -61,27 +61,15 @@ from service.log_lines import log_fields
 from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.base import MAX_PAGE
+from service.wire.comparison import Comparison
+from service.wire.events import EventKind, EventPage
+from service.wire.jobs import JobEdit, JobOrder, JobPage, JobView
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
+from service.wire.reports import JobReport, Prices
+from service.wire.snapshot import Snapshot
+from service.wire.steering import SteeringView, SteerRequest
 from service.wire.stored import stored_spec
-from service.wire.views import (
-    AttemptView,
-    Comparison,
-    EventKind,
-    EventPage,
-    JobEdit,
-    JobOrder,
-    JobPage,
-    JobReport,
-    JobView,
-    Prices,
-    ScheduleView,
-    Series,
-    Snapshot,
-    StageView,
-    SteeringView,
-    SteerRequest,
-    TrialView,
-)
+from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -16,9 +16,11 @@ from service.control.models import JobRow, RungRow, TrialRow
 from service.errors import UnreadableJob
 from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
+from service.wire.events import EventKind
 from service.wire.records import MarkPoint, RungReached, SampleDrawn
 from service.wire.stored import stored_spec
-from service.wire.views import EventKind, RankedTrial, RungView, SampleStatus, SweepReport, TrialView
+from service.wire.sweeps import RankedTrial, RungView, SampleStatus, SweepReport
+from service.wire.trials import TrialView
 
 
 def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:

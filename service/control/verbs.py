@@ -17,8 +17,8 @@ from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, JobState, Verb
+from service.wire.steering import SteerRequest
 from service.wire.stored import stored_spec
-from service.wire.views import SteerRequest
 
 #: Of a job, those that its user has seen; None: the verb is meant whatever the job has become.
 Versions = Collection[int] | None

@@ -18,9 +18,9 @@ from service.errors import IllegalTransition
 from service.job.parts import Checkpointing
 from service.job.priority import Priority
 from service.job.states import ACTIVE, JobState
+from service.wire.events import EventKind
 from service.wire.queue import QuotaLimits
 from service.wire.stored import unread_fields
-from service.wire.views import EventKind
 
 _COLUMNS = (
     JobRow.id, JobRow.owner, JobRow.project, JobRow.priority, JobRow.spec, JobRow.queued_at, JobRow.not_before,

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from api.cli import clean_command, main
 from api.cli.local import Server
-from api.client import Client, Unreachable
+from api.client import Client
+from api.failures import Unreachable
 from service.control import cleaning, embedded
 from service.control.listing import JobFilter
 from service.control.storage import Storage
@@ -22,7 +23,7 @@ from service.control.store import Store
 from service.errors import Unavailable
 from service.job.spec import JobSpec
 from service.settings import Settings
-from service.wire.views import JobEdit
+from service.wire.jobs import JobEdit
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()

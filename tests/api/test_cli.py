@@ -28,8 +28,8 @@ from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
+from service.wire.jobs import JobView
 from service.wire.records import AttemptFinished, Batch
-from service.wire.views import JobView
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()

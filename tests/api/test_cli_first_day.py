@@ -20,7 +20,7 @@ from service.control.store import Store
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.settings import Settings
-from service.wire.views import JobEdit
+from service.wire.jobs import JobEdit
 from tests.api.conftest import Reporting
 
 run_cli = CliRunner()

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from api.cli import completion, main
 from api.cli.local import Server
-from api.client import ApiError, Client, UnknownJob, Unreachable, with_scheme
+from api.client import Client
+from api.connection import with_scheme
+from api.failures import ApiError, UnknownJob, Unreachable
 from service.control.store import Store
 from service.job.spec import JobSpec
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from api import calls
-from api.client import ApiError, AsyncClient, Client, DamagedDownload, Unreachable
+from api.client import AsyncClient, Client
+from api.failures import ApiError, DamagedDownload, Unreachable
 from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from api.cli import clean_command, main
 from api.cli.local import Server
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from api.http.app import create_app
 from service.control.access import LOCAL, Principal
 from service.control.storage import Storage

@@ -16,7 +16,8 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from api.http import broadcast
 from api.http.app import create_app
 from api.http.broadcast import Broadcaster
@@ -27,7 +28,7 @@ from service.control.access import LOCAL
 from service.control.processes import wait_until
 from service.job.spec import JobSpec
 from service.wire.access import NewKey
-from service.wire.views import EventKind
+from service.wire.events import EventKind
 from tests.patience import PATIENCE_S
 
 SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}})

@@ -13,14 +13,15 @@ import pytest
 from rich.console import Console
 
 from api import client as client_module, display
-from api.client import ApiError, AsyncClient, Client
+from api.client import AsyncClient, Client
+from api.failures import ApiError
 from api.jobs import AsyncJob, Job
 from search.schedule import Schedule
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.wire.jobs import JobOrder
 from service.wire.records import ScheduleEntry
-from service.wire.views import JobOrder
 from tests.api.conftest import Reporting
 from tests.contract.reported import finished as trial_finished
 from tests.patience import PATIENCE_S

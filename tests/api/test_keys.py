@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from api.cli import key_commands, main, terminal
 from api.cli.local import Server
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from api.http.app import create_app
 from api.http.limits import FAILURES_PER_MINUTE
 from service.control.access import LOCAL

@@ -8,7 +8,8 @@ import pytest
 
 from api.cli import logs
 from api.cli.logs import follow_log
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec

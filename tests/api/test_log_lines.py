@@ -12,7 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.cli.local import start_server, stop_server
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from api.http.openapi import EXAMPLE_JOB
 from service.control.store import Store
 from service.job.spec import JobSpec

@@ -16,7 +16,7 @@ from api.cli import main
 from api.client import AsyncClient, Client
 from service.control.store import Store
 from service.job.spec import JobSpec
-from service.wire.views import EventKind
+from service.wire.events import EventKind
 from tests.api.browser import Tab
 from tests.api.conftest import Reporting
 

@@ -7,7 +7,8 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from api.cli import main
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from api.http.openapi import EXAMPLE_JOB
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb, verbs_in

@@ -7,7 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from api.cli.main import app
-from api.client import ApiError
+from api.failures import ApiError
 from service.job.spec import JobSpec
 from service.prediction.predict import DENSE, PredictionRequest
 

@@ -13,7 +13,8 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from api.cli import main
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from api.tables import COLUMNS, csv_chunks, write_parquet
 from service.control.queries import Point
 from service.control.storage import Storage
@@ -21,7 +22,7 @@ from service.control.store import Store
 from service.job.parts import Checkpointing
 from service.job.spec import JobSpec
 from service.wire.records import MetricPoints
-from service.wire.views import TrialView
+from service.wire.trials import TrialView
 from tests.api.conftest import Reporting
 from tests.api.test_routes import refused
 from tests.contract.reported import finished

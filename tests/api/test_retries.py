@@ -14,10 +14,12 @@ import pytest
 
 from api import calls
 from api.calls import Call
-from api.client import ApiError, AsyncClient, Client, Unreachable, _Patience, may_repeat
+from api.client import AsyncClient, Client
+from api.failures import ApiError, Unreachable
+from api.retries import Patience, may_repeat
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.wire.views import Event, EventKind
+from service.wire.events import Event, EventKind
 from tests.api.conftest import Reporting
 
 LOST, CUT = "its answer is lost", "half of its answer is lost"
@@ -234,13 +236,13 @@ def test_another_refusal_is_final(far: Client, road: Road) -> None:
 def test_the_service_says_how_long_to_wait() -> None:
     asked = ApiError(429, "Too many requests", detail="", retry_after_s=3.0)
 
-    assert _Patience(calls.jobs(), 10.0).pause_s(asked) == 3.0
+    assert Patience(calls.jobs(), 10.0).pause_s(asked) == 3.0
     with pytest.raises(ApiError):  # that is later than anybody waits
-        _Patience(calls.jobs(), 2.0).pause_s(asked)
+        Patience(calls.jobs(), 2.0).pause_s(asked)
 
 
 def test_pauses_grow_to_a_limit() -> None:
-    patience, away = _Patience(calls.jobs(), 1000.0), Unreachable("http://x", httpx2.ConnectError("refused"))
+    patience, away = Patience(calls.jobs(), 1000.0), Unreachable("http://x", httpx2.ConnectError("refused"))
 
     pauses = [patience.pause_s(away) for _ in range(10)]
 
@@ -294,7 +296,7 @@ class Streams:
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first of several failures is borne."""
-    monkeypatch.setattr("api.client.PATIENCE_S", 0.0)
+    monkeypatch.setattr("api.retries.PATIENCE_S", 0.0)
     monkeypatch.setattr("api.client.POLL_S", 0.001)
 
 

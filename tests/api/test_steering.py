@@ -7,7 +7,8 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from api.cli.main import app
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from search.types import Band, Steer
 from service.job.spec import JobSpec
 from service.wire.records import StageDecided

@@ -9,7 +9,8 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from api.cli import main, verb_commands
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from api.http.openapi import EXAMPLE_JOB
 from api.http.routes.verbs import merged
 from service.control.access import LOCAL, Principal

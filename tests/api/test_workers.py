@@ -5,7 +5,8 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from api.cli import main
-from api.client import ApiError, Client
+from api.client import Client
+from api.failures import ApiError
 from api.http.app import create_app
 from service.control.store import Store
 from service.job.problems import Problem

@@ -18,8 +18,8 @@ from service.control.processes import wait_until
 from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings
+from service.wire.jobs import JobEdit
 from service.wire.records import Bill
-from service.wire.views import JobEdit
 from tests.contract.conftest import Driver, only
 from tests.patience import PATIENCE_S
 

@@ -1,7 +1,7 @@
 """What users see of a job's attempts, of disturbances, and of what a clone was made of."""
 
+from service.wire.events import EventKind
 from service.wire.records import Bill, Billed
-from service.wire.views import EventKind
 from tests.contract.reported import points
 
 

@@ -10,8 +10,9 @@ from service.control.storage import Storage
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound, PreconditionFailed, Unavailable
 from service.job.states import TERMINAL, JobState
 from service.wire.access import Role
+from service.wire.events import EventKind
+from service.wire.jobs import JobEdit
 from service.wire.records import AttemptFinished
-from service.wire.views import EventKind, JobEdit
 from tests.contract.conftest import Driver
 from tests.contract.reported import BILL, finished, points
 

@@ -6,8 +6,8 @@ from service.control import events, jobs
 from service.control.store import Store
 from service.errors import IllegalTransition, OutOfSequence
 from service.job.states import JobState
+from service.wire.events import EventKind
 from service.wire.records import AttemptFinished, Batch, Bill, Billed, Checkpointed, MetricPoints, ProbeDone
-from service.wire.views import EventKind
 from tests.contract.conftest import Group, only
 from tests.contract.test_replicas import wait_for_a_lock
 from tests.patience import PATIENCE_S

@@ -11,7 +11,7 @@ from service.control.models import JobTextRow
 from service.errors import InvalidJob
 from service.job.states import JobState
 from service.wire.access import Role
-from service.wire.views import JobEdit, JobOrder
+from service.wire.jobs import JobEdit, JobOrder
 
 
 def ids(store, where=None, **options):

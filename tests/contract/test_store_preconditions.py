@@ -7,7 +7,7 @@ import pytest
 from search.config import Budget
 from service.errors import PreconditionFailed
 from service.job.states import ALLOWED_IN, JobState, Verb
-from service.wire.views import SteerRequest
+from service.wire.steering import SteerRequest
 from tests.contract.conftest import only
 
 GIVEN = {Verb.EXTEND: {"caps": Budget(steps=200)}, Verb.STEER: {"asked": SteerRequest(search_now=True)}}

@@ -11,9 +11,9 @@ from service.errors import IllegalTransition, NotFound
 from service.job.priority import Priority
 from service.job.states import JobState
 from service.wire.access import Role
+from service.wire.jobs import JobEdit
 from service.wire.queue import QuotaKind, QuotaLimits
 from service.wire.records import AttemptFinished, Control
-from service.wire.views import JobEdit
 from tests.contract.conftest import only
 
 URGENT = {"priority": "urgent"}

@@ -10,7 +10,7 @@ from sqlalchemy import event, insert, text
 from service.control.listing import JobFilter
 from service.control.models import JobRow, JobTextRow, LabelRow
 from service.job import spec as job_spec
-from service.wire.views import JobOrder
+from service.wire.jobs import JobOrder
 
 
 @contextmanager

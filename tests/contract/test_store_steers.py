@@ -8,8 +8,9 @@ from service.control import steers
 from service.control.access import LOCAL, Principal
 from service.errors import InvalidJob
 from service.wire.access import Role
+from service.wire.events import EventKind
 from service.wire.records import AttemptFinished, Bill, Checkpointed, TrialFinished
-from service.wire.views import EventKind, SteerRequest
+from service.wire.steering import SteerRequest
 from tests.contract.conftest import only
 from tests.decisions import decision
 

@@ -9,8 +9,9 @@ from search.sweep.propose import Seen, propose
 from service.control.models import TrialRow
 from service.control.store import Store
 from service.job.spec import JobSpec
+from service.wire.events import EventKind
 from service.wire.records import Bill, Control, RungReached, SampleDrawn, TrialStarted
-from service.wire.views import EventKind, SampleStatus
+from service.wire.sweeps import SampleStatus
 from tests.contract.conftest import only
 from tests.contract.reported import finished
 

@@ -17,7 +17,7 @@ from service.wire.records import (
     ScheduleEntry,
     TrialFinished,
 )
-from service.wire.views import SteerRequest
+from service.wire.steering import SteerRequest
 from tests.contract.conftest import only
 from tests.contract.reported import finished
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from api.client import ApiError
+from api.failures import ApiError
 from search.schedule import Schedule
 from service.job.states import JobState
-from service.wire.views import JobView
+from service.wire.jobs import JobView
 from trainers.spec.workloads import DigitsMlp
 from trainers.training import model as models
 from trainers.workloads import registry

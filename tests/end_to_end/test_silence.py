@@ -25,7 +25,7 @@ from service.control.store import Store
 from service.errors import Unavailable
 from service.job.states import JobState
 from service.settings import Settings
-from service.wire.views import JobView
+from service.wire.jobs import JobView
 from tests.small_disk import small_disk
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]

@@ -10,7 +10,7 @@ from faults.live import LiveService
 from api.client import Client
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.wire.views import SampleStatus
+from service.wire.sweeps import SampleStatus
 from tests.end_to_end.killed_jobs import Moment, outcome, run_and_kill, submit
 
 pytestmark = pytest.mark.ray

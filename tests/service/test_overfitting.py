@@ -3,7 +3,7 @@
 import pytest
 
 from service.control.overfitting import sentence, worsening
-from service.wire.views import Series
+from service.wire.trials import Series
 
 
 def _series(*values: float | None, every: int = 10) -> Series:

@@ -17,8 +17,8 @@ from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import RULES, JobState
 from service.settings import Settings
+from service.wire.jobs import JobView
 from service.wire.records import AttemptBrief, AttemptFinished, Batch, Bill, Searched, TrialStarted
-from service.wire.views import JobView
 from tests.read_only import read_only
 from tests.unreadable import JOB, PARTS, make_unreadable
 

@@ -8,8 +8,10 @@ from service.control import report
 from service.control.report import estimate, t_quantile
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.wire.jobs import JobView
 from service.wire.records import Bill
-from service.wire.views import JobView, Prices, Series, TrialView
+from service.wire.reports import Prices
+from service.wire.trials import Series, TrialView
 
 JOB = JobSpec.model_validate(
     {

@@ -19,7 +19,7 @@ from service.control.store import Store
 from service.control.webhooks import Webhooks, conflicts
 from service.job.spec import JobSpec
 from service.settings import Settings, refusals_of
-from service.wire.views import EventKind
+from service.wire.events import EventKind
 from tests.patience import PATIENCE_S
 from tests.service.fake_ray import Clock, FakeCluster, FakeRay
 from trainers.addresses import is_public

@@ -11,7 +11,8 @@ from api.http.openapi import READING, refusals
 from service.control.access import visible_project
 from service.errors import UnreadableJob
 from service.wire.base import MAX_PAGE
-from service.wire.views import EventKind, EventPage, Snapshot
+from service.wire.events import EventKind, EventPage
+from service.wire.snapshot import Snapshot
 
 router = APIRouter(prefix="/v1", tags=["events"], dependencies=[Depends(require_key)], responses=refusals(*READING))
 

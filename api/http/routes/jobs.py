@@ -28,7 +28,7 @@ from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.job.sweep import expected_cost
 from service.wire.base import MAX_PAGE
-from service.wire.views import JobEdit, JobOrder, JobPage, JobSummary, JobView, Validated
+from service.wire.jobs import JobEdit, JobOrder, JobPage, JobSummary, JobView, Validated
 
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
 

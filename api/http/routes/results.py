@@ -19,18 +19,11 @@ from service.control.logs import Logs
 from service.control.points import EVERY_STEP, Steps
 from service.control.storage import Storage, StoredFile
 from service.errors import Busy, NotFound, Unavailable, UnreadableJob
+from service.wire.artifacts import Artifact, Which
+from service.wire.comparison import Comparison
 from service.wire.records import MAX_WHOLE
-from service.wire.views import (
-    Artifact,
-    AttemptView,
-    Comparison,
-    JobReport,
-    ScheduleView,
-    Series,
-    StageView,
-    TrialView,
-    Which,
-)
+from service.wire.reports import JobReport
+from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
 
 #: Of a log, handed to the connection at a time.
 _PIECE_BYTES = 2**18

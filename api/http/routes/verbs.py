@@ -21,7 +21,8 @@ from service.job.changes import differences
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.wrong_kind_fields import WORDS, is_freely_named
-from service.wire.views import Cloned, JobView, SteeringView, SteerRequest
+from service.wire.jobs import Cloned, JobView
+from service.wire.steering import SteeringView, SteerRequest
 
 
 def merged(base: Any, patch: Any, place: tuple[str, ...] = ()) -> Any:

@@ -146,7 +146,7 @@ class OwnOptimizerConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
-OptimizerConfig = Annotated[
+_OfKnownWorth = (
     SgdConfig
     | LarsConfig
     | AdamWConfig
@@ -154,22 +154,10 @@ OptimizerConfig = Annotated[
     | ScheduleFreeSgdConfig
     | ScheduleFreeAdamWConfig
     | ScheduleFreePlusConfig
-    | FromExchangeConfig
-    | OwnOptimizerConfig,
-    Field(discriminator="kind"),
-]
-
+)
 #: Those that can compete: it is known what a step of theirs is worth.
-ContenderConfig = Annotated[
-    SgdConfig
-    | LarsConfig
-    | AdamWConfig
-    | MuonConfig
-    | ScheduleFreeSgdConfig
-    | ScheduleFreeAdamWConfig
-    | ScheduleFreePlusConfig,
-    Field(discriminator="kind"),
-]
+ContenderConfig = Annotated[_OfKnownWorth, Field(discriminator="kind")]
+OptimizerConfig = Annotated[_OfKnownWorth | FromExchangeConfig | OwnOptimizerConfig, Field(discriminator="kind")]
 ContenderKind = Literal["sgd", "lars", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"]
 
 

@@ -1,0 +1,120 @@
+"""What both clients share: the service's address and key, requests and answers, and what is downloaded."""
+
+import base64
+import hashlib
+import math
+import re
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import httpx2
+
+from api.calls import Call
+from api.failures import UNSAYABLE, ApiError, DamagedDownload, Unreachable, not_finite, refusal, unsayable
+from api.retries import PATIENCE_S, Patience, Restarts
+from service.wire.access import SignInCode
+from trainers import overload
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+#: A proxy has no answer of the service behind it; the service itself says neither.
+_OF_PROXIES = (502, 504)
+_SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
+
+
+def with_scheme(url: str) -> str:
+    """Return `url` with a scheme, and without a last slash: `http` of this machine, `https` of any other."""
+    url = url.rstrip("/")
+    if "://" in url:
+        return url
+    return f"{'http' if is_loopback(f'http://{url}') else 'https'}://{url}"
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether `url` is of this machine, to which no proxy of the environment leads back."""
+    return httpx2.URL(url).host in _LOOPBACK
+
+
+class Connection:
+    """The state that both clients share."""
+
+    def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
+        try:
+            self.url = with_scheme(url)
+            self._is_local = is_loopback(self.url)
+            httpx2.URL(self.url).raw_host.decode().encode("idna")  # as a connection has it: no label is empty or long
+        except (httpx2.InvalidURL, UnicodeError) as error:
+            raise Unreachable(url, error) from error
+        if wrong := [(each, at) for at, each in enumerate(key, start=1) if not each.isascii()]:
+            detail = f"a key is ASCII, as `wt_...`; got {wrong[0][0]!a} at character {wrong[0][1]}"
+            raise ApiError(401, "A valid key is required", detail=detail)
+        self._retry_s, self._has_answered = retry_s, False
+        self._options: dict[str, Any] = {
+            "base_url": self.url,
+            "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key the service says what to do
+            "timeout": timeout_s,
+            "trust_env": not self._is_local,
+        }
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.url}>"
+
+    def _checked(self, call: Call[Any], response: httpx2.Response) -> httpx2.Response:
+        if response.status_code in _OF_PROXIES:
+            said = f"a proxy says {response.status_code} {response.reason_phrase}"
+            raise self._unreachable(call, httpx2.HTTPStatusError(said, request=response.request, response=response))
+        self._has_answered = True
+        if response.is_success:
+            return response
+        raise refusal(response)
+
+    def _unreachable(self, call: Call[Any], error: httpx2.HTTPError) -> Unreachable:
+        """Return the failure, of a machine that is too busy to answer as such."""
+        is_late = self._is_local and isinstance(error, httpx2.TimeoutException)
+        overloaded = overload.here() if is_late else None
+        return Unreachable(
+            self.url, error, overloaded, has_answered=self._has_answered, is_repeatable=call.is_repeatable
+        )
+
+    def _link(self, code: SignInCode, job_id: str | None) -> str:
+        query = "" if job_id is None else f"?job={quote(job_id)}"
+        return f"{self.url}/{query}#code={code.code}"  # browsers do not send what is behind the `#`
+
+    def _patience(self, call: Call[Any], within_s: float) -> Patience:
+        return Patience(call, min(self._retry_s, within_s), has_answered=self._has_answered)
+
+    def _restarts(self, call: Call[Any], out: BinaryIO) -> Restarts:
+        return Restarts(out, lambda: self._patience(call, math.inf))
+
+
+def request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
+    """Return a call's request; raises ApiError where a request cannot hold what it says."""
+    given = {"params": call.params, "headers": call.headers, "json": call.json, "content": call.content}
+    try:
+        return http.build_request(call.method, call.path, **given)
+    except UNSAYABLE as error:
+        raise unsayable(error) from error
+    except ValueError:  # JSON has no NaN and no infinity
+        errors = tuple(not_finite(call.json))
+        if not errors:
+            raise
+    raise ApiError(422, "The request is not valid", detail="not all of its numbers are finite", errors=errors)
+
+
+class CheckedFile:
+    """A file that is written, held to the `Repr-Digest` (RFC 9530) of the answer that it comes in, if it has one."""
+
+    def __init__(self, response: httpx2.Response, out: BinaryIO) -> None:
+        self._response, self._out, self._digest = response, out, hashlib.sha256()
+
+    def write(self, chunk: bytes) -> None:
+        self._digest.update(chunk)
+        self._out.write(chunk)
+
+    def check(self) -> None:
+        """Raise DamagedDownload unless what was written is what the answer says it holds."""
+        said = _SHA256_OF.search(self._response.headers.get("Repr-Digest", ""))
+        if said and base64.b64decode(said[1]) != self._digest.digest():
+            raise DamagedDownload(
+                f"{self._response.url} arrived damaged: its SHA-256 is {self._digest.hexdigest()}, and the service "
+                f"says {base64.b64decode(said[1]).hex()}; download it again"
+            )

@@ -1,0 +1,118 @@
+"""What a call to the service can fail with, and how an answer or an error of HTTP becomes one of these."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx2
+
+from service.job.problems import Problem
+from trainers import overload
+
+_NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+_HUNG_UP = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
+#: Raised by what makes a request of a call.
+UNSAYABLE = (UnicodeEncodeError, httpx2.InvalidURL)
+
+
+class ApiError(Exception):
+    """The service refused a request; printed, it says why, field by field."""
+
+    def __init__(
+        self,
+        status: int,
+        title: str,
+        *,
+        detail: str,
+        errors: tuple[Problem, ...] = (),
+        retry_after_s: float | None = None,
+    ) -> None:
+        self.status, self.title, self.detail, self.errors = status, title, detail, errors
+        self.retry_after_s = retry_after_s
+        lines = [f"  {error}" for error in errors] or [f"  {detail}"]
+        super().__init__("\n".join([f"{title} (HTTP {status})", *lines]))
+
+
+class UnknownJob(LookupError):
+    """No job, or more than one, goes by a word; printed, it names those that do."""
+
+
+class Unreachable(Exception):
+    """Nothing answers at the service's URL, or no longer; `overload` of the machine may be why.
+
+    `has_answered`: the service has done so before, so the URL is right. Not `is_repeatable`: a second request may do
+    what was asked for a second time.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        cause: Exception,
+        overloaded: str | None = None,
+        *,
+        has_answered: bool = False,
+        is_repeatable: bool = True,
+    ) -> None:
+        self.url, self.overload = url, overloaded
+        self.was_sent = not isinstance(cause, _NOT_CONNECTED)
+        self.is_broken = has_answered and isinstance(cause, _HUNG_UP)
+        what = f"the connection to {url} broke" if self.is_broken else f"no Wiretune service answers at {url}"
+        said = f"{what}: {cause}{'' if has_answered else _hint(url, cause)}"
+        if self.was_sent and not is_repeatable:
+            said += "; what was asked for may have been done: look, as with `wiretune show`, before you ask again"
+        super().__init__(overload.explained(said, overloaded))
+
+
+class DamagedDownload(Exception):
+    """A file arrived with another SHA-256 than the service says it has. Download it again."""
+
+
+def _hint(url: str, cause: Exception) -> str:
+    """Return what else may be the matter; nothing for what its cause explains."""
+    said, (scheme, _, place) = str(cause), url.partition("://")
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return "; if its certificate is one of your own, name the authority's file in SSL_CERT_FILE"
+    if scheme == "https" and "SSL" in said:
+        return f"; it may not speak TLS: try http://{place}"
+    if scheme == "http" and isinstance(cause, _HUNG_UP):
+        return f"; it may speak TLS: try https://{place}"
+    return ""
+
+
+def refusal(response: httpx2.Response) -> ApiError:
+    """Return the error of a problem document, ours or a proxy's, or of whatever a proxy put in its place."""
+    retry_after = response.headers.get("retry-after", "")
+    retry_after_s = float(retry_after) if retry_after.isdecimal() else None  # a date is as good as none
+    if response.headers.get("content-type", "") != "application/problem+json":
+        detail = response.text[:500]
+        return ApiError(response.status_code, response.reason_phrase, detail=detail, retry_after_s=retry_after_s)
+    document = response.json()
+    errors = tuple(Problem.model_validate(each) for each in document.get("errors", ()))
+    return ApiError(
+        response.status_code,
+        document.get("title", response.reason_phrase),
+        detail=document.get("detail", ""),
+        errors=errors,
+        retry_after_s=retry_after_s,
+    )
+
+
+def unsayable(error: UnicodeEncodeError | httpx2.InvalidURL) -> ApiError:
+    """Return the refusal of text that a request cannot hold: half of a surrogate pair, or a header beyond ASCII."""
+    if isinstance(error, httpx2.InvalidURL):
+        return ApiError(422, "The request is not valid", detail=str(error))
+    wrong, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
+    detail = f"text must be {error.encoding.upper()}, got {wrong!a} in {near!a}"
+    return ApiError(422, "The request is not valid", detail=detail)
+
+
+def not_finite(content: Any, pointer: str = "") -> Iterator[Problem]:
+    """Yield a problem for each number in `content` that JSON cannot say."""
+    if isinstance(content, float) and not math.isfinite(content):
+        yield Problem(pointer=pointer, message=f"must be a finite number, got {content}", value=str(content))
+    elif isinstance(content, Mapping):
+        for name, each in content.items():
+            yield from not_finite(each, f"{pointer}/{name}")
+    elif isinstance(content, list | tuple):
+        for index, each in enumerate(content):
+            yield from not_finite(each, f"{pointer}/{index}")

@@ -1,0 +1,93 @@
+"""Whether a call that failed is made again, and when: decisions without a connection."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from api.calls import Call
+from api.failures import ApiError, Unreachable
+
+#: A restart of the service that takes no longer than this goes unnoticed.
+PATIENCE_S = 20.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+class Patience:
+    """Decides after each failure of one call whether it is made again, and when.
+
+    A service that has never answered is not waited for; a refusal is an answer.
+    """
+
+    def __init__(self, call: Call[Any], retry_s: float, *, has_answered: bool = True) -> None:
+        self._call, self._deadline, self._pause_s = call, time.monotonic() + retry_s, _FIRST_PAUSE_S
+        self._has_answered = has_answered
+
+    def pause_s(self, error: ApiError | Unreachable) -> float:
+        """Return how long to wait before the next attempt; raises `error` where there is none."""
+        self._has_answered = self._has_answered or isinstance(error, ApiError)
+        asked_s = (error.retry_after_s or 0.0) if isinstance(error, ApiError) else 0.0
+        pause_s = max(asked_s, self._pause_s * random.uniform(0.5, 1.0))
+        is_late = time.monotonic() + pause_s > self._deadline
+        if is_late or not self._has_answered or not may_repeat(self._call, error):
+            raise error
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return pause_s
+
+
+class Restarts:
+    """Decides after each break of a download whether it begins again, in the place of what has come so far.
+
+    Patience is counted from the first break on: a long download has outlived it by then.
+    """
+
+    def __init__(self, out: BinaryIO, patience: Callable[[], Patience]) -> None:
+        self._out, self._begin = out, patience
+        self._patience: Patience | None = None
+        try:
+            self._start: int | None = out.tell()
+        except (AttributeError, OSError):  # it cannot seek
+            self._start = None
+
+    def pause_s(self, error: Unreachable) -> float:
+        """Return how long to wait before the next attempt, with `out` as it was; raises `error` where there is none."""
+        if self._start is None:
+            raise error
+        self._patience = self._patience or self._begin()
+        pause_s = self._patience.pause_s(error)
+        try:
+            self._out.seek(self._start)
+            self._out.truncate()
+        except OSError:  # such as a device's
+            raise error from None
+        return pause_s
+
+
+class StreamFailures:
+    """The failures of a stream, one after the other, without a word of the service between them."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def end(self) -> None:
+        """Note that the service was heard."""
+        self._since = None
+
+    def bear(self, error: ApiError | Unreachable) -> None:
+        """Raise `error` unless it may pass, and the first of these failures is no older than `PATIENCE_S`."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if not is_passing(error) or now - self._since > PATIENCE_S:
+            raise error
+
+
+def may_repeat(call: Call[Any], error: ApiError | Unreachable) -> bool:
+    """Return whether the failure may pass, and the call, made again, is not done twice."""
+    if isinstance(error, Unreachable):
+        return call.is_repeatable or not error.was_sent
+    return error.status == 429 or (error.status == 503 and call.is_repeatable)
+
+
+def is_passing(error: ApiError | Unreachable) -> bool:
+    """Return whether to try again: the service, or what it needs, is away or busy; it may be starting anew."""
+    return isinstance(error, Unreachable) or error.status in (429, 503)

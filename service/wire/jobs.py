@@ -1,0 +1,173 @@
+"""Views of jobs, one and in a list, and what a client asks of one: an edit, a dry run, a clone."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.errors import UnreadableJob
+from service.job.changes import Change
+from service.job.parts import MAX_LABELS, Name, Notes, Slug
+from service.job.priority import Priority
+from service.job.spec import JobSpec
+from service.job.states import JobState, Verb
+from service.wire.base import Asked, View
+from service.wire.queue import QueuePlace
+from service.wire.stored import ShownJob, UnreadJob, unread_fields
+
+
+class JobView(View):
+    """A job and where it is."""
+
+    id: str
+    name: str
+    owner: str = Field("first", description="who submitted it")
+    project: str = Field("default", description="whose members see it")
+    state: JobState
+    reason: str = Field("", description="why it is in this state, for a person")
+    attempt: int = Field(0, description="lives on the cluster so far")
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    version: int = Field(
+        description="grows with every change of state or reason, and with every edit; in quotes it is the job's `ETag`"
+    )
+    verbs: tuple[Verb, ...] = Field(description="what may be asked of it in this state")
+    labels: dict[str, str]
+    source: str | None = Field(None, description="the job that it is a clone of; null: it is none")
+    notes: str = Field("", description="its users' own words on it")
+    archived: bool = Field(False, description="lists leave it out unless they are asked")
+    priority: Priority = Priority.NORMAL
+    queue: QueuePlace | None = Field(
+        None, description="its place while it is queued; `version` does not count it. Null in snapshots"
+    )
+    advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
+    unreadable: str | None = Field(
+        None,
+        description="the fields that another release has stored and the service cannot read, such as `workers.colour`; "
+        "`spec` is then the job as it is stored. Null: it reads all",
+    )
+    spec: ShownJob
+
+    @property
+    def unread(self) -> str:
+        """The fields that the service, or this release, cannot read; empty: there are none."""
+        return self.unreadable or (unread_fields(self.spec.root) if isinstance(self.spec, UnreadJob) else "")
+
+    @property
+    def readable(self) -> JobSpec:
+        """The job itself; raises UnreadableJob where this release cannot read it."""
+        if isinstance(self.spec, UnreadJob):
+            raise UnreadableJob(self.id, self.unread)
+        return self.spec
+
+
+class JobProgress(View):
+    """A job's progress, and the values that are in force."""
+
+    share: float = Field(
+        description="of its trials' budgets that is spent, 0 to 1; a trial that completed has spent its"
+    )
+    seconds_left: float | None = Field(
+        description="until the budgets are spent, at the pace so far; null: not known, or the job is over"
+    )
+    num_trials: int
+    num_finished: int
+    arm: str = Field(description="of the trial that the following are of: it trains, or has the lowest loss")
+    learning_rate: float | None
+    level: float | None
+    level_name: str = Field(description="what its level is: density, threshold")
+    losses: tuple[float | None, ...] = Field(
+        description="its validation loss, as means over equal spans of steps, at most 40; null: diverged"
+    )
+    bytes_sent: int = Field(description="by one worker of each trial so far")
+    bytes_dense: int = Field(description="what the same steps would have sent without compression")
+
+
+class JobSummary(View):
+    """A row of the job list."""
+
+    id: str
+    name: str
+    owner: str = Field("first", description="who submitted it")
+    project: str = Field("default", description="whose members see it")
+    state: JobState
+    reason: str
+    created_at: datetime
+    finished_at: datetime | None
+    arms: tuple[str, ...]
+    best_validation_loss: float | None = Field(description="the lowest that any of its trials reported")
+    labels: dict[str, str]
+    archived: bool = False
+    priority: Priority = Priority.NORMAL
+    queue: QueuePlace | None = Field(None, description="its place while it is queued")
+    version: int = Field(0, description="in quotes it is the job's `ETag`, which verbs take as `If-Match`")
+    verbs: tuple[Verb, ...] = Field((), description="what may be asked of it in this state")
+    progress: JobProgress | None = Field(None, description="null unless asked for with `progress=true`")
+
+
+class JobPage(View):
+    jobs: tuple[JobSummary, ...]
+    next_cursor: str | None = None
+    total: int | None = Field(None, description="jobs on all pages; null unless asked for with `count=true`")
+
+
+class JobOrder(StrEnum):
+    """The orders of a list of jobs; with `-` it is turned around."""
+
+    CREATED = "created"
+    CREATED_DOWN = "-created"
+    NAME = "name"
+    NAME_DOWN = "-name"
+    STATE = "state"
+    STATE_DOWN = "-state"
+    FINISHED = "finished"
+    FINISHED_DOWN = "-finished"
+
+    @property
+    def field(self) -> str:
+        """Return what the jobs are ordered by; those that have it in common are in the order of their age."""
+        return self.value.removeprefix("-")
+
+    @property
+    def is_down(self) -> bool:
+        """Return whether the last comes first."""
+        return self.value.startswith("-")
+
+
+class JobEdit(Asked):
+    """A JSON merge patch on a job: what of it may be edited. What is left out stays."""
+
+    labels: dict[Slug, Name | None] | None = Field(
+        None,
+        max_length=MAX_LABELS,
+        description="each by its name; null removes it, and in the place of all of them, all",
+    )
+    notes: Notes | None = Field(None, description="null: none")
+    archived: bool | None = Field(None, description="only of a job that is over; null: false")
+    priority: Priority | None = Field(None, description="only of a job that is not over; null: normal")
+
+
+class Validated(View):
+    """A dry run's answer: the job with every default filled in."""
+
+    valid: bool = True
+    spec: JobSpec
+    num_trials: int
+    notes: tuple[str, ...] = ()
+    advice: tuple[str, ...] = Field((), description="sentences on what of the job is legal, but unwise")
+
+
+class Changes(BaseModel):
+    """A JSON merge patch on a job: any of its fields; null gives a field its default."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Cloned(View):
+    """The differences of a clone, and the job that they make."""
+
+    source: str = Field(description="the job it was made from")
+    changes: tuple[Change, ...]
+    spec: ShownJob
+    job: JobView | None = Field(description="null: a dry run")
