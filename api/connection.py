@@ -1,4 +1,4 @@
-"""What both clients share: the service's address and key, requests and answers, and what is downloaded."""
+"""The part that both clients share: the service's address and key, requests and answers, checked downloads."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""What a call to the service can fail with, and how an answer or an error of HTTP becomes one of these."""
+"""The failures of calls to the service, and how an answer or an error of HTTP becomes one of these."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Whether a call that failed is made again, and when: decisions without a connection."""
+"""Decide whether a call that failed is made again, and when; without a connection."""
 
 import random
 import time

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.control import points
+from service.control.metrics import points
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.settings import Settings

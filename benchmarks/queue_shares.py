@@ -17,12 +17,14 @@ from pathlib import Path
 
 from sqlalchemy import update
 
-from service.control.access import Principal
-from service.control.capacity import Node, Shape, Size, total
-from service.control.clusters import Cluster, RayApi
+from service.control.access.rules import Principal
 from service.control.models import JobRow
-from service.control.queue import HALF_LIFE_S, Rules, Running, Waiting, plan
-from service.control.ray_jobs import RayStatus
+from service.control.queue.capacity import Node, Shape, Size, total
+from service.control.queue.order import HALF_LIFE_S
+from service.control.queue.plan import plan
+from service.control.queue.queued import Rules, Running, Waiting
+from service.control.ray_cluster.clusters import Cluster, RayApi
+from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.job.priority import Priority

@@ -14,7 +14,7 @@ from api.cli.terminal import FAILED, AsJson, fail, print_json, read_settings, re
 from api.client import Client
 from api.failures import ApiError, Unreachable
 from service.control import cleaning
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.control.database import is_there
 from service.control.listing import JobFilter
 from service.control.store import Store

@@ -27,9 +27,10 @@ from api.cli.terminal import FAILED, AsJson, Key, Url, console, print_json, read
 from api.client import Client
 from api.connection import is_loopback, with_scheme
 from api.failures import ApiError, Unreachable
-from service.control import database, embedded
-from service.control.clusters import RayApi, RemoteCluster
-from service.control.ray_jobs import LIVE
+from service.control import database
+from service.control.ray_cluster import embedded
+from service.control.ray_cluster.clusters import RayApi, RemoteCluster
+from service.control.ray_cluster.ray_jobs import LIVE
 from service.control.storage import Storage
 from service.errors import Unavailable, WiretuneError
 from service.settings import Settings

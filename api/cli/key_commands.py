@@ -8,7 +8,7 @@ import typer
 from api.cli import figures
 from api.cli.sheet import Sheet
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, fail, open_client, print_json, read_settings, say
-from service.control.keys import write_private
+from service.control.access.keys import write_private
 from service.wire.access import DEFAULT_PROJECT, IssuedKey, KeyView, Role
 from service.wire.base import MAX_PAGE
 

@@ -37,9 +37,9 @@ from api.http.routes import (
 from api.http.slots import Slots
 from api.http.uploads import Uploads
 from service import tracing
-from service.control.logs import Logs
-from service.control.occupancy import Occupancy
-from service.control.outlook import Outlook
+from service.control.queue.outlook import Outlook
+from service.control.ray_cluster.logs import Logs
+from service.control.ray_cluster.occupancy import Occupancy
 from service.control.store import Store
 from service.control.telemetry import Telemetry
 

@@ -14,8 +14,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from api.http.limits import Limits
 from api.http.oidc import Issuer
-from service.control.access import Action, Principal, may
-from service.control.keys import PREFIX
+from service.control.access.keys import PREFIX
+from service.control.access.rules import Action, Principal, may
 from service.control.store import Store
 from service.errors import Forbidden, NotFound, Unauthorized
 from service.wire.records import MAX_WHOLE

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from api.http.auth import Caller
 from api.http.shares import Shares
-from service.control.access import Principal
+from service.control.access.rules import Principal
 
 T = TypeVar("T")
 #: So many pieces are made at a time. Each holds a connection of the database, and takes the interpreter from the loop.

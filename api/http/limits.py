@@ -8,7 +8,7 @@ from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 
-from service.control.access import Principal
+from service.control.access.rules import Principal
 from service.errors import TooManyRequests, Unauthorized
 
 FAILURES_PER_MINUTE = 20

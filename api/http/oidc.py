@@ -13,7 +13,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 from pydantic import TypeAdapter, ValidationError
 
-from service.control.access import Principal
+from service.control.access.rules import Principal
 from service.errors import Forbidden, Unauthorized, Unavailable
 from service.settings import Settings
 from service.wire.access import DEFAULT_PROJECT, NAME_PATTERN, Name

@@ -26,7 +26,7 @@ from api.http.broadcast import Broadcaster
 from api.http.connections import Deadlines, connection_class
 from service.catalog import methods
 from service.control import processes
-from service.control.keys import write_private
+from service.control.access.keys import write_private
 from service.control.reconciler import Reconciler
 from service.control.storage import Storage
 from service.control.store import Store

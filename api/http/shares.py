@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service.control.access import Principal
+from service.control.access.rules import Principal
 from service.errors import Busy
 
 #: One caller has at most such a part of what all have together.

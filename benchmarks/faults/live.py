@@ -15,7 +15,8 @@ from api.cli.local import Server, start_server, stop_server
 from api.client import Client
 from api.failures import ApiError, Unreachable
 from api.retries import is_passing
-from service.control import embedded, processes
+from service.control import processes
+from service.control.ray_cluster import embedded
 from service.settings import Settings
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h

@@ -22,7 +22,7 @@ from contest import network
 
 from api.client import Client
 from service.control import processes
-from service.control.ray_jobs import RayJobs
+from service.control.ray_cluster.ray_jobs import RayJobs
 from service.errors import Unavailable
 
 BIN = Path(sys.executable).parent

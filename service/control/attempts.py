@@ -10,10 +10,13 @@ from sqlalchemy.orm import Session
 from search.budget import spending
 from search.config import Budget
 from search.types import Allowance
-from service.control import divergence, jobs, points, queries, quotas, steers, sweeps, transfer
-from service.control.capacity import Shape, Size
+from service.control import jobs, queries, steers, sweeps, transfer
+from service.control.metrics import points
+from service.control.metrics.points import Key
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
-from service.control.points import Key
+from service.control.queue import quotas
+from service.control.queue.capacity import Shape, Size
+from service.control.results import divergence
 from service.errors import Fenced
 from service.job.priority import Priority
 from service.job.states import ACTIVE, JobState

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from pydantic import BaseModel, Field
 
-from service.control import embedded
-from service.control.orphans import tune_folders
+from service.control.ray_cluster import embedded
+from service.control.ray_cluster.orphans import tune_folders
 from service.control.storage import WEIGHTS, Storage
 from service.job.states import TERMINAL
 from service.settings import Settings

@@ -15,8 +15,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import ColumnElement, and_, delete as delete_from, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from service.control import audit, rows
-from service.control.access import Action, Owned, Principal, may, visible_project
+from service.control import rows
+from service.control.access import audit
+from service.control.access.rules import Action, Owned, Principal, may, visible_project
 from service.control.models import CodeRemovalRow, CodeRow, JobRow
 from service.control.storage import Storage
 from service.control.writer import Writer

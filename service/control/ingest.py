@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.control import attempts, events, points, steers, sweeps
-from service.control.columns import Sample
+from service.control import attempts, events, steers, sweeps
+from service.control.metrics import points
+from service.control.metrics.columns import Sample
 from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
 from service.control.storage import Storage
 from service.errors import InvalidJob, OutOfSequence

@@ -13,7 +13,7 @@ from search.config import Budget
 from search.past_jobs.prior import Prior
 from search.sweep.draw import designed
 from service.control import code, events, messages, rows, transfer
-from service.control.access import Principal, visible_project
+from service.control.access.rules import Principal, visible_project
 from service.control.models import IdempotencyRow, JobRow, JobTextRow, LabelRow, RemovalRow, TrialRow
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
 from service.job.parts import MAX_LABELS

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from service.control.ray_jobs import RayStatus
+from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.work import Work
 from service.job.states import ACTIVE, RULES, JobState
 from trainers.overload import explained

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session, aliased
 
 from service.control.jobs import id_at
 from service.control.models import ChunkRow, JobRow, JobTextRow, LabelRow, PointRow, TrialRow
-from service.control.progress import progress
 from service.control.queries import job_summary
+from service.control.results.progress import progress
 from service.errors import InvalidJob
 from service.job.problems import Problem
 from service.job.states import JobState

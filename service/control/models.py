@@ -276,7 +276,7 @@ class PointRow(Base):
 
 
 class ChunkRow(Base):
-    """Many points of a series as one value; see `service.control.points`."""
+    """Many points of a series as one value; see `service.control.metrics.points`."""
 
     __tablename__ = "metric_chunks"
 

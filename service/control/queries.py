@@ -9,10 +9,11 @@ from sqlalchemy.orm import Session
 
 from search.schedule_file import Provenance
 from search.sweep.spec import SampleValues
-from service.control import overfitting, points, stage_views
-from service.control.columns import Sample
+from service.control.metrics import points
+from service.control.metrics.columns import Sample
 from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
 from service.control.moments import moment, moment_or_none
+from service.control.results import overfitting, stage_views
 from service.errors import NotFound, UnreadableJob
 from service.job.advice import advice
 from service.job.priority import Priority

@@ -12,19 +12,20 @@ from dataclasses import replace
 from typing import TypeVar
 
 from service import log_lines, tracing
-from service.control import permissions
-from service.control.capacity import Node, Shape, conflicts
-from service.control.clusters import Cluster, RayApi, cluster_of
+from service.control.access import permissions
 from service.control.code import code_of
 from service.control.judgement import Action, Verdict, judge, judge_alone
-from service.control.logs import Logs
-from service.control.occupancy import Occupancy
-from service.control.orphans import Orphans
-from service.control.outlook import Outlook
-from service.control.queue import Place, Plan, Quotas, Rules, Start, Waiting, plan, sized
+from service.control.queue.capacity import Node, Shape, conflicts
+from service.control.queue.outlook import Outlook
+from service.control.queue.plan import plan, sized
+from service.control.queue.queued import Place, Plan, Quotas, Rules, Start, Waiting
+from service.control.queue.waiting import Backlog
+from service.control.ray_cluster.clusters import Cluster, RayApi, cluster_of
+from service.control.ray_cluster.logs import Logs
+from service.control.ray_cluster.occupancy import Occupancy
+from service.control.ray_cluster.orphans import Orphans
 from service.control.storage import Storage
 from service.control.store import Store
-from service.control.waiting import Backlog
 from service.control.webhooks import Webhooks
 from service.control.work import Work
 from service.errors import IllegalTransition, NotFound, Unavailable, UnreadableJob

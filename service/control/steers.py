@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from search.types import Steer
 from service.control import events, jobs, queries
-from service.control.access import Principal
+from service.control.access.rules import Principal
 from service.control.models import JobRow, SteerRow, TrialRow
 from service.errors import InvalidJob
 from service.job import steering

@@ -18,39 +18,38 @@ from search.config import Budget
 from service import tracing
 from service.control import (
     attempts,
-    audit,
     code,
     database,
     events,
     jobs,
-    keys,
     listing,
     messages,
-    points,
     queries,
-    snapshots,
     steers,
     sweeps,
     transfer,
     verbs,
-    waiting,
 )
-from service.control.access import LOCAL, Owned, Principal, visible_project
-from service.control.capacity import Node, Shape
+from service.control.access import audit, keys
+from service.control.access.keyring import KeyRing
+from service.control.access.rules import LOCAL, Owned, Principal, visible_project
 from service.control.code import CodeShelf
 from service.control.events import KEPT_EVENTS, Bell
 from service.control.ingest import Ingest
-from service.control.keyring import KeyRing
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
+from service.control.metrics import points
 from service.control.models import AttemptRow, JobRow, RemovalRow, StreamRow
 from service.control.queries import Point, WorkerSize
-from service.control.queue import Start
-from service.control.quotas import QuotaBook
+from service.control.queue import waiting
+from service.control.queue.capacity import Node, Shape
+from service.control.queue.queued import Start
+from service.control.queue.quotas import QuotaBook
+from service.control.queue.waiting import Backlog, WaitingList
+from service.control.results import snapshots
 from service.control.storage import Storage
 from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
-from service.control.waiting import Backlog, WaitingList
 from service.control.work import Attempt, Work, attempt_of, work_of
 from service.control.writer import Writer
 from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, Unavailable

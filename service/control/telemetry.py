@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.control.capacity import Node, Size
 from service.control.models import AttemptRow, JobRow, MessageRow
+from service.control.queue.capacity import Node, Size
 from service.errors import Unavailable
 from service.job.states import JobState
 from service.wire.records import Batch, Bill, MetricPoints

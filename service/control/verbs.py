@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from search.config import Budget
-from service.control import attempts, code, divergence, jobs, queries, steers, sweeps
-from service.control.access import Principal
+from service.control import attempts, code, jobs, queries, steers, sweeps
+from service.control.access.rules import Principal
 from service.control.models import JobRow, TrialRow
+from service.control.results import divergence
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec

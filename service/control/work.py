@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from service.control import attempts
-from service.control.capacity import Shape
 from service.control.models import AttemptRow, JobRow
+from service.control.queue.capacity import Shape
 from service.job.parts import Workers
 from service.job.spec import JobSpec
 from service.job.states import JobState

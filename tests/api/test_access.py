@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from api.http.app import create_app
 from api.http.auth import ACTIONS
 from api.http.openapi import EXAMPLE_JOB
-from service.control.access import LOCAL, Action, Owned, Principal, may
+from service.control.access.rules import LOCAL, Action, Owned, Principal, may
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, Role

@@ -16,8 +16,9 @@ from api.cli import clean_command, main
 from api.cli.local import Server
 from api.client import Client
 from api.failures import Unreachable
-from service.control import cleaning, embedded
+from service.control import cleaning
 from service.control.listing import JobFilter
+from service.control.ray_cluster import embedded
 from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import Unavailable

@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.control.access import LOCAL, Principal
-from service.control.occupancy import Occupancy
-from service.control.ray_jobs import Workers
+from service.control.access.rules import LOCAL, Principal
+from service.control.ray_cluster.occupancy import Occupancy
+from service.control.ray_cluster.ray_jobs import Workers
 from service.errors import Unavailable
 from service.wire.access import Role
 from tests.service.fake_ray import FakeRay

@@ -18,7 +18,7 @@ from api.cli.local import Server
 from api.client import Client
 from api.failures import ApiError
 from api.http.app import create_app
-from service.control.access import LOCAL, Principal
+from service.control.access.rules import LOCAL, Principal
 from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import Unavailable

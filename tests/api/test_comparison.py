@@ -6,7 +6,7 @@ from rich.console import Console
 
 from api.cli import comparison, report
 from api.client import Client
-from service.control.access import LOCAL, Principal
+from service.control.access.rules import LOCAL, Principal
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, Role

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.http.app import create_app
 from api.http.openapi import EXAMPLE_JOB
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL

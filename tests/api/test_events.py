@@ -24,7 +24,7 @@ from api.http.broadcast import Broadcaster
 from api.http.connections import Connection, Deadlines
 from api.http.server import Linger, _Server, bind, server_config
 from service.control import jobs
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.control.processes import wait_until
 from service.job.spec import JobSpec
 from service.wire.access import NewKey

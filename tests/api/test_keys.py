@@ -18,7 +18,7 @@ from api.client import Client
 from api.failures import ApiError
 from api.http.app import create_app
 from api.http.limits import FAILURES_PER_MINUTE
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.control.store import Store
 from service.wire.access import NewKey, Role
 from tests.api.browser import Tab

@@ -9,7 +9,7 @@ import pytest
 from api.client import Client
 from api.http.app import create_app
 from api.http.openapi import EXAMPLE_JOB
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.control.listing import JobFilter
 from service.control.reconciler import Reconciler
 from service.control.store import Store

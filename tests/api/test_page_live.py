@@ -7,7 +7,7 @@ import pytest
 
 from api.client import Client
 from api.http.app import create_app
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.wire.access import NewKey
 from service.wire.records import AttemptFinished, ProbeDone, ScheduleEntry, StageDecided, TrialFinished
 from tests.api.conftest import Reporting, serving

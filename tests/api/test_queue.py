@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from api.cli.main import app as cli
 from api.client import Client
 from api.http.app import create_app
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.settings import Settings

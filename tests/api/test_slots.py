@@ -11,8 +11,8 @@ import pytest
 
 from api.http.app import create_app
 from api.http.slots import NUM_SLOTS
-from service.control.access import LOCAL
-from service.control.occupancy import Occupancy
+from service.control.access.rules import LOCAL
+from service.control.ray_cluster.occupancy import Occupancy
 from service.control.storage import Storage
 from service.control.store import Store
 from tests.api.conftest import Reporting, serving

@@ -161,7 +161,7 @@ def test_without_the_events_since_then_the_snapshot_is_whole(http, reporting, st
 
 def test_after_very_many_events_the_snapshot_is_whole(http, reporting, monkeypatch):
     reporting.run_to_the_end()
-    monkeypatch.setattr("service.control.snapshots._MAX_CHANGES", 3)
+    monkeypatch.setattr("service.control.results.snapshots._MAX_CHANGES", 3)
 
     newest = get(http, reporting.job_id)["cursor"]
 

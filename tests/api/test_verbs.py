@@ -13,7 +13,7 @@ from api.client import Client
 from api.failures import ApiError
 from api.http.openapi import EXAMPLE_JOB
 from api.http.routes.verbs import merged
-from service.control.access import LOCAL, Principal
+from service.control.access.rules import LOCAL, Principal
 from service.control.store import Store
 from service.job.changes import differences
 from service.job.spec import JobSpec

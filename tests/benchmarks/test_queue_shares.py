@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.queue_shares import LONGEST_S, NODES, RULES, SIZES, Simulation, due
-from service.control.capacity import total
+from service.control.queue.capacity import total
 from service.job.priority import Priority
 
 MIXED = (*[Priority.NORMAL] * 6, Priority.LOW, Priority.LOW, Priority.HIGH, Priority.URGENT)

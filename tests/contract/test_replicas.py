@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import make_url, select
 
 from service.control import jobs, queries, rows
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.control.models import JobRow
 from service.control.store import Store
 from service.errors import IllegalTransition, OutOfSequence, Unavailable, WiretuneError

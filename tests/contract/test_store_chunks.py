@@ -5,8 +5,8 @@ import math
 import pytest
 from sqlalchemy import func, select
 
-from service.control import points as stored
-from service.control.columns import Sample, decode, encode
+from service.control.metrics import points as stored
+from service.control.metrics.columns import Sample, decode, encode
 from service.control.models import ChunkRow, PointRow
 from service.wire.records import MetricPoints
 from tests.contract.conftest import only

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.errors import CodeInUse, InvalidJob
 from service.wire.code import of_folder
 from tests.contract.conftest import Group

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import func, inspect, select
 
-from service.control.access import Principal
+from service.control.access.rules import Principal
 from service.control.listing import JobFilter
 from service.control.models import Base, EventRow, RemovalRow
 from service.control.storage import Storage

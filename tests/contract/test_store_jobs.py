@@ -8,7 +8,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from service.control import jobs
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.control.listing import JobFilter
 from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
 from service.job.spec import JobSpec

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select
 
-from service.control.access import LOCAL, Principal
-from service.control.audit import AuditFilter
-from service.control.keyring import CODE_S, SESSION_S
+from service.control.access.audit import AuditFilter
+from service.control.access.keyring import CODE_S, SESSION_S
+from service.control.access.rules import LOCAL, Principal
 from service.control.models import Base
 from service.control.processes import wait_until
 from service.errors import Forbidden, InvalidJob, KeyGone, NotFound, Unauthorized

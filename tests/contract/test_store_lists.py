@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import func, select
 
-from service.control.access import Principal
+from service.control.access.rules import Principal
 from service.control.listing import JobFilter
 from service.control.models import JobTextRow
 from service.errors import InvalidJob

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DataError, OperationalError, ProgrammingError, Timeou
 from starlette.testclient import TestClient
 
 from api.http.app import create_app
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.control.store import Store
 from service.errors import InvalidRequest, Unavailable
 from service.settings import Settings

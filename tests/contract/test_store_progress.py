@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy import func, select
 
-from service.control import points as stored
 from service.control.listing import JobFilter
+from service.control.metrics import points as stored
 from service.control.models import ChunkRow
-from service.control.progress import MAX_POINTS
+from service.control.results.progress import MAX_POINTS
 from service.wire.records import Bill, Billed, MetricPoints, TrialStarted
 from tests.contract.reported import finished
 

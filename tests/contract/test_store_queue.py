@@ -3,9 +3,10 @@
 import pytest
 
 from service.control import events
-from service.control.access import LOCAL, Principal
-from service.control.capacity import Node, Shape, Size
-from service.control.queue import HALF_LIFE_S, Start
+from service.control.access.rules import LOCAL, Principal
+from service.control.queue.capacity import Node, Shape, Size
+from service.control.queue.order import HALF_LIFE_S
+from service.control.queue.queued import Start
 from service.control.store import Store
 from service.errors import IllegalTransition, NotFound
 from service.job.priority import Priority
@@ -51,7 +52,7 @@ def test_what_waits_is_kept_up_to_date_whatever_is_done_to_it(store, make_spec, 
 
 def _fresh(store):
     """What a service that has just started knows."""
-    from service.control.waiting import WaitingList
+    from service.control.queue.waiting import WaitingList
 
     return {job.job_id for job in WaitingList(store._reading).backlog(now=0.0).waiting}
 

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import event, select
 
 from service.control import jobs
-from service.control.access import LOCAL
+from service.control.access.rules import LOCAL
 from service.errors import Unavailable
 from service.wire.records import Batch, MetricPoints
 from tests.contract.conftest import Group, only

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.control.points import Steps
+from service.control.metrics.points import Steps
 from service.errors import InvalidJob, NotFound
 from service.wire.records import (
     MetricPoints,

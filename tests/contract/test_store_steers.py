@@ -5,7 +5,7 @@ import pytest
 from search.config import Budget
 from search.types import Allowance, Band, Steer
 from service.control import steers
-from service.control.access import LOCAL, Principal
+from service.control.access.rules import LOCAL, Principal
 from service.errors import InvalidJob
 from service.wire.access import Role
 from service.wire.events import EventKind

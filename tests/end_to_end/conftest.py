@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from api.client import Client
-from service.control.ray_jobs import RayJobs
+from service.control.ray_cluster.ray_jobs import RayJobs
 from service.errors import Unavailable
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from api.client import Client
 from api.http.app import create_app
 from api.http.server import bind, ensure_key
 from service.control import processes
-from service.control.ray_jobs import RayJobs
+from service.control.ray_cluster.ray_jobs import RayJobs
 from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.errors import Unavailable

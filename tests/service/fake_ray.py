@@ -2,8 +2,8 @@
 
 import sys
 
-from service.control.capacity import Node
-from service.control.ray_jobs import Machine, RayStatus
+from service.control.queue.capacity import Node
+from service.control.ray_cluster.ray_jobs import Machine, RayStatus
 from service.errors import Unavailable
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.control.access import Action, Owned, Principal, may, visible_project
+from service.control.access.rules import Action, Owned, Principal, may, visible_project
 from service.wire.access import Role
 
 #: Of each action: the roles that may do it to what is their own, their project's, and another project's.

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from service.control.capacity import Node, Shape, Size, conflicts, left_beside, num_placeable
-from service.control.queue import sized
+from service.control.queue.capacity import Node, Shape, Size, conflicts, left_beside, num_placeable
+from service.control.queue.plan import sized
 from service.job.parts import Lanes
 from service.job.spec import JobSpec
 

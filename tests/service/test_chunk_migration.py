@@ -3,9 +3,9 @@
 import pytest
 from sqlalchemy import column, func, insert, select, table
 
-from service.control import points
-from service.control.columns import Sample
 from service.control.database import connect, migrate
+from service.control.metrics import points
+from service.control.metrics.columns import Sample
 from service.control.models import AttemptRow, ChunkRow, JobRow, PointRow, TrialRow
 from service.control.store import Store
 from service.job.spec import JobSpec

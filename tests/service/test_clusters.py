@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from service.control import clusters, embedded
-from service.control.capacity import Node
-from service.control.clusters import EmbeddedCluster, RemoteCluster, cluster_of, found_gpus
 from service.control.database import lock
+from service.control.queue.capacity import Node
+from service.control.ray_cluster import clusters, embedded
+from service.control.ray_cluster.clusters import EmbeddedCluster, RemoteCluster, cluster_of, found_gpus
 from service.errors import Unavailable
 from service.settings import Settings
 from tests.patience import PATIENCE_S

@@ -6,8 +6,8 @@ import zipfile
 import httpx2
 import pytest
 
-from service.control.access import LOCAL
-from service.control.ray_jobs import RayJobs
+from service.control.access.rules import LOCAL
+from service.control.ray_cluster.ray_jobs import RayJobs
 from service.control.reconciler import Reconciler
 from service.control.storage import Storage
 from service.control.store import Store

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from service.control import embedded, processes
-from service.control.capacity import Node
+from service.control import processes
 from service.control.database import lock
-from service.control.ray_jobs import RayJobs, RayStatus
-from service.control.watchdog import free_ports, is_owned
+from service.control.queue.capacity import Node
+from service.control.ray_cluster import embedded
+from service.control.ray_cluster.ray_jobs import RayJobs, RayStatus
+from service.control.ray_cluster.watchdog import free_ports, is_owned
 from service.errors import Unavailable
 from service.settings import Settings
 from tests.patience import PATIENCE_S
@@ -34,7 +35,7 @@ def test_ports_are_distinct():
 
 def test_a_number_that_went_to_a_stranger_is_not_taken_for_ours():
     assert processes.is_running(os.getpid(), word="python")
-    assert not processes.is_running(os.getpid(), word="service.control.watchdog")
+    assert not processes.is_running(os.getpid(), word="service.control.ray_cluster.watchdog")
 
 
 def test_no_head_is_no_status_and_nothing_to_stop(tmp_path):

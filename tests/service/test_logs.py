@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from service.control.logs import Logs, bounded, since
-from service.control.ray_jobs import RayStatus
+from service.control.ray_cluster.logs import Logs, bounded, since
+from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import NotFound, Unavailable

@@ -9,7 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select
 
-from service.control import keys
+from service.control.access import keys
 from service.control.database import connect, migrate
 from service.control.models import Base, IdempotencyRow, JobTextRow, PointRow, TrialRow
 from service.control.store import Store

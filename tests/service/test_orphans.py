@@ -7,8 +7,8 @@ import httpx2
 import pytest
 
 from service.control.attempts import attempt_named, submission_id
-from service.control.orphans import Orphans
-from service.control.ray_jobs import RayJobs
+from service.control.ray_cluster.orphans import Orphans
+from service.control.ray_cluster.ray_jobs import RayJobs
 from service.control.store import Store
 from service.errors import Unavailable
 from service.job.spec import JobSpec

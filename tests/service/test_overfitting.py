@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.control.overfitting import sentence, worsening
+from service.control.results.overfitting import sentence, worsening
 from service.wire.trials import Series
 
 

@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy import create_engine, event
 from sqlalchemy.orm import Session
 
-from service.control import points
-from service.control.columns import Sample
+from service.control.metrics import points
+from service.control.metrics.columns import Sample
+from service.control.metrics.points import Key, Steps
 from service.control.models import ChunkRow
-from service.control.points import Key, Steps
 
 KEY = Key("trial", "loss")
 NUM_POINTS = 4096

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from service.control.capacity import Node, Shape, Size, total
-from service.control.queue import Rules, Running, Waiting, plan, quota_conflicts
+from service.control.queue.capacity import Node, Shape, Size, total
+from service.control.queue.plan import plan
+from service.control.queue.queued import Rules, Running, Waiting
+from service.control.queue.quota_limits import quota_conflicts
 from service.job.priority import Priority
 from service.wire.queue import QuotaKind, QuotaLimits, WaitKind
 

@@ -5,9 +5,9 @@ import json
 import httpx2
 import pytest
 
-from service.control import ray_jobs
-from service.control.capacity import Node
-from service.control.ray_jobs import Machine, RayJobs, RayStatus, Workers
+from service.control.queue.capacity import Node
+from service.control.ray_cluster import ray_jobs
+from service.control.ray_cluster.ray_jobs import Machine, RayJobs, RayStatus, Workers
 from service.errors import Unavailable
 
 

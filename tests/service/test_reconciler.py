@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from service.control.attempts import submission_id
-from service.control.capacity import Node
-from service.control.ray_jobs import RayStatus
+from service.control.queue.capacity import Node
+from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.errors import NotFound, Unavailable

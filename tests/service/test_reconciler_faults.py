@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from service.control import jobs
-from service.control.capacity import Node
-from service.control.ray_jobs import RayStatus
+from service.control.queue.capacity import Node
+from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.reconciler import Reconciler
 from service.control.storage import Storage
 from service.control.store import Store

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from service.control import report
-from service.control.report import estimate, t_quantile
+from service.control.results import report
+from service.control.results.report import estimate, t_quantile
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.jobs import JobView

@@ -9,8 +9,8 @@ import fsspec
 import pytest
 
 from api.http.server import require_storage
+from service.control.ray_cluster.worker_environment import inherited
 from service.control.storage import Storage
-from service.control.worker_environment import inherited
 from service.errors import NotFound, Unavailable
 from service.settings import Settings
 from trainers import filesystem

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import make_url
 
-from service.control.keys import server_secret
+from service.control.access.keys import server_secret
 from service.settings import Settings, refusals_of
 from service.wire.access import Role
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.control.models import ProbeRow, StageRow, TrialRow
-from service.control.stage_views import stage_view
+from service.control.results.stage_views import stage_view
 from service.wire.trials import StageView
 
 #: As an earlier release stored it: without what came later, with what is gone, and with NaN as a word.

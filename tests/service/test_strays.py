@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.control import processes
-from service.control.watchdog import Strays
+from service.control.ray_cluster.watchdog import Strays
 from tests.patience import PATIENCE_S
 
 #: Starts two children that start one each, and says who they are.

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from api.documents import checked
-from service.control.capacity import Node, Shape
-from service.control.queue import sized
+from service.control.queue.capacity import Node, Shape
+from service.control.queue.plan import sized
 from service.errors import InvalidJob
 from service.job.spec import JobSpec
 from service.job.sweep import at, expected_cost

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from service.control.points import thin
+from service.control.metrics.points import thin
 
 VALUES = st.lists(st.none() | st.floats(-1e6, 1e6), max_size=300)
 

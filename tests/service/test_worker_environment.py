@@ -1,6 +1,6 @@
 """What workers see of the service's environment is what is listed."""
 
-from service.control.worker_environment import inherited
+from service.control.ray_cluster.worker_environment import inherited
 
 
 def test_only_what_is_listed_reaches_workers(monkeypatch):

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Depends, Request
 from api.http.auth import Caller, require_key
 from api.http.openapi import CALLING, refusals
 from api.http.slots import Slot
-from service.control.occupancy import Occupancy
+from service.control.ray_cluster.occupancy import Occupancy
 from service.errors import Busy
 from service.wire.cluster import ClusterView
 

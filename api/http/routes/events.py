@@ -8,7 +8,7 @@ from api.http.auth import Caller, StoreOf, is_welcome, require_key
 from api.http.broadcast import Broadcaster, EventStream
 from api.http.etags import UNCHANGED, IfNoneMatch, etag_made_of, unchanged
 from api.http.openapi import READING, refusals
-from service.control.access import visible_project
+from service.control.access.rules import visible_project
 from service.errors import UnreadableJob
 from service.wire.base import MAX_PAGE
 from service.wire.events import EventKind, EventPage

@@ -13,12 +13,13 @@ from api.http.auth import Caller, StoreOf, require_key, require_visible
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
 from api.http.openapi import CLONING, CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, refusals
 from api.http.routes.queue import OutlookOf
-from service.control import permissions, webhooks
-from service.control.access import Principal, may_use, visible_project
-from service.control.capacity import Shape
+from service.control import webhooks
+from service.control.access import permissions
+from service.control.access.rules import Principal, may_use, visible_project
 from service.control.listing import JobFilter
-from service.control.outlook import Outlook
-from service.control.queue import quota_conflicts
+from service.control.queue.capacity import Shape
+from service.control.queue.outlook import Outlook
+from service.control.queue.quota_limits import quota_conflicts
 from service.control.store import Store
 from service.errors import DoesNotFit, Forbidden, InvalidJob
 from service.job.advice import advice

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.openapi import HOLDING, ROTATING, body, refusals
-from service.control.access import may_do
-from service.control.audit import AuditFilter
+from service.control.access.audit import AuditFilter
+from service.control.access.rules import may_do
 from service.wire.access import AuditPage, IssuedKey, KeyView, Me, NewKey
 from service.wire.base import MAX_PAGE
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.openapi import HOLDING, READING, body, refusals
-from service.control.access import visible_project
-from service.control.outlook import Outlook
+from service.control.access.rules import visible_project
+from service.control.queue.outlook import Outlook
 from service.wire.base import MAX_PAGE
 from service.wire.queue import QueueView, QuotaKind, QuotaLimits, QuotaName, QuotaView
 

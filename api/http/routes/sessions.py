@@ -8,7 +8,7 @@ from api.http import bodies
 from api.http.auth import Caller, StoreOf, address_of, cookie_name, require_key, require_same_origin
 from api.http.limits import Limits
 from api.http.openapi import CALLING, SIGNING_IN, body, refusals
-from service.control.keyring import SESSION_S
+from service.control.access.keyring import SESSION_S
 from service.errors import Unauthorized
 from service.wire.access import SignIn, SignInCode
 

@@ -15,7 +15,7 @@ from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, bod
 from api.http.routes.jobs import IdempotencyKey, check, require_permission, require_priority
 from api.http.slots import Slot
 from search.config import Budget
-from service.control.access import Principal, may_use
+from service.control.access.rules import Principal, may_use
 from service.errors import Busy, DoesNotFit, UnreadableJob
 from service.job.changes import differences
 from service.job.priority import Priority

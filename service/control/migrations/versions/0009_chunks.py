@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.orm import Session
 
-from service.control import points
+from service.control.metrics import points
 
 revision = "0009"
 down_revision = "0008"

@@ -7,7 +7,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from service.control import rows
-from service.control.access import Principal
+from service.control.access.rules import Principal
 from service.control.models import AuditRow
 from service.wire.access import AuditEntry, AuditPage
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from service.control.clusters import RayApi
-from service.control.ray_jobs import LIVE
+from service.control.ray_cluster.clusters import RayApi
+from service.control.ray_cluster.ray_jobs import LIVE
 from service.control.storage import Storage
 from service.control.store import Store
 from service.control.work import Attempt

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from service.control import processes
+from service.control.access.keys import write_private
 from service.control.database import lock
-from service.control.keys import write_private
-from service.control.ray_jobs import RayJobs
-from service.control.watchdog import Launch
-from service.control.worker_environment import inherited
+from service.control.ray_cluster.ray_jobs import RayJobs
+from service.control.ray_cluster.watchdog import Launch
+from service.control.ray_cluster.worker_environment import inherited
 from service.errors import Unavailable
 from service.settings import Settings
 from trainers import overload
 
-_WATCHDOG = "service.control.watchdog"
+_WATCHDOG = "service.control.ray_cluster.watchdog"
 _START_S = 90.0
 _STOP_S = 40.0  # the watchdog's two graces, and some
 
@@ -192,7 +192,7 @@ def _is_gone(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:  # another service's child, which the system reaps; or it has been collected
-        return not processes.is_running(pid, word=_WATCHDOG)
+        return not processes.is_running(pid, word=".watchdog")  # in any release, wherever it keeps the module
 
 
 def _clear(launch: Launch) -> None:

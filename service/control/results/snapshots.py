@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.control import events, points, queries, sweeps
-from service.control.comparison import common_metric, comparison
+from service.control import events, queries, sweeps
+from service.control.metrics import points
 from service.control.models import EventRow, TrialRow
-from service.control.report import TrialFacts, job_report
+from service.control.results.comparison import common_metric, comparison
+from service.control.results.report import TrialFacts, job_report
 from service.job.states import JobState
 from service.wire.comparison import Comparison
 from service.wire.events import EventKind

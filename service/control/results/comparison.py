@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from service.control.report import CONFIDENCE, estimate, final, reached
+from service.control.results.report import CONFIDENCE, estimate, final, reached
 from service.job.changes import differences
 from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from service.control.attempts import PREFIX, attempt_named
-from service.control.clusters import RayApi
+from service.control.ray_cluster.clusters import RayApi
 from service.control.store import Store
 from service.errors import NotFound
 

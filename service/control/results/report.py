@@ -10,7 +10,7 @@ from scipy import special
 
 from search.config import RateRange
 from search.curves.calibration import calibration
-from service.control import divergence
+from service.control.results import divergence
 from service.job.advice import searching_budget
 from service.job.parts import LOSS, Direction, TrialSpec
 from service.job.spec import JobSpec

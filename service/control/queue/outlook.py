@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from service.control.capacity import Node, Size, total
 from service.control.moments import moment, moment_or_none
-from service.control.queue import HALF_LIFE_S, Place, Plan, dominant, limits_of
-from service.control.waiting import EMPTY, Backlog
+from service.control.queue.capacity import Node, Size, total
+from service.control.queue.order import HALF_LIFE_S, dominant
+from service.control.queue.queued import Place, Plan
+from service.control.queue.quota_limits import limits_of
+from service.control.queue.waiting import EMPTY, Backlog
 from service.wire.queue import ProjectShare, QueueEntry, QueuePlace, QueueView, QuotaKind, WaitKind, sentence
 
 

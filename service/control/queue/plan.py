@@ -38,306 +38,17 @@ waited, and has run for `min_run_s` at least: it gets on. It lets one job pass, 
 perhaps another of a still higher one; each of them starts in finite time.
 """
 
-import heapq
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from service.control.capacity import Node, Shape, Size, conflicts, left_beside, left_by, num_placeable, total
-from service.job.priority import Priority
-from service.job.problems import Problem
-from service.wire.queue import EVERYONE, QuotaKind, QuotaLimits, WaitKind
+from service.control.queue.capacity import Node, Shape, Size, conflicts, left_beside, left_by, num_placeable, total
+from service.control.queue.order import Shares, in_order
+from service.control.queue.queued import Place, Plan, Preemption, QuotaKey, Quotas, Rules, Running, Start, Waiting
+from service.control.queue.quota_limits import Used, keys_of, quota_conflicts
+from service.wire.queue import WaitKind
 
-#: What a project used counts half after so long.
-HALF_LIFE_S = 24 * 3600.0
-#: What a project had on average weighs so much more than what it has now, which is least when its jobs have just ended.
-_LATELY = 8.0
-_OVERDUE = len(Priority)
 _START_S = 120.0  # that a training run takes besides its budget, at most
-_NO_LIMITS = QuotaLimits()
-
-QuotaKey = tuple[QuotaKind, str]
-Quotas = Mapping[QuotaKey, QuotaLimits]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The queue's settings, in seconds."""
-
-    aging_s: float
-    backfill_s: float
-    min_run_s: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
-    """A queued job. Times are seconds since the epoch."""
-
-    job_id: str  # sorts by age
-    owner: str
-    project: str
-    priority: Priority
-    shape: Shape
-    queued_at: float  # moved on by the time that it did not wait
-    not_before: float = 0.0
-    deadline: float | None = None
-    seconds: float | None = None  # budget of a training run
-    attempt: int = 0
-    reason: str = ""
-    preempted_by: str | None = None  # itself: to go on with more workers
-    unreadable: str = ""  # the fields of its shape that this release cannot read: it is never placed
-
-    @property
-    def is_preempted(self) -> bool:
-        """True where it ran, and was paused for another."""
-        return self.preempted_by not in (None, self.job_id)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Running:
-    """A job with an attempt. Times are seconds since the epoch."""
-
-    job_id: str
-    owner: str
-    project: str
-    priority: Priority
-    size: Size
-    began_at: float
-    ends_by: float = math.inf
-    may_pause: bool = True
-    is_leaving: bool = False  # it pauses, stops or is cancelled
-    larger: Shape | None = None  # it has fewer workers than it could have; this is one more
-    grows_at: float = 0.0  # it has trained for as long as from one checkpoint to the next
-
-
-class Start(NamedTuple):
-    """A job that starts, and how many of its training runs do at a time."""
-
-    job: Waiting
-    size: Size
-    trials: int
-
-
-class Preemption(NamedTuple):
-    """A running job that is paused for another."""
-
-    job_id: str
-    by: Waiting
-
-
-class Place(NamedTuple):
-    """A waiting job's place in the queue, and why it does not run."""
-
-    number: int
-    job: Waiting
-    kind: WaitKind
-    size: Size
-    trials: int = 1  # training runs at a time, at that size
-    missing: int = 0
-    behind: Waiting | None = None
-    quota: QuotaKey | None = None
-    limit: str = ""
-    detail: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The decision: what is done now, and each waiting job's place, in their order."""
-
-    start: tuple[Start, ...] = ()
-    pause: tuple[Preemption, ...] = ()
-    grow: tuple[str, ...] = ()  # running jobs that are to go on with more workers
-    places: tuple[Place, ...] = ()
-
-
-# -- quotas ------------------------------------------------------------------------------------------------
-
-
-def limits_of(quotas: Quotas, kind: QuotaKind, name: str) -> QuotaLimits:
-    """Return the limits of an owner or a project: its own, else everyone's, else none."""
-    return quotas.get((kind, name)) or quotas.get((kind, EVERYONE)) or _NO_LIMITS
-
-
-class _Used:
-    """The sum of what running jobs take, by owner and by project."""
-
-    def __init__(self, quotas: Quotas, running: Iterable[Running]) -> None:
-        self._quotas = quotas
-        self._sizes: dict[QuotaKey, Size] = defaultdict(Size)
-        self._running: dict[QuotaKey, int] = defaultdict(int)
-        for job in running:
-            self.add(job.owner, job.project, job.size)
-
-    def add(self, owner: str, project: str, size: Size) -> None:
-        for key in _keys(owner, project):
-            self._sizes[key] += size
-            self._running[key] += 1
-
-    def full(self, owner: str, project: str, size: Size) -> tuple[QuotaKey, str] | None:
-        """Return the quota that has no room for the job, and which of its limits; None: all have."""
-        if not self._quotas:
-            return None
-        for key in _keys(owner, project):
-            limits, after = limits_of(self._quotas, *key), self._sizes[key] + size
-            if limits.running is not None and self._running[key] + 1 > limits.running:
-                return key, "running"
-            if (limit := _exceeded(after, limits)) is not None:
-                return key, limit
-        return None
-
-    def grow(self, owner: str, project: str, more: Size) -> None:
-        for key in _keys(owner, project):
-            self._sizes[key] += more
-
-    def may_grow(self, owner: str, project: str, more: Size) -> bool:
-        """Return whether a running job may take `more` under every quota."""
-        keys = _keys(owner, project) if self._quotas else ()
-        return all(_exceeded(self._sizes[key] + more, limits_of(self._quotas, *key)) is None for key in keys)
-
-
-def _keys(owner: str, project: str) -> tuple[QuotaKey, QuotaKey]:
-    return (QuotaKind.OWNER, owner), (QuotaKind.PROJECT, project)
-
-
-def _exceeded(size: Size, limits: QuotaLimits) -> str | None:
-    if limits.workers is not None and size.workers > limits.workers:
-        return "workers"
-    if limits.gpus is not None and not Size(gpus=size.gpus).fits(Size(gpus=limits.gpus)):
-        return "gpus"
-    return None
-
-
-def quota_conflicts(shape: Shape, quotas: Quotas, *, owner: str, project: str) -> list[Problem]:
-    """Return why the quotas of its owner and its project never let the job start; nothing where they do."""
-    problems = []
-    for kind, name in _keys(owner, project):
-        limits = limits_of(quotas, kind, name)
-        if (limit := _exceeded(shape.one, limits)) is not None:
-            asked, allowed = (f"{getattr(each, limit):g}" for each in (shape.one, limits))
-            message = f"the job asks for {asked} {limit}; allowed: 0 to {allowed}, the quota of {kind} {name}"
-            pointer, value = (
-                ("/workers/count", shape.num_workers) if limit == "workers" else ("/workers/gpus", shape.gpus)
-            )
-            problems.append(Problem(pointer=pointer, message=message, value=value))
-        elif limits.running == 0:
-            message = f"the quota of {kind} {name} allows no running job"
-            problems.append(Problem(pointer="", message=message))
-    return problems
-
-
-def fits_beside(job: Waiting, size: Size, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas) -> bool:
-    """Return whether the job may still start beside those that run: another replica may have started some."""
-    free = total(nodes) - sum((each.size for each in running), Size())
-    return size.fits(free) and _Used(quotas, running).full(job.owner, job.project, size) is None
-
-
-# -- the order ---------------------------------------------------------------------------------------------
-
-
-class _Shares:
-    """The projects' dominant shares by weight, now and lately together."""
-
-    def __init__(
-        self, capacity: Size, quotas: Quotas, running: Iterable[Running], recent: Mapping[str, Size], *, now: float
-    ) -> None:
-        self._capacity, self._quotas = capacity, quotas
-        self._cpus: dict[str, float] = defaultdict(float, {name: _LATELY * size.cpus for name, size in recent.items()})
-        self._gpus: dict[str, float] = defaultdict(float, {name: _LATELY * size.gpus for name, size in recent.items()})
-        self._weights: dict[str, float] = {}
-        self._running = {job.project for job in running}
-        for job in running:
-            had = 1.0 - 0.5 ** (max(0.0, now - job.began_at) / HALF_LIFE_S)
-            self.add(job.project, job.size, factor=1.0 + _LATELY * had)
-
-    def add(self, project: str, size: Size, *, factor: float = 1.0) -> None:
-        self._cpus[project] += factor * size.cpus
-        self._gpus[project] += factor * size.gpus
-
-    def weight(self, project: str) -> float:
-        if (weight := self._weights.get(project)) is None:
-            weight = limits_of(self._quotas, QuotaKind.PROJECT, project).weight
-            self._weights[project] = weight
-        return weight
-
-    def mean(self, waiting: Iterable[str]) -> float:
-        """Return what each of the projects that run or wait would have if all had their due."""
-        projects = sorted({*waiting, *self._running})  # a sum's last bit depends on the order
-        weights = {project: self.weight(project) for project in projects}
-        return sum(weight * self.of(project) for project, weight in weights.items()) / (sum(weights.values()) or 1.0)
-
-    def of(self, project: str) -> float:
-        return dominant(Size(self._cpus[project], self._gpus[project]), self._capacity) / self.weight(project)
-
-
-def dominant(size: Size, capacity: Size) -> float:
-    """Return the larger of the shares of CPUs and GPUs."""
-    gpus = size.gpus / capacity.gpus if capacity.gpus else 0.0
-    return max(size.cpus / capacity.cpus if capacity.cpus else 0.0, gpus)
-
-
-def _level(job: Waiting, rules: Rules, now: float) -> int:
-    return min(_OVERDUE, job.priority.rank + int(max(0.0, now - job.queued_at) / rules.aging_s))
-
-
-def _rank(job: Waiting, rules: Rules, now: float) -> tuple[int, float, str, Waiting]:
-    """Return what a project's jobs are sorted by."""
-    level = _level(job, rules, now)
-    return -level, job.queued_at if level == _OVERDUE else 0.0, job.job_id, job
-
-
-def _outranks(other: Waiting, job: Waiting) -> bool:
-    """Return whether `job` may still be paused for the other: a priority can change, and no two wait for each other."""
-    return job.is_preempted and other.priority.rank > job.priority.rank
-
-
-def _in_order(
-    waiting: Sequence[Waiting], shares: _Shares, rules: Rules, *, needs_room: Callable[[Waiting], bool], now: float
-) -> Iterator[Waiting]:
-    """Yield the jobs as their turn comes. The caller adds to `shares` what each takes, or would.
-
-    A job that was paused for another gives that one its turn, if `needs_room` says that nothing but room is in its way.
-    """
-    queues: dict[str, list[tuple[int, float, str, Waiting]]] = defaultdict(list)
-    for job in waiting:
-        queues[job.project].append(_rank(job, rules, now))
-    due = shares.mean(queues)
-    made_way_for = {job.preempted_by for job in waiting if job.is_preempted}
-    ahead: dict[str | None, Waiting] = {job.job_id: job for job in waiting if job.job_id in made_way_for}
-
-    def turn(project: str) -> tuple[int, float, float, str]:
-        level, since, _, job = queues[project][-1]
-        share = shares.of(project)
-        if share >= due:
-            level, since = -job.priority.rank, 0.0
-        return level, since, share, project
-
-    for jobs in queues.values():
-        jobs.sort(reverse=True)
-    turns = [turn(project) for project in queues]
-    heapq.heapify(turns)
-    while turns:
-        *_, project = turns[0]
-        job = first = queues[project][-1][-1]
-        while (other := ahead.get(job.preempted_by)) is not None and _outranks(other, job) and needs_room(other):
-            job = other
-        ahead.pop(job.job_id, None)
-        if job is not first:
-            queues[job.project].remove(_rank(job, rules, now))
-            yield job
-            turns = [turn(each) for each, jobs in queues.items() if jobs]
-            heapq.heapify(turns)
-            continue
-        queues[project].pop()
-        yield job
-        if queues[project]:
-            heapq.heapreplace(turns, turn(project))
-        else:
-            heapq.heappop(turns)
-
-
-# -- the plan ----------------------------------------------------------------------------------------------
 
 
 def plan(
@@ -362,9 +73,9 @@ def plan(
         now: seconds since the epoch.
     """
     running = sorted(running, key=lambda job: job.job_id)  # a sum's last bit depends on the order, and may decide
-    shares = _Shares(total(nodes), quotas, running, recent, now=now)
+    shares = Shares(total(nodes), quotas, running, recent, now=now)
     turn = _Turn(running, nodes, quotas, rules, now=now)
-    for job in _in_order(waiting, shares, rules, needs_room=turn.needs_room, now=now):
+    for job in in_order(waiting, shares, rules, needs_room=turn.needs_room, now=now):
         place = turn.take(job)
         if place.kind not in (WaitKind.NEVER, WaitKind.BACK_OFF, WaitKind.QUOTA):
             shares.add(job.project, place.size)  # had it started: so places are fair, too
@@ -390,7 +101,7 @@ class _Turn:
         self.start: list[Start] = []
         self.pause: list[Preemption] = []
         self.places: list[Place] = []
-        self._used = _Used(quotas, running)
+        self._used = Used(quotas, running)
         self._free = total(nodes) - sum((job.size for job in running), Size())
         self._left: Sequence[Node] | None = None  # of each node; None: nothing has asked yet
         # With what is about to be given back, less what that is for.
@@ -456,7 +167,7 @@ class _Turn:
         return bool(of_quotas or conflicts(exactly, self.nodes))
 
     def _full(self, job: Waiting, size: Size) -> tuple[QuotaKey, str, Waiting | None] | None:
-        for key in _keys(job.owner, job.project) if self._kept_quotas else ():
+        for key in keys_of(job.owner, job.project) if self._kept_quotas else ():
             if key in self._kept_quotas:
                 ahead, limit = self._kept_quotas[key]
                 return key, limit, ahead
@@ -606,6 +317,12 @@ def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, pr
         if has_room and not quota_conflicts(together, quotas, owner=owner, project=project):
             return shape.one * number, number, ""
     return shape.one, 1, ""
+
+
+def fits_beside(job: Waiting, size: Size, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas) -> bool:
+    """Return whether the job may still start beside those that run: another replica may have started some."""
+    free = total(nodes) - sum((each.size for each in running), Size())
+    return size.fits(free) and Used(quotas, running).full(job.owner, job.project, size) is None
 
 
 def ends_by(seconds: float | None, shape: Shape, trials: int, *, began_at: float) -> float:

@@ -10,10 +10,12 @@ from pydantic import ValidationError
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
-from service.control import events, quotas
-from service.control.capacity import NO_SHAPE, Node, Shape, Size
+from service.control import events
 from service.control.models import AttemptRow, EventRow, JobRow
-from service.control.queue import QuotaKey, Running, Start, Waiting, ends_by, fits_beside
+from service.control.queue import quotas
+from service.control.queue.capacity import NO_SHAPE, Node, Shape, Size
+from service.control.queue.plan import ends_by, fits_beside
+from service.control.queue.queued import QuotaKey, Running, Start, Waiting
 from service.errors import IllegalTransition
 from service.job.parts import Checkpointing
 from service.job.priority import Priority

@@ -1,6 +1,6 @@
 """Keeps one embedded Ray head: starts it, and ends it without trace when told to or when nobody owns it.
 
-Runs in a session of its own (`python -m service.control.watchdog <launch as JSON>`), so that Ray outlives a
+Runs in a session of its own (`python -m service.control.ray_cluster.watchdog <launch as JSON>`), so that Ray outlives a
 service that was killed, until the next one adopts it or the idle time is over.
 """
 
@@ -22,7 +22,7 @@ from types import FrameType
 from pydantic import BaseModel, ConfigDict
 
 from service.control import processes
-from service.control.keys import write_private
+from service.control.access.keys import write_private
 
 _log = logging.getLogger("wiretune.watchdog")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h

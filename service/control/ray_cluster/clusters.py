@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from service.control import embedded
-from service.control.capacity import Node
-from service.control.ray_jobs import Machine, RayJobs, RayStatus, Workers
+from service.control.queue.capacity import Node
+from service.control.ray_cluster import embedded
+from service.control.ray_cluster.ray_jobs import Machine, RayJobs, RayStatus, Workers
 from service.errors import Unavailable
 from service.settings import Settings
 

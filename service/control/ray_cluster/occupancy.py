@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from service.control.access import Principal, visible_project
-from service.control.clusters import RayApi
+from service.control.access.rules import Principal, visible_project
 from service.control.queries import WorkerSize
-from service.control.ray_jobs import Machine, Workers
+from service.control.ray_cluster.clusters import RayApi
+from service.control.ray_cluster.ray_jobs import Machine, Workers
 from service.control.store import Store
 from service.errors import Unavailable
 from service.wire.cluster import ClusterView, NodeView, Placement

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Row, Select, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
-from service.control import audit, keys
-from service.control.access import RULES, Action, Owned, Principal
-from service.control.audit import EVERY_ENTRY, AuditFilter
+from service.control.access import audit, keys
+from service.control.access.audit import EVERY_ENTRY, AuditFilter
+from service.control.access.rules import RULES, Action, Owned, Principal
 from service.control.models import ApiKeyRow, SessionRow, SignInCodeRow
 from service.control.moments import moment, moment_or_none
 from service.control.writer import Writer

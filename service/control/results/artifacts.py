@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from service.control.exported import WHICH, weights_sha256, weights_url
+from service.control.results.exported import WHICH, weights_sha256, weights_url
 from service.control.storage import WEIGHTS, FileInfo, Storage
 from service.errors import NotFound
 from service.wire.artifacts import Artifact, ArtifactKind

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.control import audit
-from service.control.access import Principal
-from service.control.capacity import Size
+from service.control.access import audit
+from service.control.access.rules import Principal
 from service.control.models import QuotaRow, UsageRow
-from service.control.queue import HALF_LIFE_S, QuotaKey
+from service.control.queue.capacity import Size
+from service.control.queue.order import HALF_LIFE_S
+from service.control.queue.queued import QuotaKey
 from service.control.writer import Writer
 from service.errors import NotFound
 from service.wire.queue import QuotaKind, QuotaLimits, QuotaView

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 
-from service.control.columns import Sample, decode, encode, means
+from service.control.metrics.columns import Sample, decode, encode, means
 from service.control.models import ChunkRow, PointRow, TrialRow
 from service.wire.records import INSURANCE_PREFIX, MAX_WHOLE
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from service.control import points
+from service.control.metrics import points
 from service.control.models import JobRow, TrialRow
 from service.job.states import TERMINAL
 from service.wire.jobs import JobProgress

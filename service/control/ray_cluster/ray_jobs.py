@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx2
 
-from service.control.capacity import Node
+from service.control.queue.capacity import Node
 from service.errors import Unavailable
 
 _TIMEOUT_S = 10.0

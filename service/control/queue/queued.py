@@ -1,0 +1,103 @@
+"""Jobs as the queue sees them, and its decision on them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from service.control.queue.capacity import Shape, Size
+from service.job.priority import Priority
+from service.wire.queue import QuotaKind, QuotaLimits, WaitKind
+
+QuotaKey = tuple[QuotaKind, str]
+Quotas = Mapping[QuotaKey, QuotaLimits]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The queue's settings, in seconds."""
+
+    aging_s: float
+    backfill_s: float
+    min_run_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """A queued job. Times are seconds since the epoch."""
+
+    job_id: str  # sorts by age
+    owner: str
+    project: str
+    priority: Priority
+    shape: Shape
+    queued_at: float  # moved on by the time that it did not wait
+    not_before: float = 0.0
+    deadline: float | None = None
+    seconds: float | None = None  # budget of a training run
+    attempt: int = 0
+    reason: str = ""
+    preempted_by: str | None = None  # itself: to go on with more workers
+    unreadable: str = ""  # the fields of its shape that this release cannot read: it is never placed
+
+    @property
+    def is_preempted(self) -> bool:
+        """True where it ran, and was paused for another."""
+        return self.preempted_by not in (None, self.job_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    """A job with an attempt. Times are seconds since the epoch."""
+
+    job_id: str
+    owner: str
+    project: str
+    priority: Priority
+    size: Size
+    began_at: float
+    ends_by: float = math.inf
+    may_pause: bool = True
+    is_leaving: bool = False  # it pauses, stops or is cancelled
+    larger: Shape | None = None  # it has fewer workers than it could have; this is one more
+    grows_at: float = 0.0  # it has trained for as long as from one checkpoint to the next
+
+
+class Start(NamedTuple):
+    """A job that starts, and how many of its training runs do at a time."""
+
+    job: Waiting
+    size: Size
+    trials: int
+
+
+class Preemption(NamedTuple):
+    """A running job that is paused for another."""
+
+    job_id: str
+    by: Waiting
+
+
+class Place(NamedTuple):
+    """A waiting job's place in the queue, and why it does not run."""
+
+    number: int
+    job: Waiting
+    kind: WaitKind
+    size: Size
+    trials: int = 1  # training runs at a time, at that size
+    missing: int = 0
+    behind: Waiting | None = None
+    quota: QuotaKey | None = None
+    limit: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The decision: what is done now, and each waiting job's place, in their order."""
+
+    start: tuple[Start, ...] = ()
+    pause: tuple[Preemption, ...] = ()
+    grow: tuple[str, ...] = ()  # running jobs that are to go on with more workers
+    places: tuple[Place, ...] = ()
