@@ -11,7 +11,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import BinaryIO
 
-from service.control.queries import Point
+from service.control.queries import NamedPoint
 from service.wire.trials import TrialView
 
 COLUMNS = ("job", "arm", "seed", "step", "seconds", "name", "value")
@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 5_000
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
-def csv_chunks(job_id: str, points: Iterable[tuple[TrialView, Iterable[Point]]]) -> Iterator[str]:
+def csv_chunks(job_id: str, points: Iterable[tuple[TrialView, Iterable[NamedPoint]]]) -> Iterator[str]:
     """Yield the table as CSV text. Floats are written so that they read back exactly; a diverged value is empty."""
     yield _fields(*COLUMNS) + "\n"
     for trial, found in points:

@@ -31,7 +31,7 @@ class Value(BaseModel):
 Scale = Literal["log", "complement", "integer", "choice", "name"]
 
 
-class Searched(NamedTuple):
+class ValueTraits(NamedTuple):
     """The traits of a value that a search may choose. All its lists of values follow from these."""
 
     scale: Scale
@@ -41,33 +41,35 @@ class Searched(NamedTuple):
 class Values(Value):
     """The values that a controller sets. None: not searched, so the configuration's value holds."""
 
-    learning_rate: Annotated[float, Searched("log")]
-    level: Annotated[float | None, Searched("log", costs=True)] = Field(
+    learning_rate: Annotated[float, ValueTraits("log")]
+    level: Annotated[float | None, ValueTraits("log", costs=True)] = Field(
         None, description="how hard the exchange compresses; None: it has no level"
     )
-    batch_size: Annotated[int | None, Searched("integer", costs=True)] = Field(
+    batch_size: Annotated[int | None, ValueTraits("integer", costs=True)] = Field(
         None, description="samples per worker and micro-batch"
     )
-    momentum: Annotated[float | None, Searched("complement")] = Field(None, description="of Adam kinds: the first beta")
-    weight_decay: Annotated[float | None, Searched("log")] = None
-    nesterov: Annotated[bool | None, Searched("choice")] = None
-    period: Annotated[int | None, Searched("integer", costs=True)] = Field(
+    momentum: Annotated[float | None, ValueTraits("complement")] = Field(
+        None, description="of Adam kinds: the first beta"
+    )
+    weight_decay: Annotated[float | None, ValueTraits("log")] = None
+    nesterov: Annotated[bool | None, ValueTraits("choice")] = None
+    period: Annotated[int | None, ValueTraits("integer", costs=True)] = Field(
         None, description="steps from one averaging of the parameters to the next"
     )
-    gamma: Annotated[float | None, Searched("complement")] = Field(
+    gamma: Annotated[float | None, ValueTraits("complement")] = Field(
         None, description="share of the activations that is dropped"
     )
-    share: Annotated[float | None, Searched("log", costs=True)] = Field(
+    share: Annotated[float | None, ValueTraits("log", costs=True)] = Field(
         None, description="of the blocks, those that a step trains on average"
     )
-    outer_learning_rate: Annotated[float | None, Searched("log")] = Field(
+    outer_learning_rate: Annotated[float | None, ValueTraits("log")] = Field(
         None, description="of the optimizer that moves all workers after a round of local updates"
     )
-    outer_momentum: Annotated[float | None, Searched("complement")] = Field(None, description="of the same")
-    option: Annotated[str | None, Searched("name", costs=True)] = Field(
+    outer_momentum: Annotated[float | None, ValueTraits("complement")] = Field(None, description="of the same")
+    option: Annotated[str | None, ValueTraits("name", costs=True)] = Field(
         None, description="the exchange in force, of several that compete: `threshold 0.01`"
     )
-    optimizer: Annotated[str | None, Searched("name")] = Field(
+    optimizer: Annotated[str | None, ValueTraits("name")] = Field(
         None, description="the optimizer that trains, of several that the job names: `adamw`"
     )
 
@@ -84,11 +86,11 @@ class Values(Value):
 
 
 #: By name, every value that can be searched.
-SEARCHED: dict[str, Searched] = {
+SEARCHED: dict[str, ValueTraits] = {
     name: declared
     for name, field in Values.model_fields.items()
     for declared in field.metadata
-    if isinstance(declared, Searched)
+    if isinstance(declared, ValueTraits)
 }
 #: The values beyond learning rate and level, all of them optional.
 FURTHER = tuple(name for name in SEARCHED if name not in ("learning_rate", "level"))

@@ -48,7 +48,7 @@ def make_unreadable(store: Store, job_id: str, part: str) -> None:
     """Leave the stored job as a release with that field would."""
 
     def write(session: Any) -> None:
-        job = jobs.require(session, job_id)
+        job = jobs.locked(session, job_id)
         job.spec = with_a_colour(job.spec, part)
 
     store._writer.write(write)

@@ -12,7 +12,7 @@ from torch import nn
 from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, range_conflict
 from search.schedule_file import RecordedSchedule, ScheduleFile
 from trainers.own_loop import attach as own_loop
-from trainers.own_loop.attach import Attached, Chosen, Exchanging, Syncing
+from trainers.own_loop.attach import Attached, Exchanging, StepValues, Syncing
 from trainers.own_loop.ddp import PerNode
 from trainers.spec.replica import ReplicaConfig
 from wiretune.tuner import Tuner
@@ -104,7 +104,7 @@ def check_controller(controller: ControllerConfig) -> None:
     if not isinstance(controller, ScheduleConfig):
         return
     for number, entry in enumerate(controller.schedule.entries):
-        if ignored := sorted(entry.values.keys() - {*Chosen._fields, "optimizer"}):  # which is that of all entries
+        if ignored := sorted(entry.values.keys() - {*StepValues._fields, "optimizer"}):  # which is that of all entries
             raise ValueError(
                 f"`controller.schedule.entries[{number}].values` sets `{ignored[0]}`, and a controller in a loop does "
                 "not: follow the schedule by `wiretune.Schedule.scheduler`, which sets momentum, weight decay and "

@@ -21,7 +21,7 @@ from search.schedule_file import Entry
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.own_loop.attach import Attached, Chosen
+from trainers.own_loop.attach import Attached, StepValues
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.cost import step_traffic
 from trainers.training.model import matrices
@@ -31,7 +31,7 @@ from wiretune.leader import COMMIT, PROBE, RESTORE, SNAPSHOT, STOP, Leader, Orde
 #: Torch's optimizers of which the controller knows how rates behave; others are like a workload's own.
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
 #: What all ranks are told of the values of a step.
-TOLD = ("learning_rate", *Chosen._fields)
+TOLD = ("learning_rate", *StepValues._fields)
 #: Rates that are this near to a line, as a part of its first one, are kept as a ramp.
 NEAR = 1e-6
 
@@ -153,7 +153,7 @@ class Tuner:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        self.handle.chosen = Chosen(*(getattr(values, name) for name in Chosen._fields))
+        self.handle.chosen = StepValues(*(getattr(values, name) for name in StepValues._fields))
 
     def _ordered(self) -> Order:
         """Return rank 0's next order, on all ranks."""

@@ -8,7 +8,7 @@ from search.budget.link import Link
 from search.curves.calibration import Outcome
 from search.curves.curve_summary import Ending, Reading
 from search.curves.events import Event, StepTime
-from search.curves.faults import Level, Probed
+from search.curves.faults import LossLevel, Probed
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import Box, are_within
 from search.types import Candidate, Decision, Origin, Refusal, Spent, Steer, Values
@@ -93,7 +93,7 @@ class Stage:
     search_coarse: Spent = field(default_factory=Spent)  # by the probes that tell decades apart
     start_loss: float | None = None
     initial: float | None = None
-    best: Level | None = None  # the lowest that the committed line has reached
+    best: LossLevel | None = None  # the lowest that the committed line has reached
     probed: Probed | None = None  # the lowest loss that a probe of an earlier stage ended at
     gradient_scale: float | None = None  # in the run's beginning
     history: History = ()

@@ -37,7 +37,7 @@ BLOWN_POINTS, BLOWN_UP = 3, 10.0
 LOST_SHARE = 0.5
 
 
-class Level(NamedTuple):
+class LossLevel(NamedTuple):
     """A median loss, its standard error, and the lower quartile of what it is the median of."""
 
     loss: float
@@ -57,7 +57,7 @@ class Known(NamedTuple):
 
     start: float | None = None  # the loss that it started from
     initial: float | None = None  # and the run
-    best: Level | None = None  # the lowest that the committed line had reached before
+    best: LossLevel | None = None  # the lowest that the committed line had reached before
     probed: Probed | None = None  # the lowest that a probe of the run ended at
     gradient_scale: float | None = None  # in the run's beginning
 
@@ -94,8 +94,8 @@ def fault(
     unit = abs(known.initial or 0.0)
     levels = _Levels(losses, window)
     last, before, lowest = levels.at(-1), levels.at(-2), levels.lowest(but=1)
-    best = lower(known.best, lower(Level(start, 0.0), lowest))
-    rose = _is_above(last, lower(Level(start, last.error), lowest), least=0.0)
+    best = lower(known.best, lower(LossLevel(start, 0.0), lowest))
+    rose = _is_above(last, lower(LossLevel(start, last.error), lowest), least=0.0)
     is_falling = _is_above(before, last, least=0.0)
     is_clear = all(_is_above(level, best, least=CLEAR_SHARE * unit) for level in (before, last))  # no passing spike
     is_worse = window == WINDOW and rose and is_clear and (is_over or not is_falling)
@@ -118,7 +118,7 @@ def _has_blown_up(losses: Array, known: Known) -> bool:
     return bool(np.all(losses[-BLOWN_POINTS:] > start + BLOWN_UP * unit))
 
 
-def _is_dead(last: Level, before: Level, best: Level, known: Known, *, window: int, is_gone: bool) -> bool:
+def _is_dead(last: LossLevel, before: LossLevel, best: LossLevel, known: Known, *, window: int, is_gone: bool) -> bool:
     """Return whether a flat loss shows two of three: ignorance, no gradient, a better level that was known.
 
     A net that has converged shows one at most: its gradient is gone, at the best loss that it had.
@@ -130,20 +130,20 @@ def _is_dead(last: Level, before: Level, best: Level, known: Known, *, window: i
     return sum(map(bool, (_is_ignorant(last, known), is_above, is_gone))) >= 2
 
 
-def _level_of(probed: Probed, like: Level, window: int) -> Level:
+def _level_of(probed: Probed, like: LossLevel, window: int) -> LossLevel:
     # its few losses are as noisy as those of a window of this commit
-    return Level(probed.loss, like.error * math.sqrt(window / probed.num_points))
+    return LossLevel(probed.loss, like.error * math.sqrt(window / probed.num_points))
 
 
-def _is_flat(before: Level, last: Level, known: Known) -> bool:
+def _is_flat(before: LossLevel, last: LossLevel, known: Known) -> bool:
     return not (_falls(before, last, known) or _falls(last, before, known))
 
 
-def _falls(before: Level, last: Level, known: Known) -> bool:
+def _falls(before: LossLevel, last: LossLevel, known: Known) -> bool:
     return _is_above(before, last, least=FLAT_SHARE * abs(known.initial or 0.0))
 
 
-def _is_ignorant(level: Level, known: Known, errors: float = 0.0) -> bool:
+def _is_ignorant(level: LossLevel, known: Known, errors: float = 0.0) -> bool:
     # whether it is no better than the run's first loss, taken so many of its standard errors higher
     initial = known.initial or 0.0
     return level.loss + errors * level.error >= initial - IGNORANCE_SHARE * abs(initial)
@@ -162,13 +162,13 @@ def gradient_start(scales: Sequence[float]) -> float | None:
     return first if 0 < first < math.inf else None
 
 
-def reached(losses: Sequence[float]) -> Level | None:
+def reached(losses: Sequence[float]) -> LossLevel | None:
     """Return the lowest level of a commit with these `losses` of its trace; None: too few, or not all are usable."""
     values = np.asarray(losses, dtype=np.float64)
     return _Levels(values).lowest() if len(values) >= WINDOW and is_usable(values) else None
 
 
-def lower(first: Level | None, second: Level) -> Level:
+def lower(first: LossLevel | None, second: LossLevel) -> LossLevel:
     """Return the lower of two levels."""
     return second if first is None or second.loss < first.loss else first
 
@@ -180,20 +180,20 @@ class _Levels:
         self._windows = losses[len(losses) % window :].reshape(-1, window)
         self._medians = np.median(self._windows, axis=1)
 
-    def at(self, index: int) -> Level:
+    def at(self, index: int) -> LossLevel:
         index %= len(self._windows)
         near = self._windows[max(0, index - 2) : index + 1].ravel()
         window = self._windows.shape[1]
         error = max(standard_error(self._windows[index]), noise(near) / math.sqrt(window))
         low = float(np.sort(self._windows[index])[window // 4])
-        return Level(float(self._medians[index]), 1.25 * error, low)  # of a median, under normal noise
+        return LossLevel(float(self._medians[index]), 1.25 * error, low)  # of a median, under normal noise
 
-    def lowest(self, *, but: int = 0) -> Level:
+    def lowest(self, *, but: int = 0) -> LossLevel:
         """Return the lowest of all levels but the last few."""
         return self.at(int(np.argmin(self._medians[: len(self._medians) - but])))
 
 
-def _is_above(level: Level, other: Level, *, least: float) -> bool:
+def _is_above(level: LossLevel, other: LossLevel, *, least: float) -> bool:
     """Return whether a level is above another by more than noise; one that blew up may be noisier than it is high."""
     noise_of_both = CLEAR_ERRORS * math.hypot(level.error, other.error)
     is_clear = level.loss > other.loss + max(noise_of_both, least)

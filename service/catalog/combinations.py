@@ -19,7 +19,7 @@ from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.method import Method
 from trainers.spec.partition import PartitionConfig
 
-Parts = Mapping[str, Any]
+JobFields = Mapping[str, Any]
 
 #: The parts of a job that offer kinds, in the order that they are listed.
 PARTS: dict[str, Any] = {
@@ -32,7 +32,7 @@ PARTS: dict[str, Any] = {
     "controller": ControllerConfig,
 }
 #: The least that a job says; everything else has a default.
-MINIMAL: Parts = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
+MINIMAL: JobFields = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
 
 
 class Combination(NamedTuple):
@@ -40,11 +40,11 @@ class Combination(NamedTuple):
 
     part: str
     kind: str
-    needs: Parts  # knobs by part, besides those that the method and the kind need by themselves
+    needs: JobFields  # knobs by part, besides those that the method and the kind need by themselves
     reason: str  # why a job refuses both; empty: it does not
 
 
-def job(parts: Parts) -> JobSpec:
+def job(parts: JobFields) -> JobSpec:
     """Return the minimal job with these parts in it; raises pydantic.ValidationError where they do not go together."""
     return JobSpec.model_validate({**MINIMAL, **parts})
 
@@ -77,7 +77,7 @@ def combinations(method: Composed) -> Iterator[Combination]:
                 yield _combination(method, part, kind)
 
 
-def merged(parts: Parts, knobs: Parts) -> dict[str, Any]:
+def merged(parts: JobFields, knobs: JobFields) -> dict[str, Any]:
     """Return `parts` with these knobs in them."""
     inner = {name: merged(parts.get(name, {}), each) for name, each in knobs.items() if isinstance(each, Mapping)}
     return {**parts, **knobs, **inner}
@@ -93,7 +93,7 @@ def _combination(method: Composed, part: str, kind: str) -> Combination:
     return Combination(part, kind, {}, "; ".join(_refusals(both)))
 
 
-def _to_try(method: Composed, part: str, kind: str) -> Iterator[Parts]:
+def _to_try(method: Composed, part: str, kind: str) -> Iterator[JobFields]:
     """Yield knobs with which both may go together.
 
     Those that the method's own job has in this part come first: they may be its point, as `values: sign` is.
@@ -105,15 +105,15 @@ def _to_try(method: Composed, part: str, kind: str) -> Iterator[Parts]:
     yield from (*method.otherwise, *note.otherwise)
 
 
-def _asked(parts: Parts, part: str, *, besides: str = "") -> Parts:
+def _asked(parts: JobFields, part: str, *, besides: str = "") -> JobFields:
     """Return the knobs that `parts` asks of what it chooses at `part`, but for those that this kind always needs."""
-    chosen: Parts = parts.get(part, {})
+    chosen: JobFields = parts.get(part, {})
     known = {"kind", besides, *note_of(part, chosen.get("kind", "")).least}
     knobs = {name: value for name, value in chosen.items() if name not in known}
     return {part: knobs} if knobs else {}
 
 
-def _refusals(parts: Parts) -> Iterator[str]:
+def _refusals(parts: JobFields) -> Iterator[str]:
     """Yield what the job refuses these parts for."""
     body = {**MINIMAL, **parts}
     try:

@@ -177,7 +177,7 @@ def _train_alone(state: TrialState, begun: Begun) -> Course:
     return course
 
 
-class Ending(NamedTuple):
+class KeptLine(NamedTuple):
     """The end of a line, as it is kept: its last state, or a better one before."""
 
     line: TrialState
@@ -187,17 +187,17 @@ class Ending(NamedTuple):
     last: Exported | None = None  # the weights of the end, if they are others
 
 
-def _ending(line: TrialState) -> Ending:
+def _ending(line: TrialState) -> KeptLine:
     """Evaluate what the clock has stopped at, and go to the best checkpoint where that is better by the objective."""
     end = _evaluate_behind_the_clock(line)
     progress, best = line.progress, line.progress.best
     line.recorder.report(*reports.evaluated(line.trial_id, end, progress.step, progress.seconds))
     is_last = line.spec.checkpoint.export == "last"
     if is_last or best is None or best.step is None or not best.score < line.judge.rank(end):
-        return Ending(line, end, end)
+        return KeptLine(line, end, end)
     last = _exported(line, "last/")
     line.group.load(best.checkpoint)
-    return Ending(line, _evaluate_behind_the_clock(line), end, best, last)
+    return KeptLine(line, _evaluate_behind_the_clock(line), end, best, last)
 
 
 def _exported(line: TrialState, folder: str = "") -> Exported:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.control import attempts, events, steers, sweeps
 from service.control.metrics import points
-from service.control.metrics.columns import Sample
+from service.control.metrics.columns import Point
 from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
 from service.control.storage import Storage
 from service.errors import InvalidJob, OutOfSequence
@@ -159,8 +159,8 @@ class Ingest:
     def _add_points(self, trial: TrialRow, record: MetricPoints) -> None:
         if not record.steps:
             return
-        samples = list(map(Sample, record.steps, record.seconds, record.values))
-        points.add(self.session, points.Key(trial.id, record.name), samples)
+        received = list(map(Point, record.steps, record.seconds, record.values))
+        points.add(self.session, points.Key(trial.id, record.name), received)
         if not record.name.startswith(INSURANCE_PREFIX):
             trial.step = max(trial.step, *record.steps)
         trial.seconds = max(trial.seconds, *record.seconds)

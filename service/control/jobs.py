@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session, object_session
 from search.config import Budget
 from search.past_jobs.prior import Prior
 from search.sweep.draw import designed
-from service.control import code, events, messages, rows, transfer
+from service.control import code, events, messages, queries, rows, transfer
 from service.control.access.rules import Principal, visible_project
 from service.control.models import IdempotencyRow, JobRow, JobTextRow, LabelRow, RemovalRow, TrialRow
-from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
+from service.errors import IllegalTransition, InvalidJob, KeyReused
 from service.job.parts import MAX_LABELS
 from service.job.priority import Priority
 from service.job.problems import Problem
@@ -28,11 +28,11 @@ from service.wire.records import Bill, Sample
 from service.wire.stored import stored_spec
 
 
-def require(session: Session, job_id: str) -> JobRow:
+def locked(session: Session, job_id: str) -> JobRow:
     """Return the job's row, locked where the database locks rows; raises NotFound."""
     job = session.get(JobRow, job_id, with_for_update=True)
     if job is None:
-        raise NotFound(f"there is no job `{job_id}`")
+        raise queries.no_job(job_id)
     return job
 
 
@@ -80,7 +80,7 @@ def add(
     if key is not None:
         known = session.connection().execute(_KNOWN, scope).first()
         if known is not None and known.created_at > now - key_s:
-            first = require(session, known.job_id)
+            first = locked(session, known.job_id)
             return _first(first, known.request, spec, source=source, request=request), False
         if known is not None:
             session.execute(delete_from(IdempotencyRow).filter_by(**scope))

@@ -34,7 +34,7 @@ _TRAINING_POINTS = 2000  # of a training loss, to tell whether it fell
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
 
 
-class Point(NamedTuple):
+class NamedPoint(NamedTuple):
     """A measured value of the committed line; seconds on the training clock."""
 
     name: str
@@ -61,11 +61,11 @@ def worker_sizes(session: Session, job_ids: Collection[str]) -> dict[str, Worker
     }
 
 
-def require(session: Session, job_id: str, *, project: str | None = None) -> JobRow:
+def job_row(session: Session, job_id: str, *, project: str | None = None) -> JobRow:
     """Return the job's row; raises NotFound, for a job outside of `project` too if one is given."""
     job = session.get(JobRow, job_id)
     if job is None or project not in (None, job.project):
-        raise _no_job(job_id)
+        raise no_job(job_id)
     return job
 
 
@@ -73,11 +73,11 @@ def version(session: Session, job_id: str) -> int:
     """Return the job's version; raises NotFound."""
     found = session.scalar(select(JobRow.version).where(JobRow.id == job_id))
     if found is None:
-        raise _no_job(job_id)
+        raise no_job(job_id)
     return found
 
 
-def _no_job(job_id: str) -> NotFound:
+def no_job(job_id: str) -> NotFound:
     return NotFound(f"there is no job `{job_id}`")
 
 
@@ -148,7 +148,7 @@ def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgre
 
 def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Sequence[TrialRow]:
     """Return the job's trials, or the one named, in the job's order; raises NotFound."""
-    require(session, job_id)
+    job_row(session, job_id)
     query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.position)
     if trial_id is None:
         return session.scalars(query).all()
@@ -303,7 +303,7 @@ def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> N
     """Raise NotFound for a name that no trial of the job reports. One without points yet is known all the same."""
     declared = {f"validation_{metric}" for trial in trials for metric in trial.metric_directions}
     may_be_declared = name.startswith("validation_") and any(trial.backend is None for trial in trials)
-    is_declared_later = may_be_declared and require(session, trials[0].job_id).job_state not in TERMINAL
+    is_declared_later = may_be_declared and job_row(session, trials[0].job_id).job_state not in TERMINAL
     if name in _SERIES or name in declared or is_declared_later:
         return
     trial_ids = [trial.id for trial in trials]
@@ -317,9 +317,9 @@ def series_names(session: Session, trial_id: str) -> list[str]:
     return sorted(points.names(session, [trial_id]))
 
 
-def points_beyond(session: Session, step: int, trial_id: str, name: str) -> list[Point]:
+def points_beyond(session: Session, step: int, trial_id: str, name: str) -> list[NamedPoint]:
     """Return the series' next points beyond `step`, some thousand, by step; empty: there are no more."""
-    return [Point(name, *sample) for sample in points.beyond(session, points.Key(trial_id, name), step)]
+    return [NamedPoint(name, *sample) for sample in points.beyond(session, points.Key(trial_id, name), step)]
 
 
 def schedule_view(session: Session, trial: TrialRow, *, optimizer: JobOptimizer) -> ScheduleView:

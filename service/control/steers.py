@@ -71,7 +71,7 @@ def of_trial(session: Session, job: JobRow, trial_id: str) -> tuple[Steer, ...]:
 
 def view(session: Session, job_id: str) -> SteeringView:
     """Return all that was said, and what may be steered; raises UnreadableJob."""
-    job = queries.require(session, job_id)
+    job = queries.job_row(session, job_id)
     return SteeringView(
         version=job.version,
         steers=_views(session, job_id),

@@ -40,7 +40,7 @@ from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
 from service.control.metrics import points
 from service.control.models import AttemptRow, JobRow, RemovalRow, StreamRow
-from service.control.queries import Point, WorkerSize
+from service.control.queries import NamedPoint, WorkerSize
 from service.control.queue import waiting
 from service.control.queue.capacity import Node, Shape
 from service.control.queue.queued import Start
@@ -153,7 +153,7 @@ class Store:
             session.execute(select(JobRow.id).limit(1))
 
     def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
-        return self._writer.write(lambda session: change(session, jobs.require(session, job_id)))
+        return self._writer.write(lambda session: change(session, jobs.locked(session, job_id)))
 
     # Users
 
@@ -226,7 +226,7 @@ class Store:
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""
         with self._reading() as session:
-            return queries.job_view(queries.require(session, job_id))
+            return queries.job_view(queries.job_row(session, job_id))
 
     def worker_sizes(self, job_ids: Collection[str]) -> dict[str, WorkerSize]:
         """Return the size of the workers of each of these jobs that there is."""
@@ -242,7 +242,7 @@ class Store:
         with self._reading() as session:
             found = session.execute(select(JobRow.owner, JobRow.project).where(JobRow.id == job_id)).one_or_none()
         if found is None:
-            raise NotFound(f"there is no job `{job_id}`")
+            raise queries.no_job(job_id)
         return Owned(*found)
 
     def jobs(
@@ -325,7 +325,7 @@ class Store:
             matching = [trial for trial in found if arm in (None, trial.arm) and seed in (None, trial.seed)]
             return snapshots.recorded_schedules(session, job_id, matching)
 
-    def points(self, trial_id: str) -> Iterator[Point]:
+    def points(self, trial_id: str) -> Iterator[NamedPoint]:
         """Yield every point of a trial's series, by name and step; none is thinned out.
 
         Some thousand are read at a time, each time in a session of its own: whoever takes them slowly holds none.
@@ -338,14 +338,14 @@ class Store:
                 yield from found
                 step = found[-1].step
 
-    def _points_beyond(self, step: int, trial_id: str, name: str) -> list[Point]:
+    def _points_beyond(self, step: int, trial_id: str, name: str) -> list[NamedPoint]:
         with self._reading() as session:
             return queries.points_beyond(session, step, trial_id, name)
 
     def report(self, job_id: str) -> JobReport:
         """Return what every trial and arm of the job came to."""
         with self._reading() as session:
-            queries.require(session, job_id)
+            queries.job_row(session, job_id)
             return snapshots.report(session, job_id, self._prices)
 
     def comparison(self, job_ids: Sequence[str]) -> Comparison:
@@ -394,7 +394,7 @@ class Store:
         """Return up to `limit` events behind the id `after`, oldest first; raises NotFound for a job that is not."""
         with self._reading() as session:
             if job_id is not None:
-                queries.require(session, job_id, project=project)
+                queries.job_row(session, job_id, project=project)
             rows, following = events.after(session, after, limit=limit, project=project, job_id=job_id, kinds=kinds)
             views = tuple(map(queries.event_view, rows))
             return EventPage(events=views, next_after=following, gap=events.is_gap(session, after))
@@ -544,9 +544,9 @@ class Store:
     def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions) -> None:
         """Raise CheckpointGone if one that the job would go on from was removed; storage is asked without a lock."""
         with self._reading() as session:
-            job = queries.require(session, job_id)
+            job = queries.job_row(session, job_id)
             verbs.require_version(job, versions)
-            verbs.require(job, verb)
+            verbs.require_allowed(job, verb)
             needed = verbs.checkpoints(session, job)
         storage = Storage(self.settings.resolved_storage_url)
         for url in needed:
@@ -583,7 +583,7 @@ class Store:
         """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
         settings = self.settings
         with self._reading() as session:
-            job = queries.require(session, job_id)
+            job = queries.job_row(session, job_id)
             attempt = attempts.require_owner(session, job, number)
             return AttemptBrief(
                 job_id=job_id,
@@ -660,7 +660,7 @@ class Store:
     def attempt(self, job_id: str, number: int | None = None) -> Attempt:
         """Return an attempt of the job, by default the last; raises NotFound."""
         with self._reading() as session:
-            job = queries.require(session, job_id)
+            job = queries.job_row(session, job_id)
             row = session.get(AttemptRow, (job_id, job.attempt if number is None else number))
             if row is None:
                 made = f"its last is {job.attempt}" if job.attempt else "it has not had any yet"
@@ -670,7 +670,7 @@ class Store:
     def attempts(self, job_id: str) -> tuple[AttemptView, ...]:
         """Return the lives that the job has had on the cluster, oldest first; raises NotFound."""
         with self._reading() as session:
-            queries.require(session, job_id)
+            queries.job_row(session, job_id)
             query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
             return tuple(map(queries.attempt_view, session.scalars(query)))
 
@@ -714,7 +714,7 @@ class Store:
         """Have a running job paused for the job `by`; it is queued again by itself. Nothing if either has moved on."""
 
         def preempt(session: Session, job: JobRow) -> None:
-            attempts.preempt(job, queries.require(session, by), now=self._clock())
+            attempts.preempt(job, queries.job_row(session, by), now=self._clock())
 
         self._on_job(job_id, preempt)
 

@@ -37,7 +37,7 @@ def require_version(job: JobRow, versions: Versions) -> None:
     )
 
 
-def require(job: JobRow, verb: Verb) -> None:
+def require_allowed(job: JobRow, verb: Verb) -> None:
     """Raise IllegalTransition unless `verb` means something for the job now."""
     if job.job_state in ALLOWED_IN[verb]:
         return
@@ -60,7 +60,7 @@ def pause(_: Session, job: JobRow, *, now: float) -> None:
         job.preempted_by = None
         jobs.explain(job, "paused by the user")
         return
-    require(job, Verb.PAUSE)
+    require_allowed(job, Verb.PAUSE)
     job.preempted_by = None
     to = JobState.PAUSED if job.job_state is JobState.QUEUED else JobState.PAUSING
     jobs.transition(job, to, now=now, reason="paused by the user")
@@ -68,21 +68,21 @@ def pause(_: Session, job: JobRow, *, now: float) -> None:
 
 def resume(_: Session, job: JobRow, *, workers: int | None, now: float) -> None:
     """Queue a paused job where it was: places go by age. `workers` is as in `retry`."""
-    require(job, Verb.RESUME)
+    require_allowed(job, Verb.RESUME)
     stored_spec(job.id, job.spec)  # else its next attempt could not begin
     _queue(job, workers=workers, now=now, reason="resumed by the user")
 
 
 def stop(_: Session, job: JobRow, *, now: float) -> None:
     """Have a running job end as if its budget were spent. A lost driver's successor does the same."""
-    require(job, Verb.STOP)
+    require_allowed(job, Verb.STOP)
     job.stops = True
     jobs.transition(job, JobState.STOPPING, now=now, reason=attempts.STOPPED_EARLY)
 
 
 def cancel(_: Session, job: JobRow, *, now: float) -> None:
     """End a job that waits at once; ask the driver of a live one to stop."""
-    require(job, Verb.CANCEL)
+    require_allowed(job, Verb.CANCEL)
     waits = job.job_state in (JobState.QUEUED, JobState.PAUSED)
     to = JobState.CANCELLED if waits else JobState.CANCELLING
     jobs.transition(job, to, now=now, reason="cancelled by the user")
@@ -94,7 +94,7 @@ def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> 
     Its runs go on with `workers`, None: as many as before; raises InvalidJob for a number that the job cannot have, and
     where every trial diverged.
     """
-    require(job, Verb.RETRY)
+    require_allowed(job, Verb.RETRY)
     spec = stored_spec(job.id, job.spec)
     if divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)]):
         message = "every trial diverged, and is over: clone the job with what its reason advises"
@@ -111,7 +111,7 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     Every trial that ended well goes on from where its schedule began to depend on the budget's end, else from its end.
     One that is at the job's target is over.
     """
-    require(job, Verb.EXTEND)
+    require_allowed(job, Verb.EXTEND)
     spec = stored_spec(job.id, job.spec)
     larger = _larger(spec, caps, was_stopped=job.stops)
     code.use(session, spec, project=job.project, now=now)
@@ -131,7 +131,7 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
 
 def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:
     """Say what the controllers of a job that is not over may use from their next stage on."""
-    require(job, Verb.STEER)
+    require_allowed(job, Verb.STEER)
     steers.steer(session, job, asked=asked, by=by, now=now)
 
 

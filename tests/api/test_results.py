@@ -16,7 +16,7 @@ from api.cli import main
 from api.client import Client
 from api.failures import ApiError
 from api.tables import COLUMNS, csv_chunks, write_parquet
-from service.control.queries import Point
+from service.control.queries import NamedPoint
 from service.control.storage import Storage
 from service.control.store import Store
 from service.job.parts import Checkpointing
@@ -88,7 +88,7 @@ def test_the_csv_can_be_of_one_trial(http: TestClient, reporting: Reporting) -> 
 @given(
     st.lists(
         st.builds(
-            Point,
+            NamedPoint,
             name=st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1)
             | st.text("=+-@'x", min_size=1),
             step=st.integers(0, 2**40),
@@ -97,7 +97,7 @@ def test_the_csv_can_be_of_one_trial(http: TestClient, reporting: Reporting) -> 
         )
     )
 )
-def test_parquet_and_csv_hold_the_same_to_the_last_bit(points: list[Point]) -> None:
+def test_parquet_and_csv_hold_the_same_to_the_last_bit(points: list[NamedPoint]) -> None:
     trial = TrialView.model_construct(arm="tuned", seed=3)
     text = "".join(csv_chunks("job-1", [(trial, points)]))
     out = io.BytesIO()
@@ -434,7 +434,10 @@ def test_a_choice_that_cannot_be_is_refused_and_leaves_nothing(
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "'"])
 def test_text_that_a_spreadsheet_would_run_has_an_apostrophe_and_numbers_stay_numbers(begin: str) -> None:
     name = f'{begin}HYPERLINK("http://elsewhere")'
-    points = [Point(name=name, step=1, seconds=0.5, value=-2.5), Point(name="loss", step=2, seconds=1.0, value=-1e-9)]
+    points = [
+        NamedPoint(name=name, step=1, seconds=0.5, value=-2.5),
+        NamedPoint(name="loss", step=2, seconds=1.0, value=-1e-9),
+    ]
 
     text = "".join(csv_chunks("job-1", [(TrialView.model_construct(arm="tuned", seed=3), points)]))
 

@@ -34,7 +34,7 @@ _ASKED = {JobState.PAUSING: Store.pause, JobState.STOPPING: Store.stop, JobState
 
 def stored(store: Store, job_id: str) -> dict[str, Any]:
     with store._reading() as session:
-        found: dict[str, Any] = jobs.require(session, job_id).spec
+        found: dict[str, Any] = jobs.locked(session, job_id).spec
         return found
 
 

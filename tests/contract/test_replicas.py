@@ -97,7 +97,7 @@ def test_groups_that_want_each_others_rows_are_both_stored(replicas, spec, pool)
         return wait
 
     def explain(job_id):
-        return lambda session: jobs.explain(jobs.require(session, job_id), "said")
+        return lambda session: jobs.explain(jobs.locked(session, job_id), "said")
 
     groups = [Group(replica, pool) for replica in replicas]
     written = [
@@ -117,14 +117,14 @@ def test_a_refused_write_leaves_nothing_stale_to_the_rest_of_its_group(replicas,
     seen = []
 
     def refused(session):
-        seen.append(jobs.require(session, driver.job_id))  # as the error's traceback holds it
+        seen.append(jobs.locked(session, driver.job_id))  # as the error's traceback holds it
         seen[-1].reason = "changed"  # or it would keep its lock until the commit, as a write does that succeeds
         raise OutOfSequence("a gap")
 
     group = Group(mine, pool)
     refusal = group.add(refused)
     group.add(lambda _: other.cancel(driver.job_id))  # the refused write has given its lock back
-    state = group.add(lambda session: jobs.require(session, driver.job_id).job_state)
+    state = group.add(lambda session: jobs.locked(session, driver.job_id).job_state)
     group.release()
 
     assert isinstance(refusal.exception(30), OutOfSequence)
@@ -135,10 +135,10 @@ def test_a_reader_sees_one_moment(replicas, driver):
     mine, other = replicas
 
     with mine._reading() as session:
-        before = queries.job_view(queries.require(session, driver.job_id))
+        before = queries.job_view(queries.job_row(session, driver.job_id))
         other.cancel(driver.job_id)
         session.expire_all()
-        after = queries.job_view(queries.require(session, driver.job_id))
+        after = queries.job_view(queries.job_row(session, driver.job_id))
 
     assert before == after
     assert mine.job(driver.job_id).state is JobState.CANCELLING

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import func, select
 
 from service.control.metrics import points as stored
-from service.control.metrics.columns import Sample, decode, encode
+from service.control.metrics.columns import Point, decode, encode
 from service.control.models import ChunkRow, PointRow
 from service.wire.records import MetricPoints
 from tests.contract.conftest import only
@@ -44,7 +44,7 @@ def _whole(store, driver, name="loss"):
 
 @pytest.mark.parametrize("size", [1, 2, 1000])
 def test_columns_give_back_every_bit(size):
-    samples = [Sample(step=7 * n + n % 3, seconds=1e-3 * n**1.5, value=_value(n)) for n in range(size)]
+    samples = [Point(step=7 * n + n % 3, seconds=1e-3 * n**1.5, value=_value(n)) for n in range(size)]
 
     assert decode(encode(samples)) == samples
 

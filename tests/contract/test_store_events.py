@@ -102,12 +102,12 @@ def test_a_refused_write_is_not_told_and_its_neighbours_are(store, driver, pool)
     before = store.newest_event()
 
     def refused(session):
-        jobs.explain(jobs.require(session, driver.job_id), "said in vain")
+        jobs.explain(jobs.locked(session, driver.job_id), "said in vain")
         raise OutOfSequence("a gap")
 
     group = Group(store, pool)
     refusal = group.add(refused)
-    group.add(lambda session: jobs.explain(jobs.require(session, driver.job_id), "said"))
+    group.add(lambda session: jobs.explain(jobs.locked(session, driver.job_id), "said"))
     group.release()
 
     assert isinstance(refusal.exception(PATIENCE_S), OutOfSequence)
@@ -189,7 +189,7 @@ def test_an_event_never_appears_behind_a_later_one_of_another_replica(store, set
     job_id = store.add_job(spec)[0].id
     before = store.newest_event()
     with other._writer._sessions.begin() as session:  # it has its id, and commits late
-        jobs.explain(jobs.require(session, job_id), "first")
+        jobs.explain(jobs.locked(session, job_id), "first")
         events.store(session, now=clock())
         second = pool.submit(store.add_job, spec)
         wait_for_a_lock(store)

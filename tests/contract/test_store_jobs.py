@@ -48,7 +48,7 @@ def test_a_key_outlives_a_release_that_gives_jobs_new_fields(store, spec):
     first, _ = store.add_job(spec, idempotency_key="k")
 
     def forget_a_default(session: Session) -> None:
-        job = jobs.require(session, first.id)
+        job = jobs.locked(session, first.id)
         job.spec = {name: value for name, value in job.spec.items() if name != "link"}
 
     store._writer.write(forget_a_default)
@@ -68,7 +68,7 @@ def test_a_key_with_another_job_is_refused_and_stores_nothing(store, make_spec):
 @pytest.mark.parametrize("current", STATES)
 def test_a_transition_is_allowed_exactly_where_the_table_allows_it(store, job_in, clock, current):
     def move(job_id: str, to: JobState) -> None:
-        store._writer.write(lambda session: jobs.transition(jobs.require(session, job_id), to, now=clock()))
+        store._writer.write(lambda session: jobs.transition(jobs.locked(session, job_id), to, now=clock()))
 
     before = store.job(job_in(current))
     for refused in [state for state in STATES if not may_follow(current, state)]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.control.queries import Point
+from service.control.queries import NamedPoint
 from service.errors import NotFound
 from service.wire.records import AttemptFinished, MetricPoints
 from tests.contract.reported import finished
@@ -18,7 +18,7 @@ def test_points_are_all_there_in_order_whatever_order_they_came_in(store, driver
     found = list(store.points(driver.trial_id))
 
     expected = [(0, 0.0, None), (3, 3.0, 1 / 3), (5, 5.0, 0.1)]
-    assert found == [Point(name, *row) for name in ("loss", "validation_loss") for row in expected]
+    assert found == [NamedPoint(name, *row) for name in ("loss", "validation_loss") for row in expected]
 
 
 def test_more_points_than_fit_in_memory_at_once_come_through(store, driver):

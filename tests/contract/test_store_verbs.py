@@ -255,7 +255,7 @@ def test_the_key_of_an_extended_job_still_makes_it(store, spec, begin):
 
 def end(session, job_id):
     for state in (JobState.STARTING, JobState.RUNNING, JobState.SUCCEEDED):
-        jobs.transition(jobs.require(session, job_id), state, now=0.0)
+        jobs.transition(jobs.locked(session, job_id), state, now=0.0)
 
 
 @only("sqlite")

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from search.config import BoConfig
 from trainers.methods.sync.background_thread import BackgroundThread
-from trainers.own_loop.attach import Attached, Chosen, attach
+from trainers.own_loop.attach import Attached, StepValues, attach
 from trainers.own_loop.ddp import CompressionConfig, compress_gradients
 from wiretune.loop import attach as attach_controller
 
@@ -369,7 +369,7 @@ def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     script = Script(rank, momentum=0.9)
     config = BoConfig(num_stages=1, max_search_fraction=0.5)  # few steps, and up to three axes more
     tuner = attach_controller(script.model, script.optimizer, controller=config, **how)
-    rates, chosen, probing, taken = list[float](), list[Chosen](), list[bool](), 0
+    rates, chosen, probing, taken = list[float](), list[StepValues](), list[bool](), 0
     while not tuner.is_over:
         rates.append(script.optimizer.param_groups[0]["lr"])
         chosen.append(tuner.handle.chosen)
@@ -396,7 +396,7 @@ def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fixed(how: dict[str, Any], chosen: Chosen) -> dict[str, Any]:
+def _fixed(how: dict[str, Any], chosen: StepValues) -> dict[str, Any]:
     """Return what `how` attaches, with the value in place of each range."""
     values = chosen._asdict() | {"density": chosen.level}
     return {

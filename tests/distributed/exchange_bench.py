@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.connection import Connection, Parts
+from trainers.exchange.connection import BytesByPurpose, Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import Unpaced
@@ -35,27 +35,27 @@ LOSS = torch.tensor(1.5)
 class CheckedWire(Connection):
     """Charges for as many bytes as are handed to the network, or fails."""
 
-    def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
+    def all_reduce_sum(self, tensor: Tensor, parts: BytesByPurpose) -> None:
         assert sum(parts.values()) == tensor.nbytes
         super().all_reduce_sum(tensor, parts)
 
-    def all_gather(self, tensor: Tensor, parts: Parts) -> Tensor:
+    def all_gather(self, tensor: Tensor, parts: BytesByPurpose) -> Tensor:
         assert sum(parts.values()) == tensor.nbytes
         return super().all_gather(tensor, parts)
 
-    def all_to_all(self, rows: Tensor, parts: Parts) -> Tensor:
+    def all_to_all(self, rows: Tensor, parts: BytesByPurpose) -> Tensor:
         assert sum(parts.values()) == rows.nbytes
         return super().all_to_all(rows, parts)
 
-    def reduce_sum(self, tensor: Tensor, to: int, parts: Parts) -> None:
+    def reduce_sum(self, tensor: Tensor, to: int, parts: BytesByPurpose) -> None:
         assert sum(parts.values()) == tensor.nbytes
         super().reduce_sum(tensor, to, parts)
 
-    def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
+    def send(self, tensor: Tensor, to: int, parts: BytesByPurpose) -> None:
         assert sum(parts.values()) == tensor.nbytes
         super().send(tensor, to, parts)
 
-    def broadcast(self, tensor: Tensor, source: int, parts: Parts) -> None:
+    def broadcast(self, tensor: Tensor, source: int, parts: BytesByPurpose) -> None:
         assert sum(parts.values()) == tensor.nbytes
         super().broadcast(tensor, source, parts)
 

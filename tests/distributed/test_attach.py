@@ -9,7 +9,7 @@ import torch
 from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, WITH_BUFFERS, Script
 from scenarios import Reports
 
-from trainers.own_loop.attach import Chosen, attach
+from trainers.own_loop.attach import StepValues, attach
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.collectives import all_reduce, broadcast
 
@@ -177,7 +177,7 @@ SEARCHED: dict[str, list[str]] = {name: [] for name in TUNED} | {
 @pytest.mark.parametrize(("searched", "names"), SEARCHED.items())
 def test_every_range_is_searched_and_nothing_else(two_ranks: Reports, searched: str, names: list[str]):
     for rank in two_ranks["attached"]:
-        num_probed = dict(zip(Chosen._fields, rank["tuned"][searched]["num_probed"], strict=True))
+        num_probed = dict(zip(StepValues._fields, rank["tuned"][searched]["num_probed"], strict=True))
         assert {name for name, number in num_probed.items() if number > 1} == {*names}
 
 

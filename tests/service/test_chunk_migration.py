@@ -5,7 +5,7 @@ from sqlalchemy import column, func, insert, select, table
 
 from service.control.database import connect, migrate
 from service.control.metrics import points
-from service.control.metrics.columns import Sample
+from service.control.metrics.columns import Point
 from service.control.models import AttemptRow, ChunkRow, JobRow, PointRow, TrialRow
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -46,8 +46,8 @@ def _old(settings: Settings) -> None:
     engine.dispose()
 
 
-def _sample(step: int) -> Sample:
-    return Sample(step, 0.1 * step, None if step == 7 else 1.0 / (step + 1))
+def _sample(step: int) -> Point:
+    return Point(step, 0.1 * step, None if step == 7 else 1.0 / (step + 1))
 
 
 def test_a_running_jobs_points_go_into_chunks_and_it_reports_on(settings: Settings) -> None:

@@ -5,7 +5,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.orm import Session
 
 from service.control.metrics import points
-from service.control.metrics.columns import Sample
+from service.control.metrics.columns import Point
 from service.control.metrics.points import Key, Steps
 from service.control.models import ChunkRow
 
@@ -22,7 +22,7 @@ def session(monkeypatch):
         table.__table__.create(engine)
     with Session(engine) as session:
         for start in range(0, NUM_POINTS, 512):
-            points.add(session, KEY, [Sample(step, 0.0, float(step % 97)) for step in range(start, start + 512)])
+            points.add(session, KEY, [Point(step, 0.0, float(step % 97)) for step in range(start, start + 512)])
         session.flush()
         session.expunge_all()
         yield session

@@ -118,7 +118,7 @@ def rewrite(store, job_id, **parts):
     """Let the stored job have these parts, as a release with other rules may have left it."""
 
     def write(session):
-        job = jobs.require(session, job_id)
+        job = jobs.locked(session, job_id)
         job.spec = job.spec | parts
 
     store._writer.write(write)
@@ -194,7 +194,7 @@ def test_a_lost_driver_of_a_job_that_cannot_be_read_is_given_up(store, node, tic
 
 def state_of(store, job_id):
     with store._reading() as session:
-        job = jobs.require(session, job_id)
+        job = jobs.locked(session, job_id)
         return job.state, job.reason
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.connection import Connection, Parts
+from trainers.exchange.connection import BytesByPurpose, Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Unpaced
 from trainers.methods import build
@@ -35,7 +35,7 @@ class Billed(Connection):
         super().__init__(1, Unpaced(), Ledger())
         self.bytes: Counter[str] = Counter()
 
-    def charge(self, parts: Parts, traffic: collectives.Collective) -> None:
+    def charge(self, parts: BytesByPurpose, traffic: collectives.Collective) -> None:
         self.bytes.update(parts)
 
 

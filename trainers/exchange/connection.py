@@ -18,7 +18,7 @@ from trainers.traffic import collectives
 from trainers.traffic.sizes import WORD_BYTES
 
 #: The bytes of a rank's tensor, by purpose.
-Parts = Mapping[Purpose, int]
+BytesByPurpose = Mapping[Purpose, int]
 
 
 class PeerLost(Exception):
@@ -68,7 +68,7 @@ class Connection:
         """This rank, among those that it exchanges with."""
         return dist.get_rank(self.group) if self.num_workers > 1 else 0
 
-    def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
+    def all_reduce_sum(self, tensor: Tensor, parts: BytesByPurpose) -> None:
         """Sum `tensor` over the ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
         started = self._now(tensor)
         if self.num_workers > 1:
@@ -76,7 +76,7 @@ class Connection:
                 dist.all_reduce(staged, group=self.group)
         self._account(started, parts, collectives.all_reduce)
 
-    def reduce_sum(self, tensor: Tensor, to: int, parts: Parts) -> None:
+    def reduce_sum(self, tensor: Tensor, to: int, parts: BytesByPurpose) -> None:
         """Sum `tensor` over the ranks, in place at rank `to`; on the others it is of no use any more."""
         started = self._now(tensor)
         if self.num_workers > 1:
@@ -84,7 +84,7 @@ class Connection:
                 dist.reduce(staged, group=self.group, group_dst=to)
         self._account(started, parts, collectives.reduce)
 
-    def all_gather(self, tensor: Tensor, parts: Parts) -> Tensor:
+    def all_gather(self, tensor: Tensor, parts: BytesByPurpose) -> Tensor:
         """Return the ranks' tensors `(n,)` as rows `(N, n)`; `parts` are the bytes of one by purpose."""
         started = self._now(tensor)
         rows = tensor.unsqueeze(0)
@@ -98,7 +98,7 @@ class Connection:
         self.timed(collectives.all_gather(sum(parts.values()), self.num_workers), time.monotonic() - started)
         return rows.to(tensor.device)
 
-    def all_to_all(self, rows: Tensor, parts: Parts) -> Tensor:
+    def all_to_all(self, rows: Tensor, parts: BytesByPurpose) -> Tensor:
         """Send row i of `rows` `(N, n)` to rank i; returns what the ranks sent here, as rows `(N, n)`.
 
         `parts` are the bytes of all rows by purpose; the row to oneself is not charged.
@@ -115,7 +115,7 @@ class Connection:
         self.timed(collectives.all_to_all(sum(parts.values()), self.num_workers), time.monotonic() - started)
         return received.to(rows.device)
 
-    def send(self, tensor: Tensor, to: int, parts: Parts) -> None:
+    def send(self, tensor: Tensor, to: int, parts: BytesByPurpose) -> None:
         """Send `tensor` to rank `to`, which receives one of the same shape."""
         # Paced before it leaves: the receiver may have waited for long, and is not to have it sooner.
         started = self._now(tensor)
@@ -134,7 +134,7 @@ class Connection:
         self._note_seconds(started)
         return staged.to(like.device)
 
-    def broadcast(self, tensor: Tensor, source: int, parts: Parts) -> None:
+    def broadcast(self, tensor: Tensor, source: int, parts: BytesByPurpose) -> None:
         """Overwrite `tensor` by that of rank `source`."""
         started = self._now(tensor)
         if self.rank == source:
@@ -172,7 +172,7 @@ class Connection:
         if staged is not tensor:
             tensor.copy_(staged)
 
-    def _account(self, started: float, parts: Parts, traffic: "collectives.Collective") -> None:
+    def _account(self, started: float, parts: BytesByPurpose, traffic: "collectives.Collective") -> None:
         self.charge(parts, traffic)
         self._pace(started, parts, traffic)
         self._note_seconds(started)
@@ -181,9 +181,9 @@ class Connection:
         if self.num_workers > 1:
             self.ledger.wire_s += time.monotonic() - started
 
-    def charge(self, parts: Parts, traffic: "collectives.Collective") -> None:
+    def charge(self, parts: BytesByPurpose, traffic: "collectives.Collective") -> None:
         """Bill a tensor of `parts`, by purpose, that a collective of such `traffic` sends."""
         self.ledger.charge(parts, lambda num_bytes: traffic(num_bytes, self.num_workers).bytes)
 
-    def _pace(self, started: float, parts: Parts, traffic: "collectives.Collective") -> None:
+    def _pace(self, started: float, parts: BytesByPurpose, traffic: "collectives.Collective") -> None:
         self._pacer.finish(started, traffic(sum(parts.values()), self.num_workers))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.buffer import GradientBuffer
-from trainers.exchange.connection import Connection, Parts
+from trainers.exchange.connection import BytesByPurpose, Connection
 from trainers.exchange.step_result import Exchanged, agreed, all_finite, loss_if
 from trainers.snapshot import Stateless
 from trainers.traffic.buckets import Bucket
@@ -65,6 +65,6 @@ def all_reduce_mean(
 
 def _sum_behind(words: Tensor, num_control: int, connection: Connection) -> Tensor:
     """Sum `words` over the ranks, in place; returns the first `num_control`, which are not of the gradient."""
-    parts: Parts = {"control": WORD_BYTES * num_control, "gradient": words[num_control:].nbytes}
+    parts: BytesByPurpose = {"control": WORD_BYTES * num_control, "gradient": words[num_control:].nbytes}
     connection.all_reduce_sum(words, parts)
     return words[:num_control]

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.exchange.connection import Connection, Parts, among_peers
+from trainers.exchange.connection import BytesByPurpose, Connection, among_peers
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.pacing import Pacer, Unpaced
 from trainers.exchange.topology import Topology
@@ -77,7 +77,7 @@ class NodeLinks:
         """The divisor that turns this rank's part of a sum over all ranks into a mean over equal nodes."""
         return len(self.topology.nodes) * self.within.num_workers
 
-    def all_reduce_sum(self, tensor: Tensor, parts: Parts) -> None:
+    def all_reduce_sum(self, tensor: Tensor, parts: BytesByPurpose) -> None:
         """Sum `tensor` over all ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
         self.within.reduce_sum(tensor, LEADER, parts)
         self.between.all_reduce_sum(tensor, parts)
@@ -95,7 +95,7 @@ class NodeLinks:
         for connection in (self.between, self.within):
             connection.broadcast(tensor, LEADER, {purpose: tensor.nbytes})
 
-    def charge_sum(self, parts: Parts) -> None:
+    def charge_sum(self, parts: BytesByPurpose) -> None:
         """Bill what `all_reduce_sum` sends of a tensor of `parts`."""
         self.within.charge(parts, collectives.reduce)
         self.between.charge(parts, collectives.all_reduce)

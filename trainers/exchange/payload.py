@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainers.exchange.connection import Parts
+from trainers.exchange.connection import BytesByPurpose
 from trainers.exchange.kernels.entries import Entries
 from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack
 from trainers.exchange.memory import Selection
@@ -83,11 +83,11 @@ class Payload:
         """Return the entries in a payload."""
         return unpack(words[HEADER_BYTES:], self.layout)
 
-    def parts(self, copies: int = 1) -> Parts:
+    def parts(self, copies: int = 1) -> BytesByPurpose:
         """Return the bytes by purpose of `copies` payloads whose room is all in use."""
         return {"control": copies * HEADER_BYTES, "gradient": copies * self.layout.num_bytes}
 
-    def unused(self, count: int, copies: int = 1) -> Parts:
+    def unused(self, count: int, copies: int = 1) -> BytesByPurpose:
         """Return how these differ if the payloads have `count` entries together, as they turn out to have."""
         padding = self.layout.unused_bytes(copies * self.layout.capacity - count)
         return {"gradient": -padding, "padding": padding}

@@ -32,7 +32,7 @@ from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig, OwnOptimizerConfig, SgdConfig
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, Update
+from trainers.methods.sync.policy import StateParts, Update
 from trainers.own_loop.ddp import (
     TYPES,
     BucketHook,
@@ -258,7 +258,7 @@ def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -
 _GROUPS: set[dist.ProcessGroup] = set()
 
 
-class Chosen(NamedTuple):
+class StepValues(NamedTuple):
     """The values that a search sets besides the learning rate. None: the configuration's own."""
 
     level: float | None = None  # of the exchange
@@ -286,7 +286,7 @@ class Attached(Handle):
         scale: Callable[[], float],
     ) -> None:
         self.last: Exchanged | None = None  # outcome of the last step; None before the first
-        self.chosen = Chosen()  # of the step to come
+        self.chosen = StepValues()  # of the step to come
         self.config, self.node_links, self.optimizer = config, node_links, optimizer
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         buffers = dict(model.named_buffers())
@@ -310,7 +310,7 @@ class Attached(Handle):
         shared, own = self._sync.divide({})
         super().__init__(shared | own | {"exchange": self._sync.exchange, "steps": self._steps})
         frozen = {name: each for name, each in self._held.items() if name not in parameters}
-        trained: Parts = {"parameters": Tensors(self._trained), "buffers": Buffers(buffers), "optimizer": wrapped}
+        trained: StateParts = {"parameters": Tensors(self._trained), "buffers": Buffers(buffers), "optimizer": wrapped}
         self._state = State(
             shared={}, own={**self._parts, **trained, "frozen": Tensors(frozen)}, on_host=["frozen"]
         )  # a base model is frozen as an averaged teacher is, and may fill the device

@@ -32,13 +32,13 @@ from trainers.methods.optimizer.spec import contenders
 from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, Update
+from trainers.methods.sync.policy import StateParts, Update
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes, Written
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import group_conflict
 from trainers.traffic import collectives
-from trainers.training import checkpoint, feed, model, sharpness, transfer
+from trainers.training import checkpoint, feed, model, sharpness, state_handover
 from trainers.training.alignment import Alignment
 from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.training.passes import Passes
@@ -142,7 +142,7 @@ class Replica:
             )
         )
         self._exchange = self._sync.exchange
-        trained: Parts = {"parameters": self._parameters, "optimizer": self._optimizer}
+        trained: StateParts = {"parameters": self._parameters, "optimizer": self._optimizer}
         shared, own = self._sync.divide(trained)
         own |= {"buffers": self._buffers, "exchange": self._exchange, "random": self._random}
         self._state = State(shared=shared | self._blocks.parts() | {"steps": self._steps}, own=own)
@@ -422,14 +422,14 @@ class Replica:
 
     def give_state(self, to: int) -> None:
         """Send the state, and all slots, to the present rank number `to`, which takes it. Raises PeerLost."""
-        transfer.give(self._state, self._node_links.between, to, without=BEFORE_MEETING)
+        state_handover.give(self._state, self._node_links.between, to, without=BEFORE_MEETING)
 
     def take_state(self, source: int) -> None:
         """Take the state, and all slots, that the present rank number `source` gives; raises PeerLost.
 
         This rank's memory of what it did not send, and what it draws from, stay its own.
         """
-        transfer.take(self._state, self._node_links.between, source)
+        state_handover.take(self._state, self._node_links.between, source)
         self._last = None
 
     def run_alone(self, segment: Segment) -> SegmentResult:

@@ -11,7 +11,7 @@ FORMAT = 1
 _WORD = 8
 
 
-class Sample(NamedTuple):
+class Point(NamedTuple):
     """A measured value; seconds on the training clock. None: it was not finite."""
 
     step: int
@@ -19,9 +19,9 @@ class Sample(NamedTuple):
     value: float | None
 
 
-def encode(samples: Sequence[Sample]) -> bytes:
-    """Return `samples`, of ascending steps, to the bit; a format byte comes first."""
-    steps, seconds, values = zip(*samples, strict=True)
+def encode(points: Sequence[Point]) -> bytes:
+    """Return `points`, of ascending steps, to the bit; a format byte comes first."""
+    steps, seconds, values = zip(*points, strict=True)
     columns = (
         _differences(np.array(steps, np.int64)),
         _differences(np.array(seconds, np.float64)),
@@ -30,10 +30,10 @@ def encode(samples: Sequence[Sample]) -> bytes:
     return bytes([FORMAT]) + zlib.compress(b"".join(map(_shuffled, columns)), level=1)  # 6: twice the time, 1.5 % less
 
 
-def decode(data: bytes) -> list[Sample]:
+def decode(data: bytes) -> list[Point]:
     """Return what `encode` was given; raises ValueError for another format."""
     return [
-        Sample(step, at, None if math.isnan(value) else value)
+        Point(step, at, None if math.isnan(value) else value)
         for step, at, value in zip(*(column.tolist() for column in _columns(data)), strict=True)
     ]
 

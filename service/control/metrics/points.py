@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 
-from service.control.metrics.columns import Sample, decode, encode, means
+from service.control.metrics.columns import Point, decode, encode, means
 from service.control.models import ChunkRow, PointRow, TrialRow
 from service.wire.records import INSURANCE_PREFIX, MAX_WHOLE
 
@@ -87,27 +87,27 @@ EVERY_STEP = Steps(0, MAX_WHOLE)
 # -- writing --------------------------------------------------------------------------------------------------
 
 
-def add(session: Session, key: Key, samples: Sequence[Sample]) -> None:
-    """Store `samples`; of a step that is stored already the newest value stays."""
-    first = min(each.step for each in samples)
+def add(session: Session, key: Key, points: Sequence[Point]) -> None:
+    """Store `points`; of a step that is stored already the newest value stays."""
+    first = min(each.step for each in points)
     if first <= _end(session, key, 0):
         _unpack(session, _is(ChunkRow, key), first)
     num_rows = session.scalar(select(func.count()).select_from(PointRow).where(_is(PointRow, key))) or 0
-    if num_rows + len(samples) < CHUNK:
-        _insert(session, key, samples)
+    if num_rows + len(points) < CHUNK:
+        _insert(session, key, points)
     else:
-        pack(session, key, samples)
+        pack(session, key, points)
 
 
-def pack(session: Session, key: Key, samples: Sequence[Sample] = ()) -> None:
-    """Turn rows, and `samples`, into chunks as long as there are enough; rows are what is left."""
-    newest = {each.step: each for each in (*_rows(session, _is(PointRow, key)), *samples)}
+def pack(session: Session, key: Key, points: Sequence[Point] = ()) -> None:
+    """Turn rows, and `points`, into chunks as long as there are enough; rows are what is left."""
+    newest = {each.step: each for each in (*_rows(session, _is(PointRow, key)), *points)}
     loose = [newest[step] for step in sorted(newest)]
     num_packed = len(loose) - len(loose) % CHUNK
     if num_packed:
         session.execute(delete(PointRow).where(_is(PointRow, key)))
     for start in range(0, num_packed, CHUNK):
-        _put(session, key, level=0, samples=loose[start : start + CHUNK], num_points=CHUNK)
+        _put(session, key, level=0, points=loose[start : start + CHUNK], num_points=CHUNK)
         _lift(session, key)
     if num_packed < len(loose):
         _insert(session, key, loose[num_packed:])
@@ -119,34 +119,34 @@ def _lift(session: Session, key: Key) -> None:
         loose = _chunks(session, key, level, beyond=_end(session, key, level + 1))
         if len(loose) < FANOUT:
             return
-        samples = [sample for chunk in loose[:FANOUT] for sample in decode(chunk.data)]
+        points = [point for chunk in loose[:FANOUT] for point in decode(chunk.data)]
         num_points = sum(chunk.num_points for chunk in loose[:FANOUT])
-        _put(session, key, level=level + 1, samples=thinned(samples, CHUNK), num_points=num_points)
+        _put(session, key, level=level + 1, points=thinned(points, CHUNK), num_points=num_points)
 
 
-def _put(session: Session, key: Key, *, level: int, samples: Sequence[Sample], num_points: int) -> None:
+def _put(session: Session, key: Key, *, level: int, points: Sequence[Point], num_points: int) -> None:
     chunk = ChunkRow(
         trial_id=key.trial_id,
         name=key.name,
         level=level,
-        first_step=samples[0].step,
-        last_step=samples[-1].step,
+        first_step=points[0].step,
+        last_step=points[-1].step,
         num_points=num_points,
-        least=min((each.value for each in samples if each.value is not None), default=None),
-        data=encode(samples),
+        least=min((each.value for each in points if each.value is not None), default=None),
+        data=encode(points),
     )
     session.add(chunk)
     session.flush()
 
 
-def _insert(session: Session, key: Key, samples: Sequence[Sample]) -> None:
+def _insert(session: Session, key: Key, points: Sequence[Point]) -> None:
     insert = _INSERTS[session.get_bind().dialect.name](PointRow)
     newest = {"seconds": insert.excluded.seconds, "value": insert.excluded.value}
     upsert = insert.on_conflict_do_update(index_elements=["trial_id", "name", "step"], set_=newest)
     trial_id, name = key
     rows = [
         {"trial_id": trial_id, "name": name, "step": step, "seconds": seconds, "value": value}
-        for step, seconds, value in samples
+        for step, seconds, value in points
     ]
     session.connection().execute(upsert, rows)
 
@@ -184,7 +184,7 @@ def _gone(table: type[ChunkRow] | type[PointRow], trial_id: str, *, is_all: bool
 # -- reading --------------------------------------------------------------------------------------------------
 
 
-def read(session: Session, key: Key, *, max_points: int, within: Steps = EVERY_STEP) -> tuple[list[Sample], int]:
+def read(session: Session, key: Key, *, max_points: int, within: Steps = EVERY_STEP) -> tuple[list[Point], int]:
     """Return the series thinned to `max_points`, both ends and the extremes kept, and how many points it has.
 
     Both are of the steps `within` alone; the ends of a part of a long series are those of its thinned chunks.
@@ -198,7 +198,7 @@ def read(session: Session, key: Key, *, max_points: int, within: Steps = EVERY_S
     drawn = _reached(cover, within) if level == top else _cover(session, key, level, within)
     parts = [*((_inside(chunk, within), level - chunk.level) for chunk in drawn), (rows, level)]
     # A part of few points keeps its extremes, too: `thin` has room for them from four points on.
-    alike = [sample for part, lower in parts for sample in thinned(part, max(4, len(part) // FANOUT**lower))]
+    alike = [point for part, lower in parts for point in thinned(part, max(4, len(part) // FANOUT**lower))]
     return thinned(alike, max_points), total
 
 
@@ -210,8 +210,8 @@ def _reached(chunks: Sequence[ChunkRow], within: Steps) -> list[ChunkRow]:
     return [chunk for chunk in chunks if chunk.last_step >= within.first and chunk.first_step <= within.last]
 
 
-def _inside(chunk: ChunkRow, within: Steps) -> list[Sample]:
-    return [sample for sample in decode(chunk.data) if within.holds(sample.step)]
+def _inside(chunk: ChunkRow, within: Steps) -> list[Point]:
+    return [point for point in decode(chunk.data) if within.holds(point.step)]
 
 
 def _num_packed(session: Session, key: Key, cover: Sequence[ChunkRow], within: Steps) -> int:
@@ -264,7 +264,7 @@ _LOOSE = (
 )
 
 
-def beyond(session: Session, key: Key, step: int) -> list[Sample]:
+def beyond(session: Session, key: Key, step: int) -> list[Point]:
     """Return the next points of the series beyond `step`, some thousand, by step; empty: there are no more.
 
     Points may become a chunk between two calls: what counts is their step, not where they are.
@@ -272,12 +272,12 @@ def beyond(session: Session, key: Key, step: int) -> list[Sample]:
     later = select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == 0, ChunkRow.last_step > step)
     chunks = session.scalars(later.order_by(_FIRST).limit(_AT_ONCE)).all()
     if chunks:
-        return [sample for chunk in chunks for sample in decode(chunk.data) if sample.step > step]
-    rows = _samples(_is(PointRow, key) & (PointRow.step > step)).limit(_AT_ONCE * CHUNK)
-    return [Sample(*row) for row in session.execute(rows)]
+        return [point for chunk in chunks for point in decode(chunk.data) if point.step > step]
+    rows = _point_columns(_is(PointRow, key) & (PointRow.step > step)).limit(_AT_ONCE * CHUNK)
+    return [Point(*row) for row in session.execute(rows)]
 
 
-def every(session: Session, key: Key, *, after: int = -1) -> Iterator[Sample]:
+def every(session: Session, key: Key, *, after: int = -1) -> Iterator[Point]:
     """Yield every point of the series beyond the step `after`, by step."""
     while found := beyond(session, key, after):
         yield from found
@@ -314,11 +314,11 @@ def _names(table: type[ChunkRow] | type[PointRow], trial_ids: Sequence[str]) -> 
     return select(table.name).where(table.trial_id.in_(trial_ids))
 
 
-def _rows(session: Session, where: ColumnElement[bool]) -> Iterator[Sample]:
-    return (Sample(*row) for row in session.execute(_samples(where)))
+def _rows(session: Session, where: ColumnElement[bool]) -> Iterator[Point]:
+    return (Point(*row) for row in session.execute(_point_columns(where)))
 
 
-def _samples(where: ColumnElement[bool]) -> Select[int, float, float | None]:
+def _point_columns(where: ColumnElement[bool]) -> Select[int, float, float | None]:
     return select(PointRow.step, PointRow.seconds, PointRow.value).where(where).order_by(PointRow.step)
 
 
@@ -350,6 +350,6 @@ def _last_step(cover: Sequence[ChunkRow]) -> int:
     return cover[-1].last_step if cover else -1
 
 
-def thinned(samples: Sequence[Sample], max_points: int) -> list[Sample]:
-    """Return at most `max_points` of `samples`, as `thin` chooses them."""
-    return [samples[index] for index in thin([each.value for each in samples], max(2, max_points))]
+def thinned(points: Sequence[Point], max_points: int) -> list[Point]:
+    """Return at most `max_points` of `points`, as `thin` chooses them."""
+    return [points[index] for index in thin([each.value for each in points], max(2, max_points))]

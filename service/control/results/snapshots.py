@@ -37,7 +37,7 @@ def snapshot(
 
     Raises UnreadableJob: a page draws what the job's own parts say.
     """
-    job = queries.require(session, job_id)
+    job = queries.job_row(session, job_id)
     cursor = events.bounds(session)[1]
     changed = [] if since is None else _changes(session, job_id, since)
     is_lost = since is None or events.is_gap(session, since) or len(changed) > _MAX_CHANGES
@@ -73,13 +73,13 @@ def version(session: Session, job_id: str) -> str:
 
     Of one release, and at the same prices.
     """
-    return f"{queries.require(session, job_id).version}-{events.newest_of(session, job_id)}"
+    return f"{queries.job_row(session, job_id).version}-{events.newest_of(session, job_id)}"
 
 
 def report(session: Session, job_id: str, prices: Prices | None = None) -> JobReport:
     """Return what every trial and arm of the job came to; raises UnreadableJob."""
     found = queries.trials(session, job_id)
-    job = queries.job_view(queries.require(session, job_id))
+    job = queries.job_view(queries.job_row(session, job_id))
     metric = job.readable.objective.metric
     facts = [
         TrialFacts(
@@ -98,7 +98,7 @@ def report(session: Session, job_id: str, prices: Prices | None = None) -> JobRe
 
 def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
     """Return the jobs side by side, all of one moment; raises NotFound and UnreadableJob."""
-    jobs = [queries.job_view(queries.require(session, job_id)) for job_id in job_ids]
+    jobs = [queries.job_view(queries.job_row(session, job_id)) for job_id in job_ids]
     reports = [report(session, job_id) for job_id in job_ids]
     metric = common_metric(reports)
     trials = [trial for job_id in job_ids for trial in queries.trials(session, job_id)]
@@ -108,7 +108,7 @@ def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
 
 def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tuple[ScheduleView, ...]:
     """Return the learned schedules of `trials`; of an unfinished one, what is decided. Raises UnreadableJob."""
-    spec = stored_spec(job_id, queries.require(session, job_id).spec)
+    spec = stored_spec(job_id, queries.job_row(session, job_id).spec)
     drawn = queries.samples(queries.trials(session, job_id))
     optimizers = {(trial.arm, trial.seed): trial.replica.optimizer for trial in spec.trials(drawn)}
     return tuple(queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed]) for trial in trials)
@@ -116,7 +116,7 @@ def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tupl
 
 def recorded_schedules(session: Session, job_id: str, trials: Sequence[TrialRow]) -> tuple[ScheduleView, ...]:
     """Return the same, each with the run that it was learned in, and without stages that have no step."""
-    job = queries.require(session, job_id)
+    job = queries.job_row(session, job_id)
     return tuple(
         view.model_copy(
             update={

@@ -27,7 +27,7 @@ from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, PolicyBase, Update
+from trainers.methods.sync.policy import PolicyBase, StateParts, Update
 from trainers.snapshot import scalars_of, tensors_of
 from trainers.spec.exchange import ExchangeBase
 
@@ -126,7 +126,7 @@ class AutoSync(PolicyBase):
             return outcome
         return self._local.advance(outcome, replace(update, level=None, period=int(self._option.level)))
 
-    def divide(self, trained: Parts) -> tuple[Parts, Parts]:
+    def divide(self, trained: StateParts) -> tuple[StateParts, StateParts]:
         return (trained, {}) if self._local is None else ({}, trained | {"sync": self})
 
     def tensors(self) -> dict[str, Tensor]:

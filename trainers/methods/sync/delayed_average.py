@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trainers.exchange.connection import Parts
+from trainers.exchange.connection import BytesByPurpose
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
@@ -27,11 +27,11 @@ class Background:
 
     def launch(self, vector: Tensor) -> None:
         """Begin to average `vector` over the ranks, in place; it is not to be touched before `wait` has returned."""
-        parts: Parts = {"parameters": vector.nbytes}
+        parts: BytesByPurpose = {"parameters": vector.nbytes}
         self._node_links.charge_sum(parts)
         self._thread.launch(partial(self._average, vector, parts, self._node_links.apart()))
 
-    def _average(self, vector: Tensor, parts: Parts, node_links: NodeLinks) -> None:
+    def _average(self, vector: Tensor, parts: BytesByPurpose, node_links: NodeLinks) -> None:
         vector.div_(self._node_links.topology.num_workers)
         node_links.all_reduce_sum(vector, parts)
 

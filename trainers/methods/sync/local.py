@@ -9,7 +9,7 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.sync.averaging import Iterate
-from trainers.methods.sync.policy import Parts, PolicyBase, Update
+from trainers.methods.sync.policy import PolicyBase, StateParts, Update
 from trainers.snapshot import Stateless
 
 
@@ -87,7 +87,7 @@ class Local(PolicyBase, ABC):
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
         """Bring the ranks' iterates together, as far as the method does; collective."""
 
-    def divide(self, trained: Parts) -> tuple[Parts, Parts]:
+    def divide(self, trained: StateParts) -> tuple[StateParts, StateParts]:
         return {}, trained | {"sync": self}
 
     @abstractmethod

@@ -9,7 +9,7 @@ from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.snapshot import Stateful
 
-Parts = dict[str, Stateful]
+StateParts = dict[str, Stateful]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class SyncPolicy(Protocol):
         After `diverged`, which all ranks return alike, parameters are of no use until a state is restored.
         """
 
-    def divide(self, trained: Parts) -> tuple[Parts, Parts]:
+    def divide(self, trained: StateParts) -> tuple[StateParts, StateParts]:
         """Return what of the state is equal on all ranks, and what is each rank's own; `trained` is either."""
 
     def settle(self) -> None:

@@ -12,7 +12,7 @@ from trainers.exchange.step_result import Exchanged
 from trainers.methods.levels.regimes import Regimes
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, PolicyBase, Update
+from trainers.methods.sync.policy import PolicyBase, StateParts, Update
 from trainers.snapshot import Stateless
 from trainers.traffic.buckets import Bucket
 
@@ -100,7 +100,7 @@ class AccordionBatch(PolicyBase):
                 self._holding.batch = self._config.factor
         return outcome
 
-    def divide(self, trained: Parts) -> tuple[Parts, Parts]:
+    def divide(self, trained: StateParts) -> tuple[StateParts, StateParts]:
         return trained, {"sync": self}
 
     def tensors(self) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from trainers.exchange.step_result import Exchanged
 from trainers.methods import registry
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.parts import PolicyParts
-from trainers.methods.sync.policy import Parts, PolicyBase, SyncPolicy, Update
+from trainers.methods.sync.policy import PolicyBase, StateParts, SyncPolicy, Update
 
 
 class EveryStep(PolicyBase):
@@ -19,7 +19,7 @@ class EveryStep(PolicyBase):
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
         return outcome
 
-    def divide(self, trained: Parts) -> tuple[Parts, Parts]:
+    def divide(self, trained: StateParts) -> tuple[StateParts, StateParts]:
         return trained, {}
 
 
