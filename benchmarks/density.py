@@ -23,7 +23,7 @@ from contest.table import AS_PLANNED, share_as_planned
 
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 STAGE_STEPS = 100
 #: The learning rates of the stages, as multiples of the task's.

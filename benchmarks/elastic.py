@@ -24,7 +24,7 @@ from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.training.elastic import ElasticGroup
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 TURN_S = 60.0
 PERIOD = 20

@@ -17,7 +17,7 @@ from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Control, ProbeDone, TrialFinished
 from trainers.spec.replica import ReplicaConfig
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 NUM_WORKERS, STEPS, SEEDS = 2, 300, range(3)
 CHOSEN = ("digits-perceptron", "mnist-perceptron-adamw", "tumours-perceptron")

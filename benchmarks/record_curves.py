@@ -23,7 +23,8 @@ from trainers.methods.optimizer.spec import AdamWConfig, OptimizerConfig, SgdCon
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, FashionConv, StdlibLm, WorkloadConfig
-from trainers.training.group import Group, ProcessGroup
+from trainers.training.group import Group
+from trainers.training.process_group import ProcessGroup
 
 FORMAT = "wiretune.curves/1"
 #: Steps that a selector sees.

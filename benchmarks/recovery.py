@@ -19,7 +19,7 @@ from trainers.methods.optimizer.spec import AdamWConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, OwnWorkload, WorkloadConfig
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 from trainers.workload import Workload
 

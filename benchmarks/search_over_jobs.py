@@ -31,7 +31,7 @@ from service.cluster.trial import train
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Control, RungReached, TrialFinished
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 FILE = Path(__file__).with_suffix(".jsonl")
 NUM_SAMPLES = 16

@@ -36,7 +36,7 @@ from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import WorkloadConfig
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 HERE = Path(__file__).parent
 FILE = HERE / "search_pays.jsonl"

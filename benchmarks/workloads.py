@@ -26,7 +26,8 @@ from trainers.spec.workloads import (
     StdlibLm,
     WorkloadConfig,
 )
-from trainers.training.group import Group, ProcessGroup
+from trainers.training.group import Group
+from trainers.training.process_group import ProcessGroup
 from trainers.workload import WorkloadError
 from trainers.workloads import registry
 

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
+from search.optimizer_traits import usual_rate_told_by
 from search.schedule_file import ScheduleFile
 
 
@@ -362,64 +363,6 @@ ControllerConfig = Annotated[
     | ScheduleConfig,
     Field(discriminator="kind"),
 ]
-
-
-class OptimizerTraits(Config):
-    """Traits of an optimizer kind that the wide search needs."""
-
-    centre: float = Field(description="the wide search is centred on guess x centre")
-    pick: float = Field(description="the run uses the rate in the middle of the plateau x pick")
-    decays: bool = Field(description="whether the rate must decay at the end of the budget")
-    length_power: float = Field(0.0, description="the best rate of a run falls with this power of its length")
-    rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
-    usual: float | None = Field(
-        None,
-        description="the rate that is usual: of a model of sharpness 1 without momentum, of weights of scale 1 in a "
-        "single matrix, or of all models; None: none is",
-    )
-    told_by: Literal["sharpness", "weights", "optimizer"] = Field(
-        "weights", description="what tells the usual rate: something of the model, or the optimizer by itself"
-    )
-    step_worth: float = Field(1.0, description="steps of `adamw` that teach as much as one of its own does")
-    momentum_power: float = Field(0.0, description="by this power of 1 - momentum the usual rate is lower")
-    density_power: float = Field(0.0, description="by this power of the exchange's density the usual rate is higher")
-    ramps: bool = Field(False, description="whether the rate must rise slowly where a model has many matrices")
-
-
-#: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
-#: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
-#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035), and so was
-#: `step_worth` (0040).
-OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
-    "sgd": OptimizerTraits(
-        centre=1.0,
-        pick=0.35,
-        decays=True,
-        rises=True,
-        usual=0.63,
-        told_by="sharpness",
-        momentum_power=0.75,
-        step_worth=0.6,
-    ),
-    "lars": OptimizerTraits(centre=1.0, pick=0.35, decays=True, rises=True, step_worth=0.6),  # as SGD, which it scales
-    "adamw": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32, rises=True, usual=0.4, ramps=True),
-    "muon": OptimizerTraits(centre=1.0, pick=0.14, decays=True, usual=0.01, told_by="optimizer", step_worth=1.5),
-    "schedulefree_sgd": OptimizerTraits(
-        centre=20.0, pick=1.5, decays=False, usual=1.5, told_by="sharpness", density_power=0.1, step_worth=0.6
-    ),
-    "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, decays=False, usual=0.5),
-    # its pick is not from the benchmark yet
-    "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, decays=False, step_worth=0.4),
-    # as AdamW, to whose size steps are scaled; but a direction that has momentum in it always points on
-    "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32),
-    "own": OptimizerTraits(centre=1.0, pick=0.35, decays=True),
-}
-
-
-def usual_rate_told_by(optimizer: str) -> Literal["sharpness", "weights", "optimizer"] | None:
-    """Return what tells the rate that is usual for `optimizer`; None: no rate is."""
-    traits = OPTIMIZER_TRAITS.get(optimizer)
-    return None if traits is None or traits.usual is None else traits.told_by
 
 
 def range_conflict(controller: ControllerConfig, name: str, number: int) -> str | None:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 
 from search.budget.link import Link, OptionCost, StepCost
-from search.config import MAX_DIMENSIONS, OPTIMIZER_TRAITS
+from search.config import MAX_DIMENSIONS
+from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.types import SEARCHED, Value, Values
 
 Array = NDArray[np.float64]

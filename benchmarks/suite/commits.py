@@ -21,8 +21,9 @@ from scipy.optimize import minimize
 
 from search import strategies
 from search.bayesian import reports
-from search.config import BoConfig, Budget, usual_rate_told_by
+from search.config import BoConfig, Budget
 from search.curves.calibration import calibration
+from search.optimizer_traits import usual_rate_told_by
 from search.space import SearchSpace
 from search.types import Forecast, Values
 from suite.controlled import train

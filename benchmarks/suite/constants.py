@@ -28,7 +28,8 @@ from search import strategies
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Ramp
 from search.bayesian.wide_optimum import SHARPNESS_POWER, expected_rate
-from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, OptimizerTraits
+from search.config import BoConfig, Budget
+from search.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits
 from search.space import SearchSpace, Weights
 from search.types import Candidate, Observation, Spent, Values
 from suite.run import rows

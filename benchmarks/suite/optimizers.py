@@ -29,7 +29,8 @@ from equal_cost import HELD_OUT, LOST
 from search import strategies
 from search.budget.link import StepCost
 from search.budget.optimizer_choice import best_optimizer
-from search.config import BoConfig, Budget, usual_rate_told_by
+from search.config import BoConfig, Budget
+from search.optimizer_traits import usual_rate_told_by
 from search.space import SearchSpace
 from search.types import Values
 from suite import excess

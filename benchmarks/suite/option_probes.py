@@ -41,7 +41,7 @@ from search.budget.link import KNEE
 from service.job.spec import JobSpec
 from suite.tasks import TASKS
 from trainers.segment import Segment
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 HERE = Path(__file__).parent
 ROWS = HERE / "option_probes.jsonl"

@@ -37,8 +37,9 @@ import torch
 from pydantic import TypeAdapter
 
 from search import strategies
-from search.config import BoConfig, Budget, ControllerConfig, usual_rate_told_by
+from search.config import BoConfig, Budget, ControllerConfig
 from search.curves.calibration import calibration, z_score
+from search.optimizer_traits import usual_rate_told_by
 from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train

@@ -34,7 +34,7 @@ from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from suite.run import GUESSES
 from suite.tasks import TASKS
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 HERE = Path(__file__).parent
 ROWS = HERE / "two_ranks.jsonl"

@@ -27,7 +27,8 @@ import torch
 from search import strategies
 from search.bayesian.setup import SearchSetup
 from search.bayesian.wide_optimum import rate_of_model
-from search.config import OPTIMIZER_TRAITS, BoConfig, Budget, usual_rate_told_by
+from search.config import BoConfig, Budget
+from search.optimizer_traits import OPTIMIZER_TRAITS, usual_rate_told_by
 from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train

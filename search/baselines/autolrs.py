@@ -27,9 +27,10 @@ from search.baselines.extrapolation import MIN_LOSSES, extrapolate
 from search.bayesian.rewards import TOLERANCE
 from search.budget import spending
 from search.budget.spending import Amounts
-from search.config import OPTIMIZER_TRAITS, AutoLrsConfig, Budget
+from search.config import AutoLrsConfig, Budget
 from search.curves.curve_summary import OPENING_LOSSES, usable_median
 from search.curves.forecast import has_diverged
+from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.space import Axis, SearchSpace
 from search.surrogate.model import MAX_FIT_ITERATIONS, quiet_and_single_threaded
 from search.types import (

@@ -7,15 +7,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from pydantic import BaseModel
 
 from search.budget import spending
-from search.config import (
-    OPTIMIZER_TRAITS,
-    Budget,
-    CosineConfig,
-    FixedConfig,
-    LinearConfig,
-    OffConfig,
-    PolynomialConfig,
-)
+from search.config import Budget, CosineConfig, FixedConfig, LinearConfig, OffConfig, PolynomialConfig
+from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Piece, Spent, Steer, Values
 

@@ -6,15 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from search.budget import spending
-from search.config import (
-    FINALISTS,
-    OPTIMIZER_TRAITS,
-    PAYING_STEPS,
-    Budget,
-    OptimizerTraits,
-    SearchConfig,
-    num_coarse,
-)
+from search.config import FINALISTS, PAYING_STEPS, Budget, SearchConfig, num_coarse
+from search.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits
 from search.space import SearchSpace
 from search.types import Values
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from search.budget.link import StepCost, steps_that_fit
 from search.budget.spending import Amounts
-from search.config import OPTIMIZER_TRAITS
+from search.optimizer_traits import OPTIMIZER_TRAITS
 
 
 def best_optimizer(available: Amounts, steps: Mapping[str, StepCost]) -> str:

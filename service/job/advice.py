@@ -6,7 +6,6 @@ from typing import Any
 
 from search.config import (
     FINALISTS,
-    OPTIMIZER_TRAITS,
     AutoLrsConfig,
     Budget,
     CosineConfig,
@@ -16,8 +15,8 @@ from search.config import (
     StagedConfig,
     WideConfig,
     num_coarse,
-    usual_rate_told_by,
 )
+from search.optimizer_traits import OPTIMIZER_TRAITS, usual_rate_told_by
 from search.sweep.spec import num_combinations
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec

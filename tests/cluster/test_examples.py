@@ -12,7 +12,7 @@ from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Bill, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
 from tests.example_jobs import EXAMPLES, MANY_BYTES, shortened
 from tests.small_trials import Memory
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 LINK = {"mode": "emulate", "mbps": 10_000, "latency_ms": 0.1}
 CHECKPOINT = {"every_seconds": 1e-9}  # after every push

@@ -26,7 +26,7 @@ from service.wire.records import AnyRecord, Checkpointed, MetricPoints, ProbeDon
 from tests.patience import PATIENCE_S
 from tests.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation, Segment
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 from trainers.workload import WorkloadError
 

@@ -11,7 +11,7 @@ from service.cluster import trial
 from service.cluster.reporter import Stopped
 from service.wire.records import AnyRecord, Checkpointed, Control, Divergence, TrialFinished
 from tests.small_trials import Memory, digits_trial
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.workload import WorkloadError
 
 MODELS = str(Path(__file__).parents[1] / "trainers")

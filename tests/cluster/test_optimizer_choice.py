@@ -15,7 +15,8 @@ from service.wire.records import Checkpointed, Control, StageDecided, TrialFinis
 from tests.small_trials import Memory, digits_trial
 from trainers.segment import Segment, SegmentResult
 from trainers.training.elastic import ElasticGroup
-from trainers.training.group import Group, ProcessGroup
+from trainers.training.group import Group
+from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 from trainers.workload import WorkloadError
 

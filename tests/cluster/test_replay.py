@@ -11,7 +11,7 @@ from service.job.replay import differences, replayed
 from service.job.spec import JobSpec
 from service.wire.records import TrialFinished
 from tests.small_trials import Memory
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 JOB = {
     "workload": {"kind": "digits-mlp"},

@@ -30,7 +30,7 @@ from service.wire.records import (
 from tests.small_trials import Memory, digits_trial
 from trainers.segment import Segment
 from trainers.training.elastic import ElasticGroup
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 
 

@@ -17,7 +17,7 @@ from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import WorkerFailed
 from trainers.training.checkpoint import CheckpointError, read_manifest
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 
 SEGMENT = Segment(num_steps=5, learning_rate=0.1)

@@ -11,7 +11,7 @@ from service.cluster.warm_up import opening_space
 from service.job.parts import TrialSpec
 from service.wire.records import Checkpointed, Control, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.training.replica import Replica
 
 

@@ -16,7 +16,7 @@ from service.settings import Settings
 from service.wire.records import AnyRecord, AttemptFinished, Batch, Checkpointed, ProbeDone, StageClosed, TrialFinished
 from tests.contract.conftest import Clock
 from tests.small_trials import Memory
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 SPEC = JobSpec.model_validate(
     {

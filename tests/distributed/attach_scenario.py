@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from search.config import BoConfig
-from trainers.methods.sync.background_thread import BackgroundThread
+from trainers.methods.sync.shared.background_thread import BackgroundThread
 from trainers.own_loop.attach import Attached, StepValues, attach
 from trainers.own_loop.ddp import CompressionConfig, compress_gradients
 from wiretune.loop import attach as attach_controller

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 
 

@@ -21,7 +21,7 @@ from service.job.spec import JobSpec
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.segment import Segment
 from trainers.traffic import cost
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 JOB = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 20}, "optimizer": {"kind": "sgd"}}
 KIND = {"kind": "every_kth", "density": 0.1}

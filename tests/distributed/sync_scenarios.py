@@ -31,11 +31,11 @@ from trainers.methods.optimizer.spec import (
     SgdConfig,
 )
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
-from trainers.methods.sync.delayed_average import Background
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
+from trainers.methods.sync.shared.delayed_average import Background
 from trainers.methods.sync.spec import SyncConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig

@@ -27,7 +27,8 @@ from trainers.spec.workloads import DigitsMlp
 from trainers.training import elastic
 from trainers.training.call_results import WorkerLost
 from trainers.training.elastic import AS_FAST, KNOWN, LEAST_GRACE, LEAST_PACE, ElasticGroup, deadline_s
-from trainers.training.group import Group, ProcessGroup, Recovery
+from trainers.training.group import Group, Recovery
+from trainers.training.process_group import ProcessGroup
 
 CONFIG = ReplicaConfig(
     workload=DigitsMlp(batch_size=16),

@@ -22,7 +22,7 @@ from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.training.replica import Replica
 from trainers.workload import WorkloadError
 

@@ -22,7 +22,7 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, Mnist5kCnn, StdlibLm, WorkloadConfig
 from trainers.training.call_results import WorkerLost
 from trainers.training.checkpoint import MANIFEST
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 
 MODELS: dict[str, WorkloadConfig] = {
     "mlp": DigitsMlp(batch_size=16),

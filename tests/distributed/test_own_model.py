@@ -12,7 +12,7 @@ from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.call_results import WorkerFailed
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.workload import WorkloadError
 
 MODELS = str(Path(__file__).parents[1] / "trainers")

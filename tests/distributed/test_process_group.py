@@ -25,7 +25,8 @@ from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives, cost
 from trainers.traffic.payload_layout import PayloadLayout
 from trainers.training.call_results import WorkerFailed, WorkerLost
-from trainers.training.group import Group, ProcessGroup
+from trainers.training.group import Group
+from trainers.training.process_group import ProcessGroup
 from trainers.workload import WorkloadError
 
 D = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
@@ -227,7 +228,7 @@ from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.segment import Segment
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import WorkerFailed
-from trainers.training.group import Group, ProcessGroup
+from trainers.training.group import Group
+from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 
 CONFIG = ReplicaConfig(

@@ -12,7 +12,7 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import FlightsEmbedding, MinilmLora, WorkloadConfig
 from trainers.traffic import collectives
 from trainers.traffic.shapes import parameter_shapes
-from trainers.training.group import ProcessGroup
+from trainers.training.process_group import ProcessGroup
 from trainers.workload import WorkloadError
 
 STEPS = 12

@@ -4,7 +4,7 @@ import pytest
 
 from search.budget.link import StepCost
 from search.budget.optimizer_choice import best_optimizer, why_best
-from search.config import OPTIMIZER_TRAITS
+from search.optimizer_traits import OPTIMIZER_TRAITS
 
 WORTH = OPTIMIZER_TRAITS["muon"].step_worth
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from search.config import OPTIMIZER_TRAITS
+from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.schedule import Schedule
 from search.schedule_file import Entry
 

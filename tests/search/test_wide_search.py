@@ -14,8 +14,9 @@ from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
 from search.bayesian.wide_optimum import MOST_ABOVE, expected_rate, shows_progress, steady_scores
 from search.budget.link import StepCost
-from search.config import OPTIMIZER_TRAITS, PAYING_STEPS, BoConfig, Budget
+from search.config import PAYING_STEPS, BoConfig, Budget
 from search.curves.curve_summary import Reading
+from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.space import Axis, SearchSpace, Weights
 from search.types import Allowance, Candidate, Observation, Spent, Values
 

@@ -1,6 +1,7 @@
 """What is predicted of a step: its bytes are those of the methods, its time follows the link, unknowns are said."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 
 from service.catalog.methods import traffic
 from service.job.spec import JobSpec
-from service.prediction.choosing import advised, page
+from service.prediction.choosing import RULE, advised, page
 from service.prediction.evidence import recorded
 from service.prediction.model import GOODPUT, OwnCost, Site, step
 from service.prediction.predict import DENSE, OWN, PredictionRequest, best, judged, predict
@@ -259,6 +260,35 @@ def test_the_page_on_choosing_is_the_generated_one(tasks):
         assert written == generated, "run `make docs`"
     else:
         assert [line for line in generated if line not in written] == [], "run `make docs`"
+
+
+def test_the_rule_on_choosing_counts_the_rows_below_it():
+    rows = {"small": [], "large": []}
+    for section in (ROOT / "docs" / "choosing.md").read_text().split("\n## ")[1:]:
+        if size := re.match(r".*, ([\d.]+) million parameters\n", section):
+            cells = [line.split("|") for line in section.splitlines() if "Mbit/s, " in line]
+            rows["small" if float(size[1]) < 1 else "large"] += [(each[3].strip(" `"), each[8]) for each in cells]
+
+    def first(where, *methods):
+        return sum(choice in methods for choice, _ in where)
+
+    def also(where, method):
+        return sum(f"`{method}`" in others for _, others in where)
+
+    small, large = rows.values()
+    both, averages = small + large, "local_sgd 8, topk 10 %"
+    dgc, untried = ("dgc 1 %", "dgc 0.3 %"), (averages, "local_sgd 8, slow momentum")
+    for told, sentence in zip(
+        (
+            f"first in {first(large, 'powersgd 4')} of {len(large)} rows, and among *also* in {also(large, 'powersgd 4')}",
+            f"first in {first(small, averages)} of {len(small)} rows, and among *also* in {also(small, averages)} more",
+            f"first in {first(both, *dgc)} of {len(both)} rows",
+            f"first in {first(both, *dgc, *untried)} of {len(both)} rows",
+        ),
+        RULE,
+        strict=True,
+    ):
+        assert told in sentence
 
 
 def test_every_recorded_task_and_method_has_what_a_prediction_needs():

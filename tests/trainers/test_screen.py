@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.topology import Topology
-from trainers.methods.sync.screen import Outliers
+from trainers.methods.sync.shared.screen import Outliers
 
 WARMUP = 10
 

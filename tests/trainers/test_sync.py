@@ -20,7 +20,7 @@ from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.policy import PolicyBase
-from trainers.methods.sync.screen import Outliers
+from trainers.methods.sync.shared.screen import Outliers
 from trainers.methods.sync.stl_sgd.policy import Stage, period_at, stage_at
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.fragments import divide

@@ -23,11 +23,11 @@ from trainers.methods import build as methods
 from trainers.methods.exchange.auto.exchange import AutoExchange
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig, Option, by_kind, exchange_of
 from trainers.methods.optimizer.optimizers import Optimizer
-from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import PolicyBase, StateParts, Update
+from trainers.methods.sync.shared.averaging import Iterate, Meeting
 from trainers.snapshot import scalars_of, tensors_of
 from trainers.spec.exchange import ExchangeBase
 

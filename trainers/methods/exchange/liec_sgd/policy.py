@@ -4,10 +4,10 @@ from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
-from trainers.methods.sync.averaging import Iterate
-from trainers.methods.sync.drifting import Drifting
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.averaging import Iterate
+from trainers.methods.sync.shared.drifting import Drifting
 
 
 class LiecSgd(Drifting):

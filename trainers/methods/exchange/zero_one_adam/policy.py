@@ -8,9 +8,9 @@ from torch import Tensor
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
-from trainers.methods.sync.local import Local
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.local import Local
 
 
 class ZeroOneAdam(Local):

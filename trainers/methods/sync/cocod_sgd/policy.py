@@ -7,11 +7,11 @@ stochastic gradient descent", Algorithm 1. The first round begins from a common 
 from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
-from trainers.methods.sync.averaging import Iterate
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
-from trainers.methods.sync.delayed_average import Background, DelayedAverage
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.averaging import Iterate
+from trainers.methods.sync.shared.delayed_average import Background, DelayedAverage
 
 
 class CocodSgd(DelayedAverage):

@@ -7,12 +7,12 @@ What the inner optimizer keeps, such as Adam's moments, stays each rank's own an
 from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
-from trainers.methods.sync.anchored import Anchored
-from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.diloco.outer import OuterSgd
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.anchored import Anchored
+from trainers.methods.sync.shared.averaging import Iterate, Meeting
 
 
 class DiLoCo(Anchored):

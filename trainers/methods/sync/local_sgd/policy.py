@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
-from trainers.methods.sync.anchored import Anchored
-from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.anchored import Anchored
+from trainers.methods.sync.shared.averaging import Iterate, Meeting
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
-from trainers.methods.sync.averaging import Iterate
-from trainers.methods.sync.delayed_average import Background, DelayedAverage
 from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.averaging import Iterate
+from trainers.methods.sync.shared.delayed_average import Background, DelayedAverage
 
 
 class OverlapLocalSgd(DelayedAverage):

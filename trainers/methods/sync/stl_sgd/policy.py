@@ -11,10 +11,10 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
-from trainers.methods.sync.averaging import Iterate, Meeting
 from trainers.methods.sync.local_sgd.policy import LocalSgd
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.averaging import Iterate, Meeting
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.spec.partition import IidPartition
 

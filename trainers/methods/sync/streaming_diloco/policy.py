@@ -15,14 +15,14 @@ from torch import Tensor
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
-from trainers.methods.sync import screen
-from trainers.methods.sync.averaging import Iterate, Meeting
-from trainers.methods.sync.background_thread import BackgroundThread
 from trainers.methods.sync.diloco.outer import OuterSgd
-from trainers.methods.sync.local import Local
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.screen import weighted
+from trainers.methods.sync.shared import screen
+from trainers.methods.sync.shared.averaging import Iterate, Meeting
+from trainers.methods.sync.shared.background_thread import BackgroundThread
+from trainers.methods.sync.shared.local import Local
+from trainers.methods.sync.shared.screen import weighted
 from trainers.methods.sync.streaming_diloco.fragments import divide
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.segment import Purpose

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
-from trainers.methods.sync.averaging import Iterate, Meeting
-from trainers.methods.sync.local import Local
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.averaging import Iterate, Meeting
+from trainers.methods.sync.shared.local import Local
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.spec.ranges import first
 

@@ -10,10 +10,10 @@ from trainers.exchange.connection import BytesByPurpose
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
-from trainers.methods.sync.averaging import Iterate
-from trainers.methods.sync.background_thread import BackgroundThread
-from trainers.methods.sync.local import Local
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.averaging import Iterate
+from trainers.methods.sync.shared.background_thread import BackgroundThread
+from trainers.methods.sync.shared.local import Local
 from trainers.spec.ranges import first
 from trainers.spec.sync import DelayedAverageConfig
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
-from trainers.methods.sync.averaging import Iterate
 from trainers.methods.sync.policy import PolicyBase, StateParts, Update
+from trainers.methods.sync.shared.averaging import Iterate
 from trainers.snapshot import Stateless
 
 

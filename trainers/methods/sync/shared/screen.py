@@ -1,4 +1,4 @@
-"""Who takes part in an average: a rank that went much farther than it used to, or nowhere finite, is left out.
+"""Leave a rank out of an average if it went much farther than it used to, or nowhere finite.
 
 Cheng et al. (2024), "EDiT: a local-SGD-based efficient distributed training method for large language models": the
 elimination of anomalies, the first part of their penalty. Four things are our own. A distance is measured per unit of

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
-from trainers.methods.sync.averaging import Iterate
-from trainers.methods.sync.local import Local
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
+from trainers.methods.sync.shared.averaging import Iterate
+from trainers.methods.sync.shared.local import Local
 from trainers.spec.two_way import DriftingConfig
 
 

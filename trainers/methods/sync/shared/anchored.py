@@ -11,11 +11,11 @@ from torch import Tensor
 
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.step_result import Exchanged
-from trainers.methods.sync import screen
-from trainers.methods.sync.averaging import Iterate, Meeting
-from trainers.methods.sync.local import Local
 from trainers.methods.sync.policy import Update
-from trainers.methods.sync.screen import weighted
+from trainers.methods.sync.shared import screen
+from trainers.methods.sync.shared.averaging import Iterate, Meeting
+from trainers.methods.sync.shared.local import Local
+from trainers.methods.sync.shared.screen import weighted
 from trainers.spec.ranges import first
 from trainers.spec.sync import CompressedUpdatesConfig
 
