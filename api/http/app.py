@@ -13,6 +13,7 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddle
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http import bodies, openapi, parameters, problems, vital
+from api.http.admission import Conflicts
 from api.http.allowed import Allowed
 from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
@@ -118,7 +119,7 @@ class SecurityHeaders:
 def create_app(
     store: Store,
     *,
-    conflicts: jobs.Conflicts = lambda spec: [],
+    conflicts: Conflicts = lambda spec: [],
     outlook: queue.FindOutlook = Outlook,
     user_code: bool = False,
     logs: Logs | None = None,

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from search.schedule_file import Provenance
 from search.sweep.spec import SampleValues
 from service.control.metrics import points
-from service.control.metrics.columns import Sample
+from service.control.metrics.columns import Point
 from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
 from service.control.moments import moment, moment_or_none
 from service.control.results import overfitting, stage_views
@@ -274,7 +274,7 @@ def series(
     return series_of(trial, name, kept, num_points=num_points)
 
 
-def series_of(trial: TrialRow, name: str, kept: Sequence[Sample], *, num_points: int) -> Series:
+def series_of(trial: TrialRow, name: str, kept: Sequence[Point], *, num_points: int) -> Series:
     """Return `kept` of `num_points` points as users see them."""
     return Series(
         trial_id=trial.id,

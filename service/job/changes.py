@@ -1,6 +1,6 @@
-"""The fields in which two jobs differ."""
+"""The fields in which two jobs differ, and a job with some of its fields changed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.job.problems import pointer_to
 from service.job.spec import JobSpec
+from service.job.wrong_kind_fields import WORDS, is_freely_named
 
 
 class Change(BaseModel):
@@ -36,3 +37,20 @@ def _differences(pointer: str, before: Any, after: Any) -> Iterator[Change]:
             yield from _differences(f"{pointer}/{index}", old, new)
     else:
         yield Change(pointer=pointer, before=before, after=after)
+
+
+def patched(base: Any, patch: Any, place: tuple[str, ...] = ()) -> Any:
+    """Return `base`, which is at `place` in a job, with `patch` applied: a JSON merge patch (RFC 7396).
+
+    Beyond the RFC: an object whose `kind` (or `mode`) changes is replaced whole, for its other fields belong to that.
+    Labels and a factory's arguments are not: there, `kind` is a name that somebody chose.
+    """
+    if not isinstance(patch, Mapping):
+        return patch
+    tags = {} if is_freely_named(place) else {tag: patch[tag] for tag in WORDS if isinstance(patch.get(tag), str)}
+    if not isinstance(base, Mapping) or any(base.get(tag) != kind for tag, kind in tags.items()):
+        base = {}
+    changed = {
+        name: patched(base.get(name), value, (*place, name)) for name, value in patch.items() if value is not None
+    }
+    return {name: value for name, value in base.items() if name not in patch} | changed

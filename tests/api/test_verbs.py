@@ -12,10 +12,9 @@ from api.cli import main, verb_commands
 from api.client import Client
 from api.failures import ApiError
 from api.http.openapi import EXAMPLE_JOB
-from api.http.routes.verbs import merged
 from service.control.access.rules import LOCAL, Principal
 from service.control.store import Store
-from service.job.changes import differences
+from service.job.changes import differences, patched
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, JobState, Verb
 from service.wire.access import NewKey, Role
@@ -202,7 +201,7 @@ BASE = {"a": {"b": 1, "c": 2}, "list": [1, 2], "kind": {"kind": "x", "of_x": 1}}
     ],
 )
 def test_changes_are_a_merge_patch_in_which_another_kind_replaces_the_whole(patch: Any, result: Any) -> None:
-    assert merged(BASE, patch) == result
+    assert patched(BASE, patch) == result
 
 
 @pytest.mark.parametrize("place", [("labels",), ("workload", "params"), ("workload", "params", "deep")])
@@ -214,7 +213,7 @@ def test_where_people_choose_the_names_a_kind_is_a_name_like_any_other(place: tu
     for part in reversed(place):
         base, patch, result = {part: base}, {part: patch}, {part: result}
 
-    assert merged(base, patch) == result
+    assert patched(base, patch) == result
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`/v1/jobs`: submit, look, edit, delete."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, TypeVar
@@ -9,22 +8,15 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import AfterValidator, Field
 
 from api.http import bodies
+from api.http.admission import check, require_priority
 from api.http.auth import Caller, StoreOf, require_key, require_visible
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
 from api.http.openapi import CLONING, CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, refusals
 from api.http.routes.queue import OutlookOf
-from service.control import webhooks
-from service.control.access import permissions
-from service.control.access.rules import Principal, may_use, visible_project
+from service.control.access.rules import Principal, visible_project
 from service.control.listing import JobFilter
-from service.control.queue.capacity import Shape
 from service.control.queue.outlook import Outlook
-from service.control.queue.quota_limits import quota_conflicts
-from service.control.store import Store
-from service.errors import DoesNotFit, Forbidden, InvalidJob
 from service.job.advice import advice
-from service.job.priority import Priority
-from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.job.sweep import expected_cost
@@ -33,18 +25,8 @@ from service.wire.jobs import JobEdit, JobOrder, JobPage, JobSummary, JobView, V
 
 router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
 
-#: What of a job the cluster can never place; nothing where that is not known.
-Conflicts = Callable[[JobSpec], list[Problem]]
 JobBody = Annotated[JobSpec, Depends(bodies.job_spec)]
 _JOB_BODY = body("JobSpec", example=EXAMPLE_JOB, media_types=("application/json", "application/yaml"))
-
-
-class PriorityForbidden(Forbidden):
-    """Raised with the priority, which is at the same place in a job and in an edit of one."""
-
-    def __init__(self, priority: Priority, message: str) -> None:
-        self.problems = [Problem(pointer="/priority", message=message, value=priority.value)]
-        super().__init__(message)
 
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
@@ -233,36 +215,3 @@ def update_job(
 def delete_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> None:
     """Delete a job that is over, with its metrics, stages, logs, checkpoints and weights."""
     store.delete(job, versions=versions, by=caller)
-
-
-def require_permission(spec: JobSpec, request: Request) -> None:
-    """Raise InvalidJob where the job brings along what the service that got the `request` does not allow."""
-    if refused := permissions.conflicts(spec, user_code=request.app.state.user_code):
-        raise InvalidJob(refused)
-
-
-def require_priority(
-    priority: Priority, store: Store, caller: Principal, *, operation: str | None = None, job: str = ""
-) -> None:
-    """Raise Forbidden where the caller's role does not give such a priority, and have a refused `operation` noted.
-
-    None: the caller only asks, as a form does after every key; that is no attempt.
-    """
-    if may_use(caller, priority):
-        return
-    if operation is not None:
-        store.keyring.note_refusal(operation, job, by=caller)
-    allowed = ", ".join(each for each in Priority if may_use(caller, each)) or "none"
-    raise PriorityForbidden(priority, f"`priority` is {priority}; allowed to your role here, {caller.role}: {allowed}")
-
-
-def check(spec: JobSpec, request: Request, owner: str, project: str) -> None:
-    """Raise InvalidJob or DoesNotFit where the service that got the `request` can never run the job of `owner`."""
-    require_permission(spec, request)
-    store: Store = request.app.state.store
-    if refused := webhooks.conflicts(spec, store.settings):
-        raise InvalidJob(refused)
-    problems: list[Problem] = request.app.state.conflicts(spec)
-    problems = problems or quota_conflicts(Shape.of(spec), store.quotas.limits(), owner=owner, project=project)
-    if problems:
-        raise DoesNotFit("; ".join(problem.message for problem in problems), problems)

@@ -9,38 +9,18 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.documents import checked
 from api.http import bodies
+from api.http.admission import allowed_to, check, require_permission, require_priority
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import SeenVersions
 from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, body, refusals
-from api.http.routes.jobs import IdempotencyKey, check, require_permission, require_priority
+from api.http.routes.jobs import IdempotencyKey
 from api.http.slots import Slot
 from search.config import Budget
-from service.control.access.rules import Principal, may_use
 from service.errors import Busy, DoesNotFit, UnreadableJob
-from service.job.changes import differences
-from service.job.priority import Priority
+from service.job.changes import differences, patched
 from service.job.spec import JobSpec
-from service.job.wrong_kind_fields import WORDS, is_freely_named
 from service.wire.jobs import Cloned, JobView
 from service.wire.steering import SteeringView, SteerRequest
-
-
-def merged(base: Any, patch: Any, place: tuple[str, ...] = ()) -> Any:
-    """Return `base`, which is at `place` in a job, with `patch` applied: a JSON merge patch (RFC 7396).
-
-    Beyond the RFC: an object whose `kind` (or `mode`) changes is replaced whole, for its other fields belong to that.
-    Labels and a factory's arguments are not: there, `kind` is a name that somebody chose.
-    """
-    if not isinstance(patch, Mapping):
-        return patch
-    tags = {} if is_freely_named(place) else {tag: patch[tag] for tag in WORDS if isinstance(patch.get(tag), str)}
-    if not isinstance(base, Mapping) or any(base.get(tag) != kind for tag, kind in tags.items()):
-        base = {}
-    changed = {
-        name: merged(base.get(name), value, (*place, name)) for name, value in patch.items() if value is not None
-    }
-    return {name: value for name, value in base.items() if name not in patch} | changed
-
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
 
@@ -65,7 +45,7 @@ def require_place(
     if workers is None:
         require_permission(spec, request)
     else:
-        changed = checked(JobSpec, merged(spec.model_dump(mode="json"), {"workers": {"count": workers}}))
+        changed = checked(JobSpec, patched(spec.model_dump(mode="json"), {"workers": {"count": workers}}))
         owned = store.owner_of(job)
         check(changed, request, owned.owner, owned.project)
     return workers
@@ -169,8 +149,8 @@ def clone_job(
     source, asked = store.job(job).readable, _digest(job, changes)
     made = None if dry_run else store.made_with(idempotency_key, request=asked, by=caller)
     if made is None:
-        spec = checked(JobSpec, merged(source.model_dump(mode="json"), changes))
-        spec = spec if "priority" in changes else _allowed_to(caller, spec)
+        spec = checked(JobSpec, patched(source.model_dump(mode="json"), changes))
+        spec = spec if "priority" in changes else allowed_to(caller, spec)
         require_priority(spec.priority, store, caller, operation="cloneJob", job=job)
         check(spec, request, caller.name, caller.project)
         store.require_code(spec, by=caller)
@@ -183,17 +163,6 @@ def clone_job(
     else:
         response.headers["Location"] = f"/v1/jobs/{made.id}"
     return Cloned(source=job, changes=differences(source, spec), spec=spec, job=made)
-
-
-def _allowed_to(caller: Principal, spec: JobSpec) -> JobSpec:
-    """Return the job with its priority, or the highest one below that the role of `caller` gives.
-
-    An operator may have raised the priority of somebody's job, who did not ask for that in a clone.
-    """
-    if may_use(caller, spec.priority):
-        return spec
-    highest = max((each for each in Priority if may_use(caller, each)), key=lambda priority: priority.rank)
-    return spec.model_copy(update={"priority": highest})
 
 
 def _digest(source: str, changes: Mapping[str, Any]) -> str:

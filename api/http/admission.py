@@ -1,0 +1,71 @@
+"""Admission of jobs: what the service that is asked, the caller's role, the cluster and the quotas allow."""
+
+from collections.abc import Callable
+
+from fastapi import Request
+
+from service.control import webhooks
+from service.control.access import permissions
+from service.control.access.rules import Principal, may_use
+from service.control.queue.capacity import Shape
+from service.control.queue.quota_limits import quota_conflicts
+from service.control.store import Store
+from service.errors import DoesNotFit, Forbidden, InvalidJob
+from service.job.priority import Priority
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+
+#: What of a job the cluster can never place; nothing where that is not known.
+Conflicts = Callable[[JobSpec], list[Problem]]
+
+
+class PriorityForbidden(Forbidden):
+    """Raised with the priority, which is at the same place in a job and in an edit of one."""
+
+    def __init__(self, priority: Priority, message: str) -> None:
+        self.problems = [Problem(pointer="/priority", message=message, value=priority.value)]
+        super().__init__(message)
+
+
+def require_permission(spec: JobSpec, request: Request) -> None:
+    """Raise InvalidJob where the job brings along what the service that got the `request` does not allow."""
+    if refused := permissions.conflicts(spec, user_code=request.app.state.user_code):
+        raise InvalidJob(refused)
+
+
+def require_priority(
+    priority: Priority, store: Store, caller: Principal, *, operation: str | None = None, job: str = ""
+) -> None:
+    """Raise Forbidden where the caller's role does not give such a priority, and have a refused `operation` noted.
+
+    None: the caller only asks, as a form does after every key; that is no attempt.
+    """
+    if may_use(caller, priority):
+        return
+    if operation is not None:
+        store.keyring.note_refusal(operation, job, by=caller)
+    allowed = ", ".join(each for each in Priority if may_use(caller, each)) or "none"
+    raise PriorityForbidden(priority, f"`priority` is {priority}; allowed to your role here, {caller.role}: {allowed}")
+
+
+def check(spec: JobSpec, request: Request, owner: str, project: str) -> None:
+    """Raise InvalidJob or DoesNotFit where the service that got the `request` can never run the job of `owner`."""
+    require_permission(spec, request)
+    store: Store = request.app.state.store
+    if refused := webhooks.conflicts(spec, store.settings):
+        raise InvalidJob(refused)
+    problems: list[Problem] = request.app.state.conflicts(spec)
+    problems = problems or quota_conflicts(Shape.of(spec), store.quotas.limits(), owner=owner, project=project)
+    if problems:
+        raise DoesNotFit("; ".join(problem.message for problem in problems), problems)
+
+
+def allowed_to(caller: Principal, spec: JobSpec) -> JobSpec:
+    """Return the job with its priority, or the highest one below that the role of `caller` gives.
+
+    An operator may have raised the priority of somebody's job, who did not ask for that in a clone.
+    """
+    if may_use(caller, spec.priority):
+        return spec
+    highest = max((each for each in Priority if may_use(caller, each)), key=lambda priority: priority.rank)
+    return spec.model_copy(update={"priority": highest})
