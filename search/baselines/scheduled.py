@@ -1,5 +1,6 @@
 """The strategy that replays a learned schedule: the same values at the same steps, whatever the run measures."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, Self
@@ -29,7 +30,7 @@ class Scheduled(Baseline[ScheduleConfig]):
         if config.schedule.optimizer != space.optimizer:
             raise ValueError(f"`schedule.optimizer` must be {space.optimizer!r}, got {config.schedule.optimizer!r}.")
         super().__init__(space, budget, config)
-        self._num_kept = 0
+        self._step = 0  # at which the last stage that was kept ended
         self._starts = (*stage_starts(config.schedule), config.schedule.num_steps)
 
     def tell(self, observation: Observation) -> None:
@@ -39,12 +40,15 @@ class Scheduled(Baseline[ScheduleConfig]):
             ValueError: `observation` is a probe's.
         """
         super().tell(observation)
-        self._num_kept += not observation.diverged
+        self._step = self._step if observation.diverged else observation.spent.steps
 
     def decide(self, held: Collection[str] = ()) -> Decision:
-        """Return the values of the schedule's next piece, until its end; of the last, until the budget's."""
-        budget, index = self._budget, min(self._num_kept, len(self._starts) - 1)
-        step, ends = self._starts[index], self._starts[index + 1 :]
+        """Return the values of the schedule's next piece, until its end; of the last, until the budget's.
+
+        A job that is extended goes on inside a piece.
+        """
+        budget, index = self._budget, bisect_right(self._starts, self._step) - 1
+        step, ends = min(self._step, self._starts[-1]), self._starts[index + 1 :]
         reason = f"the schedule given, from its step {step} on"
         if not ends:
             reason = f"the schedule given ends at step {step}: its last values stay"
@@ -52,7 +56,7 @@ class Scheduled(Baseline[ScheduleConfig]):
             stage=self._num_closed,
             values=self._values_at(step),
             reason=reason,
-            switched=index > 0,
+            switched=step > 0 and step == self._starts[index],
             commit_until=Allowance(steps=ends[0] if ends else budget.steps, bytes=budget.bytes, seconds=budget.seconds),
         )
 
@@ -76,13 +80,16 @@ class Scheduled(Baseline[ScheduleConfig]):
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state as JSON-compatible data."""
-        return {**super().state_dict(), "num_kept": self._num_kept}
+        return {**super().state_dict(), "step": self._step}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
         """Restore from `state_dict`'s answer."""
         restored = super().from_state_dict(state)
-        restored._num_kept = state["num_kept"]
+        if "num_kept" in state:  # of stages, as an earlier release kept it
+            restored._step = restored._starts[min(state["num_kept"], len(restored._starts) - 1)]
+        else:
+            restored._step = state["step"]
         return restored
 
     def _values_at(self, step: int) -> Values:

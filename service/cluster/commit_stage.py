@@ -91,7 +91,7 @@ def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
     ended = state.seconds()
     commit.measured.add(result)
     state.progress.charge(result, is_probe=False, option=segment.option)
-    state.cost = segment_length.cost_of(result) or state.cost
+    state.cost = segment_length.cost_of(result, state.cost, round_steps=state.space.period_of(values))
     if not result.diverged:
         pushed = Pushed(segment, result, started, ended_s=ended, bytes_sent=state.progress.bytes)
         keep_segment(state, commit, pushed)

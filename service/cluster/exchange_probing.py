@@ -27,10 +27,13 @@ VISIBLE = 1.5
 def opened(
     spec: TrialSpec, space: SearchSpace, groups: Sequence[Group], warm_up: WarmUp
 ) -> tuple[SearchSpace, list[SegmentResult]]:
-    """Return `space` with the exchanges that compete in a fresh run, and the warm-ups of all of them on all lanes."""
+    """Return `space` with the exchanges that compete in a fresh run, and the warm-ups of all of them on all lanes.
+
+    A step costs what is predicted of the exchange that it opens with: a warm-up sees no average of local updates.
+    """
     traffic = predicted(spec, groups[0])
     measuring = _Measuring(traffic, lambda option: warm_up(groups[0], _at(space.opening, option.name)))
-    costs = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
+    timed = costs = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
     if costs is None:  # without a clock options cost their bytes, or where steps alone count, all the same
         counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
         costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
@@ -42,9 +45,16 @@ def opened(
     axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
     menu = tuple(option.name for option in sorted(traffic, key=lambda option: -traffic[option].bytes))
     teaching = tuple((each.option, each.teaches) for each in costs)
-    told = {"axes": axes, "guess": _at(space.guess, opening), "menu": menu, "teaching": teaching}
-    space = space.model_copy(update=told)
-    return space, [*measuring.warm_ups, *warm_ups]
+    [first] = (each for each in costs if each.option == opening)
+    is_known = timed is not None or spec.budget.seconds is None
+    told = {
+        "axes": axes,
+        "guess": _at(space.guess, opening),
+        "menu": menu,
+        "teaching": teaching,
+        "step": StepCost(bytes=first.bytes, seconds=first.cost if timed else 0.0) if is_known else None,
+    }
+    return space.model_copy(update=told), [*measuring.warm_ups, *warm_ups]
 
 
 def predicted(spec: TrialSpec, group: Group) -> dict[Option, MeanTraffic]:

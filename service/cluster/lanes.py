@@ -103,7 +103,7 @@ class ProbeRun:
         self._measured.add(result)
         spent = self._spent()
         self._pushed.append(Pushed(segment, result, started_s, ended_s=spent.seconds, bytes_sent=spent.bytes))
-        self._cost = segment_length.cost_of(result) or self._cost
+        self._cost = segment_length.cost_of(result, self._cost)
 
     def _values_after(self, num_steps: int) -> Values:
         """Return what the step uses that is `num_steps` further on: of a finalist, the rate falls as a run's does."""

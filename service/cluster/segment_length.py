@@ -16,20 +16,31 @@ FIRST_CHUNK = 4
 CLOCKLESS_CHUNK = 10
 #: The committed line is looked at after this share of a commit, but not before so many steps.
 LOOK_SHARE, LEAST_LOOK_STEPS = 0.02, 10
-#: Longest push under a budget in seconds; a cancel is heard between two pushes.
-MAX_CHUNK_S = 0.5
+#: Longest push under a budget in seconds; a cancel is heard between two pushes. Slow steps are pushed `FIRST_CHUNK` at
+#: a time for up to the second: the first one of a push does not tell which way the rate is wrong.
+MAX_CHUNK_S, MAX_SLOW_CHUNK_S = 0.5, 10.0
 NO_LIMIT = 10**9
 #: A rate that changes all the time does so in about so many straight pieces, however long the run: a schedule has each.
 MOST_PIECES = 1024
 
 
-def cost_of(result: SegmentResult) -> StepCost | None:
-    """Return what a step of `result` cost, its first apart (it may calibrate); None if it is too short to tell."""
-    seconds = result.step_seconds[1:]
+def cost_of(result: SegmentResult, known: StepCost | None, *, round_steps: int = 1) -> StepCost | None:
+    """Return what a step costs, as `result` shows after what was `known`; None: nothing is known yet.
+
+    Its first step may calibrate, and does not count beside others. Workers that meet every `round_steps` steps send
+    nothing in between: a push shorter than a round says a part of what a round's mean step costs.
+    """
+    seconds = result.step_seconds[1:] or result.step_seconds
     if not seconds:
-        return None
-    sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
-    return StepCost(bytes=sent, seconds=sum(seconds) / len(seconds))
+        return known
+    num_steps = len(result.step_seconds)
+    sent, took = bytes_per_worker(result.bytes_sent) / num_steps, sum(seconds) / len(seconds)
+    if known is None:
+        return StepCost(bytes=sent, seconds=took)
+    part = min(1.0, num_steps / round_steps)
+    return StepCost(
+        bytes=known.bytes + part * (sent - known.bytes), seconds=known.seconds + part * (took - known.seconds)
+    )
 
 
 def segment(start: Values, end: Values, num_steps: int) -> Segment:
@@ -124,7 +135,8 @@ def next_chunk(until: Allowance, spent: Spent, cost: StepCost | None, *, most: i
     elif until.seconds is None:
         limits.append(CLOCKLESS_CHUNK)
     elif cost.seconds > 0:
-        limits.append(math.ceil(MAX_CHUNK_S / cost.seconds - 0.5))
+        slow = min(FIRST_CHUNK, MAX_SLOW_CHUNK_S / cost.seconds)
+        limits.append(max(math.ceil(MAX_CHUNK_S / cost.seconds - 0.5), slow))
     return max(1, int(min(limits)))
 
 

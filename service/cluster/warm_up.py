@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from search.budget import spending
 from search.budget.link import NUM_DENSITIES, StepCost, best_density
-from search.config import WideConfig
+from search.config import StagedConfig, WideConfig
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from service.cluster import exchange_probing
+from service.cluster.trial_ledger import bytes_per_worker
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -22,6 +23,8 @@ from trainers.workload import WorkloadError
 
 #: Discarded steps before the clock starts: libraries load and connections open in them.
 WARM_UP_STEPS = 3
+#: Of a warm-up in which workers that train apart meet once.
+MEETING_PERIOD = 2
 #: The slot that the warm-up, and later every stage, starts from: one copy of the state in memory.
 STAGE = "stage"
 
@@ -40,10 +43,10 @@ def opening_space(
     if chosen_because:
         named = space.guess.model_copy(update={"optimizer": space.optimizer})
         space = space.model_copy(update={"guess": named, "chosen_because": chosen_because})
-    steps = [step for warm_up in warm_ups if (step := exchange_probing.step_cost(warm_up)) is not None]
+    if not spec.replica.menu:  # of exchanges that compete it is predicted
+        space, warm_ups = _with_step(spec, space, groups[0], warm_ups)
     num_alone, samples = spec.replica.num_alone(groups[0].num_workers), warm_ups[0].batch_samples
     known = {
-        "step": min(steps, key=lambda each: each.seconds, default=None),
         "weights": groups[0].matrices and Weights(*groups[0].matrices),
         "sharpness": _sharpness(spec, groups[0]),
         "warms_up": any(each.warmup_steps for each in contenders(spec.replica.optimizer)),
@@ -64,6 +67,25 @@ def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpa
     if best is None:
         return space, warm_ups
     return space.model_copy(update={"guess": space.guess.model_copy(update={"level": best})}), warm_ups
+
+
+def _with_step(
+    spec: TrialSpec, space: SearchSpace, group: Group, warm_ups: list[SegmentResult]
+) -> tuple[SearchSpace, list[SegmentResult]]:
+    """Return `space` with what a step costs, its share of an average included, and the warm-ups that show it.
+
+    Warm-ups are shorter than most rounds of local updates. So where the controller wants to know it, and the budget
+    counts more than steps, workers meet once more before the clock starts.
+    """
+    steps = [step for warm_up in warm_ups if (step := exchange_probing.step_cost(warm_up)) is not None]
+    step, period = min(steps, key=lambda each: each.seconds, default=None), space.period_of(space.opening)
+    is_asked_for = isinstance(spec.controller, StagedConfig) and spec.budget.counts_traffic
+    if step is None or period == 1 or not is_asked_for:
+        return space.model_copy(update={"step": step}), warm_ups
+    meeting = warm_up(group, space.opening.model_copy(update={"period": MEETING_PERIOD}))
+    average_s = max(0.0, max(meeting.step_seconds, default=0.0) - step.seconds)
+    step = StepCost(bytes=bytes_per_worker(meeting.bytes_sent) / period, seconds=step.seconds + average_s / period)
+    return space.model_copy(update={"step": step}), [*warm_ups, meeting]
 
 
 def lowest(space: SearchSpace) -> Values:

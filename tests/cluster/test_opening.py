@@ -194,3 +194,55 @@ def test_the_search_knows_after_how_many_steps_workers_average(given: Any, longe
     spec = digits_trial(budget={"bytes": 10**9}, **{"exchange": {"kind": "none"}, "controller": {"kind": "bo"}} | given)
 
     assert opening_space(spec, [group])[0].longest_period == longest
+
+
+class OnAClock:
+    """Runs a segment on a machine where all takes what it is told: a step, and an average every `period` of them."""
+
+    def __init__(self, period: int, *, step_s: float, average_s: float) -> None:
+        self.period, self.step_s, self.average_s = period, step_s, average_s
+
+    def __call__(self, segment: Segment) -> SegmentResult:
+        period = segment.period or self.period
+        averages = [(index + 1) % period == 0 for index in range(segment.num_steps)]
+        return SegmentResult(
+            first_step=0,
+            losses=(1.0,) * segment.num_steps,
+            step_seconds=tuple(self.step_s + self.average_s * is_one for is_one in averages),
+            bytes_sent=({"parameters": 1000 * sum(averages)},) * 2,
+            bytes_dense=0,
+            diverged=False,
+        )
+
+
+@pytest.mark.parametrize("period", [2, 8, 500])
+def test_a_run_of_local_updates_is_as_long_as_their_averages_let_it_be(period: int, group: Any) -> None:
+    given: dict[str, Any] = {"exchange": {"kind": "none"}, "controller": {"kind": "bo"}}
+    spec = digits_trial(**given, sync={"kind": "local_sgd", "period": period}, budget={"seconds": 100})
+    group.run = OnAClock(period, step_s=0.01, average_s=0.4)
+
+    step = opening_space(spec, [group])[0].step
+
+    assert step is not None
+    assert (step.seconds, step.bytes) == (pytest.approx(0.01 + 0.4 / period), pytest.approx(1000 / period))
+
+
+@pytest.mark.parametrize("budget", [{"seconds": 100.0}, {"bytes": 10**7}])
+def test_a_run_of_exchanges_that_compete_is_as_long_as_the_one_it_opens_with_lets_it_be(
+    budget: dict[str, float], group: Any
+) -> None:
+    group.shapes = [(512, 64), (512, 512)]
+    link = {"mode": "emulate", "mbps": 10, "latency_ms": 0}
+    given: dict[str, Any] = {"exchange": {"kind": "auto"}, "controller": {"kind": "bo"}, "link": link}
+    spec = digits_trial(**given, budget=budget)
+    group.run = OnAClock(16, step_s=0.01, average_s=0.4)
+
+    space, _ = opening_space(spec, [group])
+
+    opened = {option.name: traffic for option, traffic in predicted(spec, group).items()}[str(space.opening.option)]
+    assert space.step is not None
+    assert space.step.bytes == opened.bytes > 0
+    if "seconds" in budget:
+        assert space.step.seconds > opened.bytes * 8 / 10e6
+    else:
+        assert space.step.seconds == 0  # no clock is read

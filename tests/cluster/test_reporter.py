@@ -139,6 +139,17 @@ def test_a_running_driver_reads_the_answers_of_a_newer_service(api: Api, start: 
     assert [each.pin for each in reporter.steers()] == [{"density": 0.02}]
 
 
+def test_a_driver_goes_on_where_a_newer_service_asks_for_what_it_does_not_know(
+    api: Api, start: Callable[..., Reporter]
+) -> None:
+    reporter = start(max_silence_s=1.0)
+    api.more = {"control": "hibernate"}
+
+    reporter.flush(_point(0))
+
+    assert reporter.asked() is Control.RUN
+
+
 def test_records_arrive_in_order(api: Api, start: Callable[..., Reporter]) -> None:
     reporter = start()
 

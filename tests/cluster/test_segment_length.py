@@ -9,15 +9,18 @@ from service.cluster.segment_length import (
     CLOCKLESS_CHUNK,
     FIRST_CHUNK,
     MAX_CHUNK_S,
+    MAX_SLOW_CHUNK_S,
     MOST_PIECES,
     StepCost,
     after,
+    cost_of,
     is_reached,
     next_chunk,
     next_piece,
     until_totals,
     within,
 )
+from trainers.segment import SegmentResult
 
 COST = StepCost(bytes=1000, seconds=0.01)
 
@@ -50,7 +53,8 @@ def test_a_budget_in_seconds_ends_within_half_a_step(left: float, step_s: float)
     cost, until = StepCost(bytes=0, seconds=step_s), Allowance(seconds=left)
 
     if not is_reached(until, Spent(), cost):
-        assert next_chunk(until, Spent(), cost, most=10**9) * step_s <= max(left, MAX_CHUNK_S) + step_s
+        took_s = next_chunk(until, Spent(), cost, most=10**9) * step_s
+        assert took_s <= min(left, max(MAX_CHUNK_S, FIRST_CHUNK * step_s)) + step_s
 
 
 @pytest.mark.parametrize("seconds", [0.0001, 0.5, 60.0])
@@ -86,3 +90,55 @@ def test_a_probe_ends_at_the_earlier_of_its_allowance_and_the_budget() -> None:
     until = within(until_totals(spent, Allowance(steps=20, seconds=1.0)), Budget(steps=100))
 
     assert until == Allowance(steps=100, seconds=3.0)
+
+
+def _pushed(*seconds: float, sent: int = 0) -> SegmentResult:
+    return SegmentResult(
+        first_step=0,
+        losses=(1.0,) * len(seconds),
+        step_seconds=seconds,
+        bytes_sent=({"gradient": sent},),
+        bytes_dense=0,
+        diverged=False,
+    )
+
+
+@given(stall_s=st.floats(0.4, 60), step_s=st.floats(1e-4, 0.1), num_steps=st.integers(1, 8))
+def test_after_a_stall_pushes_are_soon_as_long_as_before(stall_s: float, step_s: float, num_steps: int) -> None:
+    until, usual = Allowance(seconds=1e6), StepCost(bytes=0, seconds=step_s)
+    cost = cost_of(_pushed(*[step_s] * (num_steps - 1), stall_s), usual)
+
+    for _ in range(3):
+        chunk = next_chunk(until, Spent(), cost, most=10**9)
+        cost = cost_of(_pushed(*[step_s] * chunk), cost)
+
+    assert next_chunk(until, Spent(), cost, most=10**9) == next_chunk(until, Spent(), usual, most=10**9)
+
+
+@pytest.mark.parametrize("step_s", [0.34, 1.0, 2.5])
+def test_slow_steps_are_pushed_together_while_a_cancel_is_still_heard_soon(step_s: float) -> None:
+    cost = StepCost(bytes=0, seconds=step_s)
+
+    assert next_chunk(Allowance(seconds=1e6), Spent(), cost, most=10**9) == FIRST_CHUNK
+    assert FIRST_CHUNK * step_s <= MAX_SLOW_CHUNK_S
+
+
+@given(average_s=st.floats(0.1, 30), period=st.integers(2, 500))
+def test_the_cost_of_a_step_has_its_share_of_an_average_whichever_push_that_is_in(
+    average_s: float, period: int
+) -> None:
+    until, cost, step = Allowance(seconds=1e9), None, 0
+    mean, costs = 0.01 + average_s / period, list[float]()
+
+    while step < 20 * period:
+        chunk = next_chunk(until, Spent(), cost, most=10**9)
+        times = [0.01 + average_s * ((step + 1 + index) % period == 0) for index in range(chunk)]
+        cost, step = cost_of(_pushed(*times), cost, round_steps=period), step + chunk
+        costs += [cost.seconds] * (chunk if cost and step > 8 * period else 0)
+
+    assert 0.4 * mean < sum(costs) / len(costs) < 2.5 * mean
+
+
+def test_a_push_of_one_step_shows_what_it_costs() -> None:
+    assert cost_of(_pushed(0.5, sent=7), None) == StepCost(bytes=7, seconds=0.5)
+    assert cost_of(_pushed(), COST) == COST  # its first step diverged

@@ -51,10 +51,37 @@ def test_a_run_follows_it_to_the_budgets_end(simulated_run):
     assert run.searched.steps == 0
 
 
+@pytest.mark.parametrize(
+    ("ended", "reason", "rate", "until"),
+    [(20, "from its step 20 on", 0.1, 30), (30, "from its step 30 on", 0.05, 50), (70, "ends at step 59", 0.01, 80)],
+)
+def test_after_an_extension_it_goes_on_where_the_budget_had_ended(ended, reason, rate, until):
+    strategy = _scheduled()
+    strategy.tell(_committed(ended))
+
+    decision = strategy.decide()
+
+    assert reason in decision.reason
+    assert (decision.values.learning_rate, decision.commit_until.steps) == (rate, until)
+
+
+@pytest.mark.parametrize(("num_kept", "rate"), [(0, 0.1), (1, 0.05), (3, 0.01), (5, 0.01)])
+def test_a_run_that_an_earlier_release_began_goes_on(num_kept, rate):
+    state = dict(_scheduled().state_dict())
+    del state["step"]
+
+    assert Scheduled.from_state_dict(state | {"num_kept": num_kept}).decide().values.learning_rate == rate
+
+
 def test_a_decay_that_is_stored_in_pieces_is_one_stage():
     assert stage_starts(LEARNED) == (0, 30, 50)
     assert stage_starts(_schedule((10, (0.3, 0.21), None), (10, (0.2, 0.11), None))) == (0,)
     assert stage_starts(_schedule((10, (0.3, 0.21), None), (10, (0.05, 0.02), None))) == (0, 10)
+
+
+def _committed(num_steps, *, diverged=False):
+    spent = Spent(steps=num_steps)
+    return Observation(candidate_id=None, losses=(), step_seconds=(), bytes_sent=0, diverged=diverged, spent=spent)
 
 
 def _followed(schedule):
@@ -113,9 +140,7 @@ def test_without_levels_it_leaves_the_exchange_its_own():
 def test_a_commit_that_diverged_is_offered_again_as_another_stage():
     strategy = _scheduled()
     first = strategy.decide()
-    strategy.tell(
-        Observation(candidate_id=None, losses=(), step_seconds=(), bytes_sent=0, diverged=True, spent=Spent())
-    )
+    strategy.tell(_committed(0, diverged=True))
 
     assert (strategy.decide().stage, strategy.decide().values) == (1, first.values)
 
