@@ -61,7 +61,12 @@ def awakening_start(setup: SearchSetup, rate: float) -> float:
 
 
 def may_awaken(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the rate may rise without a limit of the job's: once, under an optimizer whose rates may."""
+    """Return whether the rate may rise without a limit of the job's: once, under an optimizer whose rates may.
+
+    A net that was trained before is awake, however little its loss falls.
+    """
+    if setup.is_pretrained:
+        return False
     is_free = setup.traits.rises and setup.config.max_raise > 1 and setup.config.revisit == "events"
     return is_free and not (stage.is_pinned or stage.awakens or stage.has_awakened)
 

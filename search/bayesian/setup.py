@@ -43,6 +43,11 @@ class SearchSetup:
         return OPTIMIZER_TRAITS[self.space.optimizer]
 
     @property
+    def is_pretrained(self) -> bool:
+        """True where the model is known to have been trained before."""
+        return self.space.weights is not None and not self.space.weights.is_new
+
+    @property
     def opening(self) -> Values:
         """The opening values: the guess, inside the space."""
         return self.space.opening

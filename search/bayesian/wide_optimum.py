@@ -185,8 +185,7 @@ def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:
 
     Where weights tell that rate it is one of new models, and those that were trained before may be ruined by it.
     """
-    weights = setup.space.weights
-    is_safe = setup.traits.told_by != "weights" or weights is None or weights.is_new
+    is_safe = setup.traits.told_by != "weights" or not setup.is_pretrained
     return usual_rate(setup, stage) if is_safe else None
 
 

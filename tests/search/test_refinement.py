@@ -8,12 +8,12 @@ import pytest
 
 from search import strategies
 from search.bayesian.controller import Controller
-from search.bayesian.refinement import AWAKENING_MOST, RISE_PER_STEP, raise_of
+from search.bayesian.refinement import AWAKENING_MOST, RISE_PER_STEP, is_asleep, raise_of
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import BARRED_SHARE, Stage
 from search.config import BoConfig, Budget
 from search.curves.events import Signs
-from search.space import SearchSpace
+from search.space import SearchSpace, Weights
 from search.trace import MOST_ALIGNED, Trace
 from search.types import Observation, Spent, Values
 
@@ -182,3 +182,20 @@ def test_a_rate_that_is_to_wake_a_net_stays_below_what_a_probe_of_the_run_saw_di
         assert stage.decision.values.learning_rate * rise == pytest.approx(BARRED_SHARE)
         controller.tell(told)
         controller.decide()
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_net_that_was_trained_before_is_never_taken_for_one_that_sleeps(is_new: bool):
+    space = SearchSpace(optimizer="adamw", guess=Values(learning_rate=0.1), weights=Weights(3, 0.02, is_new=is_new))
+    setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(steps=1000), seed=0)
+    told = Observation(candidate_id=None, losses=(2.3,), step_seconds=(), bytes_sent=0, spent=Spent(steps=100))
+
+    gives_up = is_asleep(
+        setup,
+        Stage(index=1, incumbent=Values(learning_rate=0.1)),
+        Signs(num_steps=100, is_ignorant=True),
+        told,
+        is_over=False,
+    )
+
+    assert gives_up == is_new
