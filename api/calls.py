@@ -14,6 +14,7 @@ from service.catalog.methods import MethodsView
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
+from service.job.vocabulary import MAY_BE_NEWER
 from service.prediction.predict import Prediction, PredictionRequest
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
 from service.wire.artifacts import Artifact, Which
@@ -45,11 +46,14 @@ class UnreadableAnswer(ValueError):
 
 
 def reading(validate: Callable[..., T]) -> Callable[[bytes], T]:
-    """Return what reads an answer with `validate`; fields that only a newer service knows are left out."""
+    """Return what reads an answer with `validate`.
+
+    Fields that only a newer service knows are left out; its words are read as they are.
+    """
 
     def read(content: bytes) -> T:
         try:
-            return validate(content, extra="ignore")
+            return validate(content, extra="ignore", context=MAY_BE_NEWER)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = "".join(f"/{part}" for part in first["loc"])
@@ -192,8 +196,14 @@ def jobs(
 
 
 def candidates(ref: str, *, limit: int) -> Call[JobPage]:
-    """Return the jobs that `ref` may mean: `latest` is the newest."""
-    return jobs(limit=1) if ref == "latest" else jobs(ref=ref, archived=None, limit=limit)
+    """Return the jobs that go by `ref`: a part of the id, or the whole name."""
+    return jobs(ref=ref, archived=None, limit=limit)
+
+
+def newest(me: Me | None = None) -> Call[JobPage]:
+    """Return the newest job of `me`; None: of all that this client sees."""
+    # Names of keys are free in each project: the owner alone could be somebody of another project.
+    return jobs(limit=1) if me is None else jobs(owner=me.name, project=me.project, limit=1)
 
 
 def job(job_id: str) -> Call[JobView]:

@@ -21,6 +21,7 @@ from api.failures import UNSAYABLE, ApiError, UnknownJob, Unreachable, unsayable
 from api.jobs import POLL_S, AsyncJob, Job
 from api.retries import PATIENCE_S, StreamFailures
 from service.job.states import TERMINAL
+from service.wire.access import Me
 from service.wire.artifacts import Which
 from service.wire.base import MAX_PAGE
 from service.wire.code import CodeView, of_folder
@@ -43,14 +44,21 @@ def _only(ref: str, found: JobPage) -> str:
     if len(found.jobs) == 1:
         return found.jobs[0].id
     if not found.jobs:
-        raise UnknownJob(
-            "no job is listed yet; an archived one goes by its id or name"
-            if ref == "latest"
-            else f"no job goes by `{ref}`; see `list`"
-        )
+        raise UnknownJob(f"no job goes by `{ref}`; see `list`")
     candidates = [f"  {job.id}  {job.state}  {job.name}" for job in found.jobs]
     more = ["  and more"] * (found.next_cursor is not None)
     raise UnknownJob("\n".join([f"`{ref}` is ambiguous; give more of the id:", *candidates, *more]))
+
+
+def _without_own(me: Me, others: JobPage) -> UnknownJob:
+    """Return why there is no `latest` job of `me`; it names the newest of `others`, which may be a colleague's."""
+    if not others.jobs:
+        return UnknownJob("no job is listed yet; an archived one goes by its id or name")
+    job = others.jobs[0]
+    return UnknownJob(
+        f"`latest` is your own newest job, and no job of `{me.name}` in project `{me.project}` is listed; the newest "
+        f"that you see is\n  {job.id}  {job.state}  {job.name}, of `{job.owner}` in project `{job.project}`"
+    )
 
 
 def _blocking(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
@@ -95,7 +103,8 @@ class Client(Connection):
         key: an API key, `wt_...`.
         timeout_s: of one request.
         retry_s: how long a call is made again while the service is away or too busy, where that does nothing twice. A
-            service that has never answered is not waited for: the URL may be wrong.
+            service that has never answered is not waited for: the URL may be wrong. A 429 may ask for a minute more,
+            once. With 0 no call is made again.
     """
 
     def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
@@ -167,10 +176,16 @@ class Client(Connection):
         """Return the id of the job that `ref` means; a whole id costs no call.
 
         `ref` is `latest`, or four characters or more that the id begins or ends with and no other does (`job-` may be
-        left out), or else the job's whole name. Raises `UnknownJob` where no job, or more than one, goes by it.
+        left out), or else the job's whole name. `latest` is the newest job of the key's owner in the key's project.
+        Raises `UnknownJob` where no job, or more than one, goes by it.
         """
         if _WHOLE_ID.fullmatch(ref):
             return ref
+        if ref == "latest":
+            me = self.send(calls.me())
+            if own := self.send(calls.newest(me)).jobs:
+                return own[0].id
+            raise _without_own(me, self.send(calls.newest()))
         return _only(ref, self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
 
     def upload_code(self, folder: str | Path, *, exclude: Sequence[str] = ()) -> str:
@@ -279,7 +294,8 @@ class Client(Connection):
 
     def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> JobView:
         """Return the job once it is over. Raises `TimeoutError` after `timeout_s`."""
-        *_, last = self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s)
+        for view in self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s):
+            last = view
         return last
 
     def send(self, call: Call[T], *, within_s: float = math.inf) -> T:
@@ -395,10 +411,16 @@ class AsyncClient(Connection):
         """Return the id of the job that `ref` means; a whole id costs no call.
 
         `ref` is `latest`, or four characters or more that the id begins or ends with and no other does (`job-` may be
-        left out), or else the job's whole name. Raises `UnknownJob` where no job, or more than one, goes by it.
+        left out), or else the job's whole name. `latest` is the newest job of the key's owner in the key's project.
+        Raises `UnknownJob` where no job, or more than one, goes by it.
         """
         if _WHOLE_ID.fullmatch(ref):
             return ref
+        if ref == "latest":
+            me = await self.send(calls.me())
+            if own := (await self.send(calls.newest(me))).jobs:
+                return own[0].id
+            raise _without_own(me, await self.send(calls.newest()))
         return _only(ref, await self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
 
     async def upload_code(self, folder: str | Path, *, exclude: Sequence[str] = ()) -> str:

@@ -80,7 +80,7 @@ class Connection:
         return f"{self.url}/{query}#code={code.code}"  # browsers do not send what is behind the `#`
 
     def _patience(self, call: Call[Any], within_s: float) -> Patience:
-        return Patience(call, min(self._retry_s, within_s), has_answered=self._has_answered)
+        return Patience(call, self._retry_s, within_s=within_s, has_answered=self._has_answered)
 
     def _restarts(self, call: Call[Any], out: BinaryIO) -> Restarts:
         return Restarts(out, lambda: self._patience(call, math.inf))

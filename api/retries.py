@@ -1,5 +1,6 @@
 """Decide whether a call that failed is made again, and when; without a connection."""
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -11,24 +12,39 @@ from api.failures import ApiError, Unreachable
 #: A restart of the service that takes no longer than this goes unnoticed.
 PATIENCE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+#: Requests are limited in windows of a minute, so a 429 asks for no longer.
+_WINDOW_S = 60.0
 
 
 class Patience:
     """Decides after each failure of one call whether it is made again, and when.
 
     A service that has never answered is not waited for; a refusal is an answer.
+
+    Args:
+        call: that failed.
+        retry_s: how long it is made again; 0: never. The wait that the first 429 asks for is not counted.
+        within_s: when the caller gives up, whatever is asked for.
+        has_answered: the service has done so before this call.
     """
 
-    def __init__(self, call: Call[Any], retry_s: float, *, has_answered: bool = True) -> None:
-        self._call, self._deadline, self._pause_s = call, time.monotonic() + retry_s, _FIRST_PAUSE_S
+    def __init__(
+        self, call: Call[Any], retry_s: float, *, within_s: float = math.inf, has_answered: bool = True
+    ) -> None:
+        now = time.monotonic()
+        self._call, self._deadline, self._end, self._pause_s = call, now + retry_s, now + within_s, _FIRST_PAUSE_S
+        self._may_sit_out = retry_s > 0
         self._has_answered = has_answered
 
     def pause_s(self, error: ApiError | Unreachable) -> float:
         """Return how long to wait before the next attempt; raises `error` where there is none."""
         self._has_answered = self._has_answered or isinstance(error, ApiError)
         asked_s = (error.retry_after_s or 0.0) if isinstance(error, ApiError) else 0.0
+        if self._may_sit_out and _is_limit(error) and asked_s <= _WINDOW_S:
+            self._may_sit_out = False
+            self._deadline += asked_s
         pause_s = max(asked_s, self._pause_s * random.uniform(0.5, 1.0))
-        is_late = time.monotonic() + pause_s > self._deadline
+        is_late = time.monotonic() + pause_s > min(self._deadline, self._end)
         if is_late or not self._has_answered or not may_repeat(self._call, error):
             raise error
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -85,7 +101,12 @@ def may_repeat(call: Call[Any], error: ApiError | Unreachable) -> bool:
     """Return whether the failure may pass, and the call, made again, is not done twice."""
     if isinstance(error, Unreachable):
         return call.is_repeatable or not error.was_sent
-    return error.status == 429 or (error.status == 503 and call.is_repeatable)
+    return _is_limit(error) or (error.status == 503 and call.is_repeatable)
+
+
+def _is_limit(error: ApiError | Unreachable) -> bool:
+    """Return whether there were too many requests: nothing was done, and the next window has room."""
+    return isinstance(error, ApiError) and error.status == 429
 
 
 def is_passing(error: ApiError | Unreachable) -> bool:

@@ -15,7 +15,7 @@ _NUM_JOBS = 50
 def jobs(incomplete: str) -> Iterator[tuple[str, str]]:
     """Yield the ids that begin as typed, newest first, each with its job's state and name; `latest` comes first."""
     if "latest".startswith(incomplete):
-        yield "latest", "the newest job"
+        yield "latest", "your newest job"
     try:
         server = running_server(Settings(), timeout_s=PATIENCE_S)
         if server is None:

@@ -202,7 +202,7 @@ def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) 
     """Show a job: where it is and why, its schedules, its bill, its arms over the seeds."""
     with open_client(url, key) as client:
         view = client.job(client.find(job)).view
-        found = None if view.unread else report.result(client, view)
+        found = None if view.unread else report.result(client, view, with_all_schedules=as_json)
     if as_json:
         print_json(found or {"job": view})
         return

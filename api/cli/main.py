@@ -266,7 +266,7 @@ def _run_here(
     out = console(as_json=as_json or json_file == STANDARD)
 
     def at_end(client: Client, view: JobView) -> None:
-        found = report.result(client, view)
+        found = report.result(client, view, with_all_schedules=as_json)
         if as_json:
             print_json(found)
         require_success(view)

@@ -36,11 +36,17 @@ class Result(BaseModel):
         return trial_name(trial, self.job.spec)
 
 
-def result(client: Client, job: JobView) -> Result:
-    """Return the job's result, so far or final."""
-    trials = client.trials(job.id)
-    schedules = tuple(found for trial in trials if (found := _schedule(client, job.id, trial)) is not None)
-    return Result(job=job, trials=trials, schedules=schedules, report=client.report(job.id))
+def result(client: Client, job: JobView, *, with_all_schedules: bool = False) -> Result:
+    """Return the job's result, so far or final.
+
+    Of a sweep's samples only the best one's schedule is fetched, unless `with_all_schedules`: each is a request of its
+    own, there are hundreds, and nobody reads more.
+    """
+    trials, found = client.trials(job.id), client.report(job.id)
+    best = None if found.sweep is None else found.sweep.ranking[0].arm
+    wanted = [trial for trial in trials if with_all_schedules or trial.sample is None or trial.arm == best]
+    schedules = tuple(each for trial in wanted if (each := _schedule(client, job.id, trial)) is not None)
+    return Result(job=job, trials=trials, schedules=schedules, report=found)
 
 
 def _schedule(client: Client, job_id: str, trial: TrialView) -> ScheduleView | None:
@@ -81,11 +87,8 @@ def tables(found: Result) -> Iterator[Sheet]:
     spec, sweep = found.job.readable, found.report.sweep
     if sweep is not None:
         yield sweep_table(sweep)
-    # Of a sweep's samples only the best one's: each has a schedule, and nobody reads them all.
-    listed = {sweep.ranking[0].arm, *(arm.name for arm in spec.arms)} if sweep is not None else None
     for schedule in found.schedules:
-        if listed is None or schedule.arm in listed:
-            yield schedule_table(found.name(schedule), schedule)
+        yield schedule_table(found.name(schedule), schedule)
     yield bill_table(found.report, spec)
     if any(trial.bill.by_option for trial in found.report.trials):
         yield options_table(found.report, spec)

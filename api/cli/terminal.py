@@ -64,7 +64,7 @@ _PIPE_WIDTH = 160
 _HOW_TO_REACH_ONE = "start one with `wiretune serve`, or name another with --url and --key"
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="the job; `-` reads standard input")]
-_HOW_JOBS_GO = "its id, a beginning or an end of that, its name, or `latest`"
+_HOW_JOBS_GO = "its id, a beginning or an end of that, its name, or `latest`, your own newest"
 JobId = Annotated[str, typer.Argument(metavar="JOB", help=f"a job: {_HOW_JOBS_GO}", autocompletion=completion.jobs)]
 JobIds = Annotated[
     list[str],

@@ -1,7 +1,7 @@
 """A job's progress as lines of text, from the public API alone."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from api.cli import figures
 from api.cli.sheet import INDENT
@@ -18,6 +18,8 @@ from service.wire.trials import ProbeView, ScheduleView, StageView, TrialView
 
 #: Training seconds between two lines about a trial that decides nothing.
 QUIET_S = 5.0
+#: No trial decides so many stages between two looks; the next look, and the one at the end, find the rest.
+_NEW_STAGES = 20
 
 
 class Progress:
@@ -26,6 +28,9 @@ class Progress:
     def __init__(self, client: Client, job_id: str) -> None:
         self._client, self._job_id = client, job_id
         self._told: set[tuple[str, ...]] = set()
+        self._attempt = -1  # that was looked at as a whole
+        self._trials: dict[str, TrialView] = {}  # as of the last look
+        self._newest: dict[str, int] = {}  # stage known of each trial
         self._next_line_s: dict[str, float] = {}
         self.summary = "queued"
 
@@ -39,14 +44,34 @@ class Progress:
             self.summary = job.state
             return
         trials = self._client.trials(self._job_id)
-        stages = self._client.stages(self._job_id)
+        stages = self._stages(job, trials)
         for trial in trials:
-            own = [stage for stage in stages if stage.trial_id == trial.trial_id]
-            yield from self._trial_lines(trial, own, job.spec)
+            yield from self._trial_lines(trial, stages.get(trial.trial_id, []), job.spec)
         live = next((trial for trial in trials if trial.backend and trial.outcome is None), None)
         self.summary = job.state if live is None else f"{live.arm}: {_where(live)}"
         if job.state in TERMINAL:
             yield from state
+
+    def _stages(self, job: JobView, trials: Iterable[TrialView]) -> dict[str, list[StageView]]:
+        """Return by trial the stages that may be new: a job has hundreds, which are megabytes with their probes."""
+        if job.attempt != self._attempt or job.state in TERMINAL:  # a new attempt takes stages back
+            self._attempt = job.attempt
+            self._newest.clear()
+            found = list(self._client.stages(self._job_id))
+        else:
+            changed = [trial for trial in trials if self._trials.get(trial.trial_id) != trial]
+            found = [stage for trial in changed for stage in self._last_stages(trial.trial_id)]
+        self._trials = {trial.trial_id: trial for trial in trials}
+        by_trial: dict[str, list[StageView]] = {}
+        for stage in found:
+            by_trial.setdefault(stage.trial_id, []).append(stage)
+            self._newest[stage.trial_id] = stage.stage
+        return by_trial
+
+    def _last_stages(self, trial_id: str) -> tuple[StageView, ...]:
+        """Return the stages of the trial from the newest known one on, which may have been closed since."""
+        first = self._newest.get(trial_id, 0)
+        return self._client.stages(self._job_id, trial=trial_id, stage=range(first, first + _NEW_STAGES))
 
     def _is_new(self, *what: str) -> bool:
         is_new = what not in self._told

@@ -136,7 +136,7 @@ export const me = () => (caller ??= get("/v1/me").catch((error) => {
 export const jobs = (filter) => get("/v1/jobs", filter);
 export const job = (id) => get(`/v1/jobs/${encodeURIComponent(id)}`);
 export const cluster = () => get("/v1/cluster");
-export const queue = (limit) => get("/v1/queue", { limit });
+export const queue = (page) => get("/v1/queue", page);
 export const description = () => get("/openapi.json");
 export const keys = () => get("/v1/keys");
 export const createKey = (key) => post("/v1/keys", {}, { "Content-Type": "application/json" }, JSON.stringify(key));

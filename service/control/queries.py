@@ -281,9 +281,9 @@ def series_of(trial: TrialRow, name: str, kept: Sequence[Point], *, num_points: 
         arm=trial.arm,
         seed=trial.seed,
         name=name,
-        steps=tuple(sample.step for sample in kept),
-        seconds=tuple(sample.seconds for sample in kept),
-        values=tuple(sample.value for sample in kept),
+        steps=tuple(each.step for each in kept),
+        seconds=tuple(each.seconds for each in kept),
+        values=tuple(each.value for each in kept),
         num_points=num_points,
     )
 

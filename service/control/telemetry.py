@@ -28,7 +28,7 @@ from service.control.models import AttemptRow, JobRow, MessageRow
 from service.control.queue.capacity import Node, Size
 from service.errors import Unavailable
 from service.job.states import JobState
-from service.wire.records import Batch, Bill, MetricPoints
+from service.wire.records import Batch, Bill, Checkpointed, MetricPoints
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _GROUPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -134,6 +134,8 @@ class Telemetry:
             self.records.labels(record.kind).inc()
             if isinstance(record, MetricPoints):
                 self.points.inc(len(record.steps))
+            elif isinstance(record, Checkpointed):
+                continue  # its bill is as old as its copy: bills that are newer have been counted
             elif (bill := getattr(record, "bill", None)) is not None:
                 self._note_bill(record.trial_id, bill)  # type: ignore[union-attr]
 

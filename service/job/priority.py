@@ -1,9 +1,9 @@
 """The urgency of a job."""
 
-from enum import StrEnum
+from service.job.vocabulary import Vocabulary
 
 
-class Priority(StrEnum):
+class Priority(Vocabulary):
     """The urgency of a job; the last is the most urgent."""
 
     LOW = "low"

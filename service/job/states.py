@@ -1,10 +1,11 @@
 """The one table of a job's states: what may follow, who owns each, how long it may last, and what a user may ask."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+
+from service.job.vocabulary import Vocabulary
 
 
-class JobState(StrEnum):
+class JobState(Vocabulary):
     QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
@@ -81,7 +82,7 @@ TERMINAL = frozenset(state for state, rule in RULES.items() if rule.owner == NOB
 ACTIVE = frozenset({_S.STARTING, _S.RUNNING, _S.PAUSING, _S.STOPPING, _S.CANCELLING})
 
 
-class Verb(StrEnum):
+class Verb(Vocabulary):
     """A verb: a user's request to an existing job."""
 
     PAUSE = "pause"

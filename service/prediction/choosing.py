@@ -32,14 +32,14 @@ INTRODUCTION = (
     "Names such as `local_sgd 8, topk 10 %` are explained [below](#how-to-read-it).",
 )
 RULE = (
-    "- **Start with `powersgd`, rank 4.** For the models of about 5 million parameters it is first in 18 of 27 rows, and "
-    "among *also* in 8 more.",
-    "- **For a model of less than a million parameters take `local_sgd 8, topk 10 %`**, if the workers' data are alike. "
-    "It is first in 8 of 18 rows, and among *also* in 6 more.",
+    "- **Start with `powersgd`, rank 4.** For the models of about 5 million parameters it is first in 18 of 27 rows, "
+    "and among *also* in 8 more.",
+    "- **For a model of less than a million parameters take `local_sgd 8, topk 10 %`**, if the workers' data are "
+    "alike. It is first in 8 of 18 rows, and among *also* in 6 more.",
     "- **Take `dgc` only if its optimizer is SGD without momentum**, since `dgc` has the momentum itself. "
     "It is first in 10 of 45 rows.",
-    "- **If you are unsure, let [`auto`](auto.md) try several on your own link.** It does not try `dgc`, local averages "
-    "by top-k or slow momentum, which are first in 21 of 45 rows.",
+    "- **If you are unsure, let [`auto`](auto.md) try several on your own link.** It does not try `dgc`, local "
+    "averages by top-k or slow momentum, which are first in 21 of 45 rows.",
 )
 READING = (
     "- *Choose* is the method that is predicted to reach dense training's loss first. Four of five runs should fall "

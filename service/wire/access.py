@@ -1,11 +1,11 @@
 """Keys, roles and the audit log as users see them."""
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
+from service.job.vocabulary import Vocabulary
 from service.wire.base import Asked, View
 
 DEFAULT_PROJECT = "default"
@@ -14,7 +14,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@:+-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
-class Role(StrEnum):
+class Role(Vocabulary):
     """Permissions of a caller; each role has those of the roles before it."""
 
     VIEWER = "viewer"

@@ -1,15 +1,15 @@
 """Artifacts: the files of a job."""
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field
 
+from service.job.vocabulary import Vocabulary
 from service.wire.base import View
 
 
-class ArtifactKind(StrEnum):
+class ArtifactKind(Vocabulary):
     """The kinds of a job's files."""
 
     REPORT = "report"

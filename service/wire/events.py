@@ -1,15 +1,15 @@
 """Events: what changes of jobs, as it was committed."""
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from pydantic import Field
 
+from service.job.vocabulary import Vocabulary
 from service.wire.base import View
 
 
-class EventKind(StrEnum):
+class EventKind(Vocabulary):
     """The kinds of events, and what their `data` has."""
 
     JOB = "job"  # state, reason, version, attempt, and the training clocks of the trials under way

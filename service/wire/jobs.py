@@ -2,18 +2,27 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from service.errors import UnreadableJob
 from service.job.changes import Change
 from service.job.parts import MAX_LABELS, Name, Notes, Slug
 from service.job.priority import Priority
 from service.job.spec import JobSpec
-from service.job.states import JobState, Verb
+from service.job.states import ALLOWED_IN, JobState, Verb
 from service.wire.base import Asked, View
 from service.wire.queue import QueuePlace
 from service.wire.stored import ShownJob, UnreadJob, unread_fields
+
+
+def _known(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
+    return tuple(verb for verb in verbs if verb in ALLOWED_IN)
+
+
+#: Verbs that only a newer service knows are left out: this release has no call for them.
+Verbs = Annotated[tuple[Verb, ...], AfterValidator(_known)]
 
 
 class JobView(View):
@@ -32,7 +41,7 @@ class JobView(View):
     version: int = Field(
         description="grows with every change of state or reason, and with every edit; in quotes it is the job's `ETag`"
     )
-    verbs: tuple[Verb, ...] = Field(description="what may be asked of it in this state")
+    verbs: Verbs = Field(description="what may be asked of it in this state")
     labels: dict[str, str]
     source: str | None = Field(None, description="the job that it is a clone of; null: it is none")
     notes: str = Field("", description="its users' own words on it")
@@ -102,7 +111,7 @@ class JobSummary(View):
     priority: Priority = Priority.NORMAL
     queue: QueuePlace | None = Field(None, description="its place while it is queued")
     version: int = Field(0, description="in quotes it is the job's `ETag`, which verbs take as `If-Match`")
-    verbs: tuple[Verb, ...] = Field((), description="what may be asked of it in this state")
+    verbs: Verbs = Field((), description="what may be asked of it in this state")
     progress: JobProgress | None = Field(None, description="null unless asked for with `progress=true`")
 
 

@@ -1,16 +1,16 @@
 """The queue as users see it: places, reasons, quotas; and the one place that writes reasons as sentences."""
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
 from service.job.priority import Priority
+from service.job.vocabulary import Vocabulary
 from service.wire.base import View
 
 
-class WaitKind(StrEnum):
+class WaitKind(Vocabulary):
     """Why a queued job does not run."""
 
     STARTS = "starts"  # it is being started
@@ -23,7 +23,7 @@ class WaitKind(StrEnum):
     NO_CLUSTER = "no_cluster"  # Ray does not answer
 
 
-class QuotaKind(StrEnum):
+class QuotaKind(Vocabulary):
     """Whose quota it is."""
 
     OWNER = "owner"

@@ -52,6 +52,11 @@ class Control(StrEnum):
     CANCEL = "cancel"
     FENCED = "fenced"  # a later attempt owns the job: stop at once, report nothing more
 
+    @classmethod
+    def _missing_(cls, word: object) -> "Control | None":
+        """Go on where a newer service asks for what this release does not know."""
+        return cls.RUN if isinstance(word, str) else None
+
 
 class TrialStarted(Record):
     kind: Literal["trial_started"] = "trial_started"

@@ -1,16 +1,15 @@
 """The ranking of a sweep's samples, final or so far."""
 
-from enum import StrEnum
-
 from pydantic import Field
 
 from search.sweep.spec import CostUnit
 from service.job.parts import Direction
+from service.job.vocabulary import Vocabulary
 from service.wire.base import View
 from service.wire.records import Sample
 
 
-class SampleStatus(StrEnum):
+class SampleStatus(Vocabulary):
     """The progress of a trial of a sweep."""
 
     WAITING = "waiting"

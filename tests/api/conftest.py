@@ -144,7 +144,15 @@ class Reporting:
         )
         self.post(started)
 
-    def stage(self, arm: str, stage: int, *, rate: float, density: float | None) -> None:
+    def stage(
+        self,
+        arm: str,
+        stage: int,
+        *,
+        rate: float,
+        density: float | None,
+        reason: str = "the search's minimum, 98% sure to be better",
+    ) -> None:
         """A stage of 100 steps: two probes and a commit."""
         trial_id, first = self.trial(arm), 100 * stage
         probes = [
@@ -158,7 +166,7 @@ class Reporting:
         ]  # fmt: skip
         decided = StageDecided(
             trial_id=trial_id, stage=stage, first_step=first, learning_rate=rate, level=density,
-            reason="the search's minimum, 98% sure to be better", switched=True, probability=0.98,
+            reason=reason, switched=True, probability=0.98,
             forecast=0.45, forecast_std=0.02, search_seconds=0.8, search_steps=40, search_bytes=80_000,
             decision=decision(stage, learning_rate=rate),
         )  # fmt: skip

@@ -507,3 +507,21 @@ def test_a_followed_job_is_printed_line_by_line_without_a_terminal(
     assert view.state is JobState.SUCCEEDED
     assert "\x1b" not in printed
     assert "tuned: stage 1 takes lr 1, density 1%\n    the search's minimum, 98% sure to be better\n" in printed
+
+
+def test_a_look_is_followed_by_a_pause_in_proportion_and_the_last_one_by_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, pauses = iter([0.01, 1.0, 60.0, 1.0]), list[float]()
+    clock = SimpleNamespace(now=0.0, sleep=pauses.append, monotonic=lambda: clock.now)
+
+    def look(_: JobView) -> list[str]:
+        clock.now += next(looks)
+        return []
+
+    states = [JobState.RUNNING] * 3 + [JobState.SUCCEEDED]
+    client: Any = SimpleNamespace(watch=lambda job_id: (SimpleNamespace(state=state) for state in states))
+    monkeypatch.setattr(runs, "time", clock)
+    monkeypatch.setattr(runs, "Progress", lambda *_: SimpleNamespace(lines=look, summary=""))
+
+    runs.follow(client, "job-0", Console(quiet=True))
+
+    assert pauses == pytest.approx([0.04, 4.0, 10.0])

@@ -171,7 +171,7 @@ def test_what_a_user_wrote_commands_no_terminal_of_another(at: None, store: Stor
     view, _ = store.add_job(job.model_copy(update={"name": "a\x1b]0;owned\x07b", "labels": {"team": "a\x9b31mb"}}))
     store.edit(view.id, JobEdit(notes="line\n\x1b[2Jtwo\x7f"))
 
-    commands = ("list", "show latest", "label latest more=1")
+    commands = ("list", f"show {view.id}", f"label {view.id} more=1")
     shown = [run_cli.invoke(main.app, each.split()).output for each in commands]
 
     assert not any(unicodedata.category(each) == "Cc" and each != "\n" for text in shown for each in text)
@@ -205,7 +205,7 @@ def test_a_job_that_did_not_search_says_so_first_with_the_command_that_would(
     reporting.finish_trial("tuned", rates=[0.1], density=None, loss=0.4)
     reporting.finish()
 
-    shown = run_cli.invoke(main.app, ["show", "latest"]).stdout
+    shown = run_cli.invoke(main.app, ["show", reporting.job_id]).stdout
     [trial] = client.report(reporting.job_id).trials
 
     assert trial.searching_budget is not None and trial.searching_budget.seconds is not None

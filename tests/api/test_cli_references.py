@@ -1,8 +1,10 @@
 """A job goes by its id, a part of that, its name, or `latest`; a service by its host alone."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
@@ -10,19 +12,25 @@ from typer.testing import CliRunner
 
 from api.cli import completion, main
 from api.cli.local import Server
-from api.client import Client
+from api.client import AsyncClient, Client
 from api.connection import with_scheme
 from api.failures import ApiError, UnknownJob, Unreachable
+from service.control.access.rules import LOCAL
 from service.control.store import Store
 from service.job.spec import JobSpec
+from service.job.states import JobState
 
 run_cli = CliRunner()
+#: Whose the key is.
+OWNER = replace(LOCAL, name="test")
 
 
 @pytest.fixture
 def ids(store: Store, job: JobSpec) -> list[str]:
     """Two jobs of one name, and the newest of another."""
-    return [store.add_job(job.model_copy(update={"name": name}))[0].id for name in ("twin", "twin", "newest one")]
+    return [
+        store.add_job(job.model_copy(update={"name": name}), by=OWNER)[0].id for name in ("twin", "twin", "newest one")
+    ]
 
 
 def test_a_job_goes_by_what_only_it_has(client: Client, ids: list[str]) -> None:
@@ -52,6 +60,33 @@ def test_a_word_that_no_job_goes_by_finds_none(client: Client, ids: list[str]) -
 def test_without_any_job_the_latest_is_not_there(client: Client) -> None:
     with pytest.raises(UnknownJob, match="no job is listed yet"):
         client.find("latest")
+
+
+def test_the_latest_is_ones_own_whoever_was_there_later(live_url: str, key: str, store: Store, ids: list[str]) -> None:
+    spec = store.job(ids[-1]).readable
+    for other in (replace(OWNER, name="anna"), replace(OWNER, project="blue")):  # of whom one has the same name
+        store.add_job(spec, by=other)
+
+    async def awaited() -> str:
+        async with AsyncClient(live_url, key) as client:
+            return await client.find("latest")
+
+    with Client(live_url, key) as client:
+        assert client.find("latest") == asyncio.run(awaited()) == ids[-1]
+
+
+def test_without_a_job_of_ones_own_the_newest_of_all_is_named_and_left_alone(
+    live_url: str, key: str, store: Store, job: JobSpec
+) -> None:
+    theirs = store.add_job(job, by=replace(OWNER, name="anna"))[0].id
+
+    cancelled = run_cli.invoke(main.app, ["cancel", "latest", "--url", live_url, "--key", key])
+
+    assert cancelled.exit_code == 2 and store.job(theirs).state is JobState.QUEUED
+    assert (
+        f"no job of `test` in project `default` is listed; the newest that you see is\n  {theirs}" in cancelled.stderr
+    )
+    assert "of `anna`" in cancelled.stderr
 
 
 def test_every_command_takes_such_a_word(

@@ -37,7 +37,7 @@ def lines_of(*command: str) -> list[str]:
 
 
 def test_no_line_is_wider_than_the_screen(finished: Reporting) -> None:
-    for command in ("list", "show latest", "watch latest", "explain latest"):
+    for command in ("list", *(f"{verb} {finished.job_id}" for verb in ("show", "watch", "explain"))):
         lines = lines_of(*command.split())
 
         assert max(map(len, lines)) <= 80, command
@@ -59,7 +59,7 @@ def test_a_reason_is_told_between_words_on_lines_of_its_own(at: None, reporting:
         if view.state is JobState.QUEUED:
             reporting.store.begin_attempt(reporting.job_id)
 
-    shown = lines_of("show", "latest")
+    shown = lines_of("show", reporting.job_id)
 
     start = next(number for number, line in enumerate(shown) if "ran out of memory" in line)
     assert " ".join(line.strip() for line in shown[start : start + 2]) == REASON
@@ -83,4 +83,4 @@ def test_a_sheet_that_does_not_fit_is_a_list_with_every_cell() -> None:
 def test_a_pipe_gets_each_sentence_on_one_line(finished: Reporting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS")
 
-    assert f"{finished.job_id}  {NAME}" in lines_of("show", "latest")
+    assert f"{finished.job_id}  {NAME}" in lines_of("show", finished.job_id)

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,25 @@ def test_waiting_ends_with_the_job(client: Client, reporting: Reporting) -> None
     reporting.run_to_the_end()
 
     assert client.wait(reporting.job_id, timeout_s=PATIENCE_S).state is JobState.SUCCEEDED
+
+
+def test_waiting_keeps_no_view_but_the_last(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    class View:
+        """Stands where a job's view stands."""
+
+    alive, most = weakref.WeakSet[View](), 0
+
+    def watch(*_: Any, **__: Any) -> Iterator[View]:
+        nonlocal most
+        for _ in range(9):
+            alive.add(view := View())
+            most = max(most, len(alive))
+            yield view
+
+    monkeypatch.setattr(client, "watch", watch)
+    client.wait("job-0")
+
+    assert most <= 2  # it, and the one before
 
 
 def test_waiting_gives_up_in_time(client: Client, reporting: Reporting) -> None:

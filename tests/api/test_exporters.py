@@ -45,7 +45,7 @@ def points(reporting: Reporting, values: dict[int, float | None], *, name: str =
 
 
 def test_tensorboard_reads_back_what_the_service_holds(finished: str, client: Client, tmp_path: Path) -> None:
-    told = exported("latest", "tensorboard", tmp_path)
+    told = exported(finished, "tensorboard", tmp_path)
 
     assert told[0] == f"wrote {tmp_path / finished / 'tuned-seed-0'}: 212 points of arm tuned, seed 0"
     assert_same(client, finished, lambda name: read_event_files(tmp_path / finished / name), digits=24)

@@ -1,11 +1,11 @@
-"""Answers of a newer service: what it says more is left out at every depth, by clients and by running drivers."""
+"""Answers of a newer service, which clients and running drivers read at every depth: its new fields, and its words."""
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 from typer.testing import CliRunner
 
@@ -17,6 +17,10 @@ from api.http.openapi import EXAMPLE_JOB
 from search.types import Steer
 from service.control.store import Store
 from service.job.spec import JobSpec
+from service.job.states import Verb
+from service.job.vocabulary import Vocabulary
+from service.wire.access import NewKey
+from service.wire.jobs import JobEdit
 from service.wire.records import Acknowledgement, Control
 from tests.api.conftest import Reporting
 
@@ -36,6 +40,7 @@ ASKED: dict[str, tuple[Callable[[str], Call[Any]], Callable[[Store, str], Any]]]
 EXAMPLES: dict[str, Call[Any]] = {
     "Validated": calls.validate({}),
     "Cloned": calls.clone("j", {}),
+    "EventPage": calls.events(None, after=None, kinds=()),
     "QueueView": calls.queue(),
     "IssuedKey": calls.rotate_key("k"),
     "KeyView": calls.revoke_key("k"),
@@ -45,37 +50,57 @@ EXAMPLES: dict[str, Call[Any]] = {
     "QuotaView": calls.set_quota("owner", "o"),
     "SignInCode": calls.sign_in_code(),
 }
+MORE = "said_by_a_newer_service"
 
 
 def grown(value: Any) -> Any:
-    """Return `value` as JSON of a service whose models have one field more; a job keeps its fields."""
+    """Return `value` as JSON of a service with one more field, one more verb, and other words; a job keeps its own."""
     if isinstance(value, BaseModel) and not isinstance(value, JobSpec):
         fields = {name: grown(getattr(value, name)) for name in type(value).model_fields}
-        return {**fields, "said_by_a_newer_service": {"a": [1]}}
+        return {**fields, MORE: {"a": [1]}}
     if isinstance(value, Mapping):
         return {name: grown(each) for name, each in value.items()}
     if isinstance(value, tuple | list):
-        return [grown(each) for each in value]
+        return [grown(each) for each in value] + [MORE] * any(isinstance(each, Verb) for each in value)
+    if isinstance(value, Vocabulary) and not isinstance(value, Verb):
+        return f"{value}, {MORE}"
     return to_jsonable_python(value)
+
+
+def understood(told: Any) -> Any:
+    """Return what of `grown` JSON a reader keeps."""
+    if isinstance(told, dict):
+        return {name: understood(each) for name, each in told.items() if name != MORE}
+    if isinstance(told, list):
+        return [understood(each) for each in told if each != MORE]
+    return told
 
 
 @pytest.mark.parametrize("what", ASKED)
 def test_a_client_reads_what_a_newer_service_says_more(store: Store, reporting: Reporting, what: str) -> None:
     reporting.run_to_the_end()
     describe, ask = ASKED[what]
-    answer = ask(store, reporting.job_id)
+    told = json.dumps(grown(ask(store, reporting.job_id)))
 
-    read = describe(reporting.job_id).read(json.dumps(grown(answer)).encode())
+    read = describe(reporting.job_id).read(told.encode())
 
-    assert to_jsonable_python(read) == to_jsonable_python(answer)
+    assert to_jsonable_python(read) == understood(json.loads(told))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_so_it_does_in_every_other_answer(name: str) -> None:
     call = EXAMPLES[name]
-    plain = call.read(json.dumps(answers(EXAMPLE_JOB)[name]).encode())
+    told = json.dumps(grown(call.read(json.dumps(answers(EXAMPLE_JOB)[name]).encode())))
 
-    assert call.read(json.dumps(grown(plain)).encode()) == plain
+    assert to_jsonable_python(call.read(told.encode())) == understood(json.loads(told))
+
+
+@pytest.mark.parametrize("asked", [(JobEdit, {"priority": MORE}), (NewKey, {"name": "ci", "role": MORE})])
+def test_a_service_refuses_words_that_it_does_not_know(asked: tuple[type[BaseModel], dict[str, str]]) -> None:
+    model, fields = asked
+
+    with pytest.raises(ValidationError, match="Input should be"):
+        model.model_validate(fields)
 
 
 def test_a_driver_hears_what_a_newer_service_says_more() -> None:

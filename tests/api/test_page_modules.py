@@ -329,6 +329,50 @@ process.exit();"""
     assert sent == [['"3"', first], ['"4"', refused], ['"4"', again]]
 
 
+@pytest.mark.parametrize(
+    ("places", "num_seen", "of", "after", "next_after", "told", "links"),
+    [
+        ([1, 2], 2, 2, None, None, "In the order in which room is given", []),
+        ([], 0, 0, None, None, "Nobody waits.", []),
+        ([], 0, 40, None, None, "None of yours waits; 40 jobs of other projects do.", []),
+        ([7, 20, 31], 3, 40, None, None, "3 of yours; 40 wait in all", []),
+        ([1, 2], 5, 5, None, 2, "The first 2 of 5 jobs that wait", ["&after=2"]),
+        ([7, 20], 5, 40, 3, 20, "2 of yours, behind place 3; 40 wait in all", ["", "&after=20"]),
+        ([], 5, 40, 39, None, "None of yours waits behind place 39.", [""]),
+    ],
+)
+def test_the_cluster_page_counts_who_waits_and_what_of_it_is_listed(
+    places, num_seen, of, after, next_after, told, links
+):
+    entries = [
+        {"job_id": f"job-{place}", "owner": "ann", "project": "red", "priority": "normal"}
+        | {"place": {"place": place, "sentence": ""}, "queued_at": "2026-01-01T00:00:00Z"}
+        for place in places
+    ]
+    shares = {"weight": 1, "running": 0, "workers": 0, "share": 0, "recent": 0}
+    queue = {"entries": entries, "of": of, "next_after": next_after}
+    queue["projects"] = [shares | {"project": "red", "waiting": num_seen}]
+    script = f"""
+import "{SMALL_DOM}";
+let asked = null;
+globalThis.fetch = async (path) => {{
+  if (path.startsWith("/v1/jobs")) return Response.json({{ jobs: [] }});
+  if (path.startsWith("/v1/cluster")) return Response.json({{ reachable: false, reason: "", version: "1", nodes: [] }});
+  asked = new URLSearchParams(path.split("?")[1]).get("after");
+  return Response.json(queue);
+}};
+const {{ clusterPage }} = await import("{DASHBOARD.as_uri()}/pages/cluster.js");
+await clusterPage(document.body, "now", new URLSearchParams(after ? {{ after }} : {{}})).refresh();
+const [, shown] = document.body.childNodes[2].childNodes;
+const links = document.body.querySelector("nav")?.childNodes.map((each) => each.getAttribute("href")) ?? [];
+console.log(JSON.stringify([asked, shown.getAttribute("aria-label") ?? shown.textContent, links]));
+process.exit();"""
+
+    found = run(script, queue=queue, after=after)
+
+    assert found == [str(after or 0), told, [f"/?cluster=now{each}" for each in links]]
+
+
 #: A clock that a test moves on, and a service whose answer comes in parts.
 SLOW = f"""
 let now = 0;

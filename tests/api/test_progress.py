@@ -1,5 +1,7 @@
 """What a person is told about a job while it runs, and at its end."""
 
+from typing import Any
+
 import pytest
 from rich.console import Console
 
@@ -9,6 +11,8 @@ from api.cli.watch import Progress
 from api.client import Client
 from search.config import BoConfig
 from service.control.store import Store
+from service.job.spec import JobSpec
+from service.wire.trials import StageView
 from tests.api.conftest import Reporting
 
 
@@ -61,6 +65,46 @@ def test_nothing_is_told_twice(client: Client, reporting: Reporting) -> None:
     assert "steps" in progress.summary and "last validation loss" in progress.summary
 
 
+def test_a_look_fetches_no_stage_again_that_was_told_to_its_end(
+    client: Client, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress, fetch = Progress(client, reporting.job_id), client.stages
+    fetched: list[tuple[int, ...]] = []
+
+    def noted(*args: Any, **chosen: Any) -> tuple[StageView, ...]:
+        found = fetch(*args, **chosen)
+        fetched.append(tuple(stage.stage for stage in found))
+        return found
+
+    monkeypatch.setattr(client, "stages", noted)
+    reporting.start("tuned")
+    for stage in range(3):
+        reporting.stage("tuned", stage, rate=2.0, density=0.01)
+    told(progress, client, reporting.job_id)
+    told(progress, client, reporting.job_id)
+    reporting.stage("tuned", 3, rate=2.0, density=0.01)
+    lines = told(progress, client, reporting.job_id)
+
+    assert fetched == [(0, 1, 2), (2, 3)]
+    assert "stage 3 takes" in lines and "stage 3 committed" in lines and "stage 2" not in lines
+
+
+def test_what_a_new_attempt_decides_otherwise_is_told(client: Client, reporting: Reporting) -> None:
+    progress = Progress(client, reporting.job_id)
+    reporting.start("tuned")
+    for stage in range(3):
+        reporting.stage("tuned", stage, rate=2.0, density=0.01)
+    told(progress, client, reporting.job_id)
+    reporting.store.lose_attempt(reporting.job_id, reporting.number, reason="a worker ran out of memory")
+
+    again = Reporting(reporting.store, reporting.spec, reporting.job_id)
+    again.start("tuned")
+    again.stage("tuned", 0, rate=3.0, density=0.01, reason="its vertex")
+    lines = told(progress, client, reporting.job_id)
+
+    assert "stage 0 takes lr 3, density 1%\n    its vertex" in lines
+
+
 def test_a_stage_tells_its_probes_its_choice_and_its_reason(client: Client, reporting: Reporting) -> None:
     reporting.start("tuned")
     reporting.stage("tuned", 0, rate=2.0, density=0.01)
@@ -89,6 +133,26 @@ def test_a_failed_job_tells_why(client: Client, reporting: Reporting) -> None:
     lines = told(Progress(client, reporting.job_id), client, reporting.job_id)
 
     assert "a worker ran out of memory" in lines
+
+
+def test_of_samples_only_the_best_ones_schedule_is_asked_for_unless_all_are(
+    client: Client, store: Store, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = {"params": {"workload.batch_size": {"integer": [16, 64]}}, "sweep": {"samples": 4}}
+    reporting = Reporting(store, JobSpec.model_validate(job.model_dump() | sweep))
+    for arm in ("tuned", "dense", *(f"sample-{number}" for number in range(4))):
+        reporting.start(arm)
+        reporting.stage(arm, 0, rate=2.0, density=0.01)
+    reporting.finish_trial("sample-2", rates=[2.0], density=0.01, loss=0.1)
+    view, asked, ask = client.job(reporting.job_id).view, list[str](), client.schedule
+    monkeypatch.setattr(client, "schedule", lambda job_id, *, arm, seed: (asked.append(arm), ask(job_id, arm=arm))[1])
+
+    found = report.result(client, view)
+    everything = report.result(client, view, with_all_schedules=True)
+
+    shown = ["tuned", "dense", "sample-2"]
+    assert [each.arm for each in found.schedules] == shown
+    assert asked == [*shown, *(trial.arm for trial in found.trials)] and len(everything.schedules) == 6
 
 
 def test_the_summary_for_scripts_has_the_controllers_arm_on_top(client: Client, reporting: Reporting) -> None:

@@ -233,12 +233,56 @@ def test_another_refusal_is_final(far: Client, road: Road) -> None:
     assert len(road.seen) == 1
 
 
-def test_the_service_says_how_long_to_wait() -> None:
-    asked = ApiError(429, "Too many requests", detail="", retry_after_s=3.0)
+class Clock:
+    """Stands where `time` stands; its time passes by pauses alone."""
 
-    assert Patience(calls.jobs(), 10.0).pause_s(asked) == 3.0
-    with pytest.raises(ApiError):  # that is later than anybody waits
-        Patience(calls.jobs(), 2.0).pause_s(asked)
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def refused(patience: Patience, status: int, retry_after_s: float, clock: Clock) -> bool:
+    """Fail a call so; return whether it is final, else wait as long as is asked."""
+    try:
+        clock.now += patience.pause_s(ApiError(status, "", detail="", retry_after_s=retry_after_s))
+    except ApiError:
+        return True
+    return False
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("api.retries.time", clock)
+    return clock
+
+
+def test_the_service_says_how_long_to_wait(clock: Clock) -> None:
+    assert not refused(Patience(calls.jobs(), 10.0), 503, 3.0, clock) and clock.now == 3.0
+    assert refused(Patience(calls.jobs(), 2.0), 503, 3.0, clock)  # that is later than anybody waits
+
+
+def test_a_limit_is_sat_out_once_however_short_the_patience(clock: Clock) -> None:
+    for retry_s in (0.1, 20.0):
+        patience, began = Patience(calls.pause("j"), retry_s), clock.now
+
+        assert not refused(patience, 429, 60.0, clock) and clock.now - began == 60.0
+        assert refused(patience, 429, 60.0, clock)
+
+
+def test_a_wait_for_a_limit_leaves_patience_for_what_comes_behind_it(clock: Clock) -> None:
+    patience = Patience(calls.jobs(), 20.0)
+
+    assert not refused(patience, 429, 60.0, clock)
+    assert not refused(patience, 503, 19.0, clock) and refused(patience, 503, 2.0, clock)
+
+
+def test_a_limit_is_not_sat_out_for_hours_nor_beyond_a_deadline_nor_without_any_patience(clock: Clock) -> None:
+    assert refused(Patience(calls.jobs(), 20.0), 429, 3600.0, clock)
+    assert refused(Patience(calls.jobs(), 20.0, within_s=30.0), 429, 60.0, clock)
+    assert refused(Patience(calls.jobs(), 0.0), 429, 1.0, clock)
 
 
 def test_pauses_grow_to_a_limit() -> None:

@@ -37,7 +37,6 @@ FAMILIES = {
     "blocks": "jointspar",
     "activations": "dropit",
     "kinds that compete": "auto",
-    "one of several optimizers": "optimizers",
 }
 #: What lets a short run do what the example does: values that are searched, or need not be, regimes that are compared,
 #: kinds that are probed beside each other.
@@ -55,10 +54,6 @@ SHORTER: dict[str, dict[str, Any]] = {
         "exchange": {"kind": "auto", "options": ["powersgd 1", "powersgd 4", "threshold 0.01"]},
         "controller": {"kind": "bo", "max_search_fraction": 0.5, "min_probe_steps": 4},
         "budget": {"bytes": 1_000_000},
-    },
-    "optimizers": {
-        "controller": {"kind": "bo", "max_search_fraction": 0.6, "min_probe_steps": 4, "coarse_probe_steps": 2},
-        "budget": {"steps": 90},
     },
 }
 

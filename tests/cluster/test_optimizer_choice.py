@@ -21,7 +21,7 @@ from trainers.training.repair import RepairingGroup
 from trainers.workload import WorkloadError
 
 #: The last is the best, so workers that are built with the first have to be built anew.
-OPTIONS = ["sgd", {"kind": "adamw", "learning_rate": 0.002}, "muon"]
+OPTIONS = ["sgd", {"kind": "adamw", "learning_rate": 0.002}]
 
 
 class Stopping(Memory):
@@ -58,9 +58,9 @@ def _trained(spec: TrialSpec, folder: Path) -> tuple[TrialFinished, StageDecided
 @pytest.mark.parametrize(
     ("changes", "options", "best"),
     [
-        ({}, OPTIONS, "muon"),
+        ({}, OPTIONS, "adamw"),
         ({"controller": {"kind": "off"}}, ["sgd", "adamw"], "adamw"),
-        ({"sync": {"kind": "local_sgd", "period": 4}}, OPTIONS, "muon"),
+        ({"sync": {"kind": "local_sgd", "period": 4}}, OPTIONS, "adamw"),
         ({"blocks": {"kind": "jointspar"}, "exchange": {"kind": "none"}}, ["sgd", "lars"], "sgd"),
         ({"exchange": {"kind": "dgc"}}, [{"kind": "lars", "momentum": 0}, {"kind": "sgd", "momentum": 0}], "lars"),
     ],
@@ -145,7 +145,7 @@ def test_workers_that_start_later_have_the_chosen_optimizer_too(tmp_path: Path, 
     for kill in (False, True):
         with ProcessGroup(spec.replica, 2) as workers:
             group: Group = wrapped(workers)
-            own = built_with(spec, [group], "muon").replica
+            own = built_with(spec, [group], "adamw").replica
             group.snapshot("start")
             if kill:
                 workers.replace([1])

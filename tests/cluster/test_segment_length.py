@@ -112,7 +112,7 @@ def test_after_a_stall_pushes_are_soon_as_long_as_before(stall_s: float, step_s:
         chunk = next_chunk(until, Spent(), cost, most=10**9)
         cost = cost_of(_pushed(*[step_s] * chunk), cost)
 
-    assert next_chunk(until, Spent(), cost, most=10**9) == next_chunk(until, Spent(), usual, most=10**9)
+    assert abs(next_chunk(until, Spent(), cost, most=10**9) - next_chunk(until, Spent(), usual, most=10**9)) <= 1
 
 
 @pytest.mark.parametrize("step_s", [0.34, 1.0, 2.5])

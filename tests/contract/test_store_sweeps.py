@@ -9,6 +9,7 @@ from search.sweep.propose import Seen, propose
 from service.control.models import TrialRow
 from service.control.store import Store
 from service.job.spec import JobSpec
+from service.job.sweep import at
 from service.wire.events import EventKind
 from service.wire.records import Bill, Control, RungReached, SampleDrawn, TrialStarted
 from service.wire.sweeps import SampleStatus
@@ -231,6 +232,22 @@ def test_the_schedule_of_a_sample_says_what_it_set(store: Store, swept: Any) -> 
 
     assert arm.provenance.sample is None
     assert first.provenance.sample == store.trials(job_id)[1].sample.values
+
+
+def test_a_schedule_is_read_without_a_look_at_what_other_samples_set(
+    store: Store, swept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = swept()
+    looked_at: list[Any] = []
+
+    def note(job: Any, values: Any) -> Any:
+        looked_at.extend([values] if values else [])
+        return at(job, values)
+
+    monkeypatch.setattr("service.job.spec.at", note)
+    (found,) = store.schedules(job_id, arm="sample-1")
+
+    assert looked_at == [found.provenance.sample] and found.optimizer == "sgd"
 
 
 def test_a_metric_that_is_better_high_ranks_so(store: Store, make_spec: Any, begin: Any) -> None:

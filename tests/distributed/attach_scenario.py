@@ -173,6 +173,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "in another order": _in_another_order(rank),
         "orders of groups": [_with_a_group_at_rate_0(rank, is_first=is_first) for is_first in (True, False)],
         "lost": _lost(rank),
+        "mean beside a lost rank": _mean_beside_a_lost_rank(rank),
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")}
         | {"diloco, finding unused": _detached(rank, KINDS["diloco"] | {"finds_unused": True})},
         "tuned": {name: _tuned_with_late_averages(rank, how) for name, how in TUNED.items()},
@@ -339,6 +340,16 @@ def _lost(rank: int) -> list[bool]:
     script = Script(rank, sync=DILOCO)
     script.inputs[1] *= torch.nan if rank == 1 else 1.0
     return [bool(script.train(range(step, step + 1)).vector.isfinite().all()) for step in range(5)]
+
+
+def _mean_beside_a_lost_rank(rank: int) -> list[str]:
+    """The parameters of a rank within a round in which one rank is lost, and their mean."""
+    script = Script(rank, bare=True, sync=DILOCO | {"max_z": 3.0})
+    assert script.handle is not None
+    script.inputs[1] *= torch.nan if rank == 1 else 1.0
+    own = script.train(range(2)).bits
+    with script.handle.averaged():
+        return [own, script.bits]
 
 
 def _detached(rank: int, how: dict[str, Any]) -> dict[str, Any]:

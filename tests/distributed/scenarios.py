@@ -37,7 +37,7 @@ from local_steps_scenarios import local_steps, local_steps_in_pairs
 from lost_ranks import dead_rank, silent_rank
 from screen_scenarios import lost_replica, screened, screened_on_nodes, screened_pairs
 from streaming_scenarios import streaming, streaming_pairs
-from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, write_checkpoint
+from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs, taught, write_checkpoint
 from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
 from update_scenarios import updates
 
@@ -224,6 +224,7 @@ SCENARIOS = {
         sync_pairs,
         sync_on_nodes,
         apart,
+        taught,
         paced_average,
         streaming,
         streaming_pairs,

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from exchange_bench import Place, digest
 from exchange_kinds import UNEVEN
 from sync_bench import Problem, SyncBench
-from sync_scenarios import COMPRESSED, RATES, joined_replica, kept_of
+from sync_scenarios import COMPRESSED, MODELS, RATES, exported_by, joined_replica, kept_of
 from torch import Tensor
 
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -19,6 +19,7 @@ from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.segment import Segment
 from trainers.spec.partition import IidPartition
+from trainers.spec.workloads import OwnWorkload
 
 SCREENED: dict[str, Any] = {"max_z": 3.0, "warmup_averages": 3}
 AVERAGED: dict[str, SyncConfig] = {
@@ -75,7 +76,22 @@ def lost_replica(rank: int, num_workers: int) -> dict[str, Any]:
         "results": [each.model_dump(mode="json") for each in (before, lost, after)],
         "is finite": all(bool(tensor.isfinite().all()) for tensor in state),
         "parameters": digest(list(replica._optimizer.parameters.values())),
+        "within a round": _lost_within_a_round(rank, num_workers),
     }
+
+
+def _lost_within_a_round(rank: int, num_workers: int) -> dict[str, Any]:
+    """What ranks have, evaluate and export before an average that leaves out the last, whose inputs are not finite."""
+    workload = OwnWorkload(factory="own_models:Averaged", params={"in_place": True}, path=MODELS)
+    sync = LocalSgdConfig(period=4, **SCREENED)
+    replica = joined_replica(rank, num_workers, workload=workload, sync=sync, partition=IidPartition())
+    loss = replica.workload.loss
+    if rank == num_workers - 1:
+        replica.workload.loss = lambda model, batch: loss(model, [float("nan") * each for each in batch])
+    replica.run(Segment(num_steps=2, learning_rate=0.05))
+    replica.workload.loss = loss
+    own = {name: tensor.tolist() for name, tensor in replica.model.state_dict().items()}
+    return {"own": own, "evaluated": replica.evaluate().loss, "exported": exported_by(replica, "within")}
 
 
 def _is_alike(place: Place, config: SyncConfig) -> bool:

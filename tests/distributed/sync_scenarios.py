@@ -42,14 +42,16 @@ from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
-from trainers.spec.partition import ByLabelPartition
+from trainers.spec.partition import ByLabelPartition, IidPartition
 from trainers.spec.replica import ReplicaConfig
-from trainers.spec.workloads import DigitsMlp
+from trainers.spec.workloads import DigitsMlp, OwnWorkload
 from trainers.traffic import collectives
 from trainers.traffic.block_shards import BlockShards
-from trainers.training.checkpoint import Shard, commit_manifest
+from trainers.training.checkpoint import Shard, commit_manifest, read_tensors
 from trainers.training.replica import Replica
 
+#: Where workloads are as users write them.
+MODELS = str(Path(__file__).parents[1] / "trainers")
 #: Learning rates that change within rounds and between them.
 RATES = [0.1] * 5 + [0.2, 0.05, 0.3] + [0.1] * 6
 #: What replicas are told to train; it ends in the middle of a round.
@@ -362,6 +364,28 @@ def replicas_apart(rank: int, num_workers: int, **parts: Any) -> dict[str, Any]:
         "of the mean": loss_of_the_mean(second),
         "evaluated": second.evaluate().loss,
     }
+
+
+def taught(rank: int, num_workers: int) -> list[dict[str, Any]]:
+    """A frozen teacher that follows its rank's parameters: within a round, and when the ranks have met."""
+    workload = OwnWorkload(factory="own_models:TaughtNormed", path=MODELS)
+    sync = LocalSgdConfig(period=4)
+    replica = joined_replica(rank, num_workers, workload=workload, sync=sync, partition=IidPartition())
+    teacher, seen = replica.model.get_parameter("teacher.weight"), []
+    for num_steps in (6, 2):
+        replica.run(Segment(num_steps=num_steps, learning_rate=0.05))
+        before = teacher.tolist()
+        replica.evaluate()
+        exported = exported_by(replica, "taught")
+        seen.append({"own": before, "afterwards": teacher.tolist(), "exported": exported.get("teacher.weight")})
+    return seen
+
+
+def exported_by(replica: Replica, stem: str) -> dict[str, list[Any]]:
+    """Have `replica` export; returns what the first rank has written, and nothing on others. Collective."""
+    url = f"{Path.cwd()}/{stem}.safetensors"
+    replica.export(url)
+    return {} if replica.rank else {name: tensor.tolist() for name, tensor in read_tensors(url).items()}
 
 
 def loss_of_the_mean(replica: Replica) -> float:

@@ -142,6 +142,12 @@ def test_a_rank_whose_parameters_are_lost_stops_the_others_too(two_ranks: Report
     ]
 
 
+def test_with_max_z_the_mean_within_a_round_is_that_of_the_ranks_that_are_finite(two_ranks: Reports):
+    kept, lost = (rank["mean beside a lost rank"] for rank in two_ranks["attached"])
+
+    assert kept[1] == lost[1] == kept[0] != lost[0]
+
+
 @pytest.mark.parametrize("kind", ["topk", "diloco", "diloco, finding unused"])
 def test_what_is_detached_goes_on_as_plain_ddp(two_ranks: Reports, kind: str):
     ranks = [rank["detached"][kind] for rank in two_ranks["attached"]]

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,31 @@ def test_a_worker_that_comes_back_has_the_others_anchor_and_trains_on_with_them(
     first, *others = _anchors(run.group, tmp_path / "all")
     assert all(torch.equal(first, each) for each in others) and len(others) == 2
     assert run.train(4).first_step == step
+
+
+def test_a_worker_that_is_ready_within_a_round_waits_for_the_next_one_also_after_a_restore(run: Run):
+    run.signal(1, signal.SIGKILL)
+    run.train(2)
+    assert wait([run.workers._workers[1].connection], 60 * crowd())  # the new one is built
+
+    run.group.snapshot("within")
+    run.train(1)
+    run.group.restore("within")
+    run.train(2)
+    assert run.group.absent == [1]
+    run.train(1)
+
+    assert run.group.absent == []
+
+
+def test_a_worker_lost_within_a_round_is_back_for_a_checkpoint_there(run: Run, tmp_path: Path):
+    run.signal(1, signal.SIGKILL)
+    run.train(2)
+
+    first, *others = _anchors(run.group, tmp_path)
+
+    assert run.group.absent == []
+    assert all(torch.equal(first, each) for each in others) and len(others) == 2
 
 
 def test_a_slot_that_the_others_made_earlier_is_there_for_the_one_that_comes_back(run: Run):

@@ -152,6 +152,16 @@ def test_a_rank_whose_losses_were_not_finite_trains_on_with_the_others(three_ran
     assert all(rank["is finite"] and rank["parameters"] == ranks[0]["parameters"] for rank in ranks)
 
 
+def test_within_a_round_a_rank_that_is_not_finite_is_left_out_of_evaluation_and_export(three_ranks: Reports):
+    ranks = [rank["within a round"] for rank in three_ranks["lost_replica"]]
+    kept = [rank["own"] for rank in ranks[:-1]]
+
+    assert np.isnan(ranks[-1]["own"]["average"]).all() and np.isnan(ranks[-1]["own"]["linear.weight"]).all()
+    assert np.isfinite(ranks[0]["evaluated"])
+    for name, exported in ranks[0]["exported"].items():
+        np.testing.assert_allclose(exported, np.mean([own[name] for own in kept], axis=0), atol=1e-6)
+
+
 def test_who_takes_part_costs_a_word_that_is_foreseen(screened: Groups):
     for group in screened:
         for rank in group:

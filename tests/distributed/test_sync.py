@@ -63,7 +63,7 @@ DEFINITIONS: dict[str, Definition] = {
         streaming_diloco, interval=2, flight=1, keep=lambda beyond, since: 0.0 * since, eta=1.0, mu=0.0
     ),
 }
-ON_THREE_RANKS = ["sync", "apart"]
+ON_THREE_RANKS = ["sync", "apart", "taught"]
 ON_FOUR_RANKS = ["sync_pairs", "sync_on_nodes", "paced_average"]
 STREAMING = tuple(name for name in LOCAL if name.startswith("streaming_diloco"))
 BEHIND = ("cocod_sgd", "overlap_local_sgd", *STREAMING)
@@ -358,6 +358,15 @@ def test_averages_are_billed_as_parameters(replicas: list[dict[str, Any]]):
     for rank in replicas:
         [billed] = rank["sent"][0]
         assert billed["parameters"] > 0 and billed.keys() <= {"parameters", "control", "padding"}
+
+
+@pytest.mark.parametrize("met", [False, True], ids=["within a round", "after an average"])
+def test_a_frozen_teacher_stays_each_ranks_own_and_is_exported_as_the_mean(three_ranks: Reports, met: bool):
+    seen = [rank[met] for rank in three_ranks["taught"]]
+
+    assert all(rank["afterwards"] == rank["own"] for rank in seen)
+    assert seen[0]["own"] != seen[1]["own"]
+    np.testing.assert_allclose(seen[0]["exported"], np.mean([rank["own"] for rank in seen], axis=0), atol=1e-6)
 
 
 @pytest.mark.long

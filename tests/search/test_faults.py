@@ -7,12 +7,23 @@ import pytest
 import torch
 from torch import nn
 
-from search.curves.faults import SHORTEST_WINDOW, VANISHED, WINDOW, Fault, Known, Level, Probed, fault, lower, reached
+from search.curves.faults import (
+    SHORTEST_WINDOW,
+    VANISHED,
+    WINDOW,
+    Fault,
+    Known,
+    LossLevel,
+    Probed,
+    fault,
+    lower,
+    reached,
+)
 from search.trace import Trace
 
 INITIAL, POINTS = 2.4, 150
 IGNORANCE = float(np.log(10))
-BEST = Level(0.5, 0.005)
+BEST = LossLevel(0.5, 0.005)
 
 
 def _noisy(course, *, share=0.05, seed=0):
@@ -48,7 +59,7 @@ def test_a_loss_that_blew_up_is_found_at_the_end_of_a_commit_too_short_for_windo
 
 
 def test_a_line_that_worsens_a_little_in_every_stage_is_found_though_no_stage_rises_far():
-    best, found = Level(1.53, 0.005), []
+    best, found = LossLevel(1.53, 0.005), []
     for start, end in ((1.53, 1.60), (1.60, 1.66), (1.66, 1.72)):
         losses = _noisy(np.linspace(start, end, POINTS).clip(max=end), share=0.005)
         found.append(_judge(losses, start=start, best=best).has_worsened)
@@ -130,7 +141,7 @@ def test_noise_shows_neither_that_nothing_was_learned_nor_that_something_was(see
 def test_a_net_that_has_converged_is_not_dead(loss, gradient):
     scales = np.geomspace(1.0, max(gradient, 1e-12), POINTS)
 
-    assert not _judge(np.full(POINTS, loss), scales=scales, start=loss, best=Level(loss, 0.0)).is_dead
+    assert not _judge(np.full(POINTS, loss), scales=scales, start=loss, best=LossLevel(loss, 0.0)).is_dead
     falling = loss + 2.0 * np.exp(-np.arange(POINTS) / 10)
     assert not _judge(falling, scales=scales, start=2.4, best=None).is_dead
 

@@ -1,5 +1,6 @@
-"""docker-compose.yml is what Docker accepts, and names the services and variables that exist."""
+"""The compose files are what Docker accepts, and name the services and variables that exist."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,14 @@ import yaml
 from service.settings import SECRETS_DIR, Settings
 
 COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
+HOSTS = COMPOSE.parent / "deploy" / "compose.hosts.yml"
+#: The private addresses of the first host, and of the host that a command is on.
+HEAD, NODE = "${WIRETUNE_HEAD_ADDRESS}", "${WIRETUNE_NODE_ADDRESS}"
 
 
-def test_the_compose_file_follows_the_compose_specification() -> None:
-    checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+@pytest.mark.parametrize("path", [COMPOSE, HOSTS], ids=lambda path: path.name)
+def test_a_compose_file_follows_the_compose_specification(path: Path) -> None:
+    checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
 
     checked = subprocess.run(checker, capture_output=True, text=True, check=False)
 
@@ -55,3 +60,46 @@ def test_each_service_says_whether_it_is_healthy_and_workers_have_a_profile() ->
         "prometheus": ["monitoring"],
     }
     assert services["worker"]["command"] == services["worker-gpu"]["command"]
+
+
+def test_the_service_refuses_code_of_users_unless_a_variable_allows_it() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+
+    assert services["api"]["environment"]["WIRETUNE_USER_CODE"] == "${WIRETUNE_USER_CODE:-false}"
+
+
+def test_on_several_hosts_ray_is_on_the_hosts_network_and_the_api_beside_its_database() -> None:
+    services = yaml.safe_load(HOSTS.read_text())["services"]
+
+    ray = {name: service for name, service in services.items() if service.get("network_mode") == "host"}
+    assert set(ray) == {"head", "worker", "worker-gpu"} and set(services) == {*ray, "api"}
+    assert services["worker"] == services["worker-gpu"]
+    assert services["api"]["ports"] == [f"{HEAD}:8470:8470"]
+
+
+@pytest.mark.parametrize("name", ["head", "worker", "worker-gpu"])
+def test_on_several_hosts_ray_starts_as_on_one_at_addresses_that_the_others_reach(name: str) -> None:
+    here, there = (yaml.safe_load(path.read_text())["services"][name] for path in (COMPOSE, HOSTS))
+
+    added = set(_words(there["command"])) - set(_words(here["command"]))
+    own = HEAD if name == "head" else NODE
+    assert added == {f"--node-ip-address={own}"} | ({f"--address={HEAD}:6379"} if name != "head" else set())
+    assert set(_words(here["command"])) - set(_words(there["command"])) <= {"--address=head:6379"}
+    assert there["healthcheck"]["test"] == ["CMD-SHELL", f"ray health-check --address {HEAD}:6379"]
+
+
+def test_on_several_hosts_results_are_in_one_place_and_nothing_is_reached_by_a_name_of_the_first_host() -> None:
+    one, several = (yaml.safe_load(path.read_text())["services"] for path in (COMPOSE, HOSTS))
+
+    with_results = {name for name, service in one.items() if "results:/results" in service.get("volumes", ())}
+    assert {name for name, service in several.items() if "/mnt/results:/results" in service["volumes"]} == with_results
+    environment = several["api"]["environment"]
+    assert environment.keys() == {
+        name for name, value in one["api"]["environment"].items() if re.match(r"http://(head|api)\b", value)
+    }
+    assert all(value.startswith(f"http://{HEAD}:") for value in environment.values())
+
+
+def _words(command: str) -> list[str]:
+    """Return the words of a command, without what compose says of a variable that is not set."""
+    return re.sub(r":\?[^}]*}", "}", command).split()

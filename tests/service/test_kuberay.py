@@ -175,6 +175,8 @@ def test_the_api_sets_only_variables_that_the_service_reads() -> None:
 
     known = {f"WIRETUNE_{name.upper()}" for name in Settings.model_fields} | {SECRETS_DIR, "FORWARDED_ALLOW_IPS"}
     assert names <= known
+    [api] = pod["containers"]
+    assert {"name": "WIRETUNE_USER_CODE", "value": "false"} in api["env"]  # the operator allows it
 
 
 def test_only_pods_of_ours_the_operator_and_callers_of_the_api_are_let_in() -> None:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.settings import Settings
-from service.wire.records import AttemptFinished, Batch, Bill, Billed, MetricPoints
+from service.wire.records import AttemptFinished, Batch, Bill, Billed, Checkpointed, MetricPoints
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}})
@@ -62,6 +62,16 @@ def test_a_bill_that_falls_back_to_a_checkpoints_takes_no_count_back(store: Stor
     store.ingest(job_id, number, Batch(stream="driver", sequence=1, records=records))
 
     assert values(store)["wiretune_trained_steps_total"] == 50 + 40
+
+
+def test_a_checkpoint_that_was_written_beside_training_has_no_step_counted_twice(store: Store) -> None:
+    copied = Checkpointed(trial_id="t", stage=0, step=20, bill=Bill(steps=20, bytes_sent=200), resume={})
+    first, second, last = (Billed(trial_id="t", bill=Bill(steps=steps, bytes_sent=10 * steps)) for steps in (0, 50, 60))
+
+    store.telemetry.note_batch(Batch(stream="t", sequence=1, records=(first, second, copied, last)))
+
+    counted = values(store)
+    assert (counted["wiretune_trained_steps_total"], counted["wiretune_link_bytes_total['training']"]) == (60, 600)
 
 
 def test_jobs_attempts_and_leases_are_those_of_the_database(store: Store) -> None:

@@ -290,6 +290,21 @@ class Taught(Regression):
         return {"loss": loss, "mae": loss}
 
 
+class TaughtNormed(Taught):
+    """The same behind a normalisation, whose statistics are taken in passes of their own."""
+
+    def __init__(self) -> None:
+        super().__init__(in_place=True)
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model.norm = nn.BatchNorm1d(WIDTH)
+        return model
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        return super().loss(model, (model.norm(batch[0]), batch[1]))
+
+
 class Noisy(TensorDataset):
     """Tensor data that are augmented."""
 
@@ -487,6 +502,10 @@ class Broken(Regression):
                 model.register_buffer("graph", torch.eye(3).to_sparse())
             case "synchronised":
                 return nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(model, nn.BatchNorm1d(1)))
+            case "max_norm":
+                return nn.Sequential(nn.Embedding(16, WIDTH, max_norm=1.0), model)
+            case "max_norm of bags":
+                return nn.Sequential(nn.EmbeddingBag(16, WIDTH, max_norm=1.0), model)
             case "all frozen":
                 return model.requires_grad_(False)
         return model

@@ -238,6 +238,19 @@ def test_whatever_a_model_draws_or_keeps_is_rewound(
     assert ours.run(SEGMENT).losses == expected
 
 
+def test_evaluating_and_exporting_leave_a_teacher_as_it_was(replica: Train, tmp_path: Path):
+    ours = replica("TaughtNormed", optimizer=ScheduleFreeSgdConfig())
+    ours.run(SEGMENT)
+    teacher = ours.model.get_parameter("teacher.weight")
+    before = teacher.clone()
+
+    ours.evaluate()
+    weights = exported(ours, tmp_path)
+
+    assert torch.equal(teacher, before)
+    assert torch.equal(weights["teacher.weight"], before)
+
+
 def test_evaluating_leaves_each_part_in_its_own_mode(replica: Train):
     ours = replica("PartlyFrozen")
 
@@ -436,6 +449,8 @@ FAULTS = {
     "complex128": "buffer `turns` is torch.complex128, which no checkpoint holds: keep it as torch.complex64",
     "sparse": r"buffer `graph` is sparse .*add `.to_dense\(\)`",
     "synchronised": "module `1` is a SyncBatchNorm, .*: return BatchNorm",
+    "max_norm": r"`max_norm` of module `0` \(Embedding\) .*: clip the whole table in `loss`",
+    "max_norm of bags": r"`max_norm` of module `0` \(EmbeddingBag\)",
     "all frozen": "no parameter is trained",
     "foreign parameter": r"a parameter of shape \(3,\) is in a parameter group and not in the model",
     "bad rate": "`lr` of parameter group 0 multiplies the learning rate: it must be > 0, got 0.0",

@@ -82,3 +82,23 @@ def test_a_probe_that_diverged_at_another_rank_changes_no_bit_of_powersgd():
         return seen
 
     assert all(map(torch.equal, trained(probes=True), trained(probes=False)))
+
+
+def test_powersgd_in_float16_loses_of_factorised_layers_nothing_and_of_dense_ones_what_is_rounded_off():
+    config = PowerSgdConfig(rank=1)
+    buffer = GradientBuffer([(40, 30), (30,)], config, torch.device("cpu"))
+    exchange = PowerSgdExchange(config, buffer, Connection(1, Unpaced(), Ledger()))
+    draw, lost = torch.Generator().manual_seed(1), torch.zeros(buffer.num_elements, dtype=torch.float64)
+
+    for _ in range(4):
+        given = torch.randn(buffer.num_elements, generator=draw)
+        buffer.expect()
+        buffer.gradient.copy_(given)
+        buffer.finish()
+        exchange.step(torch.zeros(()), None, 0.1)
+        lost += given - buffer.gradient
+    lost -= exchange.tensors()["residual"]
+
+    vector, matrix = (lost.abs()[len(lost) - 30 :], lost.abs()[: len(lost) - 30])
+    assert matrix.max() < 1e-5
+    assert 1e-5 < vector.max() < 4 * 4 * 2**-11  # of four steps whose entries are below 4

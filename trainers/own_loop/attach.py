@@ -33,6 +33,7 @@ from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig,
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts, Update
+from trainers.methods.sync.shared.screen import parts_of_means
 from trainers.own_loop.ddp import (
     TYPES,
     BucketHook,
@@ -423,7 +424,8 @@ class Attached(Handle):
         if self._sync.is_apart:
             self._check_parameters(self._trained)
             copies = self.node_links.copies if self.config.exchange.drifts else self.node_links.topology.num_workers
-            torch._foreach_copy_(self._parameters, self.node_links.average(self._parameters, "state", over=copies))
+            [(parts, over)] = parts_of_means(self.config.sync, self.node_links, [self._parameters], over=copies)
+            torch._foreach_copy_(self._parameters, self.node_links.average(parts, "state", over=over))
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

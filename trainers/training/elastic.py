@@ -38,8 +38,8 @@ AS_FAST, LEAST_PACE = 0.8, 0.05
 SPEED_WEIGHT = 0.5
 #: Calls that need all ranks: whoever is away is waited for.
 OF_ALL = ("save", "load", "reset")
-#: Calls after which ranks are in another round.
-BACK = ("load", "restore")
+#: Calls after which nothing is known of the round. All ranks are there.
+ANEW = ("load", "reset")
 
 log = logging.getLogger("wiretune.elastic")
 
@@ -93,6 +93,7 @@ class ElasticGroup(Group):
         self._lateness: deque[float] = deque(maxlen=REMEMBERED)
         self._speeds: dict[int, float] = {}  # steps a second, by rank
         self._round: dict[int, Trained] = {}  # by rank, of those that have trained in this round
+        self._rounds: dict[str, dict[int, Trained]] = {}  # by slot, of the round that it was made in
         self._num_losses = 0
 
     @property
@@ -109,8 +110,17 @@ class ElasticGroup(Group):
                 self._lose(lost)
                 continue
             self._num_losses = 0
-            self._round = {} if method in BACK else self._round
+            self._follow(method, *args)
             return answers
+
+    def _follow(self, method: str, *args: Any) -> None:
+        """Keep track of the round that the ranks are in after a call."""
+        if method == "snapshot":
+            self._rounds[args[0]] = dict(self._round)
+        elif method == "restore":
+            self._round = {rank: each for rank, each in self._rounds[args[0]].items() if rank in self._present}
+        elif method in ANEW:
+            self._round = {}
 
     def run(self, segment: Segment) -> SegmentResult:
         rounds: list[SegmentResult] = []
@@ -194,6 +204,7 @@ class ElasticGroup(Group):
             self._group.start(rank)
             self._group.ask(rank, "build", ())
             self._away[rank] = "build"
+            self._connected = []  # with the new process nobody is
         self._present = [rank for rank in self._present if rank not in {*late, *dead}]
         self._round = {rank: trained for rank, trained in self._round.items() if rank in self._present}
         self.recovery = replace(self.recovery, repairs=self.recovery.repairs + len(dead))
@@ -254,10 +265,15 @@ class ElasticGroup(Group):
                 self._lose(lost)
 
     def _wait_for(self, num_ranks: int) -> None:
-        """Take back who is ready, and wait until so many ranks are there. Raises WorkerLost if they do not come."""
+        """Take back who is ready between two rounds, and at any time wait until so many ranks are there.
+
+        Raises WorkerLost if they do not come.
+        """
         started = time.monotonic()
         while self._away:
             is_waiting = len(self._present) < num_ranks
+            if self._round and not is_waiting:
+                break  # whoever joins within a round counts steps that others have taken
             if is_waiting:
                 self._group.await_places([rank for rank, call in self._away.items() if call == "build"])
             late = [rank for rank, call in self._away.items() if call != "build"]

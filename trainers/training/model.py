@@ -135,6 +135,11 @@ def _check(model: nn.Module) -> None:
                 f"module `{name or 'model'}` is a SyncBatchNorm, which waits for all ranks in every forward pass: "
                 "return BatchNorm; its statistics are each rank's own, and evaluation averages them"
             )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise WorkloadError(
+                f"`max_norm` of module `{name or 'model'}` ({kind}) shortens the rows of a rank's own batch: "
+                "clip the whole table in `loss`, which is the same on all ranks"
+            )
     for name, parameter in model.named_parameters():
         _check_parameter(name, parameter)
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):

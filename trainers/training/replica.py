@@ -33,6 +33,7 @@ from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts, Update
+from trainers.methods.sync.shared.screen import parts_of_means
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes, Written
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
@@ -50,6 +51,8 @@ Backend = Literal["auto", "gloo", "nccl"]
 
 #: The slot of the state between the last step by themselves and the meeting that follows.
 BEFORE_MEETING = "before the meeting"
+#: Whole numbers of as many bytes as a number of a tensor, to add up its bits.
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 log = logging.getLogger("wiretune.replica")
 
@@ -562,19 +565,42 @@ class Replica:
     def _evaluated(self) -> dict[str, Tensor]:
         """Return what is evaluated and exported: parameters and buffers by name."""
         self._sync.settle()
-        parameters = self._together(self._optimizer.evaluated())
+        parameters = self._together(self._optimizer.evaluated()) | self._means_of_frozen()
         saved = self.model.state_dict().keys()  # other buffers (masks, tables) are constants
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
-        return parameters | self._averaged(buffers | self._statistics(parameters))
+        return parameters | self._averaged(buffers | self._statistics(parameters), over=len(self._present))
+
+    @property
+    def _copies(self) -> int:
+        """The number that a sum of parameters over all ranks is divided by, for their mean."""
+        # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
+        return self._node_links.copies if self.config.exchange.drifts else len(self._present)
 
     def _together(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return `parameters`, or, where those of the ranks may differ, copies of their mean."""
         if not self._sync.is_apart:
             return parameters
-        # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
-        copies = self._node_links.copies if self.config.exchange.drifts else len(self._present)
-        means = self._node_links.average(list(parameters.values()), "state", over=copies)
-        return dict(zip(parameters, means, strict=True))
+        values = [*parameters.values()]
+        [(parts, over)] = parts_of_means(self.config.sync, self._node_links, [values], over=self._copies)
+        return dict(zip(parameters, self._node_links.average(parts, "state", over=over), strict=True))
+
+    def _means_of_frozen(self) -> dict[str, Tensor]:
+        """Return the means of the frozen parameters that differ between the ranks, as those of an averaged teacher do.
+
+        They also do where ranks that trained apart have just met: what is trained alone is averaged there.
+        """
+        trained, held = self._optimizer.parameters, self._parameters.tensors()
+        frozen = {name: each for name, each in held.items() if name not in trained and each.is_floating_point()}
+        if not frozen or "parameters" in self._state.shared:
+            return {}
+        # Of a frozen base model, which is equal everywhere and may be large, nothing else is sent.
+        mine = torch.stack([each.view(_BITS[each.itemsize]).sum() for each in frozen.values()]).cpu()
+        first = mine.clone()
+        self._node_links.tell(first)
+        differ = (mine != first).float()
+        self._node_links.all_reduce_sum(differ, {"control": differ.nbytes})
+        numbers = zip(frozen, differ.tolist(), strict=True)
+        return self._averaged({name: frozen[name].clone() for name, number in numbers if number}, over=self._copies)
 
     @torch.no_grad()
     def _statistics(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -587,22 +613,25 @@ class Replica:
         layers = model.norms_that_track(self.model) if are_others else []
         if not layers:
             return {}
-        scratch = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        # Copies of all: `loss` may change frozen parameters in place, and trained ones.
+        tensors = {**self._parameters.tensors(), **parameters, **dict(self.model.named_buffers())}
+        scratch = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         random = RandomState(feed.seed_of((self.config.seed, self.step, self.rank)), self.device)
-        lent = model.lent(self.model, parameters | scratch)
-        with lent, model.counting_anew(layers), random.scope():
+        with model.lent(self.model, scratch), model.counting_anew(layers), random.scope():
             for index in range(model.NUM_BATCHES):
                 ahead, micro = divmod(index, self.config.accumulate)
                 self._passes.loss(feed.Place(self.step + ahead, self.rank, micro))
         return {name: scratch[name] for name in model.norm_statistics(self.model, layers)}
 
-    def _averaged(self, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Average `buffers` over the ranks, in place, where they are floating-point; returns them."""
-        for buffer in buffers.values():
-            if buffer.is_floating_point():
-                buffer.div_(len(self._present))  # before the sum, which could overflow
-                self._node_links.all_reduce_sum(buffer, {"state": buffer.nbytes})
-        return buffers
+    def _averaged(self, tensors: dict[str, Tensor], *, over: int) -> dict[str, Tensor]:
+        """Average `tensors` over `over` ranks, in place, where they are floating-point; returns them."""
+        floating = [each for each in tensors.values() if each.is_floating_point()]
+        groups = [[each] for each in floating]
+        parts = parts_of_means(self.config.sync, self._node_links, groups, over=over)
+        for mean, ([part], number) in zip(floating, parts, strict=True):
+            torch.div(part, number, out=mean)  # before the sum, which could overflow
+            self._node_links.all_reduce_sum(mean, {"state": mean.nbytes})
+        return tensors
 
 
 def _numbers(scalars: Sequence[Tensor]) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-// The cluster: its nodes, what runs on them, and who waits for them.
+// The cluster: its nodes, what runs on them, and who waits for them. The address says behind which place of the queue.
 
 import * as api from "../api.js";
 import { element, empty, patch, since, table } from "../dom.js";
@@ -6,7 +6,8 @@ import { number, share } from "../units.js";
 
 const ON_A_PAGE = 100;
 
-export function clusterPage(root) {
+export function clusterPage(root, _, asked) {
+  const after = Number(asked.get("after")) || 0;
   const facts = element("div", {}, element("h1", {}, "Cluster"), empty("loading …"));
   const nodes = element("section", { class: "panel spaced" });
   const queue = element("section", { class: "panel spaced" });
@@ -14,12 +15,12 @@ export function clusterPage(root) {
   document.title = "Cluster – Wiretune";
 
   async function refresh() {
-    const [found, line] = await Promise.all([api.cluster(), api.queue(ON_A_PAGE)]);
+    const [found, line] = await Promise.all([api.cluster(), api.queue({ after, limit: ON_A_PAGE })]);
     const ids = line.entries.map((entry) => entry.job_id);
     const { jobs } = ids.length ? await api.jobs({ id: ids, limit: ON_A_PAGE }) : { jobs: [] };
     patch(facts, ...summary(found));
     patch(nodes, element("h2", {}, "Nodes"), found.nodes.length ? nodeTable(found.nodes) : empty("No node is known now."));
-    patch(queue, element("h2", {}, "Queue"), ...queued(line, new Map(jobs.map((job) => [job.id, job.name]))));
+    patch(queue, element("h2", {}, "Queue"), ...queued(line, after, new Map(jobs.map((job) => [job.id, job.name]))));
   }
 
   return { refresh, shows: (_, hasMoved) => hasMoved, ages: () => true };
@@ -65,20 +66,39 @@ function workers(placements) {
   }));
 }
 
-const queueText = ({ entries, of }) => (of > entries.length ? `The first ${entries.length} of ${of} jobs that wait` : "In the order in which room is given");
+// Jobs of projects that the reader does not see have a place, and are not listed: `of` counts them, too.
+function queueText({ entries, of, projects, next_after: next }, after) {
+  const areAllSeen = sum(projects, "waiting") === of;
+  if (areAllSeen && !after && !next) return "In the order in which room is given";
+  const some = after || !next ? entries.length : `The first ${entries.length}`;
+  const place = after ? `, behind place ${after}` : "";
+  return areAllSeen ? `${some} of ${of} jobs that wait${place}` : `${some} of yours${place}; ${of} wait in all`;
+}
 
-// Jobs of projects that the reader does not see have a place, and are not listed.
-function queued(queue, names) {
+function nobody(of, after) {
+  if (after) return empty(`None of yours waits behind place ${after}.`);
+  if (!of) return empty("Nobody waits.");
+  return empty(`None of yours waits; ${of === 1 ? "1 job of another project does" : `${of} jobs of other projects do`}.`);
+}
+
+function pages({ next_after: next }, after) {
+  const link = (label, more) => element("a", { key: label, href: `/?cluster=now${more}` }, label);
+  const links = [...(after ? [link("first page", "")] : []), ...(next ? [link("next page", `&after=${next}`)] : [])];
+  return links.length ? element("nav", { class: "tools", "aria-label": "More of the queue" }, ...links) : null;
+}
+
+function queued(queue, after, names) {
   const job = ({ job_id: id }) => element("a", { href: `/?job=${encodeURIComponent(id)}` }, names.get(id) ?? id);
   return [
-    queue.entries.length ? table(queueText(queue), [
+    queue.entries.length ? table(queueText(queue, after), [
       ["place", ({ place }) => String(place.place), "number"],
       ["job", job, "name"],
       ["priority", ({ priority }) => priority, ""],
       ["why", ({ place }) => place.sentence, "text"],
       ["owner", ({ owner, project }) => `${owner} · ${project}`, ""],
       ["queued", ({ queued_at }) => since(queued_at), ""],
-    ], queue.entries, { key: ({ job_id }) => job_id, isStacked: true }) : empty("Nobody waits."),
+    ], queue.entries, { key: ({ job_id }) => job_id, isStacked: true }) : nobody(queue.of, after),
+    pages(queue, after),
     queue.projects.length ? table("Projects by what they have, for their weight", [
       ["project", ({ project }) => project, "name"],
       ["weight", ({ weight }) => number(weight), "number"],

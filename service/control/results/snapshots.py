@@ -106,10 +106,10 @@ def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
     return comparison(jobs, reports, metric, curves)
 
 
-def schedules(session: Session, job_id: str, trials: Iterable[TrialRow]) -> tuple[ScheduleView, ...]:
+def schedules(session: Session, job_id: str, trials: Sequence[TrialRow]) -> tuple[ScheduleView, ...]:
     """Return the learned schedules of `trials`; of an unfinished one, what is decided. Raises UnreadableJob."""
     spec = stored_spec(job_id, queries.job_row(session, job_id).spec)
-    drawn = queries.samples(queries.trials(session, job_id))
+    drawn = queries.samples(trials)  # of no others: to check what a sample sets takes as long as all the rest
     optimizers = {(trial.arm, trial.seed): trial.replica.optimizer for trial in spec.trials(drawn)}
     return tuple(queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed]) for trial in trials)
 

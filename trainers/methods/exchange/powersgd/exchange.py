@@ -7,7 +7,8 @@ loss.
 
 A rank keeps M - P Q' with its own Q, not with the mean. Summed over the ranks that is the same; but with the mean, what
 makes ranks differ, which no mean ever sends, would pile up in the memories, and drown the mean in the rounding of P. P
-may be rounded: it only says in which directions to look. Q may not, for its sum is what is applied.
+may be rounded: it only says in which directions to look. Q may not, for its sum is what is applied. Of layers
+that stay dense, what is rounded off is lost: partial sums are rounded on their way, and no rank knows by how much.
 """
 
 from typing import Any

@@ -9,6 +9,7 @@ shorter: jobs have tens of averages, and EDiT's takes 120.
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import Exchanged
 from trainers.snapshot import WithoutScalars
-from trainers.spec.sync import CompressedUpdatesConfig
+from trainers.spec.sync import CompressedUpdatesConfig, SyncBase
 
 #: The weight of the newest distance in the mean of all, as published.
 FADING = 0.02
@@ -108,3 +109,23 @@ def weighted(moved: Tensor, outcome: Exchanged, weight: float) -> tuple[Tensor, 
     if not weight:
         return moved.zero_(), replace(outcome, loss=0.0)
     return moved.mul_(weight), replace(outcome, loss=weight * outcome.loss)
+
+
+def parts_of_means(
+    config: SyncBase, node_links: NodeLinks, groups: Sequence[Sequence[Tensor]], *, over: int
+) -> list[tuple[Sequence[Tensor], int]]:
+    """Return what this rank adds to the mean of each group of tensors, and over how many ranks that is; collective.
+
+    It is the group itself, over `over` ranks. Of a policy with a screen, a rank adds zeros for a group that is not
+    finite, and does not count. Where the group is finite on no rank, all count.
+    """
+    is_screened = isinstance(config, CompressedUpdatesConfig) and config.max_z is not None
+    if not is_screened or not groups:
+        return [(group, over) for group in groups]
+    finite = [all(bool(each.isfinite().all()) for each in group) for group in groups]
+    numbers = torch.tensor(finite, dtype=torch.float32)
+    node_links.all_reduce_sum(numbers, {"control": numbers.nbytes})
+    return [
+        (group if takes_part or not number else [torch.zeros_like(each) for each in group], int(number) or over)
+        for group, takes_part, number in zip(groups, finite, numbers.tolist(), strict=True)
+    ]

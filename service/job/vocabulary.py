@@ -1,0 +1,29 @@
+"""Words of answers, of which a newer service may have more than this release knows."""
+
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import GetCoreSchemaHandler, ValidationError, ValidationInfo, ValidatorFunctionWrapHandler
+from pydantic_core import CoreSchema, core_schema
+
+#: The context in which a client validates an answer.
+MAY_BE_NEWER = object()
+
+
+class Vocabulary(StrEnum):
+    """The words of one kind. A client reads others as they are, as members without a name; else they are refused."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_wrap_validator_function(cls._read, handler(source))
+
+    @classmethod
+    def _read(cls, word: Any, known: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Self:
+        try:
+            read: Self = known(word)
+        except ValidationError:
+            if info.context is not MAY_BE_NEWER or not isinstance(word, str):
+                raise
+            read = str.__new__(cls, word)
+            read._name_ = read._value_ = word  # as Enum does, so that it is written and compared as the others are
+        return read
