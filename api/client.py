@@ -20,7 +20,6 @@ from api.connection import CheckedFile, Connection, request
 from api.failures import UNSAYABLE, ApiError, UnknownJob, Unreachable, unsayable
 from api.jobs import POLL_S, AsyncJob, Job
 from api.retries import PATIENCE_S, StreamFailures
-from service.job.states import TERMINAL
 from service.wire.access import Me
 from service.wire.artifacts import Which
 from service.wire.base import MAX_PAGE
@@ -288,7 +287,7 @@ class Client(Connection):
         while True:
             view = self.send(calls.job(job_id), within_s=deadline - time.monotonic())
             yield view
-            if view.state in TERMINAL:
+            if view.is_over:
                 return
             time.sleep(_pause_s(poll_s, deadline, job_id, timeout_s))
 
@@ -524,7 +523,7 @@ class AsyncClient(Connection):
         while True:
             view = await self.send(calls.job(job_id), within_s=deadline - time.monotonic())
             yield view
-            if view.state in TERMINAL:
+            if view.is_over:
                 return
             await asyncio.sleep(_pause_s(poll_s, deadline, job_id, timeout_s))
 

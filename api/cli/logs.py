@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from api.client import Client
 from api.failures import ApiError
-from service.job.states import TERMINAL
 
 POLL_S = 1.0
 #: A log is fetched anew from Ray for every look, so a long one is looked at less often.
@@ -21,7 +20,7 @@ def follow_log(client: Client, job_id: str, number: int | None) -> Iterator[byte
     current, offset = number or 0, 0
     for view in client.watch(job_id, poll_s=POLL_S):
         last = number or view.attempt
-        is_over = view.state in TERMINAL or last < view.attempt
+        is_over = view.is_over or last < view.attempt
         for attempt in range(current or last, last + 1):
             current, offset = attempt, offset if attempt == current else 0
             piece = _piece(client, job_id, attempt, offset=offset, may_be_missing=attempt < last or not is_over)

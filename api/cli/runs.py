@@ -14,14 +14,13 @@ from api.cli.watch import Progress
 from api.client import Client
 from api.failures import ApiError, Unreachable
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL
 from service.settings import Settings
 from service.wire.jobs import JobView
 
 CANCEL_S = 60.0
 #: A server started for one job ends by itself if the command that started it was killed.
 ORPHAN_LINGER_S = 120.0
-#: After a look, wait this many times as long as it took: under `run` it takes time on the cores that train.
+#: After a look, wait this many times as long as it took: it takes the service's time, under `run` that of the training.
 _PAUSE_SHARE, _MAX_PAUSE_S = 4.0, 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AtEnd = Callable[[Client, JobView], None]
@@ -119,7 +118,7 @@ def follow(client: Client, job_id: str, console: Console) -> JobView:
             for line in progress.lines(view):
                 say(console, line)
             status.update(progress.summary)
-            if view.state not in TERMINAL:
+            if not view.is_over:
                 time.sleep(min(_PAUSE_SHARE * (time.monotonic() - began), _MAX_PAUSE_S))
     return view
 

@@ -9,7 +9,7 @@ from api.client import Client
 from search.config import Budget
 from search.types import Values
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL, JobState
+from service.job.states import JobState
 from service.wire.jobs import JobView
 from service.wire.records import Bill
 from service.wire.reports import TrialReport
@@ -38,7 +38,7 @@ class Progress:
         """Yield what is new about `job` since the last call."""
         where = (job.state, job.reason, str(job.attempt), "" if job.queue is None else job.queue.sentence)
         state = list(state_lines(job)) if self._is_new("state", *where) else []
-        if job.state not in TERMINAL:  # what the trials did comes before the end of all
+        if not job.is_over:  # what the trials did comes before the end of all
             yield from state
         if job.state in (JobState.QUEUED, JobState.STARTING) and job.attempt <= 1:
             self.summary = job.state
@@ -49,12 +49,12 @@ class Progress:
             yield from self._trial_lines(trial, stages.get(trial.trial_id, []), job.spec)
         live = next((trial for trial in trials if trial.backend and trial.outcome is None), None)
         self.summary = job.state if live is None else f"{live.arm}: {_where(live)}"
-        if job.state in TERMINAL:
+        if job.is_over:
             yield from state
 
     def _stages(self, job: JobView, trials: Iterable[TrialView]) -> dict[str, list[StageView]]:
         """Return by trial the stages that may be new: a job has hundreds, which are megabytes with their probes."""
-        if job.attempt != self._attempt or job.state in TERMINAL:  # a new attempt takes stages back
+        if job.attempt != self._attempt or job.is_over:  # a new attempt takes stages back
             self._attempt = job.attempt
             self._newest.clear()
             found = list(self._client.stages(self._job_id))

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 from api.client import Client
 from search.sweep.spec import SampleValues
-from service.job.states import TERMINAL
 from service.job.sweep import at
 from service.wire.jobs import JobView
 from service.wire.reports import TrialReport
@@ -125,10 +124,10 @@ def export(
     seen: tuple[TrialView, ...] = ()
     try:
         for job in looks:
-            if follow and job.started_at is None and job.state not in TERMINAL:
+            if follow and job.started_at is None and not job.is_over:
                 continue  # a run keeps what its times are counted from
             begun = time.monotonic()
-            if seen != (seen := client.trials(job_id)) or job.state in TERMINAL:  # the last points may not show there
+            if seen != (seen := client.trials(job_id)) or job.is_over:  # the last points may not show there
                 _update(runs, client, job, seen, begin, arm=arm, seed=seed)
             if follow:
                 time.sleep(min(_PAUSE_SHARE * (time.monotonic() - begun), _MAX_PAUSE_S))

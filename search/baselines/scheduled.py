@@ -56,7 +56,7 @@ class Scheduled(Baseline[ScheduleConfig]):
             stage=self._num_closed,
             values=self._values_at(step),
             reason=reason,
-            switched=step > 0 and step == self._starts[index],
+            switched=index > 0 and self._step == self._starts[index],
             commit_until=Allowance(steps=ends[0] if ends else budget.steps, bytes=budget.bytes, seconds=budget.seconds),
         )
 

@@ -63,7 +63,7 @@ def awakening_start(setup: SearchSetup, rate: float) -> float:
 def may_awaken(setup: SearchSetup, stage: Stage) -> bool:
     """Return whether the rate may rise without a limit of the job's: once, under an optimizer whose rates may.
 
-    A net that was trained before is awake, however little its loss falls.
+    A net that is known to have been trained before is awake, however little its loss falls.
     """
     if setup.is_pretrained:
         return False

@@ -40,19 +40,19 @@ def opened(
     options, opening = link_rule.short_list(costs)
     if measuring.link is not None:
         space = space.model_copy(update={"exchanges": tuple(costs), "link": measuring.link})
-    cold = [(name, group) for name in options for group in groups if group != groups[0] or name not in measuring.warmed]
+    cold = [(name, group) for name in options for group in groups if group != groups[0] or name not in measuring.steps]
     warm_ups = [warm_up(group, _at(space.opening, option)) for option, group in cold]
     axes = (*space.axes, OptionAxis(options=options)) if len(options) > 1 else space.axes
     menu = tuple(option.name for option in sorted(traffic, key=lambda option: -traffic[option].bytes))
     teaching = tuple((each.option, each.teaches) for each in costs)
+    measured = measuring.steps | {name: step_cost(each) for (name, _), each in zip(cold, warm_ups, strict=True)}
     [first] = (each for each in costs if each.option == opening)
-    is_known = timed is not None or spec.budget.seconds is None
     told = {
         "axes": axes,
         "guess": _at(space.guess, opening),
         "menu": menu,
         "teaching": teaching,
-        "step": StepCost(bytes=first.bytes, seconds=first.cost if timed else 0.0) if is_known else None,
+        "step": _mean_step(first, measured[opening], is_timed=timed is not None),
     }
     return space.model_copy(update=told), [*measuring.warm_ups, *warm_ups]
 
@@ -83,10 +83,17 @@ def _cost(option: Option, traffic: MeanTraffic, cost: float, spared: float = 0.0
     )
 
 
+def _mean_step(option: OptionCost, measured: StepCost | None, *, is_timed: bool) -> StepCost | None:
+    """Return what a step with `option` costs on average; None: nothing tells. Where `is_timed` its cost is seconds."""
+    if is_timed:
+        return StepCost(bytes=option.bytes, seconds=option.cost)
+    return measured and StepCost(bytes=option.bytes, seconds=measured.seconds)
+
+
 class _Measuring:
     """Takes the steps that show what a step computes, and the link if it is measured; `warm_ups` are their results.
 
-    No option has them twice; those with the names `warmed` have loaded and opened by then what they need.
+    No option has them twice; those in `steps` have loaded and opened by then what they need.
     """
 
     def __init__(self, traffic: Mapping[Option, MeanTraffic], warm_up: Callable[[Option], SegmentResult]) -> None:
@@ -99,8 +106,9 @@ class _Measuring:
         self.link: link_rule.Link | None = None
 
     @property
-    def warmed(self) -> set[str]:
-        return {option.name for option in self._steps}
+    def steps(self) -> dict[str, StepCost | None]:
+        """The cost of a step with those that were tried, by name; None: it diverged."""
+        return {option.name: step for option, step in self._steps.items()}
 
     def in_seconds(self, link: LinkConfig) -> list[OptionCost] | None:
         """Return what a step costs under each option; None: the link does not show."""

@@ -16,8 +16,9 @@ FIRST_CHUNK = 4
 CLOCKLESS_CHUNK = 10
 #: The committed line is looked at after this share of a commit, but not before so many steps.
 LOOK_SHARE, LEAST_LOOK_STEPS = 0.02, 10
-#: Longest push under a budget in seconds; a cancel is heard between two pushes. Slow steps are pushed `FIRST_CHUNK` at
-#: a time for up to the second: the first one of a push does not tell which way the rate is wrong.
+#: Longest push under a budget in seconds; a cancel is heard between two pushes. Slow steps are pushed together,
+#: `FIRST_CHUNK` at most and for at most `MAX_SLOW_CHUNK_S`: the first step of a push shows no cosine, so pushes of one
+#: step show none, and a rate that is too low would not rise.
 MAX_CHUNK_S, MAX_SLOW_CHUNK_S = 0.5, 10.0
 NO_LIMIT = 10**9
 #: A rate that changes all the time does so in about so many straight pieces, however long the run: a schedule has each.
@@ -28,7 +29,7 @@ def cost_of(result: SegmentResult, known: StepCost | None, *, round_steps: int =
     """Return what a step costs, as `result` shows after what was `known`; None: nothing is known yet.
 
     Its first step may calibrate, and does not count beside others. Workers that meet every `round_steps` steps send
-    nothing in between: a push shorter than a round says a part of what a round's mean step costs.
+    nothing in between, so a push that is shorter than a round counts by its share of one.
     """
     seconds = result.step_seconds[1:] or result.step_seconds
     if not seconds:

@@ -9,7 +9,6 @@ from search.config import StagedConfig, WideConfig
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from service.cluster import exchange_probing
-from service.cluster.trial_ledger import bytes_per_worker
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -17,14 +16,16 @@ from trainers.methods.optimizer.spec import SgdConfig, contenders
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
 from trainers.spec.ranges import first
+from trainers.spec.sync import LocalUpdatesConfig
 from trainers.traffic import collectives, cost
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
 
 #: Discarded steps before the clock starts: libraries load and connections open in them.
 WARM_UP_STEPS = 3
-#: Of a warm-up in which workers that train apart meet once.
-MEETING_PERIOD = 2
+#: The period of a warm-up in which workers that train apart meet, and its steps. The last one is its second average:
+#: in the first one connections open, and libraries load.
+MEETING_PERIOD, MEETING_STEPS = 2, 4
 #: The slot that the warm-up, and later every stage, starts from: one copy of the state in memory.
 STAGE = "stage"
 
@@ -72,20 +73,43 @@ def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpa
 def _with_step(
     spec: TrialSpec, space: SearchSpace, group: Group, warm_ups: list[SegmentResult]
 ) -> tuple[SearchSpace, list[SegmentResult]]:
-    """Return `space` with what a step costs, its share of an average included, and the warm-ups that show it.
+    """Return `space` with what a step costs on average, averages of local updates included, and all warm-ups.
 
-    Warm-ups are shorter than most rounds of local updates. So where the controller wants to know it, and the budget
-    counts more than steps, workers meet once more before the clock starts.
+    Warm-ups are shorter than most rounds. So the bytes of an average follow from the shapes, and its seconds from the
+    link that is stated. On another link workers meet before the clock starts, where they may at any step.
     """
     steps = [step for warm_up in warm_ups if (step := exchange_probing.step_cost(warm_up)) is not None]
-    step, period = min(steps, key=lambda each: each.seconds, default=None), space.period_of(space.opening)
+    step, sync = min(steps, key=lambda each: each.seconds, default=None), spec.replica.sync
     is_asked_for = isinstance(spec.controller, StagedConfig) and spec.budget.counts_traffic
-    if step is None or period == 1 or not is_asked_for:
+    if step is None or not is_asked_for or not isinstance(sync, LocalUpdatesConfig):
         return space.model_copy(update={"step": step}), warm_ups
-    meeting = warm_up(group, space.opening.model_copy(update={"period": MEETING_PERIOD}))
-    average_s = max(0.0, max(meeting.step_seconds, default=0.0) - step.seconds)
-    step = StepCost(bytes=bytes_per_worker(meeting.bytes_sent) / period, seconds=step.seconds + average_s / period)
-    return space.model_copy(update={"step": step}), [*warm_ups, meeting]
+    average, period = _average(spec, space, group), space.period_of(space.opening)
+    seconds, met = 0.0, list[SegmentResult]()
+    if isinstance(spec.replica.link, EmulateLink):
+        seconds = average.seconds(spec.replica.link)
+    elif _may_meet_at_any_step(spec):
+        met = [warm_up(group, space.opening.model_copy(update={"period": MEETING_PERIOD}), MEETING_STEPS)]
+        seconds = max(0.0, met[0].step_seconds[-1] - step.seconds) if len(met[0].step_seconds) == MEETING_STEPS else 0.0
+    shown = max(0.0, seconds / period - sync.overlapped * step.seconds)
+    mean = StepCost(bytes=average.bytes / period, seconds=step.seconds + shown)
+    return space.model_copy(update={"step": mean}), [*warm_ups, *met]
+
+
+def _average(spec: TrialSpec, space: SearchSpace, group: Group) -> collectives.Traffic:
+    """Return the traffic between the nodes of `group` in all averages of a round of local updates."""
+    return spec.replica.sync.meeting_traffic(
+        group.shapes,
+        num_workers=len(group.nodes),
+        exchange=spec.replica.exchange,
+        level=space.opening.level,
+        num_iterates=2 if space.optimizer.startswith("schedulefree") else 1,
+    )
+
+
+def _may_meet_at_any_step(spec: TrialSpec) -> bool:
+    """Return whether a warm-up shows how long workers wait for an average, and how fast each is stays to be seen."""
+    sync, is_timed = spec.replica.sync, spec.budget.seconds is not None
+    return is_timed and "period" in sync.searchable() and not sync.overlapped and spec.workers.min is None
 
 
 def lowest(space: SearchSpace) -> Values:
@@ -134,12 +158,10 @@ def _momentum(optimizer: object) -> float:
     return float(first(optimizer.momentum)) if isinstance(optimizer, SgdConfig) else 0.0
 
 
-def warm_up(group: Group, values: Values) -> SegmentResult:
+def warm_up(group: Group, values: Values, num_steps: int = WARM_UP_STEPS) -> SegmentResult:
     """Take the first steps with `values`, and go back."""
     group.snapshot(STAGE)
-    segment = Segment(
-        num_steps=WARM_UP_STEPS, learning_rate=values.learning_rate, level=values.level, **values.settings
-    )
+    segment = Segment(num_steps=num_steps, learning_rate=values.learning_rate, level=values.level, **values.settings)
     result = group.run(segment)
     group.restore(STAGE)
     return result

@@ -11,7 +11,14 @@ MAY_BE_NEWER = object()
 
 
 class Vocabulary(StrEnum):
-    """The words of one kind. A client reads others as they are, as members without a name; else they are refused."""
+    """The words of one kind. A client reads unknown words as they are: as instances that are no members.
+
+    A service refuses them.
+    """
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        """Have an unknown word survive a pickle, too."""
+        return _unpickled, (type(self), str(self))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -24,6 +31,15 @@ class Vocabulary(StrEnum):
         except ValidationError:
             if info.context is not MAY_BE_NEWER or not isinstance(word, str):
                 raise
-            read = str.__new__(cls, word)
-            read._name_ = read._value_ = word  # as Enum does, so that it is written and compared as the others are
+            read = cls._unknown(word)
         return read
+
+    @classmethod
+    def _unknown(cls, word: str) -> Self:
+        read = str.__new__(cls, word)
+        read._name_ = read._value_ = word  # as Enum does, so that it is written and compared as the others are
+        return read
+
+
+def _unpickled(kind: type[Vocabulary], word: str) -> Vocabulary:
+    return kind(word) if word in kind._value2member_map_ else kind._unknown(word)

@@ -11,7 +11,7 @@ from service.job.changes import Change
 from service.job.parts import MAX_LABELS, Name, Notes, Slug
 from service.job.priority import Priority
 from service.job.spec import JobSpec
-from service.job.states import ALLOWED_IN, JobState, Verb
+from service.job.states import ALLOWED_IN, RULES, TERMINAL, JobState, Verb
 from service.wire.base import Asked, View
 from service.wire.queue import QueuePlace
 from service.wire.stored import ShownJob, UnreadJob, unread_fields
@@ -57,6 +57,11 @@ class JobView(View):
         "`spec` is then the job as it is stored. Null: it reads all",
     )
     spec: ShownJob
+
+    @property
+    def is_over(self) -> bool:
+        """True where it has ended, also in a state that only a newer service knows: an end alone has a time."""
+        return self.state in TERMINAL or (self.state not in RULES and self.finished_at is not None)
 
     @property
     def unread(self) -> str:

@@ -1,6 +1,7 @@
 """Answers of a newer service, which clients and running drivers read at every depth: its new fields, and its words."""
 
 import json
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -101,6 +102,18 @@ def test_a_service_refuses_words_that_it_does_not_know(asked: tuple[type[BaseMod
 
     with pytest.raises(ValidationError, match="Input should be"):
         model.model_validate(fields)
+
+
+@pytest.mark.parametrize(("finished_at", "is_over"), [(None, False), ("2026-11-29T10:00:00Z", True)])
+def test_a_job_in_a_new_state_is_over_once_it_has_an_end(
+    store: Store, reporting: Reporting, finished_at: str | None, is_over: bool
+) -> None:
+    told = store.job(reporting.job_id).model_dump(mode="json") | {"state": MORE, "finished_at": finished_at}
+
+    read = calls.job(reporting.job_id).read(json.dumps(told).encode())
+
+    assert read.is_over == is_over
+    assert pickle.loads(pickle.dumps(read)) == read
 
 
 def test_a_driver_hears_what_a_newer_service_says_more() -> None:

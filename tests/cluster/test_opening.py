@@ -200,31 +200,76 @@ class OnAClock:
     """Runs a segment on a machine where all takes what it is told: a step, and an average every `period` of them."""
 
     def __init__(self, period: int, *, step_s: float, average_s: float) -> None:
-        self.period, self.step_s, self.average_s = period, step_s, average_s
+        self.period, self.step_s, self.average_s, self.num_averages = period, step_s, average_s, 0
 
     def __call__(self, segment: Segment) -> SegmentResult:
-        period = segment.period or self.period
-        averages = [(index + 1) % period == 0 for index in range(segment.num_steps)]
+        period, seconds = segment.period or self.period, []
+        for index in range(segment.num_steps):
+            meets = (index + 1) % period == 0
+            self.num_averages += meets
+            opening_s = 5.0 if meets and self.num_averages == 1 else 0.0  # connections open, libraries load
+            seconds.append(self.step_s + meets * (self.average_s + opening_s))
         return SegmentResult(
             first_step=0,
             losses=(1.0,) * segment.num_steps,
-            step_seconds=tuple(self.step_s + self.average_s * is_one for is_one in averages),
-            bytes_sent=({"parameters": 1000 * sum(averages)},) * 2,
+            step_seconds=tuple(seconds),
+            bytes_sent=({},) * 2,
             bytes_dense=0,
             diverged=False,
         )
 
 
+LOCAL: dict[str, Any] = {"exchange": {"kind": "none"}, "controller": {"kind": "bo"}, "optimizer": {"kind": "sgd"}}
+STATED, MEASURED = {"mode": "emulate", "mbps": 1, "latency_ms": 0}, {"mode": "measure"}
+
+
 @pytest.mark.parametrize("period", [2, 8, 500])
-def test_a_run_of_local_updates_is_as_long_as_their_averages_let_it_be(period: int, group: Any) -> None:
-    given: dict[str, Any] = {"exchange": {"kind": "none"}, "controller": {"kind": "bo"}}
-    spec = digits_trial(**given, sync={"kind": "local_sgd", "period": period}, budget={"seconds": 100})
-    group.run = OnAClock(period, step_s=0.01, average_s=0.4)
+@pytest.mark.parametrize(("link", "average_s"), [(MEASURED, 0.4), (STATED, 1000 * 8 / 1e6)], ids=["measured", "stated"])
+def test_a_run_of_local_updates_is_as_long_as_their_averages_let_it_be(
+    link: Any, average_s: float, period: int, group: Any
+) -> None:
+    group.shapes = [(250,)]  # of two hosts, each sends an average of 1000 bytes
+    spec = digits_trial(**LOCAL, sync={"kind": "local_sgd", "period": period}, link=link, budget={"seconds": 100})
+    group.run = OnAClock(period, step_s=0.01, average_s=average_s)
 
     step = opening_space(spec, [group])[0].step
 
     assert step is not None
-    assert (step.seconds, step.bytes) == (pytest.approx(0.01 + 0.4 / period), pytest.approx(1000 / period))
+    assert step.seconds == pytest.approx(0.01 + average_s / period, rel=0.01)  # the loss is averaged, too
+    assert step.bytes == pytest.approx(1000 / period, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("sync", "step_s"),
+    [
+        ({"kind": "streaming_diloco", "period": 20, "fragments": 4}, 0.01 + 8.0 / 20),  # of each fragment one
+        ({"kind": "overlap_local_sgd", "period": 2}, 8.0 / 2),  # workers train beside an average
+        ({"kind": "overlap_local_sgd", "period": 5000}, 0.01),
+    ],
+    ids=["fragments", "an average that is longer than its round", "one that is shorter"],
+)
+def test_whatever_a_policy_makes_of_its_averages_a_run_counts_them(sync: Any, step_s: float, group: Any) -> None:
+    group.shapes = [(50_000,)] * 5  # of two hosts, each sends 1 MB, which takes 8 s
+    spec = digits_trial(**LOCAL, sync=sync, link=STATED, budget={"seconds": 100})
+    group.run = OnAClock(5000, step_s=0.01, average_s=0.0)
+
+    step = opening_space(spec, [group])[0].step
+
+    assert step is not None
+    assert (step.seconds, step.bytes) == (
+        pytest.approx(step_s, rel=0.03),
+        pytest.approx(1e6 / sync["period"], rel=0.01),
+    )
+
+
+def test_a_budget_in_bytes_pays_for_no_average_before_the_first_step(group: Any) -> None:
+    spec = digits_trial(**LOCAL, sync={"kind": "diloco", "period": 500}, budget={"bytes": 10**7})
+    group.run = clock = OnAClock(500, step_s=0.01, average_s=0.4)
+
+    step = opening_space(spec, [group])[0].step
+
+    assert step is not None and step.bytes > 0
+    assert not clock.num_averages
 
 
 @pytest.mark.parametrize("budget", [{"seconds": 100.0}, {"bytes": 10**7}])
@@ -232,9 +277,8 @@ def test_a_run_of_exchanges_that_compete_is_as_long_as_the_one_it_opens_with_let
     budget: dict[str, float], group: Any
 ) -> None:
     group.shapes = [(512, 64), (512, 512)]
-    link = {"mode": "emulate", "mbps": 10, "latency_ms": 0}
-    given: dict[str, Any] = {"exchange": {"kind": "auto"}, "controller": {"kind": "bo"}, "link": link}
-    spec = digits_trial(**given, budget=budget)
+    given: dict[str, Any] = {"exchange": {"kind": "auto"}, "controller": {"kind": "bo"}}
+    spec = digits_trial(**given, link={"mode": "emulate", "mbps": 10, "latency_ms": 0}, budget=budget)
     group.run = OnAClock(16, step_s=0.01, average_s=0.4)
 
     space, _ = opening_space(spec, [group])
@@ -244,5 +288,13 @@ def test_a_run_of_exchanges_that_compete_is_as_long_as_the_one_it_opens_with_let
     assert space.step.bytes == opened.bytes > 0
     if "seconds" in budget:
         assert space.step.seconds > opened.bytes * 8 / 10e6
-    else:
-        assert space.step.seconds == 0  # no clock is read
+
+
+def test_where_the_link_does_not_show_a_step_of_the_exchange_that_is_opened_with_tells_the_length(group: Any) -> None:
+    exchange = {"kind": "auto", "options": ["local_sgd 4", "local_sgd 16"]}
+    spec = digits_trial(exchange=exchange, link=MEASURED, budget={"seconds": 100}, controller={"kind": "bo"})
+    group.run = OnAClock(100, step_s=0.01, average_s=0.0)
+
+    step = opening_space(spec, [group])[0].step
+
+    assert step is not None and step.seconds == pytest.approx(0.01)

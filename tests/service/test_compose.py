@@ -83,8 +83,12 @@ def test_on_several_hosts_ray_starts_as_on_one_at_addresses_that_the_others_reac
 
     added = set(_words(there["command"])) - set(_words(here["command"]))
     own = HEAD if name == "head" else NODE
-    assert added == {f"--node-ip-address={own}"} | ({f"--address={HEAD}:6379"} if name != "head" else set())
-    assert set(_words(here["command"])) - set(_words(there["command"])) <= {"--address=head:6379"}
+    far = {f"--dashboard-host={HEAD}"} if name == "head" else {f"--address={HEAD}:6379"}
+    assert added == {f"--node-ip-address={own}", *far}
+    assert set(_words(here["command"])) - set(_words(there["command"])) <= {
+        "--address=head:6379",
+        "--dashboard-host=0.0.0.0",
+    }
     assert there["healthcheck"]["test"] == ["CMD-SHELL", f"ray health-check --address {HEAD}:6379"]
 
 

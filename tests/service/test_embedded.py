@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -35,7 +36,16 @@ def test_ports_are_distinct():
 
 def test_a_number_that_went_to_a_stranger_is_not_taken_for_ours():
     assert processes.is_running(os.getpid(), word="python")
-    assert not processes.is_running(os.getpid(), word="service.control.ray_cluster.watchdog")
+    assert not processes.is_running(os.getpid(), word=embedded.ANY_WATCHDOG)
+
+
+def test_the_watchdog_of_an_earlier_release_is_known_as_one():
+    for module in ("service.control.watchdog", embedded._WATCHDOG):
+        with subprocess.Popen([sys.executable, "-c", "input()", module], stdin=subprocess.PIPE) as started:
+            assert processes.wait_until(
+                lambda: processes.is_running(started.pid, word=embedded.ANY_WATCHDOG), timeout_s=PATIENCE_S
+            )
+            started.communicate(b"\n")
 
 
 def test_no_head_is_no_status_and_nothing_to_stop(tmp_path):

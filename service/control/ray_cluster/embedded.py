@@ -23,6 +23,8 @@ from service.settings import Settings
 from trainers import overload
 
 _WATCHDOG = "service.control.ray_cluster.watchdog"
+#: On the command line of every release's.
+ANY_WATCHDOG = ".watchdog"
 _START_S = 90.0
 _STOP_S = 40.0  # the watchdog's two graces, and some
 
@@ -192,7 +194,7 @@ def _is_gone(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:  # another service's child, which the system reaps; or it has been collected
-        return not processes.is_running(pid, word=".watchdog")  # in any release, wherever it keeps the module
+        return not processes.is_running(pid, word=ANY_WATCHDOG)
 
 
 def _clear(launch: Launch) -> None:
