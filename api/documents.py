@@ -12,8 +12,9 @@ from pydantic_core import from_json
 
 from service.errors import InvalidJob
 from service.job.parts import GIVEN
-from service.job.problems import MAX_SHOWN_CHARS, MAX_TOLD, Problem, cut, field_name, misread, pointer_to, problems_of
+from service.job.problems import Problem, misread, problems_of
 from service.wire.records import MAX_WHOLE
+from trainers.spec.refusals import MAX_SHOWN_CHARS, MAX_TOLD, cut, field_name, pointer_to
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -35,6 +35,8 @@ RUN = {
 }
 #: Snippets of a loop of one's own, which run here as they stand.
 LOOPS = ("README.md", "docs/own_loop.md", "docs/exchange.md", "docs/library.md")
+#: What `torchrun` tells a single rank.
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 #: How commands and snippets begin that no test runs, and why.
 NOT_RUN = {
     r"(\.venv/bin/)?wiretune (run|serve|export|methods)": "README: the tutorial's test runs each",
@@ -131,9 +133,15 @@ def _parse(command: Any, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("snippet", [each for each in SNIPPETS if each.language == "python" and each.page in LOOPS])
-def test_a_snippet_runs_as_it_stands(snippet: Snippet, surroundings: dict[str, Any]) -> None:
+def test_a_snippet_runs_as_it_stands(
+    snippet: Snippet, surroundings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if any(re.match(beginning, snippet.text) for beginning in NOT_RUN):
         pytest.skip("has a reason above")
+    if "init_process_group" in snippet.text:  # it makes its own group, as under `torchrun`
+        dist.destroy_process_group()
+        for name, value in TORCHRUN.items():
+            monkeypatch.setenv(name, value)
 
     exec(compile(snippet.text, snippet.page, "exec"), surroundings)
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
 import torch
-from pydantic import TypeAdapter
 from torch import nn
 
 from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, range_conflict
@@ -14,6 +13,8 @@ from search.schedule_file import RecordedSchedule, ScheduleFile
 from trainers.own_loop import attach as own_loop
 from trainers.own_loop.attach import Attached, Exchanging, StepValues, Syncing
 from trainers.own_loop.ddp import PerNode
+from trainers.spec.ranges import Config
+from trainers.spec.refusals import checked
 from trainers.spec.replica import ReplicaConfig
 from wiretune.tuner import Tuner
 
@@ -21,6 +22,10 @@ from wiretune.tuner import Tuner
 Controlling = ControllerConfig | Mapping[str, Any]
 #: Packages whose optimizers call another one, and keep nothing for it.
 FRAMEWORKS = {"accelerate", "lightning", "lightning_fabric", "pytorch_lightning"}
+
+
+class _Controlled(Config):
+    controller: ControllerConfig
 
 
 class How(TypedDict, total=False):
@@ -82,8 +87,8 @@ def attach(
             what = "the budget of a controller" if name in Budget.model_fields else "for a controller"
             raise ValueError(f"`{name}` is {what}: give `controller={{'kind': 'bo'}}`, or leave it out")
         return own_loop.attach(model, optimizer, **how)
-    budget = Budget(steps=steps, seconds=seconds, bytes=bytes)
-    config: ControllerConfig = TypeAdapter(ControllerConfig).validate_python(_with_warm_up(controller))
+    budget = checked(Budget, {"steps": steps, "seconds": seconds, "bytes": bytes})
+    config = checked(_Controlled, {"controller": _with_warm_up(controller)}).controller
     check_controller(config)
     check_optimizer(optimizer)
     handle = own_loop.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
@@ -94,7 +99,8 @@ def _with_warm_up(controller: Controlling) -> Controlling:
     """Have a schedule that is given as fields keep its warm-up: a job's optimizer has its own, a loop's has none."""
     if not isinstance(controller, Mapping) or not isinstance(controller.get("schedule"), Mapping):
         return controller
-    return {**controller, "schedule": RecordedSchedule.model_validate(controller["schedule"])}
+    schedule = checked(RecordedSchedule, controller["schedule"], at="controller.schedule")
+    return {**controller, "schedule": schedule}
 
 
 def check_controller(controller: ControllerConfig) -> None:

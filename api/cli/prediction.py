@@ -108,7 +108,7 @@ def advise(
     if as_json:
         print_json(found)
         return
-    for line in advised(found):
+    for line in advised(found, figures.size):
         say(console(), line)
 
 

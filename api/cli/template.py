@@ -15,9 +15,9 @@ from api.cli.terminal import STANDARD, console, fail, require_writable, say
 from api.documents import checked
 from search.config import Budget
 from service.errors import InvalidJob
-from service.job.knobs import knobs_of
 from service.job.parts import JobParts, Objective, Workers
 from service.job.spec import JobSpec
+from trainers.spec.knobs import knobs_of
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 
 app = typer.Typer()

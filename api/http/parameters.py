@@ -8,7 +8,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.params import ParamTypes
 
-from service.job.problems import cut, meant
+from trainers.spec.refusals import cut, meant
 
 
 async def require_known(request: Request) -> None:

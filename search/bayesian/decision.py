@@ -324,11 +324,14 @@ def _choose_wide(setup: SearchSetup, stage: Stage) -> Choice:
     rate = setup.clip_rate(asked * longer)
     between = best.model_copy(update={"learning_rate": rate})
     values = best if is_barred(between, diverged_values(finalists)) else between
-    origin = f"{how} {number(best.learning_rate)} {reasons.from_probes(finalists)}"
-    how_far = "half-way to" if is_told else "with the rate"
-    half_way = f", {how_far} {number(pick)} of the coarse ones" if values is between else ""
-    half_way += f", x {longer:.2g} for a run of this length" if values is between and longer < 1 else ""
-    return Choice(values, f"{name(setup, values)}: {origin}{half_way}", None, posterior, fit)
+    length = f", x {longer:.2g} for a run of this length" if longer < 1 else ""
+    why = f"{how} {number(best.learning_rate)} {reasons.from_probes(finalists)}"
+    if values is between:
+        of_rest = (
+            f"the rate of the coarse probes, {number(pick)}{length}; the rest is {how} {reasons.from_probes(finalists)}"
+        )
+        why = f"{why}, half-way to {number(pick)} of the coarse ones{length}" if is_told else of_rest
+    return Choice(values, f"{name(setup, values)}: {why}", None, posterior, fit)
 
 
 def wide_best(setup: SearchSetup, stage: Stage, fit: Fit | None) -> tuple[Values, str, dict[str, tuple[float, float]]]:

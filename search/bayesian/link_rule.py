@@ -65,7 +65,7 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
         return choice
     dense_s = (setup.space.dense_bytes or 0) * measured.seconds_per_byte
     reason = (
-        f"{choice.reason}; the link asks for {reasons.level(setup, level)}: "
+        f"{choice.reason}; the link asks for {reasons.level(setup, level)}, which is used: "
         f"a step computes for {1e3 * measured.compute_s:.3g} ms, a dense exchange takes {1e3 * dense_s:.3g} ms"
     )
     return choice._replace(values=choice.values.model_copy(update={"level": level}), reason=reason)

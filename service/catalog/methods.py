@@ -16,13 +16,13 @@ from pydantic import BaseModel, Field, TypeAdapter
 from service.catalog.combinations import PARTS, Combination, choosing, combinations, job, kinds_of, note_of
 from service.catalog.papers import COMPOSED, Composed
 from service.errors import NotFound
-from service.job.knobs import Knob, knobs_of
 from service.job.spec import JobSpec
 from service.wire.base import View
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import contenders
+from trainers.spec.knobs import Knob, knobs_of
 from trainers.spec.ranges import first
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.sync import LocalUpdatesConfig

@@ -8,7 +8,7 @@ from service.cluster import reports, segment_length
 from service.cluster.probe_ends import BEST
 from service.cluster.reports import Pushed
 from service.cluster.search_stage import keep_segment
-from service.cluster.trial_ledger import BEST_SPACING, OpenCommit
+from service.cluster.trial_ledger import BEST_SHARE, BEST_SPACING, OpenCommit
 from service.cluster.trial_state import TrialState
 from service.cluster.warm_up import STAGE
 from service.wire.records import StageClosed
@@ -163,9 +163,11 @@ def _is_new_best(state: TrialState) -> bool:
     """Return whether what was just evaluated is worth a checkpoint; a budget without seconds reads no clock."""
     if state.spec.checkpoint.export == "last":
         return False
-    since = state.seconds() - state.saved_s
-    is_cheap = state.spec.budget.seconds is None or since >= BEST_SPACING * state.save_took_s
-    return is_cheap and state.progress.is_new_best(fraction_spent(state.spec.budget, state.spent()))
+    patience = state.progress.best_patience
+    if state.spec.budget.seconds is None:
+        since = fraction_spent(state.spec.budget, state.spent()) - state.progress.best_at
+        return since >= patience * BEST_SHARE
+    return state.seconds() - state.saved_s >= patience * BEST_SPACING * state.save_took_s
 
 
 def _keep_best(state: TrialState, commit: OpenCommit) -> None:

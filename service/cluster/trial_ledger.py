@@ -1,5 +1,6 @@
 """The ledger of a training run: totals, bill, schedule. One mutable object, saved with every checkpoint."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -106,10 +107,11 @@ class Best(BaseModel):
 
 #: A score that is lower than the best one by less than this share is not worth a checkpoint of its own ...
 BEST_GAIN = 0.002
-#: ... nor is one before this share of the budget was spent since the last of them ...
-BEST_SHARE = 0.05
-#: ... or, where seconds are counted, before training took so many times as long as a checkpoint does.
-BEST_SPACING = 50.0
+#: ... nor is one before training took so many times as long as a checkpoint does, or where seconds do not count,
+#: before this share of the budget was spent since the last of them.
+BEST_SPACING, BEST_SHARE = 50.0, 0.05
+#: One that is better by more than this share is worth it earlier, in proportion: such gains are few.
+LARGE_GAIN = 0.02
 
 
 class Progress(BaseModel):
@@ -227,11 +229,17 @@ class Progress(BaseModel):
         if self.best is None or self.score < self.best.score:
             self.best = Best(checkpoint=url, score=self.score, step=self.step)
 
-    def is_new_best(self, fraction: float) -> bool:
-        """Return whether the state just evaluated is worth a checkpoint, after `fraction` of the budget."""
-        if self.score is None or fraction - self.best_at < BEST_SHARE:
-            return False
-        return self.best is None or self.score < self.best.score - BEST_GAIN * abs(self.best.score)
+    @property
+    def best_patience(self) -> float:
+        """The part of the usual spacing after which the state just evaluated is worth a checkpoint; infinity: never."""
+        if self.score is None:
+            return math.inf
+        if self.best is None:
+            return 0.0
+        best, unit = self.best.score, abs(self.best.score)
+        if self.score >= best - BEST_GAIN * unit:
+            return math.inf
+        return min(1.0, LARGE_GAIN * unit / (best - self.score))
 
     def schedule_to(self, best: Best) -> tuple[ScheduleEntry, ...]:
         """Return the schedule that led to the checkpoint `best`, whose step is known."""

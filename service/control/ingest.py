@@ -14,7 +14,7 @@ from service.control.metrics.columns import Point
 from service.control.models import AttemptRow, JobRow, ProbeRow, StageRow, StreamRow, TrialRow
 from service.control.storage import Storage
 from service.errors import InvalidJob, OutOfSequence
-from service.job.problems import Problem, pointer_to
+from service.job.problems import Problem
 from service.job.states import JobState
 from service.wire.events import EventKind
 from service.wire.records import (
@@ -38,6 +38,7 @@ from service.wire.records import (
     TrialFinished,
     TrialStarted,
 )
+from trainers.spec.refusals import pointer_to
 
 #: Series whose newest value the trial's own row repeats.
 _HEADLINES = ("learning_rate", "validation_loss")

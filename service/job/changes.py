@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.job.problems import pointer_to
 from service.job.spec import JobSpec
-from service.job.wrong_kind_fields import WORDS, is_freely_named
+from trainers.spec.refusals import pointer_to
+from trainers.spec.wrong_kind_fields import WORDS, is_freely_named
 
 
 class Change(BaseModel):

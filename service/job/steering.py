@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from search.config import BoConfig, LocalConfig, SobolConfig, StagedConfig
 from search.types import SEARCHED, Band, Setting, Steer
 from service.job.parts import TrialSpec
-from service.job.problems import Problem, pointer_to
+from service.job.problems import Problem
+from trainers.spec.refusals import pointer_to
 
 #: No controller tries a learning rate outside of these, unless the job states others.
 _RATES = (1e-8, 1e3)

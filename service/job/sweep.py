@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from search.sweep.spec import ParamRange, SampleValues
 from service.job.conflicts import conflicts
 from service.job.parts import SAMPLE_PREFIX, JobParts
-from service.job.problems import Problem, misread, pointer_to, problems_of
+from service.job.problems import Problem, misread, problems_of
 from trainers.spec.ranges import Conflict
+from trainers.spec.refusals import pointer_to
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 
 #: Parts of a job that a sample may change; the others are the same for all trials, or not about training.

@@ -1,7 +1,8 @@
 """The page that says which method to choose: recorded tasks on usual links, with the numbers behind each choice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from typing import get_args
 
 import yaml
 
@@ -116,20 +117,24 @@ def _shared(known: Recorded) -> Iterator[str]:
     )
 
 
-def advised(found: Prediction) -> Iterator[str]:
-    """Yield what to choose for a job on its link, in a few lines, with the numbers behind it."""
+def advised(found: Prediction, size: Callable[[float], str]) -> Iterator[str]:
+    """Yield what to choose for a job on its link, in a few lines, with the numbers behind it; `size` words bytes."""
     first, *others = best(found)
     dense = next(each for each in found.methods if each.method == DENSE)
     is_known = first.loss_s is not None and dense.loss_s is not None
     why = "" if is_known else " has the shortest step; how its loss goes here is unknown"
     yield f"over {found.mbps:g} Mbit/s and {found.latency_ms:g} ms, {found.workers} workers: `{first.method}`{why}"
     if not is_known:
-        yield "  to count what steps teach as well, name a recorded task that is like yours: `--like images`"
+        tasks = ", ".join(f"`{task}`" for task in get_args(Task))
+        yield (
+            "  to count what steps teach as well, name with `--like` a recorded task that is like yours "
+            f"({tasks}), or none, if none is like it"
+        )
     yield "  in the job:"
     yield from (
         f"    {line}" for line in yaml.safe_dump(first.job, default_flow_style=None, sort_keys=False).splitlines()
     )
-    yield f"  a step: {_step(first)}; dense: {_step(dense)}"
+    yield f"  a step: {_step(first, size)}; dense: {_step(dense, size)}"
     if first.loss_s and dense.loss_s:
         yield (
             f"  to the loss that dense training has after {found.dense_steps} steps: {_time(first.loss_s.expected)} "
@@ -170,15 +175,15 @@ def rates_that_pay(each: MethodPrediction) -> str:
     return f"above {above:g}" if below is None else f"from {above:g} to {below:g}"
 
 
-def _step(each: MethodPrediction) -> str:
+def _step(each: MethodPrediction, size: Callable[[float], str]) -> str:
     span = each.step_s
     seconds = f"{1e3 * span.expected:.0f} ms ({1e3 * span.low:.0f} to {1e3 * span.high:.0f})"
-    return f"{seconds}, {each.bytes_per_step / 1e6:.3g} MB"
+    return f"{seconds}, {size(each.bytes_per_step)}"
 
 
 def _time(seconds: float) -> str:
     """Return seconds to two digits, in minutes or hours where they are many."""
     for unit, length in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * length:
-            return f"{seconds / length:.2g} {unit}" if seconds < 100 * length else f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
+            return f"{seconds / length:.2g} {unit}" if seconds < 99.5 * length else f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.2g} s" if seconds < 99.5 else f"{seconds:.0f} s"

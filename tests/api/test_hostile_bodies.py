@@ -18,11 +18,11 @@ from api.documents import checked, parse_json, parse_yaml
 from api.http import bodies
 from api.http.bodies import MAX_BATCH_BYTES, MAX_BATCH_VALUES
 from service.errors import InvalidJob
-from service.job.problems import MAX_TOLD
 from service.job.spec import JobSpec
 from service.wire.records import MAX_RECORDS, Batch
 from tests.api.conftest import Reporting
 from tests.patience import PATIENCE_S
+from trainers.spec.refusals import MAX_TOLD
 
 MIB = 2**20
 #: What a body may cost, processor seconds and bytes. The former is six times the goal: processors differ.

@@ -1,11 +1,13 @@
 """Predictions over REST, and on the command line from a job's file."""
 
 import json
+import re
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from api.cli import figures
 from api.cli.main import app
 from api.failures import ApiError
 from service.job.spec import JobSpec
@@ -68,6 +70,17 @@ def test_the_command_advises_in_a_few_lines(job_file):
     assert done.exit_code == 0, done.output
     assert "over 50 Mbit/s and 0 ms, 4 workers: `" in done.stdout
     assert "to the loss that dense training has after 100 steps" in done.stdout
+
+
+@pytest.mark.parametrize("shapes", ["1x2,2", "512x64,512"])
+def test_advice_words_bytes_as_the_table_of_predictions_does(shapes):
+    words = ("my.model:workload", "--shapes", shapes, "--compute-ms", "10", "--mbps", "50", "--workers", "4")
+    asked, advice = _run("advise", *words, "--json"), _run("advise", *words)
+
+    assert advice.exit_code == 0, advice.output
+    sent = {each["method"]: figures.size(each["bytes_per_step"]) for each in json.loads(asked.stdout)["methods"]}
+    first = re.search(r"4 workers: `(.+?)`", advice.stdout)[1]
+    assert re.findall(r"to \d+\), (\S+ \w+)", advice.stdout) == [sent[first], sent[DENSE]]
 
 
 def test_a_name_that_is_no_factory_is_a_jobs(live_url, key):

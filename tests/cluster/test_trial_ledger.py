@@ -255,3 +255,13 @@ def test_the_split_of_time_is_of_the_steps_that_were_timed_alone() -> None:
     bill = progress.bill
     assert (bill.steps_timed, bill.seconds_compute, bill.seconds_exposed) == (10, 0.08, 0.04)
     assert (bill.seconds_compress, bill.seconds_wire) == (0.02, 0.06)
+
+
+@pytest.mark.parametrize(
+    ("loss", "patience"), [(0.5, math.inf), (0.499, math.inf), (0.495, 1.0), (0.48, 0.5), (0.25, 0.04), (0.9, math.inf)]
+)
+def test_the_larger_a_gain_is_the_earlier_it_is_worth_a_checkpoint(loss: float, patience: float) -> None:
+    progress = Progress(best=Best(checkpoint="there", score=0.5), score=loss)
+
+    assert progress.best_patience == pytest.approx(patience)
+    assert Progress(score=loss).best_patience == 0  # of the first one

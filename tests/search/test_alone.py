@@ -172,4 +172,4 @@ def test_a_link_is_measured_by_steps_that_use_it() -> None:
     _, decision = _searched(Budget(seconds=90_000.0), 2, **level)
 
     # a dense step sends for 100 s and computes for a quarter of one
-    assert "the link asks for level 0.01: a step computes for 250 ms" in decision.reason
+    assert "the link asks for level 0.01, which is used: a step computes for 250 ms" in decision.reason

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.wrong_kind_fields import why_misplaced
 from tests.service.refusals import problems_in
 from trainers.spec.exchange import SteeredConfig
+from trainers.spec.wrong_kind_fields import why_misplaced
 
 JOB: dict[str, Any] = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
 TOPK = {"kind": "topk", "density": 0.1}

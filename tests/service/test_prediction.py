@@ -3,17 +3,19 @@
 import math
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 from pydantic import ValidationError
 
+from api.cli import figures
 from service.catalog.methods import traffic
 from service.job.spec import JobSpec
 from service.prediction.choosing import RULE, advised, page
-from service.prediction.evidence import recorded
+from service.prediction.evidence import Task, recorded
 from service.prediction.model import GOODPUT, OwnCost, Site, step
-from service.prediction.predict import DENSE, OWN, PredictionRequest, best, judged, predict
+from service.prediction.predict import DENSE, OWN, PredictionRequest, Span, best, judged, predict
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
@@ -119,7 +121,15 @@ def test_without_a_task_that_is_alike_the_fastest_step_comes_first_and_is_advise
 
     assert seconds == sorted(seconds)
     assert best(found)[0].method != DENSE
-    assert next(advised(found)).endswith("has the shortest step; how its loss goes here is unknown")
+    assert next(advised(found, figures.size)).endswith("has the shortest step; how its loss goes here is unknown")
+
+
+def test_advice_for_a_model_like_no_recorded_task_lists_them_all_and_lets_one_name_none():
+    own_model = JOB | {"workload": {"factory": "my.model:workload"}}
+    _, line, *_ = advised(predict(_asked(own_model, shapes="512x64,512")), figures.size)
+
+    assert re.findall(r"`([\w-]+)`", line.split("(")[1]) == list(get_args(Task))
+    assert line.endswith("or none, if none is like it")
 
 
 @pytest.mark.parametrize(("overlap_steps", "share"), [(0, 0.0), (1, 0.2), (4, 0.8)])
@@ -188,7 +198,7 @@ def test_a_method_that_missed_the_loss_with_a_seed_is_not_advised_first_and_its_
     known = known.model_copy(update={"lessons": (*(each for each in known.lessons if each != lesson), quick)})
     found = predict(_asked(), known)
     method = next(each for each in found.methods if each.method == "signsgd, EF")
-    advice = list(advised(found))
+    advice = list(advised(found, figures.size))
 
     assert method == found.methods[0]
     assert method.num_missed == num_missed
@@ -240,7 +250,7 @@ def test_times_within_each_others_error_bars_are_a_tie():
 
 def test_advice_names_the_fastest_method_and_the_numbers_behind_it():
     found = predict(_asked())
-    lines = list(advised(found))
+    lines = list(advised(found, figures.size))
 
     assert len(lines) <= 8
     assert lines[0].endswith(f"`{best(found)[0].method}`")
@@ -248,6 +258,17 @@ def test_advice_names_the_fastest_method_and_the_numbers_behind_it():
     assert "`images` with 4 hosts, 1 seed" in "\n".join(lines)
     pasted = yaml.safe_load("\n".join(line for line in lines if line.startswith("    ")))
     assert pasted == best(found)[0].job
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(99.4, "99 s"), (99.7, "100 s"), (99.7 * 60, "100 min"), (4e5, "111 h")])
+def test_a_time_of_advice_is_told_without_an_exponent(seconds, told):
+    found = predict(_asked())
+    (first, *_), time = best(found), Span(expected=seconds, low=seconds, high=seconds)
+    methods = (first.model_copy(update={"loss_s": time}), next(each for each in found.methods if each.method == DENSE))
+
+    advice = advised(found.model_copy(update={"methods": methods}), figures.size)
+
+    assert any(f" steps: {told} ({told} to {told})" in line for line in advice)
 
 
 @pytest.mark.parametrize("tasks", [("text",), pytest.param(None, marks=pytest.mark.long)])

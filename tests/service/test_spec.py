@@ -92,7 +92,14 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"workload": DIGITS | {"batch_size": [16, 1000]}}, "/workers/count", 2, "[1, 1]"),
         ({"optimizer": SGD | {"momentum": [0.8, 0.9]}} | COSINE, "/optimizer/momentum", [0.8, 0.9], "one number"),
         ({"exchange": RANGE, "workload": SIZES, "optimizer": FREE}, "/exchange/density", RANGE["density"], "at most 3"),
+        (
+            {"optimizer": SGD | {"learning_rate": [0.01, 0.1]}},
+            "/optimizer/learning_rate",
+            None,
+            "guess, got [0.01, 0.1]",
+        ),
         ({"workers": {"count": 0}}, "/workers/count", 0, "greater than or equal to 1"),
+        ({"workers": {"count": [1, 2]}}, "/workers/count", None, "must be one number, got [1, 2]: it is not searched"),
         ({"workers": {"count": 45}}, "/workers/count", 45, "[1, 44]"),
         (
             {"workload": {"kind": "mnist5k-cnn", "batch_size": 1000}, "workers": {"count": 5}},

@@ -340,6 +340,28 @@ def test_a_controller_that_a_job_would_refuse_is_refused(how: dict[str, Any], me
         Script(**how)
 
 
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ({"sync": {"kind": "diloco", "perod": 4}}, "`sync.perod`: there is no field `perod`; did you mean `period`?"),
+        ({"sync": {"kind": "diloc"}}, "`sync.kind`: unknown: `diloc`; available: every_step, local_sgd, diloco, "),
+        ({"exchange": {"kind": "topk", "density": 2}}, "`exchange.density`: `density` should be .* equal to 1, got 2"),
+        ({"seed": -1}, "`seed` should be greater than or equal to 0, got -1"),
+        ({"controller": {"kind": "bo"}}, "a budget needs at least one of"),
+        ({"controller": {"kind": "bo"}, "steps": 0}, "`steps` should be greater than 0, got 0"),
+        ({"controller": {"kind": "bq"}, "steps": 9}, "`controller.kind`: unknown: `bq`; available: bo, "),
+        ({"controller": {"kind": "bo", "prob": 3}, "steps": 9}, "`controller.prob`: there is no field `prob`; did you"),
+        ({"controller": {"kind": "schedule", "schedule": {}}, "steps": 9}, "`controller.schedule.num_steps`: .*requir"),
+    ],
+    ids=str,
+)
+def test_a_part_is_refused_by_its_field_in_a_jobs_words(how: dict[str, Any], line: str):
+    with pytest.raises(ValueError, match=f"(?m)^{line.replace('?', '[?]')}") as refused:
+        Script(**how)
+
+    assert "pydantic" not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["steps", "seconds", "bytes", "batch_size"])
 def test_what_a_controller_needs_is_refused_without_one(name: str):
     with pytest.raises(ValueError, match=f"`{name}` is .* controller: give `controller={{'kind': 'bo'}}`, or leave"):

@@ -50,6 +50,7 @@ from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
 from trainers.spec.exchange import ExchangeBase, UpdateConfig
 from trainers.spec.levels import AccordionConfig
+from trainers.spec.refusals import checked
 from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
 from trainers.spec.two_way import group_conflict
@@ -94,8 +95,8 @@ def attach(
     exchange of `DIRECTIONS`, nor with `cser` or `liec_sgd`, whose ranks would drift apart. To resume, attach first, and
     then load the state of the model, of the optimizer and of the handle.
 
-    Raises ValueError (pydantic.ValidationError for a field) for what a job would refuse, for a range, for what needs
-    the data, for what sets rates or gradients of its own, and for a model that cannot be exchanged like that.
+    Raises ValueError for what a job would refuse, by the names of the fields, for a range, for what needs the data, for
+    what sets rates or gradients of its own, and for a model that cannot be exchanged like that.
     """
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner  # Accelerate, Lightning and Fabric wrap it
@@ -119,7 +120,8 @@ def _config(
         if not isinstance(part, ExchangeBase | SyncBase | Mapping):
             raise ValueError(f"`{name}` must be a part of a job, as {{'kind': '{example}'}}, got {part!r}")
     described = _described(optimizer, exchange)
-    config = ReplicaConfig.model_validate(
+    config = checked(
+        ReplicaConfig,
         {
             "workload": OwnWorkload(factory="script:model"),  # nobody builds it
             "optimizer": described,
@@ -127,7 +129,7 @@ def _config(
             "sync": sync,
             "seed": seed,
             "threads": min(torch.get_num_threads(), MAX_THREADS),
-        }
+        },
     )
     if message := group_conflict(config.exchange, described, optimizer.param_groups):
         raise ValueError(f"`optimizer`: {message}")

@@ -12,7 +12,6 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.futures import Future
@@ -27,7 +26,6 @@ from trainers.exchange.node_links import NodeLinks, found
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
-from trainers.methods import registry
 from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import DenseBase
@@ -35,6 +33,8 @@ from trainers.own_loop.handle import Handle
 from trainers.segment import Purpose
 from trainers.spec.exchange import CorrectedConfig, ExchangeBase
 from trainers.spec.levels import AccordionConfig
+from trainers.spec.ranges import Config
+from trainers.spec.refusals import checked
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic import collectives
 from trainers.traffic.buckets import Layer
@@ -45,10 +45,16 @@ TYPES = (torch.float32, torch.bfloat16)
 PerNode = int | Literal["auto"] | DeviceMesh
 
 
+class _Compressed(Config):
+    exchange: ExchangeConfig
+
+
 def CompressionConfig(**fields: object) -> ExchangeBase:
-    """Return the exchange of the given `kind` and knobs, for a script of one's own; raises pydantic.ValidationError."""
-    config: ExchangeBase = TypeAdapter(registry.union("exchange")).validate_python(fields)
-    return config
+    """Return the exchange of the given `kind` and knobs, for a script of one's own.
+
+    Raises ValueError for what a job would refuse, by the names of the fields.
+    """
+    return checked(_Compressed, {"exchange": fields}).exchange
 
 
 def compress_gradients(

@@ -7,8 +7,19 @@ from pydantic import BeforeValidator, Field
 
 from trainers.spec.method import Method, Paper
 from trainers.spec.ranges import Config, Conflict, Range
+from trainers.spec.refusals import cut
 
-LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
+
+def _one_guess(given: object) -> object:
+    if isinstance(given, list | tuple):
+        raise ValueError(
+            f"`learning_rate` must be one number, your guess, got {cut(str(list(given)))}: the controller searches "
+            "around it, from `controller.min_learning_rate` to `controller.max_learning_rate`"
+        )
+    return given
+
+
+LearningRate = Annotated[float, BeforeValidator(_one_guess), Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 WeightDecay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from service.job.knobs import Schema, allowed
+from trainers.spec.knobs import Schema, allowed
 
 #: Fields by which a job tells the members of a union apart.
 WORDS = ("kind", "mode")
