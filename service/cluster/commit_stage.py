@@ -8,7 +8,7 @@ from service.cluster import reports, segment_length
 from service.cluster.probe_ends import BEST
 from service.cluster.reports import Pushed
 from service.cluster.search_stage import keep_segment
-from service.cluster.trial_ledger import BEST_SHARE, BEST_SPACING, OpenCommit
+from service.cluster.trial_ledger import BEST_SHARE, BEST_SPACING, LEAST_CLOCKLESS_PART, OpenCommit
 from service.cluster.trial_state import TrialState
 from service.cluster.warm_up import STAGE
 from service.wire.records import StageClosed
@@ -166,7 +166,7 @@ def _is_new_best(state: TrialState) -> bool:
     patience = state.progress.best_patience
     if state.spec.budget.seconds is None:
         since = fraction_spent(state.spec.budget, state.spent()) - state.progress.best_at
-        return since >= patience * BEST_SHARE
+        return since >= max(patience, LEAST_CLOCKLESS_PART) * BEST_SHARE
     return state.seconds() - state.saved_s >= patience * BEST_SPACING * state.save_took_s
 
 

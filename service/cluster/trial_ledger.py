@@ -110,8 +110,9 @@ BEST_GAIN = 0.002
 #: ... nor is one before training took so many times as long as a checkpoint does, or where seconds do not count,
 #: before this share of the budget was spent since the last of them.
 BEST_SPACING, BEST_SHARE = 50.0, 0.05
-#: One that is better by more than this share is worth it earlier, in proportion: such gains are few.
-LARGE_GAIN = 0.02
+#: One that is better by more than the first share is worth it earlier, in proportion: such gains are few. Where seconds
+#: do not count, nobody knows how long a checkpoint takes, so the second part of the usual spacing always lies between.
+LARGE_GAIN, LEAST_CLOCKLESS_PART = 0.02, 0.2
 
 
 class Progress(BaseModel):

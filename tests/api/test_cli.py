@@ -517,8 +517,8 @@ def test_a_look_is_followed_by_a_pause_in_proportion_and_the_last_one_by_none(mo
         clock.now += next(looks)
         return []
 
-    states = [JobState.RUNNING] * 3 + [JobState.SUCCEEDED]
-    client: Any = SimpleNamespace(watch=lambda job_id: (SimpleNamespace(state=state) for state in states))
+    views = [SimpleNamespace(is_over=is_over) for is_over in (False, False, False, True)]
+    client: Any = SimpleNamespace(watch=lambda job_id: views)
     monkeypatch.setattr(runs, "time", clock)
     monkeypatch.setattr(runs, "Progress", lambda *_: SimpleNamespace(lines=look, summary=""))
 

@@ -30,7 +30,7 @@ def refused(**changes: Any) -> Problem:
         ({"kind": "doublesqueeze", "period": 8}, "period", "kinds that have it: `cser`, `liec_sgd`"),
         ({"kind": "dist_ef_sgd", "momentum": 1.0}, "momentum", "less than 1"),
         ({"kind": "cser", "period": 0}, "period", "greater than or equal to 1"),
-        ({"kind": "liec_sgd", "period": [8, 64]}, "period", "valid integer"),
+        ({"kind": "liec_sgd", "period": [8, 64]}, "period", "must be one number, got [8, 64]"),
         ({"kind": "liec"}, "kind", "did you mean `liec_sgd`?"),
     ],
     ids=str,

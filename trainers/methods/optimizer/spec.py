@@ -19,7 +19,7 @@ def _one_guess(given: object) -> object:
     return given
 
 
-LearningRate = Annotated[float, BeforeValidator(_one_guess), Field(ge=1e-8, le=1e3, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(ge=1e-8, le=1e3, allow_inf_nan=False), BeforeValidator(_one_guess)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 WeightDecay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
