@@ -107,7 +107,11 @@ def _average(spec: TrialSpec, space: SearchSpace, group: Group) -> collectives.T
 
 
 def _may_meet_at_any_step(spec: TrialSpec) -> bool:
-    """Return whether a warm-up shows how long workers wait for an average, and how fast each is stays to be seen."""
+    """Return whether workers can time an average before the clock starts.
+
+    Their policy must take another period, and let them wait for the average. With `workers.min` they do not: such a
+    short round would tell wrong paces.
+    """
     sync, is_timed = spec.replica.sync, spec.budget.seconds is not None
     return is_timed and "period" in sync.searchable() and not sync.overlapped and spec.workers.min is None
 
