@@ -1,11 +1,29 @@
 """The files of the page, and plotly.js as the installed `plotly` package carries it."""
 
 import gzip
+import posixpath
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 DASHBOARD = Path(__file__).parent / "dashboard"
+_IMPORTED = re.compile(r'(?:\bfrom |^import )"(\.[^"]*)"', re.MULTILINE)
+
+
+def imported_by(path: str) -> dict[str, str]:
+    """Return the modules that a module of the page imports: their paths, by what it calls them."""
+    folder = posixpath.dirname(path)
+    named = _IMPORTED.findall((DASHBOARD / path).read_text("utf-8"))
+    return {each: posixpath.normpath(posixpath.join(folder, each)) for each in named}
+
+
+def modules(start: str) -> list[str]:
+    """Return the paths of a module of the page and of all that it needs, `start` first."""
+    found = [start]
+    for path in found:  # which grows meanwhile
+        found += [each for each in imported_by(path).values() if each not in found]
+    return found
 
 
 @cache

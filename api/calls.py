@@ -31,6 +31,7 @@ from service.wire.trials import AttemptView, ScheduleView, Series, StageView, Tr
 
 T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]
+IDEMPOTENCY_KEY = "Idempotency-Key"
 
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
@@ -80,10 +81,18 @@ class Call(Generic[T]):
     is_repeatable: bool = True
 
 
-def submit(spec: Spec, *, idempotency_key: str | None = None) -> Call[JobView]:
-    """Queue a job; with a key, however often this is called with it, one job is made."""
+def submit(spec: Spec, *, idempotency_key: str | None = None, source: str | None = None) -> Call[JobView]:
+    """Queue a job; with a key, however often this is called with it, one job is made.
+
+    `source` is the id of the job that this one is a clone of.
+    """
     return Call(
-        "POST", "/v1/jobs", reading(JobView.model_validate_json), headers=_once(idempotency_key), json=_plain(spec)
+        "POST",
+        "/v1/jobs",
+        reading(JobView.model_validate_json),
+        params=_given(source=source),
+        headers=_once(idempotency_key),
+        json=_plain(spec),
     )
 
 
@@ -132,6 +141,7 @@ class JobFilters(TypedDict, total=False):
     created_after: datetime | None
     created_before: datetime | None
     archived: bool | None
+    ids: Collection[str]
     progress: bool
     order_by: JobOrder
 
@@ -150,6 +160,7 @@ def jobs(
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     archived: bool | None = False,
+    ids: Collection[str] = (),
     progress: bool = False,
     order_by: JobOrder = JobOrder.CREATED_DOWN,
     limit: int = 50,
@@ -168,6 +179,7 @@ def jobs(
         created_after: they were submitted at this moment or later; without an offset it is local time.
         created_before: they were submitted before this moment.
         archived: False leaves archived jobs out, True lists them alone, None with the others.
+        ids: of which theirs is one, up to 500.
         progress: have `progress` filled in: how far each job is.
         order_by: such as `"name"`; `"-name"` is that turned around.
         limit: so many at most, up to 500.
@@ -187,6 +199,7 @@ def jobs(
         created_after=after,
         created_before=before,
         archived=_ARCHIVED[archived],
+        id=[ids] if isinstance(ids, str) else list(ids),
         progress=progress or None,
         order_by=order_by,
         limit=limit,
@@ -403,7 +416,7 @@ def clone(
         f"/v1/jobs/{job_id}:clone",
         reading(Cloned.model_validate_json),
         params={"dry_run": dry_run},
-        headers=_once(idempotency_key),
+        headers={} if dry_run else _once(idempotency_key),
         json=dict(changes),
     )
 
@@ -508,9 +521,12 @@ def upload_code(package: Package) -> Call[CodeView]:
     return Call("POST", "/v1/code", reading(CodeView.model_validate_json), headers=headers, content=package.content)
 
 
-def code(digest: str) -> Call[CodeView]:
-    """Return what the service knows of a package of code; `ApiError` 404: it does not have it."""
-    return _get(f"/v1/code/{digest}", reading(CodeView.model_validate_json))
+def code(digest: str, *, project: str | None = None) -> Call[CodeView]:
+    """Return what the service knows of a package of code; `ApiError` 404: it does not have it.
+
+    `project` is as in `delete_code`.
+    """
+    return _get(f"/v1/code/{digest}", reading(CodeView.model_validate_json), project=project)
 
 
 def list_code(*, limit: int = 50, cursor: str | None = None) -> Call[CodePage]:
@@ -557,7 +573,7 @@ def _if_match(version: int | None) -> dict[str, str]:
 
 def _once(idempotency_key: str | None) -> dict[str, str]:
     """Return the header with which a repeated request makes one job."""
-    return {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+    return {IDEMPOTENCY_KEY: idempotency_key or str(uuid.uuid4())}
 
 
 def _given(**params: Any) -> dict[str, Any]:

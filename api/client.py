@@ -163,9 +163,12 @@ class Client(Connection):
     list_code = _blocking(calls.list_code)
     delete_code = _blocking(calls.delete_code)
 
-    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> Job:
-        """Queue a job; with a key, however often this is called with it, one job is made."""
-        return Job(self, self.send(calls.submit(spec, idempotency_key=idempotency_key)))
+    def submit(self, spec: Spec, *, idempotency_key: str | None = None, source: str | None = None) -> Job:
+        """Queue a job; with a key, however often this is called with it, one job is made.
+
+        `source` is the id of the job that this one is a clone of.
+        """
+        return Job(self, self.send(calls.submit(spec, idempotency_key=idempotency_key, source=source)))
 
     def job(self, job_id: str) -> Job:
         """Return one job."""
@@ -398,9 +401,9 @@ class AsyncClient(Connection):
     list_code = _awaited(calls.list_code)
     delete_code = _awaited(calls.delete_code)
 
-    async def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> AsyncJob:
-        """Queue a job; with a key, however often this is called with it, one job is made."""
-        return AsyncJob(self, await self.send(calls.submit(spec, idempotency_key=idempotency_key)))
+    async def submit(self, spec: Spec, *, idempotency_key: str | None = None, source: str | None = None) -> AsyncJob:
+        """As `Client.submit`."""
+        return AsyncJob(self, await self.send(calls.submit(spec, idempotency_key=idempotency_key, source=source)))
 
     async def job(self, job_id: str) -> AsyncJob:
         """Return one job."""

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from api.calls import Call
+from api.calls import IDEMPOTENCY_KEY, Call
 from api.failures import UNSAYABLE, ApiError, DamagedDownload, Unreachable, not_finite, refusal, unsayable
 from api.retries import PATIENCE_S, Patience, Restarts
 from service.wire.access import SignInCode
@@ -72,7 +72,12 @@ class Connection:
         is_late = self._is_local and isinstance(error, httpx2.TimeoutException)
         overloaded = overload.here() if is_late else None
         return Unreachable(
-            self.url, error, overloaded, has_answered=self._has_answered, is_repeatable=call.is_repeatable
+            self.url,
+            error,
+            overloaded,
+            has_answered=self._has_answered,
+            is_repeatable=call.is_repeatable,
+            idempotency_key=call.headers.get(IDEMPOTENCY_KEY),
         )
 
     def _link(self, code: SignInCode, job_id: str | None) -> str:

@@ -41,7 +41,7 @@ class Unreachable(Exception):
     """Nothing answers at the service's URL, or no longer; `overload` of the machine may be why.
 
     `has_answered`: the service has done so before, so the URL is right. Not `is_repeatable`: a second request may do
-    what was asked for a second time.
+    what was asked for a second time. `idempotency_key`: that of a job which was submitted.
     """
 
     def __init__(
@@ -52,14 +52,21 @@ class Unreachable(Exception):
         *,
         has_answered: bool = False,
         is_repeatable: bool = True,
+        idempotency_key: str | None = None,
     ) -> None:
-        self.url, self.overload = url, overloaded
+        self.url, self.overload, self.idempotency_key = url, overloaded, idempotency_key
         self.was_sent = not isinstance(cause, _NOT_CONNECTED)
+        self.may_be_queued = self.was_sent and idempotency_key is not None
         self.is_broken = has_answered and isinstance(cause, _HUNG_UP)
         what = f"the connection to {url} broke" if self.is_broken else f"no Wiretune service answers at {url}"
         said = f"{what}: {cause}{'' if has_answered else _hint(url, cause)}"
         if self.was_sent and not is_repeatable:
             said += "; what was asked for may have been done: look, as with `wiretune show`, before you ask again"
+        if self.may_be_queued:
+            said += (
+                "; the job may be queued: look with `wiretune list` before you submit it again, or do so with its "
+                f"idempotency key (--idempotency-key), {idempotency_key}, with which it is queued once"
+            )
         super().__init__(overload.explained(said, overloaded))
 
 

@@ -1,7 +1,7 @@
 """A job as a handle: ask, watch, wait, plot and download without naming it again."""
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -11,6 +11,7 @@ from api import calls, display, plots
 from api.calls import Call
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.wire.events import Event, EventKind
 from service.wire.jobs import JobView
 from service.wire.trials import ScheduleView, TrialView
 
@@ -45,6 +46,9 @@ class Blocking(Protocol):
     def watch(self, job_id: str, /, *, timeout_s: float | None, poll_s: float) -> Iterator[JobView]:
         """Yield the job until it is over."""
 
+    def events(self, job_id: str, /, *, after: int | None, kinds: Collection[EventKind]) -> Iterator[Event]:
+        """Yield what changes in the job."""
+
 
 class Awaited(Protocol):
     """The part of `AsyncClient` that a job needs."""
@@ -57,6 +61,9 @@ class Awaited(Protocol):
 
     def watch(self, job_id: str, /, *, timeout_s: float | None, poll_s: float) -> AsyncIterator[JobView]:
         """Yield the job until it is over."""
+
+    def events(self, job_id: str, /, *, after: int | None, kinds: Collection[EventKind]) -> AsyncIterator[Event]:
+        """Yield what changes in the job."""
 
 
 class _Handle:
@@ -127,6 +134,8 @@ class Job(_Handle):
     metrics = _asked(calls.metrics)
     attempts = _asked(calls.attempts)
     report = _asked(calls.report)
+    comparison = _asked(calls.comparison)
+    snapshot = _asked(calls.snapshot)
     artifacts = _asked(calls.artifacts)
     logs = _asked(calls.logs)
     pause = _done(calls.pause)
@@ -144,6 +153,10 @@ class Job(_Handle):
         """Queue a new job that is this one with `changes`, a JSON merge patch, and return it."""
         made = self._client.send(calls.clone(self.id, changes, idempotency_key=idempotency_key))
         return Job(self._client, _made(made.job))
+
+    def events(self, *, after: int | None = None, kinds: Collection[EventKind] = ()) -> Iterator[Event]:
+        """Yield what changes in the job, as `Client.events` does; never ends by itself."""
+        return self._client.events(self.id, after=after, kinds=kinds)
 
     def refresh(self) -> Self:
         """Look at the job and its trials again."""
@@ -252,6 +265,8 @@ class AsyncJob(_Handle):
     metrics = _asked_later(calls.metrics)
     attempts = _asked_later(calls.attempts)
     report = _asked_later(calls.report)
+    comparison = _asked_later(calls.comparison)
+    snapshot = _asked_later(calls.snapshot)
     artifacts = _asked_later(calls.artifacts)
     logs = _asked_later(calls.logs)
     pause = _done_later(calls.pause)
@@ -269,6 +284,10 @@ class AsyncJob(_Handle):
         """As `Job.clone`."""
         made = await self._client.send(calls.clone(self.id, changes, idempotency_key=idempotency_key))
         return AsyncJob(self._client, _made(made.job))
+
+    def events(self, *, after: int | None = None, kinds: Collection[EventKind] = ()) -> AsyncIterator[Event]:
+        """As `Job.events`."""
+        return self._client.events(self.id, after=after, kinds=kinds)
 
     async def refresh(self) -> Self:
         """Look at the job and its trials again."""

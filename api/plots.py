@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 import os
-import posixpath
 import re
 import shutil
 import subprocess
@@ -23,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from pydantic import BaseModel
 
 from api import calls
-from api.assets import DASHBOARD, plotly_gzipped
+from api.assets import DASHBOARD, imported_by, modules, plotly_gzipped
 from api.calls import Call, reading
 from service.wire.events import EventKind, EventPage
 
@@ -37,7 +36,6 @@ _MAX_EVENTS = 500
 _CELL_PX = 900
 _START = "offline.js"
 _PREFIX = "wiretune/"
-_IMPORTED = re.compile(r'(?:\bfrom |^import )"(\.[^"]*)"', re.MULTILINE)
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 #: Pictures of a job with many stages take a minute; a browser that hangs is ended.
 _DRAWING_S = 300.0
@@ -91,7 +89,7 @@ def plot(client: Sender, job_ids: Sequence[str]) -> Plot:
 def calls_for(job_ids: Sequence[str], answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
     """Return the next calls that a page of these jobs is made of, by their paths; none: `answers` has them all."""
     if answers:
-        return _more_told(job_ids[0], answers)
+        return {} if len(job_ids) > 1 else _more_told(job_ids[0], answers) | _measured(job_ids[0], answers)
     first, *others = (f"/v1/jobs/{each}" for each in job_ids)
     snapshots = {f"/v1/jobs/{each}/snapshot": calls.snapshot(each, max_points=_MAX_POINTS) for each in job_ids}
     if others:
@@ -145,6 +143,16 @@ def _more_told(job_id: str, answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
         f"{_events(job_id)}?after={page.next_after}": _told(job_id, after=page.next_after)
         for page in pages[-1:]
         if len(page.events) >= _MAX_EVENTS
+    }
+
+
+def _measured(job_id: str, answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
+    """Return what asks for the curves of the metrics that the trials measure, where the answers lack them."""
+    trials = answers[f"/v1/jobs/{job_id}/snapshot"].trials
+    names = {f"validation_{name}" for trial in trials for name in trial.metric_directions}
+    paths = {f"/v1/jobs/{job_id}/metrics/{name}": name for name in sorted(names)}
+    return {
+        path: calls.metrics(job_id, name, max_points=_MAX_POINTS) for path, name in paths.items() if path not in answers
     }
 
 
@@ -224,16 +232,11 @@ def _modules() -> dict[str, str]:
     A module out of a `data:` URL has no folder that a relative path could start from.
     """
     found: dict[str, str] = {}
-    due = [_START]
-    while due:
-        path = due.pop()
-        folder = posixpath.dirname(path)
+    for path in modules(_START):
         source = (DASHBOARD / path).read_text("utf-8")
-        named = {each: posixpath.normpath(posixpath.join(folder, each)) for each in _IMPORTED.findall(source)}
-        for relative, absolute in named.items():
+        for relative, absolute in imported_by(path).items():
             source = source.replace(f'"{relative}"', f'"{_PREFIX}{absolute}"')
         found[path] = source
-        due += [each for each in named.values() if each not in found]
     return found
 
 

@@ -1,6 +1,8 @@
 """Decide whether a call that failed is made again, and when; without a connection."""
 
+import fcntl
 import math
+import os
 import random
 import time
 from collections.abc import Callable
@@ -35,10 +37,16 @@ class Patience:
         self._call, self._deadline, self._end, self._pause_s = call, now + retry_s, now + within_s, _FIRST_PAUSE_S
         self._may_sit_out = retry_s > 0
         self._has_answered = has_answered
+        self._lost: Unreachable | None = None  # the failure of an attempt that may have queued a job
 
     def pause_s(self, error: ApiError | Unreachable) -> float:
-        """Return how long to wait before the next attempt; raises `error` where there is none."""
+        """Return how long to wait before the next attempt.
+
+        Where there is none, raises `error`, or the failure of an earlier attempt that may have queued a job.
+        """
         self._has_answered = self._has_answered or isinstance(error, ApiError)
+        if isinstance(error, Unreachable) and error.may_be_queued:
+            self._lost = error
         asked_s = (error.retry_after_s or 0.0) if isinstance(error, ApiError) else 0.0
         if self._may_sit_out and _is_limit(error) and asked_s <= _WINDOW_S:
             self._may_sit_out = False
@@ -46,7 +54,7 @@ class Patience:
         pause_s = max(asked_s, self._pause_s * random.uniform(0.5, 1.0))
         is_late = time.monotonic() + pause_s > min(self._deadline, self._end)
         if is_late or not self._has_answered or not may_repeat(self._call, error):
-            raise error
+            raise self._lost if self._lost is not None and is_passing(error) else error
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         return pause_s
 
@@ -61,7 +69,8 @@ class Restarts:
         self._out, self._begin = out, patience
         self._patience: Patience | None = None
         try:
-            self._start: int | None = out.tell()
+            # Where a shell appends (`>>`) the place is the beginning, and what is written goes to the end.
+            self._start: int | None = out.seek(0, os.SEEK_END) if _appends(out) else out.tell()
         except (AttributeError, OSError):  # it cannot seek
             self._start = None
 
@@ -77,6 +86,14 @@ class Restarts:
         except OSError:  # such as a device's
             raise error from None
         return pause_s
+
+
+def _appends(out: BinaryIO) -> bool:
+    """Return whether whatever is written goes to the end of the file."""
+    try:
+        return bool(fcntl.fcntl(out.fileno(), fcntl.F_GETFL) & os.O_APPEND)
+    except (AttributeError, OSError):  # it is in memory
+        return False
 
 
 class StreamFailures:

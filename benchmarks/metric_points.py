@@ -47,12 +47,12 @@ def measure(name: str, folder: Path, num_points: int) -> None:
     """Store a series, and print what that takes."""
     store = Store.open(Settings(state_dir=folder, database_url=""))
     job_id = store.add_job(SPEC)[0].id
-    store.begin_attempt(job_id)
+    store.attempts.begin(job_id)
     sent = list(batches(store.trials(job_id)[0].trial_id, num_points))
     empty = _size(folder)
     started = time.perf_counter()
     for batch in sent:
-        store.ingest(job_id, 1, batch)
+        store.attempts.ingest(job_id, 1, batch)
     stored_s = time.perf_counter() - started
     reads = []
     for _ in range(READS):

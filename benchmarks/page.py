@@ -81,7 +81,7 @@ class Driver:
         named = [{"name": f"arm-{at}"} for at in range(arms)]
         spec = JobSpec.model_validate(EXAMPLE_JOB | {"arms": named, "seeds": list(range(seeds))})
         self.store, self.job_id = store, store.add_job(spec)[0].id
-        self.number = store.begin_attempt(self.job_id).attempt
+        self.number = store.attempts.begin(self.job_id).attempt
         self.trials = [trial.trial_id for trial in store.trials(self.job_id)]
         self._sequence = 0
         for trial in store.trials(self.job_id):
@@ -94,7 +94,9 @@ class Driver:
     def post(self, *records: AnyRecord) -> None:
         """Report a batch."""
         self._sequence += 1
-        self.store.ingest(self.job_id, self.number, Batch(stream="driver", sequence=self._sequence, records=records))
+        self.store.attempts.ingest(
+            self.job_id, self.number, Batch(stream="driver", sequence=self._sequence, records=records)
+        )
 
     def points(self, trial: str, first: int, count: int) -> None:
         """Report losses of `count` steps, and an evaluation every 20 steps."""

@@ -89,7 +89,7 @@ def serve(state_dir: str, database_url: str) -> None:
     settings = Settings(state_dir=Path(state_dir), database_url=database_url)
     store = Store.open(settings)
     job_id = store.add_job(SPEC)[0].id
-    number = store.begin_attempt(job_id).attempt
+    number = store.attempts.begin(job_id).attempt
     with bind("127.0.0.1", 0) as bound:
         bound.listen(1024)  # whoever comes before the server waits
         reached = {
@@ -98,7 +98,7 @@ def serve(state_dir: str, database_url: str) -> None:
             "job": job_id,
             "trial": store.trials(job_id)[0].trial_id,
             "number": number,
-            "token": store.token(job_id, number),
+            "token": store.attempts.token(job_id, number),
             "database": settings.resolved_database_url,
         }
         print(json.dumps(reached), flush=True)

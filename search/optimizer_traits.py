@@ -17,8 +17,8 @@ class OptimizerTraits(BaseModel):
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
     usual: float | None = Field(
         None,
-        description="the rate that is usual: of a model of sharpness 1 without momentum, of weights of scale 1 in a "
-        "single matrix, or of all models; None: none is",
+        description="the rate that is usual: of a loss of 1 and a sharpness of 1 without momentum, of weights of scale "
+        "1 in a single matrix, or of all models; None: none is",
     )
     told_by: Literal["sharpness", "weights", "optimizer"] = Field(
         "weights", description="what tells the usual rate: something of the model, or the optimizer by itself"
@@ -31,15 +31,15 @@ class OptimizerTraits(BaseModel):
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
-#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035), and so was
-#: `step_worth` (0040).
+#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035, 0042), and so
+#: was `step_worth` (0040).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(
         centre=1.0,
         pick=0.35,
         decays=True,
         rises=True,
-        usual=0.63,
+        usual=0.8,
         told_by="sharpness",
         momentum_power=0.75,
         step_worth=0.6,
@@ -48,7 +48,7 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "adamw": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32, rises=True, usual=0.4, ramps=True),
     "muon": OptimizerTraits(centre=1.0, pick=0.14, decays=True, usual=0.01, told_by="optimizer", step_worth=1.5),
     "schedulefree_sgd": OptimizerTraits(
-        centre=20.0, pick=1.5, decays=False, usual=1.5, told_by="sharpness", density_power=0.1, step_worth=0.6
+        centre=20.0, pick=1.5, decays=False, usual=1.75, told_by="sharpness", density_power=0.1, step_worth=0.6
     ),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, decays=False, usual=0.5),
     # its pick is not from the benchmark yet

@@ -7,55 +7,89 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from search.schedule_file import RecordedSchedule
+from search.schedule_file import Entry, RecordedSchedule
+from search.types import FURTHER
 
 OWN = "own"  # the optimizer of a user's workload, whose groups have rates already
+#: Searched values that a scheduler sets in its optimizer.
+OPTIONS = ("momentum", "weight_decay", "nesterov")
+#: Those that somebody else takes: neither an optimizer's, nor what a loop reads by `batch_size_at` and the like.
+OF_OTHERS = tuple(name for name in FURTHER if name not in (*OPTIONS, "batch_size", "option", "optimizer"))
 
 
 class Schedule(RecordedSchedule):
     """A schedule file that gives a plain torch optimizer its rates."""
 
-    def scheduler(self, optimizer: Optimizer, *, on_level: Callable[[float], None] | None = None) -> LambdaLR:
+    def scheduler(
+        self,
+        optimizer: Optimizer,
+        *,
+        on_level: Callable[[float], None] | None = None,
+        on_values: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> LambdaLR:
         """Return a scheduler that gives `optimizer` these rates, from its next step on.
 
         The first parameter group gets the schedule's rates, warm-up included; the others keep their ratio to it. The
         rates of an `own` optimizer multiply those of its groups, also of the first. A momentum, weight decay or
         nesterov that was searched is set where a group now has the first one's. `on_level` is called with the level of
-        the coming step, at once and whenever it changes.
+        the coming step, at once and whenever it changes, and `on_values` with the values of `OF_OTHERS` that its entry
+        has, by name.
 
         Raises:
-            ValueError: the first group's rate is not positive, so there is no ratio to it.
+            ValueError: the first group's rate is not positive, so there is no ratio to it; or there is no `on_values`,
+                and an entry sets one of `OF_OTHERS`.
         """
+        if on_values is None:
+            self._check_values()
         first = optimizer.param_groups[0]
         # As `LambdaLR` takes it; a rate in a tensor changes in place.
         base = 1.0 if self.optimizer == OWN else float(first.get("initial_lr", first["lr"]))
         if not base > 0:
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {base}.")
         announced: list[float | None] = [None]
+        announced_values: list[Mapping[str, Any]] = [{}]
         followers = _followers(optimizer)
 
         def factor(step: int) -> float:
-            _set_options(optimizer, followers, self.entry_at(step).values)
-            level = self.level_at(step)
-            if on_level is not None and level is not None and level != announced[0]:
-                announced[0] = level
-                on_level(level)
+            entry = self.entry_at(step)
+            _set_options(optimizer, followers, entry.values)
+            if on_level is not None and entry.level is not None and entry.level != announced[0]:
+                announced[0] = entry.level
+                on_level(entry.level)
+            values = _of_others(entry)
+            if on_values is not None and values != announced_values[0]:
+                announced_values[0] = values
+                on_values(values)
             return self.learning_rate_at(step) / base
 
         return _Following(optimizer, factor)
 
+    def _check_values(self) -> None:
+        """Raise ValueError for an entry with a value that no optimizer has."""
+        for number, entry in enumerate(self.entries):
+            for name in _of_others(entry):
+                raise ValueError(
+                    f"`entries[{number}].values` sets `{name}`, which no optimizer has: give `on_values`, as "
+                    "`handle.set_values` of what `wiretune.attach` returns, or have the schedule followed by "
+                    "`controller={'kind': 'schedule', ...}`, there or in a job"
+                )
+
 
 class _Following(LambdaLR):
-    """A scheduler that goes on where another one was: not with the rates, the level and the options of step 0."""
+    """A scheduler that goes on where another one was: not with the rates, the level and the values of step 0."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self.lr_lambdas[0](self.last_epoch)  # which sets the options, and announces the level
+        self.lr_lambdas[0](self.last_epoch)  # which sets the options, and announces level and values
         for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(float(rate))
             else:
                 group["lr"] = float(rate)
+
+
+def _of_others(entry: Entry) -> dict[str, Any]:
+    return {name: value for name, value in entry.values.items() if name in OF_OTHERS}
 
 
 def _followers(optimizer: Optimizer) -> dict[str, list[int]]:
@@ -66,7 +100,7 @@ def _followers(optimizer: Optimizer) -> dict[str, list[int]]:
     first = optimizer.param_groups[0]
     return {
         option: [number for number, group in enumerate(optimizer.param_groups) if group.get(option) == first[option]]
-        for option in ("betas", "momentum", "weight_decay", "nesterov")
+        for option in ("betas", *OPTIONS)
         if option in first
     }
 

@@ -213,7 +213,8 @@ class SearchSpace(Value):
     num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
     batch_size: int | None = Field(None, ge=1)  # samples that a step of a coarse probe trains; None: not known
     weights: Weights | None = None  # None: not known
-    sharpness: float | None = Field(None, gt=0)  # as a new model is before its first step; None: not known
+    first_loss: float | None = None  # of the model before its first step; None: not known
+    sharpness: float | None = Field(None, gt=0)  # and how much its gradient turns there
     momentum: float = Field(0.9, ge=0, lt=1)  # of SGD
     warms_up: bool = False  # True: the optimizer itself raises the rate in a run's first steps
     rewinds_data: bool = True  # a probe sees the batches of the one before; False: the loop's next ones

@@ -18,6 +18,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from service import cores
 from service.log_lines import LogFormat
 from service.wire.access import Role
 
@@ -66,7 +67,9 @@ class Settings(BaseSettings):
         {}, description="JSON: the role of each group; the highest counts"
     )
     oidc_project_claim: str = Field("", description="claim that names the project; empty: the default one")
-    num_cpus: int = Field(max(2, os.cpu_count() or 2), ge=1, description="logical CPUs of the embedded Ray")
+    num_cpus: int = Field(
+        default_factory=lambda: max(2, cores.usable()), ge=1, description="logical CPUs of the embedded Ray"
+    )
     num_gpus: int | None = Field(None, ge=0, description="GPUs of the embedded Ray; unset: those found")
     lease_s: float = Field(15.0, gt=0, description="an attempt silent for longer has lost its job")
     renew_s: float = Field(5.0, gt=0, description="how often a driver renews its lease; below half of `lease_s`")
@@ -140,6 +143,17 @@ class Settings(BaseSettings):
 
     @field_validator("storage_url")
     @classmethod
+    def _require_one_for_all_nodes(cls, url: str, info: ValidationInfo) -> str:
+        ray_address = info.data.get("ray_address", "")
+        if not url and _is_elsewhere(ray_address):
+            raise ValueError(
+                f"`storage_url` is empty while `ray_address` is {ray_address}; "
+                "required: a folder that every node mounts, file:///FOLDER, or s3://BUCKET/FOLDER"
+            )
+        return url
+
+    @field_validator("storage_url")
+    @classmethod
     def _keep_keys_out(cls, url: str) -> str:
         place = urlsplit(url)
         if "@" in place.netloc:
@@ -156,8 +170,7 @@ class Settings(BaseSettings):
     @classmethod
     def _require_a_way_back(cls, api_url: str, info: ValidationInfo) -> str:
         ray_address = info.data.get("ray_address", "")
-        host = urlsplit(ray_address).hostname or ""
-        if ray_address and not api_url and not _is_loopback(host):
+        if not api_url and _is_elsewhere(ray_address):
             raise ValueError(
                 f"`api_url` is empty while `ray_address` is {ray_address}; "
                 "required: the URL at which the cluster's nodes reach this API"
@@ -242,6 +255,11 @@ class Settings(BaseSettings):
 
 def _is_loopback(host: str) -> bool:
     return host in _LOOPBACK or host.startswith("127.")
+
+
+def _is_elsewhere(ray_address: str) -> bool:
+    """Return whether Ray is on other machines than this one."""
+    return bool(ray_address) and not _is_loopback(urlsplit(ray_address).hostname or "")
 
 
 def refusals_of(error: ValidationError) -> list[str]:

@@ -6,13 +6,16 @@ An order says how many steps to take, with which values. What they came to is th
 import math
 from collections.abc import Callable, Generator, Sequence
 from itertools import takewhile
+from statistics import median
 from typing import NamedTuple
 
 from search.budget import spending
+from search.budget.link import StepCost
 from search.budget.spending import Amounts, part_spent
 from search.config import Budget
 from search.curves.curve_summary import OPENING_LOSSES, last_losses, usable_median
 from search.protocol import PROBE_PARTS, Strategy
+from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
 #: What all ranks do: keep their state, which holds what is committed, go back to it, take steps of a probe or of a
@@ -73,6 +76,11 @@ class Line:
         return {"steps": 1.0, "bytes": mean_bytes, "seconds": sum(timed) / len(timed)}
 
     @property
+    def usual_seconds(self) -> float:
+        """The seconds of most steps: the first may compile, and the next ones too."""
+        return median(self._step_seconds[1:] or [0.0])
+
+    @property
     def has_gained(self) -> bool:
         """True if its last losses are below its first ones, by their medians."""
         first, last = usable_median(self.losses[:OPENING_LOSSES]), usable_median(last_losses(self.losses))
@@ -99,16 +107,30 @@ class Line:
 
 
 class Leader:
-    """Mutable: a run of `strategy` on `budget`, with the `decisions` so far. `clock` returns seconds."""
+    """Mutable: a run on `budget` of the strategy that `build` makes of a `space`, with the `decisions` so far.
 
-    def __init__(self, strategy: Strategy, budget: Budget, *, clock: Callable[[], float]) -> None:
+    `clock` returns seconds. So many steps as `num_timed` are taken first, and taken back, to tell what one costs.
+    """
+
+    def __init__(
+        self,
+        build: Callable[..., Strategy],
+        space: SearchSpace,
+        budget: Budget,
+        *,
+        clock: Callable[[], float],
+        num_timed: int,
+    ) -> None:
         self.decisions: list[Decision] = []
-        self._strategy, self._budget = strategy, budget
+        self._build, self._space, self._budget, self._num_timed = build, space, budget, num_timed
+        self._strategy = build(space=space)
         self._clock, self._zero = clock, clock()
         self._steps = self._bytes = 0
 
     def orders(self) -> Asking:
         """Yield what the ranks are to do until the budget is spent."""
+        if self._num_timed:
+            yield from self._time()
         line = Line()
         while num_fitting(spending.caps(self._budget), self._spent(), line.cost) >= 1:
             yield from self._order(SNAPSHOT)
@@ -118,6 +140,17 @@ class Leader:
             self.decisions.append(self._strategy.decide())
             line = Line()
             yield from self._commit(line, self.decisions[-1].commit_until)
+
+    def _time(self) -> Asking:
+        """Begin with a strategy that knows what a step costs. The steps that tell count in what its search spends."""
+        line, opening = Line(), self._space.opening
+        yield from self._order(SNAPSHOT)
+        yield from self._take(PROBE, line, self._num_timed, lambda spent: opening)
+        yield from self._order(RESTORE)
+        has_met = 1 < self._space.period_of(opening) <= self._num_timed  # in one step, whose seconds are the round's
+        seconds = line.cost["seconds"] if has_met else line.usual_seconds
+        step = StepCost(bytes=line.cost["bytes"], seconds=seconds)
+        self._strategy = self._build(space=self._space.model_copy(update={"step": step}))
 
     def _probe(self, candidate: Candidate) -> Asking:
         """Try `candidate` until its allowance is spent, it diverges, or the strategy ends it."""

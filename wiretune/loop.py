@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, range_conflict
+from search.schedule import OF_OTHERS
 from search.schedule_file import RecordedSchedule, ScheduleFile
 from trainers.own_loop import attach as own_loop
-from trainers.own_loop.attach import Attached, Exchanging, StepValues, Syncing
+from trainers.own_loop.attach import Attached, StepValues
+from trainers.own_loop.attachable import Exchanging, Syncing
 from trainers.own_loop.ddp import PerNode
 from trainers.spec.ranges import Config
 from trainers.spec.refusals import checked
@@ -52,6 +54,7 @@ def attach(
     seconds: float | None = None,
     bytes: int | None = None,
     batch_size: int | None = None,
+    pretrained: bool = False,
     **how: Unpack[How],
 ) -> Tuner: ...
 
@@ -65,6 +68,7 @@ def attach(
     seconds: float | None = None,
     bytes: int | None = None,
     batch_size: int | None = None,
+    pretrained: bool = False,
     **how: Unpack[How],
 ) -> Attached | Tuner:
     """Have the ranks that train `model` by `optimizer` exchange gradients, or average parameters, as a job would.
@@ -75,7 +79,8 @@ def attach(
     `steps` alone the exchange's level is the densest of its pair. The optimizer's rate is the guess. The run is of so
     many optimizer `steps`, `seconds` from now on, or `bytes` sent by a node on average, search included, whichever is
     reached first. `batch_size` is the number of samples that a rank trains in a step: if it is told, probes on small
-    batches are longer. The loop reports its losses to the `Tuner` that is returned.
+    batches are longer. `pretrained` says that the model was trained before: it is not begun with the rate of a new one,
+    nor taken for one that learns nothing yet. The loop reports its losses to the `Tuner` that is returned.
 
     Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, for a budget
     without a controller, for what a job would refuse of a controller, for an optimizer around another one with a
@@ -83,6 +88,7 @@ def attach(
     """
     if controller is None:
         told = {"steps": steps, "seconds": seconds, "bytes": bytes, "batch_size": batch_size}
+        told |= {"pretrained": True} if pretrained else {}
         for name in (name for name, value in told.items() if value is not None):
             what = "the budget of a controller" if name in Budget.model_fields else "for a controller"
             raise ValueError(f"`{name}` is {what}: give `controller={{'kind': 'bo'}}`, or leave it out")
@@ -92,7 +98,8 @@ def attach(
     check_controller(config)
     check_optimizer(optimizer)
     handle = own_loop.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
-    return Tuner(handle, config, budget=budget, seed=how.get("seed", 0), batch_size=batch_size)
+    seed = how.get("seed", 0)
+    return Tuner(handle, config, budget=budget, seed=seed, batch_size=batch_size, pretrained=pretrained)
 
 
 def _with_warm_up(controller: Controlling) -> Controlling:
@@ -111,10 +118,15 @@ def check_controller(controller: ControllerConfig) -> None:
         return
     for number, entry in enumerate(controller.schedule.entries):
         if ignored := sorted(entry.values.keys() - {*StepValues._fields, "optimizer"}):  # which is that of all entries
+            remedy = (
+                "train by it as a job"
+                if ignored[0] in OF_OTHERS
+                else "follow the schedule by `wiretune.Schedule.scheduler`, which sets momentum, weight decay and "
+                "nesterov, and by `batch_size_at` and `option_at`"
+            )
             raise ValueError(
                 f"`controller.schedule.entries[{number}].values` sets `{ignored[0]}`, and a controller in a loop does "
-                "not: follow the schedule by `wiretune.Schedule.scheduler`, which sets momentum, weight decay and "
-                "nesterov, and by `batch_size_at` and `option_at`"
+                f"not: {remedy}"
             )
 
 

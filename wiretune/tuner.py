@@ -7,6 +7,7 @@ import math
 import time
 from array import array
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from itertools import chain, pairwise
 from numbers import Integral
 
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from search import strategies
-from search.config import Budget, ControllerConfig, ScheduleConfig
+from search.config import Budget, ControllerConfig, ScheduleConfig, StagedConfig
 from search.schedule import OWN, Schedule
 from search.schedule_file import Entry
 from search.space import Axis, SearchSpace, Weights
@@ -26,12 +27,16 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.cost import step_traffic
 from trainers.training.model import matrices
 from wiretune.gradient_signs import GradientSigns
-from wiretune.leader import COMMIT, PROBE, RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
+from wiretune.leader import COMMIT, FIRST, PROBE, RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
 
 #: Torch's optimizers of which the controller knows how rates behave; others are like a workload's own.
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
 #: What all ranks are told of the values of a step.
 TOLD = ("learning_rate", *StepValues._fields)
+#: Steps of the longest round that is timed as a whole before a search.
+MOST_TIMED = 16
+#: So many losses of a commit in a row may be infinite or NaN while the model is sound: more are no single batches.
+MOST_LOST = 3
 #: Rates that are this near to a line, as a part of its first one, are kept as a ramp.
 NEAR = 1e-6
 
@@ -40,8 +45,9 @@ class Tuner:
     """Searches while the loop trains. Call `report` once a step, after `optimizer.step()`, until it `is_over`.
 
     `handle` is what `attach` returns without a controller. While it `is_probing`, the next step is one that is taken
-    back: evaluate and save at other steps. Rank 0 has the `decisions` so far. `clock` returns seconds, which a budget
-    in them counts from now on. `batch_size` is in samples of a rank's step; None: not known.
+    back: evaluate and save at other steps. Of those, `num_taken_back` were taken back later, with the commit that they
+    belonged to. Rank 0 has the `decisions` so far. `clock` returns seconds, which a budget in them counts from now on.
+    `batch_size` is in samples of a rank's step; None: not known. `pretrained`: the model was trained before.
     """
 
     def __init__(
@@ -52,9 +58,10 @@ class Tuner:
         budget: Budget,
         seed: int,
         batch_size: int | None = None,
+        pretrained: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.handle, self.is_over, self.is_probing = handle, False, False
+        self.handle, self.is_over, self.is_probing, self.num_taken_back = handle, False, False, 0
         self._clock = clock
         groups = handle.optimizer.param_groups
         guess = float(groups[0]["lr"])
@@ -79,16 +86,19 @@ class Tuner:
             guess,
             budget=budget,
             batch_size=samples,
-            weights=found and Weights(*found),
+            weights=found and Weights(*found, is_new=not pretrained),
             dense_bytes=self._dense_bytes(),
         )
         self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
         self._committed = array("d")  # of each step that stays, the values as they are told: a run may have millions
-        strategy = strategies.build(config, space=space, seed=seed, budget=budget)
-        leader = Leader(strategy, budget, clock=clock)
+        build = partial(strategies.build, config, seed=seed, budget=budget)
+        asks_for_length = isinstance(config, StagedConfig) and budget.steps is None  # of the run, in steps
+        num_timed = steps_to_time(space) if asks_for_length else 0
+        leader = Leader(build, space, budget, clock=clock, num_timed=num_timed)
         self.decisions = leader.decisions
         self._orders = leader.orders()
         self._taken: Taken | None = None  # at the last order
+        self._last_loss, self._num_lost = math.nan, 0  # finite, of this probe or commit; losses since then
         self._sent = 0  # by this rank, when that was known
         trains_apart = handle.config.sync.payload == "parameters" or handle.config.exchange.drifts
         self._signs = GradientSigns(handle.optimizer, trains_apart=trains_apart)
@@ -134,17 +144,32 @@ class Tuner:
             elif task == RESTORE:
                 self.handle.restore("stage")
                 self._signs.begin()
+                self._last_loss, self._num_lost = math.nan, 0
+                self.num_taken_back += (len(self._committed) - num_kept) // len(TOLD)
                 del self._committed[num_kept:]
             losses, times = list[float](), [self._clock()]
             for values in steps:
                 self._set(values)
-                losses.append((yield))
+                losses.append(self._told((yield), task))
                 times.append(self._clock())
                 if task == COMMIT:
                     self._committed.extend(number_of(values, name) for name in TOLD)
             self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
         self.is_over = True
         self._signs.end()
+
+    def _told(self, loss: float, task: int) -> float:
+        """Return a step's `loss` as the leader is told it.
+
+        In a commit it is the last finite one where only this loss is lost: by a batch, or in a step that a GradScaler
+        leaves out. A probe is over with it, which costs little.
+        """
+        if math.isfinite(loss):
+            self._last_loss, self._num_lost = loss, 0
+            return loss
+        self._num_lost += 1
+        is_alone = task == COMMIT and self._num_lost <= MOST_LOST
+        return self._last_loss if is_alone and self.handle.is_sound() else loss
 
     def _set(self, values: Values) -> None:
         for group, ratio in zip(self.handle.optimizer.param_groups, self._ratios, strict=True):
@@ -211,6 +236,12 @@ def space_of(
         rewinds_data=False,
         axes=tuple(Axis(name=each.name, low=each.low, high=each.high) for each in ranges),
     )
+
+
+def steps_to_time(space: SearchSpace) -> int:
+    """Return how many steps tell what one costs: a whole round of local updates with its average, unless it is long."""
+    period = space.period_of(space.opening)
+    return max(FIRST, period) if period <= MOST_TIMED else FIRST
 
 
 def entries_of(steps: Sequence[Values], *, unit: float) -> list[Entry]:

@@ -18,6 +18,7 @@ from api.failures import ApiError
 from api.jobs import complete
 from api.tables import write_parquet
 from service.control.storage import WEIGHTS
+from service.wire.artifacts import Which
 
 
 class What(StrEnum):
@@ -26,11 +27,6 @@ class What(StrEnum):
     WEIGHTS = "weights"
     REPORT = "report"
     ALL = "all"
-
-
-class Which(StrEnum):
-    BEST = "best"
-    LAST = "last"
 
 
 class Tracker(StrEnum):
@@ -144,7 +140,7 @@ def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_
         file.write(f"{client.report(job_id).model_dump_json(indent=2)}\n".encode())
         return "every trial's result, and every arm's over its seeds"
     if what is What.WEIGHTS:
-        client.save_weights(job_id, file, arm=arm, seed=seed, which=which.value if which else None)
+        client.save_weights(job_id, file, arm=arm, seed=seed, which=which)
         return f"{f'{which} ' if which else ''}weights of {_whose(chosen)}"
     if not as_parquet:
         client.save_metrics(job_id, file, arm=arm, seed=seed)

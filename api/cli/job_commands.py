@@ -11,7 +11,7 @@ import typer
 
 from api.calls import JobFilters
 from api.cli import explanation, exports, figures, report
-from api.cli.exports import DEFAULT_NAMES, Selection, What, Which
+from api.cli.exports import DEFAULT_NAMES, Selection, What
 from api.cli.logs import follow_log
 from api.cli.runs import follow
 from api.cli.sheet import Sheet
@@ -19,6 +19,7 @@ from api.cli.terminal import (
     FAILED,
     STANDARD,
     AsJson,
+    IdempotencyKey,
     JobFile,
     JobId,
     Key,
@@ -38,6 +39,7 @@ from api.exporters import runs
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.wire.artifacts import Which
 from service.wire.base import MAX_PAGE
 from service.wire.code import CodeRefused
 from service.wire.jobs import JobOrder, JobPage, JobSummary, JobView, Validated
@@ -56,6 +58,7 @@ def submit(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="leave out of the folder, such as `data` or `*.csv`")
     ] = None,
+    idempotency_key: IdempotencyKey = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
@@ -67,7 +70,7 @@ def submit(
     with open_client(url, key) as client:
         if code is not None:
             spec = _with_code(spec, _uploaded(client, code, exclude or []))
-        made = client.submit(spec).view
+        made = client.submit(spec, idempotency_key=idempotency_key).view
     print_advice(made.advice)
     if as_json:
         print_json(made)

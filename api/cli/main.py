@@ -157,7 +157,7 @@ def replay(
         fail(f"{schedule} cannot be replayed: {_told(error)}")
     with refusals():
         try:
-            Run(read_settings(), console(as_json=as_json)).run(
+            Run(read_settings(), console(as_json=as_json, is_lasting=True)).run(
                 spec, at_end=partial(_compare, recorded, out=out, as_json=as_json)
             )
         except Interrupted as error:
@@ -263,7 +263,7 @@ def _run_here(
 
     The result goes to standard output as JSON if `as_json`; the demonstration's goes to `json_file`.
     """
-    out = console(as_json=as_json or json_file == STANDARD)
+    out = console(as_json=as_json or json_file == STANDARD, is_lasting=True)
 
     def at_end(client: Client, view: JobView) -> None:
         found = report.result(client, view, with_all_schedules=as_json)

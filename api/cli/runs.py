@@ -45,11 +45,13 @@ class Run:
         self.page = ""  # a link to the job's, once it is over, where the server stays
         self._submission: tuple[Server, JobSpec, str] | None = None  # with its key, since before it was sent
         self._job_id: str | None = None  # once it was answered
+        self._is_over = False
 
     def run(self, spec: JobSpec, *, at_end: AtEnd) -> None:
         """Run `spec` to its end and hand its last view to `at_end`.
 
-        Raises `Interrupted` after SIGINT or SIGTERM, once the job is cancelled and what was started is gone.
+        Raises `Interrupted` after SIGINT or SIGTERM, once the job is cancelled and what was started is gone. After any
+        other error the job is cancelled too if its server was started here: the next one would go on with it.
         """
         succeeded = False
         with _interruptible():
@@ -58,7 +60,12 @@ class Run:
                 succeeded = True
             except KeyboardInterrupt as error:
                 _ignore_signals()
-                raise Interrupted(self._cancel()) from error
+                raise Interrupted(f"interrupted; {self._cancel()}") from error
+            except BaseException as error:
+                if self._started and self._may_be_live(error):
+                    _ignore_signals()
+                    self._say(self._cancel())
+                raise
             finally:
                 if self._started and not (succeeded and self._linger_s is not None):
                     _ignore_signals()
@@ -75,7 +82,9 @@ class Run:
             self._submission = server, spec, key
             job_id = self._job_id = client.submit(spec, idempotency_key=key).id
             self._say(f"page: {client.sign_in_link(job_id)}")
-            at_end(client, follow(client, job_id, self._console))
+            view = follow(client, job_id, self._console)
+            self._is_over = True
+            at_end(client, view)
             if self._linger_s is not None:  # the first one was used, or is too old
                 self.page = client.sign_in_link(job_id)
 
@@ -86,24 +95,30 @@ class Run:
             return self._settings
         return self._settings.model_copy(update={"user_code": True})
 
+    def _may_be_live(self, error: BaseException) -> bool:
+        """Return whether the job may be queued or running after `error`."""
+        is_refused = isinstance(error, ApiError) and error.status < 500 and self._job_id is None
+        return self._submission is not None and not is_refused and not self._is_over
+
     def _cancel(self) -> str:
+        """Cancel the job and return what became of it."""
         if self._submission is None:
-            return "interrupted before the job was queued"
+            return "the job was not queued yet"
         server, spec, key = self._submission
         job_id = self._job_id
         try:
             with Client(server.url, server.key) as client:
                 if job_id is None:  # it may be queued: with the same key it is not queued again, and has its id
                     job_id = client.submit(spec, idempotency_key=key).id
-                self._say(f"interrupted: cancelling {job_id} ...")
                 client.cancel(job_id)
+                self._say(f"cancelling {job_id} ...")
                 state = client.wait(job_id, timeout_s=CANCEL_S).state
         except ApiError as error:  # it was over already
-            return f"interrupted; {error.detail}"
+            return error.detail
         except (TimeoutError, Unreachable) as error:
             told = "the job may be queued" if job_id is None else f"{job_id} was told to stop"
-            return f"interrupted; {told}, but: {error}"
-        return f"interrupted; {job_id} is {state}"
+            return f"{told}, but: {error}"
+        return f"{job_id} is {state}"
 
     def _say(self, line: str) -> None:
         say(self._console, line)

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -72,6 +72,9 @@ JobIds = Annotated[
 ]
 Url = Annotated[str | None, typer.Option(envvar="WIRETUNE_URL", help="default: the service running here")]
 Key = Annotated[str | None, typer.Option(envvar="WIRETUNE_API_KEY", help="an API key", show_envvar=True)]
+IdempotencyKey = Annotated[
+    str | None, typer.Option(metavar="KEY", help="any word of yours; however often it comes, one job is queued")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for a script; progress goes to standard error")]
 
 
@@ -101,13 +104,26 @@ def warn(message: str) -> None:
         say(out, line)
 
 
-def console(*, as_json: bool = False) -> Console:
+class _LastingConsole(Console):
+    """A console that falls silent once nobody reads it any more, where others end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Have what is still to be written go nowhere."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
+
+def console(*, as_json: bool = False, is_lasting: bool = False) -> Console:
     """Return where text for people goes: standard output, unless that is for JSON.
 
-    A pipe is as wide as COLUMNS says, or else wide enough for every table.
+    A pipe is as wide as COLUMNS says, or else wide enough for every table. Once nobody reads it the process ends, or
+    goes on in silence if `is_lasting`.
     """
-    made = Console(stderr=as_json)
-    return made if _has_width(made) else Console(stderr=as_json, width=_PIPE_WIDTH)
+    kind = _LastingConsole if is_lasting else Console
+    made = kind(stderr=as_json)
+    return made if _has_width(made) else kind(stderr=as_json, width=_PIPE_WIDTH)
 
 
 def say(out: Console, line: str) -> None:
@@ -139,7 +155,7 @@ def read_bytes(path: Path) -> bytes:
 def read_document(path: Path) -> Any:
     """Return what the YAML or JSON file says, with the schedules that it names; exits with 2 if it is neither."""
     try:
-        return with_schedules(parse_yaml(read_bytes(path)), str(Path.cwd()))
+        return with_schedules(_parsed(read_bytes(path)), str(Path.cwd()))
     except InvalidJob as error:
         fail(f"{path}: {error}")
 
@@ -148,11 +164,19 @@ def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
     """Return the job in the file, with the schedules that it names; prints every problem of it and exits with 2."""
     text = read_bytes(path)
     try:
-        return checked(JobSpec, with_schedules(parse_yaml(text), str(Path.cwd())))
+        return checked(JobSpec, with_schedules(_parsed(text), str(Path.cwd())))
     except InvalidJob as error:
         if as_json:
             print_json({"valid": False, "errors": [problem.model_dump(mode="json") for problem in error.problems]})
         fail("\n".join([f"{path} is not a valid job:", *(f"  {problem}" for problem in error.problems)]))
+
+
+def _parsed(text: bytes) -> Any:
+    """Return what JSON or YAML says. In JSON an emoji may be two escapes, which are an error in YAML."""
+    if text.lstrip().startswith(b"{"):
+        with suppress(InvalidJob):
+            return parse_json(text)
+    return parse_yaml(text)
 
 
 def print_advice(advice: Iterable[str]) -> None:

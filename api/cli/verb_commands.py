@@ -10,6 +10,7 @@ import typer
 from api.cli.sheet import visible
 from api.cli.terminal import (
     AsJson,
+    IdempotencyKey,
     JobId,
     Key,
     Url,
@@ -311,6 +312,7 @@ def clone(
         Path | None, typer.Option(help="YAML with the fields that change; `-` reads standard input")
     ] = None,
     is_dry: Annotated[bool, typer.Option("--dry-run", help="only show what would differ")] = False,
+    idempotency_key: IdempotencyKey = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
@@ -322,7 +324,7 @@ def clone(
     for text in sets or []:
         _assign(patch, text)
     with open_client(url, key) as client:
-        made = client.clone(client.find(job), patch, dry_run=is_dry)
+        made = client.clone(client.find(job), patch, dry_run=is_dry, idempotency_key=idempotency_key)
     if as_json:
         print_json(made)
         return

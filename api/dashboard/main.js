@@ -35,6 +35,7 @@ const AGED_MS = 5000;
 const root = document.getElementById("page");
 const notice = document.getElementById("notice");
 const connection = document.getElementById("connection");
+const caller = document.getElementById("caller");
 const nav = [...document.querySelectorAll("header nav a")];
 let page = null;
 let left = null; // what stood here when the session ended: {page, nodes, address}
@@ -43,7 +44,7 @@ const ask = paced(
   async () => {
     await page?.refresh();
     tell("");
-    if (page) showNav(await api.me());
+    if (page) showCaller(await api.me());
     window.__ready = true;
   },
   (error) => {
@@ -64,8 +65,9 @@ function open() {
   ask();
 }
 
-// A page that the role has nothing to do on is not offered.
-function showNav(me) {
+// Who is signed in. A page that the role has nothing to do on is not offered.
+function showCaller(me) {
+  caller.textContent = `${me.name} · ${me.role} · project ${me.project}`;
   for (const link of nav) link.hidden = link.dataset.may !== undefined && !me.may.includes(link.dataset.may);
 }
 
@@ -77,9 +79,9 @@ function hear({ state, jobs, moved }) {
     connection.className = state;
     connection.textContent = STATES[state];
   }
+  if (state === "live" || state === "refused") api.forget(); // who is signed in, if anybody, may be another one by now
   if (state === "live" && !page) goOn(); // another tab has signed in
   else if (state === "live" || state === "refused") {
-    if (state === "refused") api.forget(); // a page that asks for nothing is signed out, too
     page?.missed?.();
     ask();
   } else if (page && jobs.filter((job) => page.shows(job, moved.includes(job))).length) ask();
@@ -110,6 +112,7 @@ function askForKey() {
   left ??= { page, nodes, address: location.href, putBack: () => issued && place.replaceWith(issued) };
   page = null;
   tell("");
+  caller.textContent = "";
   root.replaceChildren(...(issued ? [issued] : []), element("form", { class: "panel", onsubmit: submit },
     element("h1", {}, "Sign in"),
     element("p", {}, "The command `wiretune page` prints a link that signs you in. So does an API key: it is sent once, and not kept here."),
@@ -130,9 +133,10 @@ function goOn() {
   ask();
 }
 
+connection.textContent = STATES.connecting;
 // A code that was used before is no harm: there may be a session.
 const isNew = await api.takeCodeFromAddress().catch((error) => tell(reason(error)));
-const again = listen(hear);
+const again = listen(hear, new URLSearchParams(location.search).get("job"));
 if (isNew) again();
 const isAway = () => !document.hidden && connection.className === "waiting";
 document.addEventListener("visibilitychange", () => isAway() && again());

@@ -10,11 +10,12 @@ import { seeAll } from "./pages/job/sight.js";
 const PAGES = { compare: comparePage, job: jobPage };
 const held = JSON.parse(document.getElementById("held").textContent);
 
-window.fetch = async (path) => {
-  const asked = new URL(path, "http://file.invalid");
+window.fetch = async (address) => {
+  const asked = new URL(address, "http://file.invalid");
   // No 404: the service may have it.
-  if (!(asked.pathname in held.answers)) return Response.json({ detail: "this file does not have it" }, { status: 501 });
-  const answer = held.answers[asked.pathname];
+  const path = decodeURIComponent(asked.pathname);
+  if (!(path in held.answers)) return Response.json({ detail: "this file does not have it" }, { status: 501 });
+  const answer = held.answers[path];
   const [trial, stages] = [asked.searchParams.get("trial"), asked.searchParams.getAll("stage")];
   const isAsked = (each) => each.trial_id === trial && (!stages.length || stages.includes(String(each.stage)));
   return Response.json(trial ? answer.filter(isAsked) : answer);

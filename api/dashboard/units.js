@@ -20,14 +20,16 @@ export function loss(value) {
   return size >= 1e4 && size < 1e7 ? value.toFixed(0) : number(value, 4);
 }
 
-export function share(value) {
+// `digits`: how many it is written to, where two that lie close to one another must differ.
+export function share(value, digits = null) {
   if (isNone(value)) return NONE;
   const percent = 100 * value;
+  if (digits !== null) return `${number(percent, digits)} %`;
   return `${percent >= 99.95 ? percent.toFixed(0) : number(percent, percent > 99 ? 3 : 2)} %`;
 }
 
 // A level by what the job calls it: a density is a share, a rank or a period a number.
-export const level = (value, name) => (name === "density" ? share(value) : number(value));
+export const level = (value, name, digits) => (name === "density" ? share(value, digits) : number(value, digits));
 
 export function spread(middle, deviation, write, writeDeviation = write) {
   if (isNone(middle)) return NONE;

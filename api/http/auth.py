@@ -173,7 +173,7 @@ async def require_token(
     Async, as it waits for nothing: else FastAPI sends it through a thread.
     """
     number = request.path_params["number"]  # as it is written: no token is of anything but an attempt's number
-    if given is None or not store.check_token(job, number, given.credentials):
+    if given is None or not store.attempts.check_token(job, number, given.credentials):
         raise Unauthorized(f"a token of attempt {number} of {job} is required")
 
 

@@ -31,6 +31,7 @@ HEARTBEAT_S = 15.0
 RETRY_MS = 2000
 _KEPT = 2000
 _AFTER_FAULT_S = 1.0
+_BRIEF = {"id", "job_id", "kind"}
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class _Encoded(NamedTuple):
     project: str | None
     kind: EventKind
     text: bytes
+    brief: bytes
 
 
 class Broadcaster:
@@ -70,26 +72,30 @@ class Broadcaster:
         project: str | None = None,
         job_id: str | None = None,
         kinds: Collection[EventKind] = (),
+        brief: bool = False,
         is_welcome: Callable[[], bool] = lambda: True,
     ) -> AsyncIterator[bytes]:
         """Yield events behind the id `after`, None: from now on, as server-sent events, without an end.
 
-        Those of `project` and of `job_id` alone, if given, and of `kinds`, if any are. Ends where the database does not
-        answer; the reader connects again. And where the job was deleted, or the reader, looked at every 15 s, is not
-        welcome any more.
+        Those of `project` and of `job_id` alone, if given, and of `kinds`, if any are. A `brief` stream has of each its
+        id, job and kind. It ends where the database does not answer; the reader connects again. And where the job was
+        deleted, or the reader, looked at every 15 s, is not welcome any more.
         """
 
         def is_wanted(event: _Encoded) -> bool:
             is_of = project in (None, event.project) and job_id in (None, event.job_id)
             return is_of and (not kinds or event.kind in kinds)
 
+        def said(event: _Encoded) -> bytes:
+            return event.brief if brief else event.text
+
         try:
             newest = await asyncio.to_thread(self._store.newest_event)
             cursor = newest if after is None else after
             with self._joined(newest):
                 yield f"retry: {RETRY_MS}\nid: {cursor}\n\n".encode()
-                if not self._first <= cursor <= newest and (await self._page(cursor)).gap:
-                    yield _gap(cursor, newest)
+                if not self._first <= cursor <= newest and (await self._page(cursor, kinds=kinds)).gap:
+                    yield said(_gap(cursor, newest))
                     cursor = newest
                 asked_at = said_at = time.monotonic()
                 while not self._is_closed:
@@ -104,7 +110,7 @@ class Broadcaster:
                     else:
                         found, cursor = self._kept[bisect_right(self._ids, cursor) :], max(cursor, self._last)
                     left_s = said_at + HEARTBEAT_S - time.monotonic()
-                    if text := b"".join(event.text for event in found if is_wanted(event)):
+                    if text := b"".join(said(event) for event in found if is_wanted(event)):
                         yield text
                         said_at = time.monotonic()
                     elif cursor >= self._last and not await _is_set(news, within_s=left_s):
@@ -182,11 +188,15 @@ async def _is_set(event: asyncio.Event, *, within_s: float) -> bool:
 
 
 def _encoded(event: Event) -> _Encoded:
-    text = f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
-    return _Encoded(event.job_id, event.project, event.kind, text.encode())
+    whole, brief = event.model_dump_json(), event.model_dump_json(include=_BRIEF)
+    return _Encoded(event.job_id, event.project, event.kind, _message(event, whole), _message(event, brief))
 
 
-def _gap(after: int, newest: int) -> bytes:
+def _message(event: Event, data: str) -> bytes:
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+
+
+def _gap(after: int, newest: int) -> _Encoded:
     """Return the event that says that what followed `after` is gone; the stream goes on behind `newest`."""
     data, now = {"after": after}, datetime.now(UTC)
-    return _encoded(Event(id=newest, job_id=None, project=None, kind=EventKind.GAP, at=now, data=data)).text
+    return _encoded(Event(id=newest, job_id=None, project=None, kind=EventKind.GAP, at=now, data=data))

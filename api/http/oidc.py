@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from service.control.access.rules import Principal
 from service.errors import Forbidden, Unauthorized, Unavailable
 from service.settings import Settings
-from service.wire.access import DEFAULT_PROJECT, NAME_PATTERN, Name
+from service.wire.access import DEFAULT_PROJECT, MAX_OWNER_CHARS, NAME_PATTERN, Name
 
 ALGORITHMS = ("RS256", "ES256")
 #: Keys are fetched anew after this, and used no longer than ...
@@ -111,7 +111,10 @@ class Issuer:
         except ValidationError as error:
             claim = settings.oidc_project_claim
             raise Forbidden(f"`{claim}` of this token is {project!r}; a project must match {NAME_PATTERN}") from error
-        return Principal(name=f"oidc:{claims['sub']}", role=max(roles, key=lambda role: role.rank), project=project)
+        name = f"oidc:{claims['sub']}"
+        if len(name) > MAX_OWNER_CHARS:
+            raise Forbidden(f"`{name[:40]}...` has {len(name)} characters; an owner has at most {MAX_OWNER_CHARS}")
+        return Principal(name=name, role=max(roles, key=lambda role: role.rank), project=project)
 
 
 def _fetch(issuer: str) -> KeySet:

@@ -69,6 +69,7 @@ class Machines:
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
             "WIRETUNE_STATE_DIR": str(folder / "state"),
+            "WIRETUNE_STORAGE_URL": f"file://{folder}/state/results",
             "WIRETUNE_RAY_ADDRESS": self.jobs_url,
             "WIRETUNE_RAY_TOKEN_PATH": str(token),
             "WIRETUNE_API_URL": self.api_url,

@@ -27,7 +27,7 @@ from search.optimizer_traits import usual_rate_told_by
 from search.space import SearchSpace
 from search.types import Forecast, Values
 from suite.controlled import train
-from suite.run import GRADIENTS_OF_SHARPNESS
+from suite.run import GRADIENTS_OF_LANDSCAPE
 from suite.tasks import TASKS
 from suite.training import Line
 
@@ -91,14 +91,14 @@ def _commits(task: str, num_steps: int, seed: int, guess: float) -> list[tuple[f
         is_measured = (
             config.trusts_usual(definition.optimizer) and usual_rate_told_by(definition.optimizer) == "sharpness"
         )
-        sharpness = line.sharpness() if is_measured else None
-        left = num_steps - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
+        landscape = line.landscape() if is_measured else {}
+        left = num_steps - (GRADIENTS_OF_LANDSCAPE if landscape else 0)
         space = SearchSpace(
             optimizer=definition.optimizer,
             batch_size=definition.batch_size,
             guess=Values(learning_rate=guess * definition.guess),
             weights=line.weights,
-            sharpness=sharpness,
+            **landscape,
         )
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
         outcomes = train(line, strategy, left).outcomes

@@ -27,7 +27,7 @@ import torch
 from search import strategies
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Ramp
-from search.bayesian.wide_optimum import SHARPNESS_POWER, expected_rate
+from search.bayesian.wide_optimum import LOSS_POWER, SHARPNESS_POWER, expected_rate
 from search.config import BoConfig, Budget
 from search.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits
 from search.space import SearchSpace, Weights
@@ -48,7 +48,7 @@ CHOSEN_BY = ("", DEEP)
 #: Decades by which guesses are off: with whole ones alone, all searches of a task would see the same rates.
 OFF = np.arange(-1.0, 1.01, 0.25)
 #: What may be chosen, in decades: how far above the middle of the plateau a run is, and what rate is usual, of weights
-#: of scale 1 or a sharpness of 1.
+#: of scale 1 or a loss and a sharpness of 1.
 PICKS, USUAL = np.arange(-1.0, 0.51, 0.05), np.arange(-1.2, 0.41, 0.05)
 #: Of a value counts the mean with its neighbours': a cliff may lie just above the best one.
 NEIGHBOURS = np.full(3, 1 / 3)
@@ -98,9 +98,10 @@ def root_scale(task: str) -> float:
 
 
 @cache
-def sharpness(task: str, seed: int) -> float:
-    """Return how sharp the loss of the task's new model is."""
-    return Line(TASKS[task], seed).sharpness() or math.nan
+def slope(task: str, seed: int) -> float:
+    """Return by what the usual rate of SGD is lower on the task's new model: powers of its sharpness and its loss."""
+    found = Line(TASKS[task], seed).landscape()
+    return found["sharpness"] ** SHARPNESS_POWER * found["first_loss"] ** LOSS_POWER if found else math.nan
 
 
 def middle(row: dict[str, Any], factor: float) -> float:
@@ -166,7 +167,7 @@ class Search(NamedTuple):
 
     def told(self, usual: float) -> float:
         momentum = OPTIMIZER_TRAITS["sgd"].momentum_power * math.log10(1 - MOMENTUM)
-        return usual + momentum - SHARPNESS_POWER * math.log10(sharpness(self.task.name, self.seed))
+        return usual + momentum - math.log10(slope(self.task.name, self.seed))
 
 
 def choose() -> None:

@@ -31,7 +31,7 @@ from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train
 from suite.excess import rows
-from suite.run import GRADIENTS_OF_SHARPNESS, GUESSES
+from suite.run import GRADIENTS_OF_LANDSCAPE, GUESSES
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
 from trainers.spec.workloads import MinilmLora
@@ -141,14 +141,14 @@ def _decayed(line: Line, rate: float, steps: int) -> float:
 
 def _searched(line: Line, guess: float, steps: int, seed: int, arm: str) -> dict[str, float]:
     told = arm == "by the model"
-    sharpness = line.sharpness() if told and line.kind == "sgd" else None
-    left = steps - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
+    landscape = line.landscape() if told and line.kind == "sgd" else {}
+    left = steps - (GRADIENTS_OF_LANDSCAPE if landscape else 0)
     space = SearchSpace(
         optimizer=line.kind,
         batch_size=line.workload.batch_size,
         guess=Values(learning_rate=guess),
         weights=line.weights if told else None,
-        sharpness=sharpness,
+        **landscape,
     )
     done = train(line, strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left)), left)
     return {"exported": done.best.loss, "rate": math.log10(done.decisions[0].values.learning_rate)}

@@ -36,7 +36,7 @@ from search.types import Values
 from suite import excess
 from suite.controlled import train
 from suite.excess import OPTIMIZER_ROWS as ROWS, Row, above, references
-from suite.run import GRADIENTS_OF_SHARPNESS
+from suite.run import GRADIENTS_OF_LANDSCAPE
 from suite.tasks import TASKS
 from suite.training import Line
 from trainers.methods.optimizer import optimizers
@@ -88,12 +88,12 @@ def run(task: str, arm: str, steps: int, seed: int) -> Row:
     line, started = Line(TASKS[task], seed), time.monotonic()
     line.optimizer = optimizers.build(optimizer, line.workload, line.model)
     is_measured = usual_rate_told_by(optimizer.kind) == "sharpness"
-    left = steps - GRADIENTS_OF_SHARPNESS * is_measured
+    left = steps - GRADIENTS_OF_LANDSCAPE * is_measured
     space = SearchSpace(
         optimizer=optimizer.kind,
         guess=Values(learning_rate=optimizer.learning_rate),
         weights=line.weights,
-        sharpness=line.sharpness() if is_measured else None,
+        **(line.landscape() if is_measured else {}),
     )
     strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
     done = train(line, strategy, left)

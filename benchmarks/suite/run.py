@@ -47,7 +47,7 @@ from suite.excess import ROWS, Excesses, Row, excesses, rows
 from suite.rivals import TUNERS, tune
 from suite.tasks import TASKS, Task
 from suite.training import EVERY, SCHEDULES, Best, Line
-from trainers.training.sharpness import NUM_BATCHES
+from trainers.training.landscape import NUM_BATCHES
 from trainers.workload import WorkloadError
 
 GUESSES = {"10x low": 0.1, "right": 1.0, "10x high": 10.0}
@@ -59,7 +59,7 @@ REFERENCE_SCHEDULES = {True: ("linear", "constant", "cosine", "cool-down"), Fals
 DEFAULT_OF_FREE = {"sgd": 1.0, "adamw": 0.0025}
 GROUPS = tuple(dict.fromkeys(task.group for task in TASKS.values()))
 #: Gradients that tell how sharp a model is count as so many steps.
-GRADIENTS_OF_SHARPNESS = 2 * NUM_BATCHES
+GRADIENTS_OF_LANDSCAPE = 2 * NUM_BATCHES
 LOST_LOSSES = {"loss": math.inf, "training_loss": math.inf}
 
 
@@ -144,14 +144,14 @@ def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float
         line, config = Line(definition, seed), TypeAdapter[Any](ControllerConfig).validate_python(controller)
         is_trusted = isinstance(config, BoConfig) and config.trusts_usual(definition.optimizer)
         is_measured = is_trusted and usual_rate_told_by(definition.optimizer) == "sharpness"
-        sharpness = line.sharpness() if is_measured else None
-        left = steps - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
+        landscape = line.landscape() if is_measured else {}
+        left = steps - (GRADIENTS_OF_LANDSCAPE if landscape else 0)
         space = SearchSpace(
             optimizer=definition.optimizer,
             batch_size=definition.batch_size,
             guess=Values(learning_rate=definition.guess * factor),
             weights=line.weights,
-            sharpness=sharpness,
+            **landscape,
         )
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
         done = train(line, strategy, left)

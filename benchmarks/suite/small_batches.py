@@ -24,7 +24,7 @@ from search.config import BoConfig, Budget
 from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train
-from suite.run import GRADIENTS_OF_SHARPNESS, GUESSES
+from suite.run import GRADIENTS_OF_LANDSCAPE, GUESSES
 from suite.tasks import TASKS, Task
 from suite.training import SCHEDULES, Line
 
@@ -60,13 +60,13 @@ def run(seeds: Sequence[int], part: Sequence[int]) -> None:
 
 def _exported(task: Task, seed: int, factor: float) -> float:
     line = Line(task, seed)
-    sharpness = line.sharpness() if task.optimizer == "sgd" else None
-    left = NUM_STEPS - (0 if sharpness is None else GRADIENTS_OF_SHARPNESS)
+    landscape = line.landscape() if task.optimizer == "sgd" else {}
+    left = NUM_STEPS - (GRADIENTS_OF_LANDSCAPE if landscape else 0)
     space = SearchSpace(
         optimizer=task.optimizer,
         batch_size=task.batch_size,
         guess=Values(learning_rate=task.guess * factor),
-        sharpness=sharpness,
+        **landscape,
     )
     strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
     return train(line, strategy, left).best.loss

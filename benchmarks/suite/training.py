@@ -16,7 +16,7 @@ from search.space import Weights
 from suite.tasks import SuiteWorkload, Task
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import OptimizerConfig
-from trainers.training import sharpness
+from trainers.training import landscape
 from trainers.training.alignment import Alignment
 from trainers.training.model import matrices
 from trainers.training.sampler import Sampler
@@ -85,21 +85,21 @@ class Line:
         found = matrices(self.optimizer.parameters.values())
         return found and Weights(*found)
 
-    def sharpness(self) -> float | None:
-        """Return how sharp the loss is before the first step: it takes two gradients of each of its batches."""
+    def landscape(self) -> dict[str, float]:
+        """Return what a search space holds of the loss before the first step: it takes two gradients of each batch."""
         parameters = list(self.optimizer.parameters.values())
         buffers = copy.deepcopy(dict(self.model.named_buffers()))
 
-        def gradient(number: int) -> Sequence[torch.Tensor]:
+        def slope(number: int) -> tuple[float, Sequence[torch.Tensor]]:
             indices = self._sampler.indices(number, rank=0)
             with torch.enable_grad():
                 loss = self.workload.loss(self.model, (self.data[0][indices], self.data[1][indices]))
-                return torch.autograd.grad(loss, parameters, materialize_grads=True)
+                return loss.item(), torch.autograd.grad(loss, parameters, materialize_grads=True)
 
-        found = sharpness.measured(parameters, gradient, sharpness.NUM_BATCHES)
+        found = landscape.measured(parameters, slope, landscape.NUM_BATCHES)
         for name, buffer in self.model.named_buffers():
             buffer.copy_(buffers[name])
-        return found
+        return {} if found is None else {"first_loss": found.loss, "sharpness": found.sharpness}
 
     def train(
         self,

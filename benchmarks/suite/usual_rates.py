@@ -32,7 +32,7 @@ from search.optimizer_traits import OPTIMIZER_TRAITS, usual_rate_told_by
 from search.space import SearchSpace
 from search.types import Values
 from suite.controlled import train
-from suite.run import GRADIENTS_OF_SHARPNESS, GUESSES, SCHEDULES
+from suite.run import GRADIENTS_OF_LANDSCAPE, GUESSES, SCHEDULES
 from suite.tasks import SLOW, TASKS, Task
 from suite.training import Line
 
@@ -92,7 +92,7 @@ def space_of(task: Task, seed: int) -> SearchSpace:
         batch_size=task.batch_size,
         guess=Values(learning_rate=task.guess),
         weights=line.weights,
-        sharpness=line.sharpness() if usual_rate_told_by(task.optimizer) == "sharpness" else None,
+        **(line.landscape() if usual_rate_told_by(task.optimizer) == "sharpness" else {}),
     )
 
 
@@ -121,7 +121,7 @@ def _scheduled(task: Task, rate: float, steps: int, seed: int) -> float | None:
 
 
 def _controlled(task: Task, space: SearchSpace, factor: float, steps: int, seed: int) -> float:
-    left = steps - (0 if space.sharpness is None else GRADIENTS_OF_SHARPNESS)
+    left = steps - (0 if space.sharpness is None else GRADIENTS_OF_LANDSCAPE)
     space = space.model_copy(update={"guess": Values(learning_rate=task.guess * factor)})
     strategy = strategies.build(BoConfig(), space=space, seed=seed, budget=Budget(steps=left))
     return train(Line(task, seed), strategy, left).best.loss

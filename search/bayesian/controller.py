@@ -333,8 +333,7 @@ class Controller:
         promoted = winner if winner and winner.candidate.id in held else None
         kept = promotion.cost(promoted.reading if promoted else None)
         start = spending.minus(self._spent, kept)
-        shares = setup.shares(stage.index)
-        part = shares[0] / sum(shares)
+        part = setup.commit_part(stage.index, stage.num_taken_back, start)
         commit = spending.scale(spending.remaining(setup.budget, start), part)
         decay = commit_decay(setup, start, part)
         new_ramp = ramp_steps(setup, stage)
@@ -353,7 +352,7 @@ class Controller:
             forecast=None if is_on_ramp else commit_forecast(setup, stage, choice.values, commit=commit, decay=decay),
             steers=stage.steers,
             promoted=promoted.candidate.id if promoted else None,
-            commit_until=spending.commit_end(setup.budget, start, shares),
+            commit_until=spending.commit_end(setup.budget, start, part),
             ramp_steps=new_ramp,
             probes=reports,
             refused=(*stage.too_slow.values(), *stage.refused),

@@ -138,6 +138,7 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
         best=stage.best,
         probed=lowest_probed(stage),
         gradient_scale=stage.gradient_scale,
+        first=setup.space.first_loss,
     )
     is_as_before = decision.values == stage.incumbent and not stage.probes
     signs = events.read(

@@ -58,13 +58,14 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     history = () if drifts else extended(stage.history, scores(stage.decisive), incumbent=begin.incumbent)
     return Stage(
         index=stage.index + 1,
+        num_taken_back=stage.num_taken_back + (not ending.is_kept),
         incumbent=begin.incumbent,
         is_paired=stage.is_paired,
         teaching=stage.teaching,
         opened=ending.spent,
         search_before=search,
         start_loss=ending.end_loss if ending.end_loss is not None else start,
-        initial=_first_known(stage.initial, start, usable_median(ending.opening or ending.losses[:OPENING_LOSSES])),
+        initial=_initial(setup, stage, ending),
         best=best,
         probed=None if drifts else lowest_probed(stage),
         gradient_scale=_first_known(stage.gradient_scale, ending.signs.gradient_start),
@@ -111,6 +112,14 @@ def has_met(forecast: Forecast | None, ending: Ending) -> bool:
     if forecast is None or ending.end_loss is None:
         return False
     return ending.end_loss <= forecast.mean + MET_STDS * forecast.std
+
+
+def _initial(setup: SearchSetup, stage: Stage, ending: Ending) -> float | None:
+    """Return the loss at which the run started; None: it is not known yet."""
+    opening = usable_median(ending.opening or ending.losses[:OPENING_LOSSES])
+    start = _first_known(stage.initial, start_loss(stage), opening, setup.space.first_loss)
+    known = faults.Known(initial=stage.initial, first=setup.space.first_loss)
+    return None if start is None else faults.initial_loss(known, start)
 
 
 def _first_known(*numbers: float | None) -> float | None:

@@ -104,8 +104,9 @@ def keep(setup: SearchSetup, stage: Stage, winner: int, *, probability: float, g
 
 def of_model(setup: SearchSetup) -> str:
     """Return for what a rate is usual."""
-    if setup.traits.told_by == "sharpness" and setup.space.sharpness is not None:
-        return f"for a sharpness of {number(setup.space.sharpness)}"
+    space = setup.space
+    if setup.traits.told_by == "sharpness" and space.sharpness is not None and space.first_loss is not None:
+        return f"for a loss of {number(space.first_loss)} and a sharpness of {number(space.sharpness)}"
     return "for such weights" if setup.traits.told_by == "weights" else f"for `{setup.space.optimizer}`"
 
 

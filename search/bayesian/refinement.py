@@ -4,7 +4,7 @@ import math
 
 from search.bayesian.decay import is_decaying
 from search.bayesian.rewards import lowest_diverged
-from search.bayesian.setup import SearchSetup
+from search.bayesian.setup import FIRST_COMMIT_STEPS, SearchSetup
 from search.bayesian.stage import BARRED_SHARE, Stage, is_barred
 from search.budget import spending
 from search.curves.curve_summary import trace_of
@@ -16,7 +16,8 @@ RISE_PER_STEP = 0.05
 #: A smaller change of the rate is none.
 LEAST_RISE = 1.01
 #: Where nothing was learned, a commit is given up after this share of the run's steps, and so many at least. From the
-#: run's first one alone a net comes back that a high rate has killed: it is given up at its end, however short.
+#: run's first one alone a net comes back that a high rate has killed: it is given up at its end, unless it is so short
+#: that a net may well begin later.
 PATIENCE_SHARE, PATIENCE_STEPS = 0.05, 40
 #: The next one begins at the higher of the first two shares, of its rate and of the guess. It begins no higher than the
 #: third, of the guess, in a run that is long enough to rise from there, ...
@@ -39,7 +40,7 @@ def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Obser
         return False
     if stage.is_on_ramp:
         return False  # its rate is still to come
-    is_last_way_back = is_over and not stage.has_incumbent
+    is_last_way_back = is_over and not stage.has_incumbent and signs.num_steps > FIRST_COMMIT_STEPS
     patience = max(PATIENCE_STEPS, PATIENCE_SHARE * _run_steps(setup, observation.spent))
     return is_last_way_back or signs.num_steps >= patience
 

@@ -7,9 +7,10 @@ import numpy as np
 
 from search.budget import spending
 from search.config import FINALISTS, PAYING_STEPS, Budget, SearchConfig, num_coarse
+from search.curves.faults import SHORTEST_WINDOW
 from search.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits
 from search.space import SearchSpace
-from search.types import Values
+from search.types import Spent, Values
 
 #: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
 KEPT_PART = {"events": 0.25, "stages": 0.6}
@@ -25,6 +26,8 @@ LEVEL_PROBES = 2
 #: A model of more matrices than the first needs a ramp under AdamW: of so many steps for each matrix, at most so many,
 #: and at most this part of the run (docs/decisions/0032).
 SHALLOW, RAMP_PER_MATRIX, MOST_RAMP, RAMP_PART = 4, 10, 100, 1 / 3
+#: The least steps of a run's first commit.
+FIRST_COMMIT_STEPS = 2 * SHORTEST_WINDOW
 #: An end of the coarse probes' range that turns out best is extended, at most this often.
 MAX_EXTENSIONS = 2
 
@@ -158,6 +161,18 @@ class SearchSetup:
         """Move a learning rate into the space."""
         return min(self.space.max_learning_rate, max(self.space.min_learning_rate, rate))
 
-    def shares(self, stage: int) -> list[int]:
-        """Return the weights 1 : 2 : 4 : ... of the commits from `stage` on; past the last stage, all is one."""
-        return [2**index for index in range(stage, self.config.num_stages)] or [1]
+    def commit_part(self, index: int, num_taken_back: int, spent: Spent) -> float:
+        """Return which part of what is left the commit of stage `index` takes, in (0, 1].
+
+        They take 1 : 2 : 4 : ..., and past the last stage all is one. Of those before it the first few that were taken
+        back do not count. From the first one alone a net comes back that has died in it, so it is long enough to show
+        that.
+        """
+        num_stages = self.config.num_stages
+        place = index - min(num_taken_back, num_stages)
+        shares: list[int] = [2**each for each in range(place, num_stages)] or [1]
+        part = shares[0] / sum(shares)
+        if place or self.num_steps is None:
+            return part
+        left = self.num_steps * (1 - spending.fraction_spent(self.budget, spent))
+        return max(part, FIRST_COMMIT_STEPS / max(FIRST_COMMIT_STEPS, left))

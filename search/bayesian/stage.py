@@ -86,6 +86,7 @@ class Stage:
     index: int
     incumbent: Values
     has_incumbent: bool = True  # False: the wide search, which compares with nothing
+    num_taken_back: int = 0  # of the commits before it
     is_paired: bool = True  # its probes of one batch size see the same batches, step by step
     teaching: Mapping[str, float] = field(default_factory=dict)  # as `SearchSpace.teaching` says
     opened: Spent = field(default_factory=Spent)

@@ -35,8 +35,9 @@ PLATEAU = 0.7
 PLATEAU_STD, USUAL_STD = 0.6, 0.2
 #: ... but for this share of runs, which want a rate anywhere in so many decades.
 UNUSUAL_SHARE, UNUSUAL_DECADES = 0.1, 6.0
-#: By this power of a model's sharpness its usual rate is lower (docs/decisions/0033, 0034).
-SHARPNESS_POWER = 0.7
+#: By these powers of a model's sharpness and of its first loss its usual rate is lower (docs/decisions/0042). They add
+#: up to 1, so c times the loss is trained at 1 / c of the rate.
+SHARPNESS_POWER, LOSS_POWER = 0.8, 0.2
 #: What is usual draws no rate further above the plateau than by this factor.
 MOST_ABOVE = 1.8
 #: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
@@ -166,18 +167,20 @@ def rate_of_model(setup: SearchSetup) -> float | None:
     AdamW moves an entry by about the rate in each step, so it is a share of the entries' size. In a chain of L matrices
     changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024). SGD moves
     them by rate x gradient: the sharper the loss, the sooner the gradient turns. With momentum a gradient is used
-    1 / (1 - momentum) times. Muon's steps have singular values of one size, whatever the gradient.
+    1 / (1 - momentum) times. A loss that is not above 0 has no scale. Muon's steps have singular values of one size,
+    whatever the gradient.
     """
-    traits, weights, sharpness = setup.traits, setup.space.weights, setup.space.sharpness
+    traits, weights = setup.traits, setup.space.weights
+    sharpness, loss = setup.space.sharpness, setup.space.first_loss
     if traits.usual is None or traits.told_by == "optimizer":
         return traits.usual
     if traits.told_by == "weights":
         return None if weights is None else traits.usual * weights.scale / math.sqrt(weights.num_matrices)
-    if sharpness is None:
+    if sharpness is None or loss is None or loss <= 0:
         return None
     level = setup.opening.level if setup.space.level_name == "density" else None
     momentum, density = (1 - setup.space.momentum) ** traits.momentum_power, (level or 1.0) ** traits.density_power
-    return float(traits.usual * momentum / density / sharpness**SHARPNESS_POWER)
+    return float(traits.usual * momentum / density / sharpness**SHARPNESS_POWER / loss**LOSS_POWER)
 
 
 def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:

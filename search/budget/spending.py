@@ -3,7 +3,7 @@
 *Amounts* map such a unit to a quantity, so a budget in steps or bytes cannot reach a clock.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from search.config import Budget
 from search.curves.curve_summary import Reading
@@ -136,11 +136,11 @@ def allowance(quantities: Amounts, *, min_steps: int) -> Allowance:
     return Allowance(**whole, seconds=quantities.get("seconds"), min_steps=min_steps)
 
 
-def commit_end(budget: Budget, spent: Spent, shares: Sequence[float]) -> Allowance:
-    """Return the totals at which a commit ends that takes `shares[0]` of what `shares` divide; the last: the budget."""
-    if len(shares) == 1:
+def commit_end(budget: Budget, spent: Spent, part: float) -> Allowance:
+    """Return the totals at which a commit ends that takes the `part` of what is left; 1: the budget."""
+    if part >= 1:
         return Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds)
-    part, used = shares[0] / sum(shares), amounts(budget, spent)
+    used = amounts(budget, spent)
     ends = {unit: used[unit] + part * left for unit, left in remaining(budget, spent).items()}
     whole = {unit: round(ends[unit]) for unit in ("steps", "bytes") if unit in ends}
     return Allowance(**whole, seconds=ends.get("seconds"))

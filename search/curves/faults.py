@@ -60,6 +60,7 @@ class Known(NamedTuple):
     best: LossLevel | None = None  # the lowest that the committed line had reached before
     probed: Probed | None = None  # the lowest that a probe of the run ended at
     gradient_scale: float | None = None  # in the run's beginning
+    first: float | None = None  # the loss before the run's first step
 
 
 class Fault(NamedTuple):
@@ -88,9 +89,10 @@ def fault(
     if window < SHORTEST_WINDOW:
         blew_up = is_over and _has_blown_up(losses, known)
         return Fault(is_dead=True, is_lost=True) if blew_up else NO_FAULT
-    first = float(np.median(opening or losses[: WINDOW // 4]))  # where nothing else tells of a start
-    start = first if known.start is None else known.start
-    known = known._replace(start=start, initial=start if known.initial is None else known.initial)
+    start = known.start
+    if start is None:
+        start = float(np.median(opening or losses[: WINDOW // 4]))
+    known = known._replace(start=start, initial=initial_loss(known, start))
     unit = abs(known.initial or 0.0)
     levels = _Levels(losses, window)
     last, before, lowest = levels.at(-1), levels.at(-2), levels.lowest(but=1)
@@ -108,6 +110,17 @@ def fault(
         is_lost=last.loss >= start - (1 - LOST_SHARE) * max(0.0, start - lowest.loss),
         best=best.loss,
     )
+
+
+def initial_loss(known: Known, start: float) -> float:
+    """Return the loss at which the run started, where its first stage did so at `start`.
+
+    Steps at a rate that is too high raise what the first few of them show. What they lower is the other way round: a
+    net may begin with more than it knows that has learned nothing.
+    """
+    if known.initial is not None:
+        return known.initial
+    return start if known.first is None else min(start, known.first)
 
 
 def _has_blown_up(losses: Array, known: Known) -> bool:

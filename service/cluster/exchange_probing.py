@@ -10,7 +10,7 @@ from search.budget import link as link_rule
 from search.budget.link import OptionCost, StepCost
 from search.space import OptionAxis, SearchSpace
 from search.types import Values
-from service.cluster.trial_ledger import bytes_per_worker
+from service.cluster.measured import bytes_per_worker
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, Option, mean_traffic
 from trainers.segment import SegmentResult

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from service import tracing
-from service.cluster import gpus
+from service.cluster import gpus, shared_folder
 from service.cluster.attempt import NoPlace, configure_process
 from service.job.parts import Workers
 from trainers.spec.replica import ReplicaConfig
@@ -79,6 +79,10 @@ class RankActor:
         """Return its machine, and the versions there."""
         return f"{socket.gethostname()} ({self.address})", versions()
 
+    def sees(self, mark: str) -> tuple[str, bool]:
+        """Return its machine, and whether the file that the trial has written at `mark` is seen from there."""
+        return f"{socket.gethostname()} ({self.address})", shared_folder.sees(mark)
+
     def rendezvous(self) -> str:
         """Return an address on this node where the group can meet; this process holds its port from now on."""
         # As it may have several tenants, the first rank joins this one, where it would have opened the port by itself.
@@ -108,12 +112,12 @@ class RankActor:
 class RayGroup(WorkerGroup):
     """The ranks as actors of the trial that makes it; workers that are placed together share one of its bundles.
 
-    NCCL where each rank has a GPU of its own, else gloo. Raises WorkerLost if one of them does not start,
-    WorkloadError or WorkerFailed if one cannot build its replica.
+    NCCL where each rank has a GPU of its own, else gloo. `storage_url` is the attempt's folder, in which all write.
+    Raises WorkerLost if one of them does not start, WorkloadError or WorkerFailed if one cannot build its replica.
     """
 
-    def __init__(self, config: ReplicaConfig, workers: Workers, *, lane: int = 0) -> None:
-        self.config, self.num_workers = config, workers.count
+    def __init__(self, config: ReplicaConfig, workers: Workers, *, storage_url: str, lane: int = 0) -> None:
+        self.config, self.num_workers, self._storage_url = config, workers.count, storage_url
         self._shape, self._first_worker = workers, lane * workers.count  # of all that the trial's bundles hold
         self._placement = ray.util.get_current_placement_group()  # of this thread: a lane is repaired in another one
         self._actors: dict[int, ActorHandle] = {}
@@ -176,6 +180,16 @@ class RayGroup(WorkerGroup):
                 machine, theirs = ray.get(call)
                 found[machine] = theirs
         require_same_versions(found, versions())
+        self._require_one_folder([asked[call] for call in ready])
+
+    def _require_one_folder(self, ranks: Collection[int]) -> None:
+        """Raise WorkloadError if one of `ranks`, which have started, has a folder of its own for the attempt's."""
+        with shared_folder.marked(self._storage_url) as mark:
+            for call in [self._actors[rank].sees.remote(mark) for rank in ranks if mark is not None]:
+                with suppress(RayError):  # as above, or its storage hangs
+                    machine, is_seen = ray.get(call, timeout=self.config.start_timeout_s)
+                    if not is_seen:
+                        raise shared_folder.stranger(machine, self._storage_url)
 
     def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         self._calls[rank] = self._actors[rank].answer.remote(method, args, tracing.carrier())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from search.types import Candidate, Decision, Forecast, Steer
 from service.cluster.checkpoints import Exported
-from service.cluster.trial_ledger import Measured
+from service.cluster.measured import Measured
 from service.job.parts import TrialSpec
 from service.wire.records import (
     AnyRecord,

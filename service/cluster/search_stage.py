@@ -7,12 +7,12 @@ from contextlib import closing
 
 from search.types import Candidate, Course, Observation
 from service import tracing
-from service.cluster import reports
+from service.cluster import learned_schedule, reports
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, probe_alone, side_by_side
+from service.cluster.measured import OpenCommit, bytes_per_worker
 from service.cluster.probe_ends import End
 from service.cluster.reports import Probe, Pushed
 from service.cluster.resume import OpenSearch, StageStart
-from service.cluster.trial_ledger import OpenCommit, bytes_per_worker
 from service.cluster.trial_state import TrialState
 from service.wire.records import Searched
 from trainers.training.group import Recovery
@@ -63,8 +63,13 @@ def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
     state.progress.steps_to_meeting = pushed.result.steps_to_meeting
     people = dict.fromkeys(steer.by for steer in commit.decision.steers)
     decision = commit.decision
-    state.progress.schedule_segment(
-        pushed.segment, pushed.result, decision.reason, tuple(people), optimizer=decision.values.optimizer
+    learned_schedule.append(
+        state.progress.schedule,
+        pushed.segment,
+        pushed.result,
+        decision.reason,
+        tuple(people),
+        optimizer=decision.values.optimizer,
     )
     bill = state.recorder.bill(state.progress, state.second)
     state.recorder.report(*reports.committed(state.trial_id, pushed), bill)

@@ -7,7 +7,7 @@ from search.budget import spending
 from search.budget.link import StepCost
 from search.config import Budget
 from search.types import Allowance, Piece, Spent, Values
-from service.cluster.trial_ledger import bytes_per_worker
+from service.cluster.measured import bytes_per_worker
 from trainers.segment import Segment, SegmentResult
 
 #: Steps of a first push, when nothing is known about the cost of a step with these values.

@@ -16,11 +16,12 @@ from service.cluster import reports
 from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
+from service.cluster.measured import OpenCommit
 from service.cluster.optimizer_choice import built_with, choose_optimizer
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.search_stage import is_to_join, search_stage
-from service.cluster.trial_ledger import Best, OpenCommit
+from service.cluster.trial_ledger import Best
 from service.cluster.trial_state import SecondLine, TrialState
 from service.cluster.warm_up import STAGE, opening_space, require_traffic
 from service.job.parts import TrialSpec

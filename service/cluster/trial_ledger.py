@@ -2,94 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from search.budget import spending
-from search.config import Budget
-from search.trace import Trace
-from search.types import Decision, Observation, Piece, Spent
+from search.types import Piece
+from service.cluster import learned_schedule
+from service.cluster.measured import bytes_per_worker
 from service.wire.records import Bill, OptionBill, ScheduleEntry
-from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, Written
+from trainers.segment import Evaluation, SegmentResult, Written
 from trainers.training.group import Recovery
-
-
-class Measured(BaseModel):
-    """Consecutive segments as one series: a probe, or a commit so far. The series end with the last `limit` steps."""
-
-    model_config = ConfigDict(ser_json_inf_nan="strings")
-
-    limit: int | None = None
-    num_steps: int = 0
-    losses: list[float] = Field(default_factory=list)
-    step_seconds: list[float] = Field(default_factory=list)
-    trace: Trace = Field(default_factory=Trace, description="of all steps, whatever the limit")
-    bytes_sent: int = 0
-    density_sum: float | None = None
-    density_steps: int = Field(0, description="steps with a known density: between two averages nothing is sent")
-    threshold: float | None = None
-    steps_to_meeting: int = 0
-    diverged: bool = False
-
-    @model_validator(mode="after")
-    def _knows_density_steps(self) -> Self:
-        if self.density_sum is not None and not self.density_steps:  # an earlier release has not said
-            self.density_steps = self.num_steps
-        return self
-
-    def add(self, result: SegmentResult) -> None:
-        """Append a segment."""
-        self.num_steps += len(result.losses)
-        self.losses = [*self.losses, *result.losses][-(self.limit or 0) :]
-        self.step_seconds = [*self.step_seconds, *result.step_seconds][-(self.limit or 0) :]
-        self.trace = self.trace.extended(
-            result.losses, result.step_seconds, result.gradient_scales, result.alignments, result.waits
-        )
-        self.bytes_sent += bytes_per_worker(result.bytes_sent)
-        self.threshold, self.steps_to_meeting = result.threshold, result.steps_to_meeting
-        self.diverged = self.diverged or result.diverged
-        if result.density is not None:
-            self.density_sum = (self.density_sum or 0.0) + result.density * len(result.losses)
-            self.density_steps += len(result.losses)
-
-    @property
-    def density(self) -> float | None:
-        """Mean share of entries in what was sent; None for a dense exchange."""
-        return None if self.density_sum is None else self.density_sum / max(1, self.density_steps)
-
-    def observation(self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False) -> Observation:
-        """Return it as the strategy is told; None: the committed line. `spent` are the run's totals."""
-        return Observation(
-            candidate_id=candidate_id,
-            losses=tuple(self.losses),
-            step_seconds=tuple(self.step_seconds),
-            trace=self.trace,
-            bytes_sent=self.bytes_sent,
-            density=self.density,
-            steps_to_meeting=self.steps_to_meeting,
-            diverged=self.diverged,
-            is_cut=is_cut,
-            spent=spent,
-        )
-
-
-#: Losses of a commit that are kept: its end is all that a strategy reads, and a commit can be long.
-COMMIT_LOSSES = 200
-
-
-class OpenCommit(BaseModel):
-    """A commit under way."""
-
-    decision: Decision
-    measured: Measured = Field(default_factory=lambda: Measured(limit=COMMIT_LOSSES))
-    looked: int = Field(0, description="its steps when the strategy last looked at it")
-
-    def stretched(self, before: Budget, budget: Budget) -> "OpenCommit":
-        """Return the commit with every end that was the budget's moved to the end of the larger `budget`."""
-        moved = spending.stretched(self.decision.commit_until, before, budget)
-        return self.model_copy(update={"decision": self.decision.model_copy(update={"commit_until": moved})})
 
 
 class Best(BaseModel):
@@ -247,7 +170,7 @@ class Progress(BaseModel):
         assert best.step is not None
         if best.schedule is not None:
             return best.schedule
-        return tuple(_begun(entry, best.step - entry.step) for entry in self.schedule if entry.step < best.step)
+        return learned_schedule.up_to(self.schedule, best.step)
 
     def note_insurance(self, line: "Progress") -> None:
         """Write down what the line beside this one has spent so far; no budget of this one counts it."""
@@ -294,70 +217,3 @@ class Progress(BaseModel):
         known = self.bill.by_option.get(option, OptionBill())
         total = known.model_copy(update={line: getattr(known, line) + value for line, value in added.items()})
         self._bill(by_option=self.bill.by_option | {option: total})
-
-    def schedule_segment(
-        self,
-        segment: Segment,
-        result: SegmentResult,
-        reason: str,
-        steered_by: Sequence[str] = (),
-        *,
-        optimizer: str | None = None,
-    ) -> None:
-        """Append the committed `segment` to the schedule, joined with the entry before where nothing changed.
-
-        `optimizer` is the one that trains, where the job names several.
-        """
-        last = self.schedule[-1] if self.schedule else None
-        entry = ScheduleEntry(
-            step=result.first_step,
-            num_steps=len(result.losses),
-            learning_rate=segment.learning_rate,
-            final_learning_rate=segment.final_learning_rate,
-            piece_steps=segment.piece_steps,
-            level=segment.level,
-            values=segment.options | ({} if optimizer is None else {"optimizer": optimizer}),
-            density=result.density,
-            threshold=result.threshold,
-            reason=reason,
-            steered_by=tuple(steered_by),
-        )
-        if last is not None and _continues(last, entry, piece_from=segment.piece_from):
-            self.schedule[-1] = _joined(last, entry)
-            return
-        if segment.piece_from:  # its beginning was rolled back
-            ends = (segment.learning_rate_at(index) for index in (0, entry.num_steps - 1))
-            rates = dict(zip(("learning_rate", "final_learning_rate"), ends, strict=True))
-            entry = entry.model_copy(update={**rates, "piece_steps": None})
-        self.schedule.append(entry)
-
-
-def _continues(last: ScheduleEntry, entry: ScheduleEntry, *, piece_from: int) -> bool:
-    """Return whether `entry`, which begins after `piece_from` steps of its piece, goes on with `last`."""
-    fields = ("learning_rate", "final_learning_rate", "piece_steps", "level", "values", "reason", "steered_by")
-    is_of_piece = entry.final_learning_rate is None or (entry.piece_steps and piece_from == last.num_steps)
-    return bool(is_of_piece) and all(getattr(last, field) == getattr(entry, field) for field in fields)
-
-
-def _begun(entry: ScheduleEntry, num_steps: int) -> ScheduleEntry:
-    """Return the first `num_steps` of `entry`, or all of it."""
-    if num_steps >= entry.num_steps:
-        return entry
-    ramps = entry.final_learning_rate is not None
-    piece_steps = (entry.piece_steps or entry.num_steps) if ramps else None
-    return entry.model_copy(update={"num_steps": num_steps, "piece_steps": piece_steps})
-
-
-def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
-    num_steps = last.num_steps + entry.num_steps
-    known = [each for each in (last, entry) if each.density is not None and each.num_steps]
-    weight = sum(each.num_steps for each in known)  # a part without an average has sent nothing
-    density = sum((each.density or 0.0) * each.num_steps for each in known) / weight if known else None
-    piece_steps = None if num_steps == last.piece_steps else last.piece_steps
-    told = {"num_steps": num_steps, "piece_steps": piece_steps, "density": density, "threshold": entry.threshold}
-    return last.model_copy(update=told)
-
-
-def bytes_per_worker(bytes_sent: Sequence[Mapping[Purpose, int]]) -> int:
-    """Return what the busiest rank sent, all purposes together."""
-    return max((sum(rank.values()) for rank in bytes_sent), default=0)

@@ -15,11 +15,12 @@ from service.cluster.checkpoints import Keeper
 from service.cluster.clock import TrainingClock
 from service.cluster.insurance import InsuranceSink
 from service.cluster.lanes import Lane, recovered, require_equal
+from service.cluster.measured import OpenCommit
 from service.cluster.objective import judge_by
 from service.cluster.reporter import Stopped
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
-from service.cluster.trial_ledger import OpenCommit, Progress
+from service.cluster.trial_ledger import Progress
 from service.job.parts import LOSS, TrialSpec
 from service.wire.records import AnyRecord, Billed, Checkpointed, Control, RungReached
 from trainers.segment import Evaluation

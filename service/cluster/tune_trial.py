@@ -54,7 +54,7 @@ def _run(trial_id: str) -> None:
         with ExitStack() as lanes:
             with tracing.span("start workers", workers=num_workers):
                 group, *spare = [
-                    lanes.enter_context(_that_outlives_workers(RayGroup(spec.replica, spec.workers, lane=lane), spec))
+                    lanes.enter_context(_that_outlives_workers(spec, brief.storage_url, lane=lane))
                     for lane in range(spec.lanes.count)
                 ]
             log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
@@ -85,8 +85,10 @@ def _run(trial_id: str) -> None:
     tune.report({"outcome": outcome})
 
 
-def _that_outlives_workers(group: RayGroup, spec: TrialSpec) -> Group:
+def _that_outlives_workers(spec: TrialSpec, storage_url: str, *, lane: int) -> Group:
+    """Start the workers of a lane, in a group that does not end with one of them."""
     workers = spec.workers
+    group = RayGroup(spec.replica, workers, storage_url=storage_url, lane=lane)
     if workers.min is None or not spec.trains_apart:
         return RepairingGroup(group)
     return ElasticGroup(group, least=min(workers.min, workers.count), own_pace=workers.pace == "own")

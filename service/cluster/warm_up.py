@@ -49,7 +49,7 @@ def opening_space(
     num_alone, samples = spec.replica.num_alone(groups[0].num_workers), warm_ups[0].batch_samples
     known = {
         "weights": groups[0].matrices and Weights(*groups[0].matrices),
-        "sharpness": _sharpness(spec, groups[0]),
+        **_landscape(spec, groups[0]),
         "warms_up": any(each.warmup_steps for each in contenders(spec.replica.optimizer)),
         "num_alone": num_alone,
         "batch_size": samples and samples * (groups[0].num_workers if num_alone == 1 else 1),
@@ -171,17 +171,23 @@ def warm_up(group: Group, values: Values, num_steps: int = WARM_UP_STEPS) -> Seg
     return result
 
 
-def _sharpness(spec: TrialSpec, group: Group) -> float | None:
-    """Return how sharp the loss of the new model is, where the controller goes by it; None: elsewhere."""
+def _landscape(spec: TrialSpec, group: Group) -> dict[str, float]:
+    """Return what the controller knows of the loss of the new model, where it goes by that.
+
+    Where gradients are clipped, steps are shorter than their sharpness asks for.
+    """
     config = spec.controller
     if not isinstance(config, WideConfig) or config.first_search == "always" or config.stated_rates is not None:
-        return None
+        return {}
     if not spec.replica.steps_along_gradient:
-        return None
+        return {}
     group.snapshot(STAGE)
-    sharpness = group.sharpness()
+    found = group.landscape()
     group.restore(STAGE)
-    return sharpness
+    if found is None:
+        return {}
+    is_clipped = spec.replica.clip is not None and found.gradient > spec.replica.clip
+    return {"first_loss": found.loss} | ({} if is_clipped else {"sharpness": found.sharpness})
 
 
 def _best_density(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group) -> float | None:

@@ -210,6 +210,12 @@ def is_newer(revision: str | None) -> bool:
     return revision is not None and revision not in _revisions()
 
 
+def refuse_newer(connection: Connection) -> None:
+    """Raise Unavailable where a newer release has migrated the database."""
+    if is_newer(found := _revision(connection)):
+        raise Unavailable(f"the database is at revision {found}, {MADE_BY_NEWER}")
+
+
 @cache
 def _revisions() -> frozenset[str]:
     return frozenset(each.revision for each in ScriptDirectory.from_config(_alembic()).walk_revisions())
@@ -233,9 +239,7 @@ def migrate(engine: Engine, *, revision: str = "head") -> None:
             # Waits for other replicas that migrate; the lock ends with the transaction.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_MIGRATION_TIMEOUT_MS}")
             connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        found = _revision(connection)
-        if is_newer(found):
-            raise Unavailable(f"the database is at revision {found}, {MADE_BY_NEWER}")
+        refuse_newer(connection)
         if revision == "head" and is_current(connection):
             return
         config.attributes["connection"] = connection

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session, object_session
 
 from service.control.models import EventRow, JobRow, MessageRow, TrialRow
@@ -17,8 +17,11 @@ from service.wire.events import EventKind
 
 #: Of the newest events so many stay; a reader that was away for longer finds a gap.
 KEPT_EVENTS = 100_000
+#: Of these kinds every event stays for as long as its job: timelines are drawn from them, and there are few.
+SPARED = frozenset({EventKind.JOB, EventKind.REPAIR})
 _LOCK = 8471  # any number that every release agrees on, other than the migrations'
 _MAX_TEXT = 500
+_NOBODY = ""  # the job of the one row that stands for those that are gone
 _EVENTS = insert(EventRow)
 
 
@@ -125,22 +128,33 @@ def forget(session: Session, job_id: str) -> None:
 
 
 def prune(session: Session, *, kept: int) -> None:
-    """Delete all but the newest events; `kept` ids stay."""
-    session.execute(delete(EventRow).where(EventRow.id <= bounds(session)[1] - kept))
+    """Delete all but the newest events, `kept` ids, and those that are spared. The last one to go leaves its id."""
+    old = (EventRow.id <= bounds(session)[1] - kept) & EventRow.kind.not_in([kind.value for kind in SPARED])
+    if (last := session.scalar(select(func.max(EventRow.id)).where(old))) is None:
+        return
+    session.execute(delete(EventRow).where(old, EventRow.id < last))
+    gone = {"job_id": _NOBODY, "project": _NOBODY, "kind": EventKind.GAP.value, "data": {}}
+    session.execute(update(EventRow).where(EventRow.id == last).values(gone))
 
 
 # -- reading --------------------------------------------------------------------------------------------------
 
 
-def bounds(session: Session) -> tuple[int, int]:
-    """Return the ids of the oldest and the newest event; 0 and 0: there is none."""
+def bounds(session: Session, kinds: Collection[EventKind] = ()) -> tuple[int, int]:
+    """Return the ids of the first event since which none of the kinds, by default any, is gone, and of the newest.
+
+    0 and 0: there is no event.
+    """
     oldest, newest = session.execute(select(func.min(EventRow.id), func.max(EventRow.id))).one()
-    return oldest or 0, newest or 0
+    if kinds and SPARED.issuperset(kinds):
+        return oldest or 0, newest or 0
+    gone = session.scalar(select(func.max(EventRow.id)).where(EventRow.job_id == _NOBODY))
+    return max(oldest or 0, 0 if gone is None else gone + 1), newest or 0
 
 
-def is_gap(session: Session, after: int) -> bool:
-    """Return whether events after this id are gone, or the id was never given."""
-    oldest, newest = bounds(session)
+def is_gap(session: Session, after: int, kinds: Collection[EventKind] = ()) -> bool:
+    """Return whether events of the kinds, by default all, are gone after this id, or the id was never given."""
+    oldest, newest = bounds(session, kinds)
     return not max(0, oldest - 1) <= after <= newest
 
 
@@ -164,7 +178,7 @@ def after(
     """
     newest = bounds(session)[1]
     cursor = cursor if cursor <= newest else 0
-    query = select(EventRow).where(EventRow.id > cursor)
+    query = select(EventRow).where(EventRow.id > cursor, EventRow.job_id != _NOBODY)
     if project is not None:
         query = query.where(EventRow.project == project)
     if job_id is not None:

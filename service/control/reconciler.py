@@ -2,6 +2,7 @@
 
 import io
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -15,7 +16,7 @@ from service import log_lines, tracing
 from service.control.access import permissions
 from service.control.code import code_of
 from service.control.judgement import Action, Verdict, judge, judge_alone
-from service.control.queue.capacity import Node, Shape, conflicts
+from service.control.queue.capacity import Node, Shape, conflicts, total
 from service.control.queue.outlook import Outlook
 from service.control.queue.plan import plan, sized
 from service.control.queue.queued import Place, Plan, Quotas, Rules, Start, Waiting
@@ -46,6 +47,8 @@ _NUM_EXPLAINED = 5  # reasons that a round writes: of ten thousand jobs that wai
 _LONG_QUEUE, _SETTLED_S = 500, 5.0  # so many waiting jobs are not looked at in every round unless something changed
 _REFUSED_S = 10.0  # between two questions to the storage for a job that it refuses; its room is others' meanwhile
 _LOOK_S = 10.0  # between two looks at a cluster without work
+_SEEN_S = 3600.0  # a node that was away for no longer may come back: what needs it is not refused
+_CHANCE_S = 3600.0  # for so long a job could have begun before it fails for its wait
 _AT_ONCE = 8  # attempts that are looked at or begun at the same time
 Each = TypeVar("Each")
 
@@ -82,9 +85,11 @@ class Reconciler:
         self._clock = clock
         self._up_since = self._busy_at = clock()
         self._looked_at = (self._up_since, time.monotonic())  # the same moment, by the clock and by what nobody sets
+        self._ray_since = math.inf  # it has answered every round since; infinity: it does not
         of_settings = settings.cluster_nodes
         self._largest = tuple(Node(cpus=each.cpus, gpus=each.gpus) for each in of_settings for _ in range(each.count))
         self._nodes = self._largest or self._cluster.declared()
+        self._seen: dict[tuple[Node, ...], float] = {}  # and when: the cluster now, and as it was when it held more
         self._rules = Rules(
             aging_s=settings.queue_aging_s, backfill_s=settings.queue_backfill_s, min_run_s=settings.queue_min_run_s
         )
@@ -153,8 +158,22 @@ class Reconciler:
         self._looked_at = clock, steady  # last, as other threads come here: one that finds it finds the other as well
 
     def conflicts(self, spec: JobSpec) -> list[Problem]:
-        """Return why the cluster can never place the job; nothing while the cluster is unknown."""
-        return [] if self._nodes is None else conflicts(Shape.of(spec), self._nodes)
+        """Return why the cluster can never place the job, not even as it was within the last hour.
+
+        Nothing while the cluster is unknown, or none of the nodes that train has joined.
+        """
+        if self._nodes is None or not any(node.cpus or node.gpus for node in self._nodes):
+            return []
+        shape = Shape.of(spec)
+        found = [conflicts(shape, nodes) for nodes in self._seen or (self._nodes,)]
+        return found[0] if all(found) else []
+
+    def _see(self, nodes: tuple[Node, ...], *, now: float) -> None:
+        """Take the cluster for `nodes`, and forget what it was longer than an hour ago or holds now as well."""
+        room = total(nodes)
+        seen = self._seen.items()
+        earlier = {each: at for each, at in seen if abs(now - at) < _SEEN_S and not total(each).fits(room)}
+        self._nodes, self._seen = nodes, earlier | {nodes: now}
 
     def tick(self, now: float) -> None:
         """Do one round: look at every job that is not over, once."""
@@ -166,18 +185,20 @@ class Reconciler:
         try:
             ray = self._cluster.connect()
             there = ray.nodes()  # the first that is asked of somebody else's Ray: it tells whether that one is up
-            self._nodes = self._largest or there
         except Unavailable as error:
             self._store.telemetry.cluster_up.set(0)
             self._without_ray(jobs, backlog, str(error), now=now)
             return
-        self._store.telemetry.note_cluster(self._nodes)
+        self._ray_since = min(now, self._ray_since)
+        nodes = self._largest or there
+        self._see(nodes, now=now)
+        self._store.telemetry.note_cluster(nodes)
         self._store.telemetry.note_running(job.size for job in backlog.running)
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
         for work in jobs:
             if work.state not in ACTIVE and (verdict := judge_alone(work, now=now, leases_count=False)).reason:
                 self._fail(work, verdict.reason)
-        self._admit(ray, self._possible(backlog.waiting, now=now), backlog, self._nodes, now=now)
+        self._admit(ray, self._possible(backlog.waiting, now=now), backlog, nodes, now=now)
 
     def _rest_idle(self, backlog: Backlog, *, now: float) -> None:
         self._store.telemetry.note_running(())
@@ -187,13 +208,14 @@ class Reconciler:
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_S
-        if self._store.attempts_without_log():  # it may have the logs, and ends if nobody takes it over
+        if self._store.attempts.without_log():  # it may have the logs, and ends if nobody takes it over
             self._cluster.adopt()
         # A cluster that nobody declared is asked what it holds: the first job, too, is refused if it never fits.
         if not self._largest and self._cluster.declared() is None:
-            self._nodes = self._cluster.connect().nodes()
+            self._see(self._cluster.connect().nodes(), now=now)
 
     def _without_ray(self, jobs: Sequence[Work], backlog: Backlog, reason: str, *, now: float) -> None:
+        self._ray_since = math.inf
         for work in jobs:
             verdict = judge_alone(work, now=now, leases_count=self._leases_count(now))
             if verdict.action is Action.WAIT:
@@ -213,12 +235,16 @@ class Reconciler:
         for job in waiting:
             if job.unreadable:
                 self._fail(job, _unreadable(job.unreadable))
-            elif job.deadline is not None and job.deadline < now:
+            elif job.deadline is not None and job.deadline < now and self._waits_count(now):
                 waited = RULES[JobState.QUEUED].on_deadline
                 self._fail(job, f"{waited}: {job.reason}" if job.reason else waited)
             else:
                 possible.append(job)
         return possible
+
+    def _waits_count(self, now: float) -> bool:
+        """Return whether the API, the database and Ray have been up for so long that a job had a chance to begin."""
+        return now - max(self._up_since, self._store.failed_at, self._ray_since) > _CHANCE_S
 
     def _leases_count(self, now: float) -> bool:
         """Return whether the API and the database have been up for one full lease."""
@@ -312,7 +338,7 @@ class Reconciler:
             "WIRETUNE_API_URL": self._settings.api_url or self._api_url,
             "WIRETUNE_JOB": work.job_id,
             "WIRETUNE_ATTEMPT": str(work.attempt),
-            "WIRETUNE_TOKEN": self._store.token(work.job_id, work.attempt),
+            "WIRETUNE_TOKEN": self._store.attempts.token(work.job_id, work.attempt),
             "OMP_NUM_THREADS": "1",
             "RAY_DEDUP_LOGS": "0",  # every rank's own words, in the log that users read
             "RAY_COLOR_PREFIX": "0",
@@ -350,7 +376,7 @@ class Reconciler:
 
     def _lose(self, work: Work, reason: str) -> None:
         with suppress(NotFound):  # it ended and was deleted in the meantime
-            self._store.lose_attempt(work.job_id, work.attempt, reason=reason)
+            self._store.attempts.lose(work.job_id, work.attempt, reason=reason)
             with log_fields(job=work.job_id, attempt=work.attempt):
                 _log.warning("job %s, attempt %d: %s", work.job_id, work.attempt, reason)
 
@@ -382,7 +408,7 @@ class Reconciler:
         self._pause(decided, now=now)
         for job_id in decided.grow:
             with suppress(NotFound):
-                self._store.regroup(job_id)
+                self._store.attempts.regroup(job_id)
 
     def _is_settled(self, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> bool:
         """Return whether a long queue is as it was at the last look, when nothing was to do."""
@@ -443,7 +469,7 @@ class Reconciler:
             self._require_storage(by, at_once=place.trials)
             for job_id in job_ids:
                 with suppress(NotFound):  # it was cancelled and deleted in the meantime
-                    self._store.preempt(job_id, by=by.job_id)
+                    self._store.attempts.preempt(job_id, by=by.job_id)
         except Unavailable as error:
             self._refuse(by, error, now=now)
         except NotFound:  # so was the other
@@ -469,7 +495,7 @@ class Reconciler:
             self._fail(job, forbidden)
             return
         self._require_storage(job, at_once=start.trials)
-        begun = self._store.begin_attempt(job.job_id, start, nodes)
+        begun = self._store.attempts.begin(job.job_id, start, nodes)
         try:
             self._submit(ray, begun)
         except Unavailable as error:  # the next round submits it again
@@ -480,8 +506,8 @@ class Reconciler:
         if not job.attempt:
             return
         self._storage.require_writable()
-        if self._store.attempts(job.job_id)[-1].outcome == "failed":  # one that was paused has the room it had
-            self._storage.require_room(job.job_id, self._store.last_checkpoints(job.job_id), at_once=at_once)
+        if self._store.attempts.of_job(job.job_id)[-1].outcome == "failed":  # one that was paused has the room it had
+            self._storage.require_room(job.job_id, self._store.attempts.last_checkpoints(job.job_id), at_once=at_once)
 
     def _note(self, decided: Plan, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> None:
         """Keep the plan for whoever asks, and write the reasons that have changed into the jobs, some in each round."""

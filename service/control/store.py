@@ -1,6 +1,5 @@
 """The truth about every job. Synchronous: reads in the caller's thread, writes through one writer thread."""
 
-import hmac
 import logging
 import math
 import time
@@ -17,7 +16,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from search.config import Budget
 from service import tracing
 from service.control import (
-    attempts,
     code,
     database,
     events,
@@ -26,31 +24,27 @@ from service.control import (
     messages,
     queries,
     steers,
-    sweeps,
     transfer,
     verbs,
 )
 from service.control.access import audit, keys
 from service.control.access.keyring import KeyRing
 from service.control.access.rules import LOCAL, Owned, Principal, visible_project
+from service.control.attempt_book import AttemptBook
 from service.control.code import CodeShelf
 from service.control.events import KEPT_EVENTS, Bell
-from service.control.ingest import Ingest
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
 from service.control.metrics import points
 from service.control.models import AttemptRow, JobRow, RemovalRow, StreamRow
 from service.control.queries import NamedPoint, WorkerSize
-from service.control.queue import waiting
-from service.control.queue.capacity import Node, Shape
-from service.control.queue.queued import Start
 from service.control.queue.quotas import QuotaBook
 from service.control.queue.waiting import Backlog, WaitingList
-from service.control.results import snapshots
+from service.control.results import outcomes, snapshots
 from service.control.storage import Storage
 from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
-from service.control.work import Attempt, Work, attempt_of, work_of
+from service.control.work import Work, work_of
 from service.control.writer import Writer
 from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, Unavailable
 from service.job.problems import Problem
@@ -63,12 +57,10 @@ from service.wire.base import MAX_PAGE
 from service.wire.comparison import Comparison
 from service.wire.events import EventKind, EventPage
 from service.wire.jobs import JobEdit, JobOrder, JobPage, JobView
-from service.wire.records import Acknowledgement, AttemptBrief, Batch
 from service.wire.reports import JobReport, Prices
 from service.wire.snapshot import Snapshot
 from service.wire.steering import SteeringView, SteerRequest
-from service.wire.stored import stored_spec
-from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
+from service.wire.trials import ScheduleView, Series, StageView, TrialView
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -77,14 +69,13 @@ _MAX_OWNERS = 4096  # kept in memory
 
 
 class Store:
-    """Jobs, attempts, what they reported, and keys. Thread-safe; opened with `Store.open`."""
+    """Jobs, what was reported of them, attempts, and keys. Thread-safe; opened with `Store.open`."""
 
     def __init__(self, settings: Settings, engine: Engine, *, clock: Clock, opened: ExitStack, secret: bytes) -> None:
         self.settings = settings
         self._engine = engine
         self._clock = clock
         self._opened = opened
-        self._secret = secret
         self._readers = sessionmaker(database.of_one_moment(engine))
         self.telemetry = Telemetry(self._reading, clock=clock)
         sessions = sessionmaker(engine, expire_on_commit=False)
@@ -95,6 +86,10 @@ class Store:
         askers = sessionmaker(database.of_one_statement(engine))
         self.keyring = KeyRing(partial(self._reading, askers), self._writer, clock=clock)
         self.quotas = QuotaBook(self._reading, self._writer, clock=clock)
+        #: What their drivers ask and report, and what the reconciler does to them.
+        self.attempts = AttemptBook(
+            self._reading, self._writer, settings, clock=clock, secret=secret, note_batch=self.telemetry.note_batch
+        )
         self._waiting = WaitingList(self._reading)
         storage = Storage(settings.resolved_storage_url)
         self.code = CodeShelf(
@@ -148,9 +143,10 @@ class Store:
             raise Unavailable(f"the database does not answer: {database.said(error)}; try again") from error
 
     def answer(self) -> None:
-        """Return if the database has its tables and answers; raises Unavailable."""
+        """Return if the database has its tables, none of a newer release, and answers; raises Unavailable."""
         with self._reading() as session:
             session.execute(select(JobRow.id).limit(1))
+            database.refuse_newer(session.connection())
 
     def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
         return self._writer.write(lambda session: change(session, jobs.locked(session, job_id)))
@@ -323,7 +319,7 @@ class Store:
         with self._reading() as session:
             found = queries.trials(session, job_id)
             matching = [trial for trial in found if arm in (None, trial.arm) and seed in (None, trial.seed)]
-            return snapshots.recorded_schedules(session, job_id, matching)
+            return outcomes.recorded_schedules(session, job_id, matching)
 
     def points(self, trial_id: str) -> Iterator[NamedPoint]:
         """Yield every point of a trial's series, by name and step; none is thinned out.
@@ -346,12 +342,12 @@ class Store:
         """Return what every trial and arm of the job came to."""
         with self._reading() as session:
             queries.job_row(session, job_id)
-            return snapshots.report(session, job_id, self._prices)
+            return outcomes.report(session, job_id, self._prices)
 
     def comparison(self, job_ids: Sequence[str]) -> Comparison:
         """Return the jobs side by side: where they differ, and what came of that; raises NotFound."""
         with self._reading() as session:
-            return snapshots.compared(session, job_ids)
+            return outcomes.compared(session, job_ids)
 
     def snapshot(self, job_id: str, *, since: int | None = None, max_points: int = 1000) -> Snapshot:
         """Return all that the job's page shows, or what changed of it behind the event `since`; of one moment."""
@@ -397,7 +393,7 @@ class Store:
                 queries.job_row(session, job_id, project=project)
             rows, following = events.after(session, after, limit=limit, project=project, job_id=job_id, kinds=kinds)
             views = tuple(map(queries.event_view, rows))
-            return EventPage(events=views, next_after=following, gap=events.is_gap(session, after))
+            return EventPage(events=views, next_after=following, gap=events.is_gap(session, after, kinds))
 
     def prune_events(self, *, kept: int = KEPT_EVENTS) -> None:
         """Delete old events once there are a tenth more than `kept`."""
@@ -569,69 +565,7 @@ class Store:
             return False
         return True
 
-    def token(self, job_id: str, number: int | str) -> str:
-        """Return the token with which attempt `number` reports."""
-        return keys.attempt_token(self._secret, job_id, number)
-
-    def check_token(self, job_id: str, number: int | str, token: str) -> bool:
-        """Return whether `token` is that attempt's. One that has ended is refused by what it calls (Fenced)."""
-        return hmac.compare_digest(self.token(job_id, number).encode(), token.encode())
-
-    # Attempts, from the cluster's side
-
-    def brief(self, job_id: str, number: int) -> AttemptBrief:
-        """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
-        settings = self.settings
-        with self._reading() as session:
-            job = queries.job_row(session, job_id)
-            attempt = attempts.require_owner(session, job, number)
-            return AttemptBrief(
-                job_id=job_id,
-                number=number,
-                spec=stored_spec(job_id, job.spec),
-                storage_url=Storage(settings.resolved_storage_url).attempt_url(job_id, number),
-                lease_s=settings.lease_s,
-                renew_s=settings.renew_s,
-                max_silence_s=settings.max_silence_s,
-                control=attempts.control(job),
-                trials=attempts.resume_points(session, job),
-                trials_at_once=attempt.trials,
-                num_workers=attempts.num_workers(job, attempt),
-                seen=sweeps.seen(session, job, list(map(queries.trial_view, queries.trials(session, job_id)))),
-            )
-
-    def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:
-        """Store a batch exactly once; see `Ingest.take` for what is raised."""
-
-        def take(session: Session, job: JobRow) -> tuple[Acknowledgement, bool]:
-            settings = self.settings
-            ingest = Ingest(
-                session=session,
-                job=job,
-                number=number,
-                now=self._clock(),
-                lease_s=settings.lease_s,
-                max_attempts=settings.max_attempts,
-                storage=Storage(settings.resolved_storage_url),
-            )
-            return ingest.take(batch)
-
-        acknowledgement, is_new = self._on_job(job_id, take)
-        if is_new:
-            self.telemetry.note_batch(batch)
-        return acknowledgement
-
-    def renew(self, job_id: str, number: int) -> Acknowledgement:
-        """Extend the attempt's lease; raises Fenced. The answer's sequence is 0: nothing was sent."""
-
-        def renew(session: Session, job: JobRow) -> Acknowledgement:
-            attempt = attempts.require_owner(session, job, number)
-            attempt.lease_expires = self._clock() + self.settings.lease_s
-            return Acknowledgement(sequence=0, control=attempts.control(job))
-
-        return self._on_job(job_id, renew)
-
-    # Attempts, from the reconciler's side
+    # What the reconciler owns
 
     def work(self) -> tuple[Work, ...]:
         """Return every job that the reconciler owns besides the queue, oldest first: active, or paused for too long."""
@@ -656,89 +590,6 @@ class Store:
         states = [state.value for state in (JobState.QUEUED, *ACTIVE)]
         with self._reading() as session:
             return session.scalar(select(JobRow.id).where(JobRow.state.in_(states)).limit(1)) is not None
-
-    def attempt(self, job_id: str, number: int | None = None) -> Attempt:
-        """Return an attempt of the job, by default the last; raises NotFound."""
-        with self._reading() as session:
-            job = queries.job_row(session, job_id)
-            row = session.get(AttemptRow, (job_id, job.attempt if number is None else number))
-            if row is None:
-                made = f"its last is {job.attempt}" if job.attempt else "it has not had any yet"
-                raise NotFound(f"job `{job_id}` has no {'' if number is None else 'such '}attempt: {made}")
-            return attempt_of(row)
-
-    def attempts(self, job_id: str) -> tuple[AttemptView, ...]:
-        """Return the lives that the job has had on the cluster, oldest first; raises NotFound."""
-        with self._reading() as session:
-            queries.job_row(session, job_id)
-            query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
-            return tuple(map(queries.attempt_view, session.scalars(query)))
-
-    def attempts_without_log(self) -> tuple[Attempt, ...]:
-        """Return the attempts, live or ended, whose whole log was not taken over from Ray."""
-        query = select(AttemptRow).where(AttemptRow.log_kept.is_(False))
-        with self._reading() as session:
-            return tuple(attempt_of(row) for row in session.scalars(query))
-
-    def note_log(self, job_id: str, number: int) -> None:
-        """Remember that nothing more of the attempt's log is to be had from Ray."""
-
-        def note(session: Session, _: JobRow) -> None:
-            session.get_one(AttemptRow, (job_id, number)).log_kept = True
-
-        self._on_job(job_id, note)
-
-    def last_checkpoints(self, job_id: str) -> list[str]:
-        """Return the checkpoint that each unfinished trial goes on from, if it has any; raises NotFound."""
-        with self._reading() as session:
-            unfinished = (trial for trial in queries.trials(session, job_id) if trial.outcome is None)
-            resumes = [attempts.resume_of(session, trial) for trial in unfinished]
-        return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
-
-    def begin_attempt(self, job_id: str, start: Start | None = None, nodes: Sequence[Node] = ()) -> Work:
-        """Start the queued job's next attempt, as the queue decided; None: in any case, one training run at a time.
-
-        Raises IllegalTransition when it is not queued any more, or another replica has taken the room since.
-        """
-
-        def begin(session: Session, job: JobRow) -> Work:
-            size, trials = (Shape.of_json(job.spec).one, 1) if start is None else (start.size, start.trials)
-            if start is not None:
-                waiting.require_room(session, start, nodes)
-            now, lease_s = self._clock(), self.settings.lease_s
-            return work_of(job, attempts.begin(session, job, size, trials=trials, now=now, lease_s=lease_s))
-
-        return self._on_job(job_id, begin)
-
-    def preempt(self, job_id: str, *, by: str) -> None:
-        """Have a running job paused for the job `by`; it is queued again by itself. Nothing if either has moved on."""
-
-        def preempt(session: Session, job: JobRow) -> None:
-            attempts.preempt(job, queries.job_row(session, by), now=self._clock())
-
-        self._on_job(job_id, preempt)
-
-    def regroup(self, job_id: str) -> None:
-        """Have a running job paused for a moment, to go on with more workers; nothing if it does not run any more."""
-
-        def regroup(session: Session, job: JobRow) -> None:
-            attempts.regroup(job, now=self._clock())
-
-        self._on_job(job_id, regroup)
-
-    def lose_attempt(self, job_id: str, number: int, *, reason: str) -> JobView:
-        """End attempt `number` for `reason`: the job queues again, fails, or becomes cancelled.
-
-        Does nothing when the attempt has ended by itself, or another has begun.
-        """
-
-        def lose(session: Session, job: JobRow) -> None:
-            if job.attempt == number:
-                limit = self.settings.max_attempts
-                attempts.lose(session, job, reason=reason, now=self._clock(), max_attempts=limit)
-
-        self._on_job(job_id, lose)
-        return self.job(job_id)
 
     def fail_waiting(self, job_id: str, *, state: JobState, deadline: float | None, reason: str) -> JobView:
         """Fail a job that waits for an attempt or for its user, as it was seen: in `state`, with that deadline.

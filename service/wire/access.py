@@ -12,6 +12,8 @@ DEFAULT_PROJECT = "default"
 #: Of keys, owners and projects.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@:+-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+#: Of an owner, who may be the subject of an OIDC token.
+MAX_OWNER_CHARS = 300
 
 
 class Role(Vocabulary):

@@ -14,7 +14,7 @@ import sys
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -107,38 +107,55 @@ def of_folder(folder: Path, exclude: Sequence[str] = ()) -> Package:
     """Return the package of a folder's files without `LEFT_OUT`, virtual environments and what matches `exclude`.
 
     Patterns, such as `data` or `*.csv`, are of a file's or folder's name, or of its path in the folder.
-    Raises CodeRefused for a link, a file over `MAX_FILE_BYTES`, and whatever a service would refuse.
+    Raises CodeRefused for a link, a pipe or a device, what cannot be read, a file over `MAX_FILE_BYTES`, and whatever
+    a service would refuse.
     """
-    if not folder.is_dir():
-        raise CodeRefused(f"{folder} is not a folder")
-    sizes = dict(_files_of(folder, (*LEFT_OUT, *exclude)))
+    try:
+        if not folder.is_dir():
+            raise CodeRefused(f"{folder} is not a folder")
+        made = _packed({name: partial(_read, folder / name) for name in _small_files(folder, (*LEFT_OUT, *exclude))})
+    except OSError as error:
+        name = os.path.relpath(error.filename or folder, folder)
+        _refuse(name, f"cannot be read: {error.strerror or error}; leave it out (--exclude)")
+    if len(made.content) > MAX_ZIP_BYTES:
+        raise CodeRefused(f"{folder} makes a zip of {len(made.content)} bytes; allowed: {MAX_ZIP_BYTES}")
+    return made
+
+
+def _small_files(folder: Path, left_out: Sequence[str]) -> Iterable[str]:
+    """Return the path in `folder` of each file that goes along; refuse one that is large, and too many."""
+    sizes = dict(_files_of(folder, left_out))
     for name, size in sizes.items():
         _require_good_name(name)
         if size > MAX_FILE_BYTES:
             remedy = "data does not belong into a package of code: leave it out with `exclude` (--exclude)"
             raise CodeRefused(f"`{name}` has {size} bytes, over {MAX_FILE_BYTES}; {remedy}")
     _require_counts(len(sizes), sum(sizes.values()))
-    made = _packed({name: partial(_read, folder / name) for name in sizes})
-    if len(made.content) > MAX_ZIP_BYTES:
-        raise CodeRefused(f"{folder} makes a zip of {len(made.content)} bytes; allowed: {MAX_ZIP_BYTES}")
-    return made
+    return sizes
 
 
 def _files_of(folder: Path, left_out: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the path in `folder`, and the bytes, of each file that goes along."""
-    for place, folders, names in os.walk(folder):
+    """Yield the path in `folder`, and the bytes, of each file that goes along. Raises OSError."""
+    for place, folders, names in os.walk(folder, onerror=_raise):
         here = Path(place).relative_to(folder)
         folders[:] = [
             each
             for each in folders
-            if not _is_left_out(here / each, left_out) and not (Path(place) / each / _VENV).exists()
+            if not _is_left_out(here / each, left_out) and not os.path.exists(Path(place) / each / _VENV)
         ]
         for each in (*folders, *names):
             if (Path(place) / each).is_symlink() and not _is_left_out(here / each, left_out):
                 _refuse((here / each).as_posix(), "is a link: put the file in its place, or leave it out (--exclude)")
         for each in names:
             if not _is_left_out(here / each, left_out):
-                yield (here / each).as_posix(), (Path(place) / each).stat().st_size
+                about = (Path(place) / each).stat()
+                if not stat.S_ISREG(about.st_mode):  # to read a pipe may never end
+                    _refuse((here / each).as_posix(), "is a pipe, a socket or a device: leave it out (--exclude)")
+                yield (here / each).as_posix(), about.st_size
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
 
 
 def _read(path: Path) -> Iterator[bytes]:

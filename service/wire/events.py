@@ -45,4 +45,6 @@ class EventPage(View):
 
     events: tuple[Event, ...]
     next_after: int = Field(description="`after` of the next page; also where a stream would go on")
-    gap: bool = Field(description="events behind `after` are gone; the page begins with the oldest that is left")
+    gap: bool = Field(
+        description="events behind `after`, of these kinds, are gone; the page begins with the oldest that is left"
+    )

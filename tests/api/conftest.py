@@ -127,13 +127,13 @@ class Reporting:
     def __init__(self, store: Store, spec: JobSpec, job_id: str | None = None) -> None:
         self.store, self.spec = store, spec
         self.job_id = job_id or store.add_job(spec)[0].id
-        self.number = store.begin_attempt(self.job_id).attempt
+        self.number = store.attempts.begin(self.job_id).attempt
         self._sequence = 0
 
     def post(self, *records: AnyRecord) -> None:
         self._sequence += 1
         batch = Batch(stream="driver", sequence=self._sequence, records=records)
-        self.store.ingest(self.job_id, self.number, batch)
+        self.store.attempts.ingest(self.job_id, self.number, batch)
 
     def trial(self, arm: str) -> str:
         return f"{self.job_id}.{arm}.0"

@@ -56,9 +56,9 @@ def new_job(store: Store, owner: str, project: str) -> str:
     """A finished job, with a log's absence and a name that must not be seen elsewhere."""
     spec = JobSpec.model_validate(EXAMPLE_JOB | {"name": f"name-of-{owner}", "labels": {"of": f"label-of-{owner}"}})
     job_id = store.add_job(spec, by=Principal(name=owner, role=Role.SUBMITTER, project=project))[0].id
-    number = store.begin_attempt(job_id).attempt
+    number = store.attempts.begin(job_id).attempt
     ended = AttemptFinished(outcome="failed", reason=f"reason-of-{owner}")
-    store.ingest(job_id, number, Batch(stream="driver", sequence=1, records=(ended,)))
+    store.attempts.ingest(job_id, number, Batch(stream="driver", sequence=1, records=(ended,)))
     return job_id
 
 

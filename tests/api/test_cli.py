@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +21,9 @@ from typer.testing import CliRunner
 from api.cli import main, runs
 from api.cli.local import LocalServerError, Server
 from api.cli.runs import Interrupted, Run
-from api.cli.terminal import STANDARD, require_agreement, require_writable
+from api.cli.terminal import STANDARD, require_agreement, require_writable, say
 from api.client import Client
+from api.failures import Unreachable
 from api.http.openapi import EXAMPLE_JOB
 from service.control.storage import Storage
 from service.control.store import Store
@@ -115,6 +117,16 @@ def test_a_job_is_submitted_listed_and_cancelled(at: str, job_file: Path) -> Non
     assert again.exit_code == 2 and "cancelled" in again.stderr
 
 
+def test_a_job_that_is_submitted_or_cloned_again_with_its_key_is_queued_once(at: str, job_file: Path) -> None:
+    def queued(*words: str) -> str:
+        return run_cli.invoke(main.app, [*words, "--idempotency-key", words[0]]).stdout.strip()
+
+    first = queued("submit", str(job_file))
+    assert first and queued("submit", str(job_file)) == first
+    copy = queued("clone", first)
+    assert queued("clone", first) == copy != first
+
+
 @pytest.mark.parametrize("command", ["show", "watch"])
 def test_a_finished_job_shows_its_bill(at: str, reporting: Reporting, command: str) -> None:
     reporting.run_to_the_end()
@@ -156,9 +168,9 @@ def test_a_run_for_a_script_prints_its_result_alone(
     live_url: str, key: str, store: Store, job_file: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     def succeed(client: Client, job_id: str, console: Console) -> JobView:
-        store.begin_attempt(job_id)
+        store.attempts.begin(job_id)
         finished = AttemptFinished(outcome="succeeded")
-        store.ingest(job_id, 1, Batch(stream="driver", sequence=1, records=(finished,)))
+        store.attempts.ingest(job_id, 1, Batch(stream="driver", sequence=1, records=(finished,)))
         return client.job(job_id).view
 
     monkeypatch.setattr(runs, "running_server", lambda settings: Server(live_url, key))
@@ -221,9 +233,9 @@ def test_a_job_without_a_log_says_so(at: str, job_file: Path) -> None:
 def test_watching_a_failed_job_fails(at: str, reporting: Reporting) -> None:
     for _ in range(reporting.store.settings.max_attempts):
         number = reporting.store.job(reporting.job_id).attempt
-        view = reporting.store.lose_attempt(reporting.job_id, number, reason="out of memory")
+        view = reporting.store.attempts.lose(reporting.job_id, number, reason="out of memory")
         if view.state is JobState.QUEUED:
-            reporting.store.begin_attempt(reporting.job_id)
+            reporting.store.attempts.begin(reporting.job_id)
 
     result = run_cli.invoke(main.app, ["watch", reporting.job_id])
 
@@ -470,6 +482,59 @@ def test_an_interrupted_run_cancels_its_job_and_leaves_a_server_it_found(
 
     assert [job.state for job in store.jobs().jobs] == [JobState.CANCELLED]
     assert signal.getsignal(number) is before
+
+
+def test_an_interrupted_job_is_cancelled_before_anything_is_said_of_it(
+    live_url: str, key: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[str, list[JobState]]] = []
+    monkeypatch.setattr(runs, "running_server", lambda settings: Server(live_url, key))
+    monkeypatch.setattr(runs, "follow", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(runs, "say", lambda _, line: said.append((line, [job.state for job in store.jobs().jobs])))
+
+    with pytest.raises(Interrupted):
+        Run(Settings(), Console(quiet=True)).run(JobSpec.model_validate(EXAMPLE_JOB), at_end=lambda client, view: None)
+
+    assert [states for line, states in said if "cancelling" in line] == [[JobState.CANCELLED]]
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(1), Unreachable("http://x", ConnectionError("lost"))], ids=["exit", "silence"]
+)
+def test_a_run_that_ends_early_cancels_its_job_before_it_stops_the_service_that_it_started(
+    live_url: str, key: str, store: Store, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    at_stop: list[JobState] = []
+    monkeypatch.setattr(runs, "running_server", lambda settings: None)
+    monkeypatch.setattr(runs, "start_server", lambda settings, linger_s: Server(live_url, key))
+    monkeypatch.setattr(
+        runs, "stop_server", lambda settings: at_stop.extend(job.state for job in store.jobs().jobs) or "stopped"
+    )
+    monkeypatch.setattr(runs, "follow", Mock(side_effect=error))
+
+    with pytest.raises(type(error)):
+        Run(Settings(), Console(quiet=True)).run(JobSpec.model_validate(EXAMPLE_JOB), at_end=lambda client, view: None)
+
+    assert at_stop == [JobState.CANCELLED]
+
+
+def test_a_run_outlives_whoever_reads_its_progress(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Talking(Run):
+        def run(self, spec: JobSpec, **_: Any) -> None:
+            for line in ("one", "two"):
+                say(self._console, line)
+                said.append(line)
+
+    monkeypatch.setattr(main, "Run", Talking)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as unread, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", unread)
+        main._run_here(JobSpec.model_validate(EXAMPLE_JOB))
+
+    assert said == ["one", "two"]
 
 
 @pytest.mark.parametrize("is_sent", [True, False])

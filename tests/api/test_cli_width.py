@@ -53,11 +53,11 @@ def test_ids_and_names_are_listed_whole(finished: Reporting) -> None:
 
 def test_a_reason_is_told_between_words_on_lines_of_its_own(at: None, reporting: Reporting) -> None:
     while reporting.store.job(reporting.job_id).state is not JobState.FAILED:
-        view = reporting.store.lose_attempt(
+        view = reporting.store.attempts.lose(
             reporting.job_id, reporting.store.job(reporting.job_id).attempt, reason=REASON
         )
         if view.state is JobState.QUEUED:
-            reporting.store.begin_attempt(reporting.job_id)
+            reporting.store.attempts.begin(reporting.job_id)
 
     shown = lines_of("show", reporting.job_id)
 

@@ -6,7 +6,8 @@ import re
 import socket
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from api import calls
 from api.client import AsyncClient, Client
 from api.failures import ApiError, DamagedDownload, Unreachable
+from api.jobs import AsyncJob, Job
 from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -138,31 +140,90 @@ GIVEN: dict[str, Any] = {
     "kinds": (),
     "limit": 1,
 }
+#: The same of all parameters.
+ALL_GIVEN = GIVEN | {"labels": {"a": "b"}, "archived": True, "after": 1, "me": None}
+ALL_GIVEN |= dict.fromkeys(("created_after", "created_before", "expires_at"), datetime(2030, 1, 1, tzinfo=UTC))
+#: A client's `events` are a stream, of one job or of all, and no pages.
+PAGED = ("listEvents", "listJobEvents")
+#: Calls about one job that have other names on its handle.
+RENAMED = {"job": "refresh", "weights": "download", "table": "download", "file": "download_file"}
 
 
-def requests_of_clients() -> Iterator[tuple[str, str]]:
-    """Yield the method and the path of each call that both clients make."""
+def described() -> Iterator[tuple[str, Callable[..., calls.Call[Any]]]]:
+    """Yield each call that both clients make: its name, and what describes it."""
     source = [inspect.getsource(each) for each in (Client, AsyncClient)]
     for name, describe in inspect.getmembers(calls, inspect.isfunction):
         if describe.__module__ == calls.__name__ and all(re.search(rf"\bcalls\.{name}\b", each) for each in source):
-            parameters = inspect.signature(describe).parameters.values()
-            needed = [each for each in parameters if each.default is each.empty]
-            call = describe(**{each.name: GIVEN.get(each.name, "x") for each in needed})
-            yield call.method.lower(), call.path
+            yield name, describe
+
+
+def requests_of_clients(*, is_all_given: bool = False) -> Iterator[calls.Call[Any]]:
+    """Yield each call that both clients make, with what it needs or with all that it takes."""
+    values = ALL_GIVEN if is_all_given else GIVEN
+    for _, describe in described():
+        parameters = inspect.signature(describe).parameters.values()
+        given = [each.name for each in parameters if is_all_given or each.default is each.empty]
+        yield describe(**{name: values.get(name, "x") for name in given})
+    yield calls.events(None, after=values["after"], kinds=())
+
+
+def operations() -> Iterator[tuple[str, str, Any]]:
+    """Yield the method and the pattern of the path of each operation that the service has, and its description."""
+    document = json.loads((Path(__file__).parents[2] / "docs" / "openapi.json").read_text())
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), re.sub(r"{\w+}", "[^/:]+", path), operation
 
 
 def test_there_is_a_method_for_every_call_of_rest_that_is_for_users() -> None:
-    document = json.loads((Path(__file__).parents[2] / "docs" / "openapi.json").read_text())
-    made = [*requests_of_clients(), ("get", calls.events(None, after=None, kinds=()).path)]
+    made = [*requests_of_clients()]
 
     missing = {
         operation["operationId"]
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-        if not any(method == each and re.fullmatch(re.sub(r"{\w+}", "[^/:]+", path), at) for each, at in made)
+        for method, path, operation in operations()
+        if not any(call.method == method and re.fullmatch(path, call.path) for call in made)
     }
 
     assert missing == NOT_OF_CLIENTS
+
+
+def test_the_calls_take_every_query_parameter_of_rest_that_is_for_users() -> None:
+    made = [*requests_of_clients(is_all_given=True)]
+
+    missing = set()
+    for method, path, operation in operations():
+        taken = [call.params.keys() for call in made if call.method == method and re.fullmatch(path, call.path)]
+        named = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+        missing |= {(operation["operationId"], name) for name in named.difference(*taken) if taken}
+
+    assert {each for each in missing if each[0] not in PAGED} == set()
+
+
+def test_a_job_has_every_call_about_it_without_its_id() -> None:
+    of_one_job = {
+        name for name, describe in described() if next(iter(inspect.signature(describe).parameters), "") == "job_id"
+    }
+
+    assert {"comparison", "snapshot", "events", *RENAMED} <= of_one_job
+    for handle in (Job, AsyncJob):
+        assert [name for name in of_one_job if not hasattr(handle, RENAMED.get(name, name))] == []
+
+
+def test_a_job_is_compared_seen_at_once_and_followed_without_its_id(client: Client, job: JobSpec) -> None:
+    one, other = client.submit(job), client.submit(job)
+
+    assert {each.id for each in one.comparison([other.id]).jobs} == {one.id, other.id}
+    assert one.snapshot().job == client.snapshot(one.id).job
+    assert next(one.events(after=0)).job_id == one.id
+
+
+def test_jobs_are_listed_by_their_ids_and_a_clone_names_its_source(client: Client, job: JobSpec) -> None:
+    one, other = client.submit(job), client.submit(job)
+    with pytest.raises(ApiError, match="404"):
+        client.submit(job, source="job-none")
+
+    assert [each.id for each in client.jobs(ids=[one.id]).jobs] == [one.id]
+    assert len(client.jobs(ids=[one.id, other.id]).jobs) == 2
 
 
 def test_a_key_the_cluster_and_a_choice_of_what_users_did_are_read(client: Client) -> None:

@@ -123,7 +123,7 @@ class Requests:
             self._running = self._start()
         running = self._running
         case.path_parameters.update(job=running.job_id, number=running.number)
-        case.headers["Authorization"] = f"Bearer {self.store.token(running.job_id, running.number)}"
+        case.headers["Authorization"] = f"Bearer {self.store.attempts.token(running.job_id, running.number)}"
         if isinstance(case.body, dict) and "stream" in case.body:
             case.body |= {"stream": "driver", "sequence": running._sequence + 1}
             records = case.body.get("records")

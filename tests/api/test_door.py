@@ -14,7 +14,7 @@ from tests.api.conftest import Reporting
 
 @pytest.fixture
 def door(anonymous: TestClient, store: Store, reporting: Reporting) -> TestClient:
-    token = store.token(reporting.job_id, reporting.number)
+    token = store.attempts.token(reporting.job_id, reporting.number)
     anonymous.headers["Authorization"] = f"Bearer {token}"
     anonymous.base_url = anonymous.base_url.join(f"/v1/attempts/{reporting.job_id}/{reporting.number}/")
     return anonymous
@@ -63,7 +63,7 @@ def test_a_heartbeat_brings_the_order_to_stop(door: TestClient, reporting: Repor
 
 
 def test_an_attempt_that_lost_its_job_is_turned_away(door: TestClient, reporting: Reporting, store: Store) -> None:
-    store.lose_attempt(reporting.job_id, reporting.number, reason="lost")
+    store.attempts.lose(reporting.job_id, reporting.number, reason="lost")
 
     answers = [door.post("records", json=batch(reporting.trial("tuned"), 1)), door.post("lease", json={})]
 
@@ -100,7 +100,7 @@ def test_a_drivers_last_words_may_hold_a_nul(door: TestClient, reporting: Report
     response = door.post("records", json={"stream": "driver", "sequence": 1, "records": [ended]})
 
     assert response.status_code == 200
-    assert store.attempts(reporting.job_id)[0].reason.startswith("a")
+    assert store.attempts.of_job(reporting.job_id)[0].reason.startswith("a")
 
 
 def test_a_reason_that_is_too_long_is_cut(door: TestClient, reporting: Reporting, store: Store) -> None:
@@ -109,7 +109,7 @@ def test_a_reason_that_is_too_long_is_cut(door: TestClient, reporting: Reporting
     response = door.post("records", json={"stream": "driver", "sequence": 1, "records": [ended]})
 
     assert response.status_code == 200
-    assert len(store.attempts(reporting.job_id)[0].reason) == MAX_REASON_CHARS
+    assert len(store.attempts.of_job(reporting.job_id)[0].reason) == MAX_REASON_CHARS
 
 
 def test_a_large_batch_gets_through(door: TestClient, reporting: Reporting) -> None:

@@ -139,17 +139,28 @@ def _open_sockets(client):
     return [connection._connection._network_stream._sock for connection in pool.connections]
 
 
-def test_a_reader_whose_events_are_gone_is_told_so_and_goes_on_from_now(connected, store, is_heard):
-    job_id = store.add_job(SPEC)[0].id
-    say(store, job_id, *map(str, range(20)))
-    store.prune_events(kept=5)
+def test_a_reader_whose_events_are_gone_is_told_so_and_goes_on_from_now(connected, store, is_heard, reporting):
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=1.0, density=0.01)
+    store.prune_events(kept=2)
+    newest = store.newest_event()
     heard = in_thread(lambda: list(itertools.islice(connected.events(after=3), 2)))
     is_heard(1)
-    say(store, job_id, "later")
+    say(store, reporting.job_id, "later")
     gap, later = heard()
 
-    assert (gap.kind, gap.data, gap.id) == (EventKind.GAP, {"after": 3}, 21)
+    assert (gap.kind, gap.data, gap.id) == (EventKind.GAP, {"after": 3}, newest)
     assert later.data["reason"] == "later"
+
+
+def test_a_brief_stream_says_of_each_event_only_which_job_it_is_about_and_how(served, key, store):
+    job_id = store.add_job(SPEC)[0].id
+    asked = f"{served}/v1/jobs/{job_id}/events?after=0&brief=true"
+    with httpx2.stream("GET", asked, headers=_asking(key)) as response:
+        *_, number, kind, data = itertools.islice(response.iter_lines(), 6)
+
+    assert (number, kind) == ("id: 1", "event: job")
+    assert json.loads(data.removeprefix("data: ")) == {"id": 1, "job_id": job_id, "kind": "job"}
 
 
 def test_a_silent_stream_gives_signs_of_life_with_the_id_to_go_on_from(served, key, store, monkeypatch):

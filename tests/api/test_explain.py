@@ -20,7 +20,7 @@ from search.types import (
     Values,
 )
 from service.cluster import reports
-from service.cluster.trial_ledger import Measured
+from service.cluster.measured import Measured
 from service.job.spec import JobSpec
 from service.wire.records import Bill, StageClosed
 from tests.api.conftest import Reporting

@@ -149,7 +149,7 @@ def test_a_hostile_batch_of_records_costs_little(text: str) -> None:
 
 
 def test_a_batch_has_so_many_records(http: TestClient, reporting: Reporting) -> None:
-    token = reporting.store.token(reporting.job_id, reporting.number)
+    token = reporting.store.attempts.token(reporting.job_id, reporting.number)
     started = reporting.trial("tuned")
     reporting.start("tuned")
     text = BATCH.replace('"sequence": 1', '"sequence": 2') + ",".join([SERIES.replace('"t"', f'"{started}"')] * 1001)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.cli.terminal import with_schedules
+from api.cli.terminal import read_job, with_schedules
 from api.documents import checked
 from service.errors import InvalidJob
 from service.job.spec import JobSpec
@@ -47,3 +47,15 @@ def test_a_schedule_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path
 @pytest.mark.parametrize("content", [None, [], {"arms": 3}, {"arms": [1]}, {"controller": "bo"}, {"arms": [{"x": 1}]}])
 def test_what_is_no_job_is_left_to_the_jobs_checks(content: Any) -> None:
     assert with_schedules(content, "/") == content
+
+
+@pytest.mark.parametrize(
+    "text",
+    [json.dumps(JOB | {"name": "🚀"}), "\n {workload: {kind: digits-mlp}, budget: {steps: 10}, name: 🚀}"],
+    ids=["JSON", "YAML in braces"],
+)
+def test_a_file_in_braces_is_json_or_yaml_with_any_character(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+
+    assert read_job(path).name == "🚀"

@@ -24,7 +24,7 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def job_id(store: Store, job: JobSpec) -> str:
-    return store.begin_attempt(store.add_job(job)[0].id).job_id
+    return store.attempts.begin(store.add_job(job)[0].id).job_id
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def printed(store: Store, job_id: str) -> Print:
 
 def end(store: Store, job_id: str) -> None:
     store.cancel(job_id)
-    store.lose_attempt(job_id, store.job(job_id).attempt, reason="stopped")
+    store.attempts.lose(job_id, store.job(job_id).attempt, reason="stopped")
 
 
 def test_it_goes_on_with_the_next_attempt(client: Client, store: Store, job_id: str, printed: Print) -> None:
@@ -45,8 +45,8 @@ def test_it_goes_on_with_the_next_attempt(client: Client, store: Store, job_id: 
     assert next(pieces) == b"one\n"
 
     printed(1, b"one\ntwo\n")
-    store.lose_attempt(job_id, 1, reason="killed")
-    store.begin_attempt(job_id)
+    store.attempts.lose(job_id, 1, reason="killed")
+    store.attempts.begin(job_id)
     printed(2, b"three\n")
     end(store, job_id)
 
@@ -55,8 +55,8 @@ def test_it_goes_on_with_the_next_attempt(client: Client, store: Store, job_id: 
 
 def test_of_an_attempt_asked_for_it_ends_with_it(client: Client, store: Store, job_id: str, printed: Print) -> None:
     printed(1, b"one\n")
-    store.lose_attempt(job_id, 1, reason="killed")
-    store.begin_attempt(job_id)
+    store.attempts.lose(job_id, 1, reason="killed")
+    store.attempts.begin(job_id)
 
     assert list(follow_log(client, job_id, 1)) == [b"one\n"]
 
@@ -64,8 +64,8 @@ def test_of_an_attempt_asked_for_it_ends_with_it(client: Client, store: Store, j
 def test_an_attempt_without_a_log_is_passed_over_unless_it_is_the_last(
     client: Client, store: Store, job_id: str, printed: Print
 ) -> None:
-    store.lose_attempt(job_id, 1, reason="killed")
-    store.begin_attempt(job_id)
+    store.attempts.lose(job_id, 1, reason="killed")
+    store.attempts.begin(job_id)
     printed(2, b"two\n")
     end(store, job_id)
 

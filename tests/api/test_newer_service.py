@@ -31,7 +31,7 @@ ASKED: dict[str, tuple[Callable[[str], Call[Any]], Callable[[Store, str], Any]]]
     "trials": (calls.trials, Store.trials),
     "stages": (calls.stages, lambda store, job_id: store.stages(job_id, with_posterior=True)),
     "report": (calls.report, Store.report),
-    "attempts": (calls.attempts, Store.attempts),
+    "attempts": (calls.attempts, lambda store, job_id: store.attempts.of_job(job_id)),
     "schedule": (calls.schedule, lambda store, job_id: store.schedules(job_id)[0]),
     "steering": (calls.steering, Store.steering),
     "comparison": (lambda job_id: calls.comparison(job_id), lambda store, job_id: store.comparison([job_id])),

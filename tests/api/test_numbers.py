@@ -21,7 +21,7 @@ def running(reporting: Reporting) -> Reporting:
 
 def post(http: TestClient, running: Reporting, record: dict[str, Any]) -> Any:
     """Report `record` as the attempt's driver does, as JSON."""
-    token = running.store.token(running.job_id, running.number)
+    token = running.store.attempts.token(running.job_id, running.number)
     named = {"trial_id": running.trial("tuned")} if record["kind"] != "attempt_finished" else {}
     batch = {"stream": "elsewhere", "sequence": 1, "records": [named | record]}
     batch["stream"] = running.trial("tuned")
@@ -60,7 +60,7 @@ def test_a_record_with_a_number_that_no_column_holds_is_refused_with_its_place(
 
 def test_the_largest_number_is_stored_and_read(http: TestClient, running: Reporting) -> None:
     for record in (POINTS | {"steps": [MAX_WHOLE]}, {"kind": "billed", "bill": BILL | {"steps": MAX_WHOLE}}):
-        running.store.ingest(running.job_id, 1, _batch(running, record))
+        running.store.attempts.ingest(running.job_id, 1, _batch(running, record))
 
     (trial, _) = http.get(f"/v1/jobs/{running.job_id}/trials").json()
     assert (trial["step"], trial["bill"]["steps"]) == (MAX_WHOLE, MAX_WHOLE)

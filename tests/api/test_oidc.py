@@ -21,7 +21,7 @@ from service.control.processes import wait_until
 from service.control.store import Store
 from service.errors import Unauthorized, Unavailable
 from service.settings import Settings
-from service.wire.access import NAME_PATTERN
+from service.wire.access import MAX_OWNER_CHARS, NAME_PATTERN
 from tests.patience import PATIENCE_S
 
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
@@ -174,6 +174,14 @@ def test_a_project_that_no_key_could_have_is_refused_by_claim_and_value(
 
     assert answer.status_code == 403
     assert answer.json()["detail"] == f"`team` of this token is {team!r}; a project must match {NAME_PATTERN}"
+
+
+def test_a_subject_that_is_longer_than_owners_may_be_is_refused(server: Server, ask: Callable[[str], Any]) -> None:
+    longest = "s" * (MAX_OWNER_CHARS - len("oidc:"))
+
+    assert ask(token(server, sub=longest)).json()["name"] == f"oidc:{longest}"
+    answer = ask(token(server, sub=f"{longest}s"))
+    assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden")
 
 
 def test_keys_of_the_service_are_good_beside_tokens(store: Store, ask: Callable[[str], Any], server: Server) -> None:

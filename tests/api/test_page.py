@@ -2,11 +2,12 @@
 
 import re
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from fastapi.testclient import TestClient
 
-from api.http.routes.page import DASHBOARD, plotly_path, plotly_source
+from api.http.routes.page import DASHBOARD, plotly_path, plotly_source, static_path
 from service.job.states import Verb
 
 SCRIPTS = sorted(DASHBOARD.rglob("*.js"))
@@ -31,6 +32,36 @@ def test_everything_the_page_names_is_there(anonymous: TestClient, path: str) ->
 
     assert named
     assert {anonymous.get(each).status_code for each in named} == {200}
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_a_page_names_every_module_that_it_needs_and_a_browser_keeps_them(anonymous: TestClient, path: str) -> None:
+    page = anonymous.get(path).text
+    entry = re.findall(r'<script type="module" src="([^"]*)"', page)
+    named = re.findall(r'<link rel="modulepreload" href="([^"]*)"', page)
+    needed = list(entry)
+    for each in needed:
+        response = anonymous.get(each)
+        assert "immutable" in response.headers["cache-control"]
+        imported = re.findall(r'^import (?:[^"]* from )?"([^"]*)"', response.text, re.MULTILINE)
+        needed += [one for one in dict.fromkeys(urljoin(each, name) for name in imported) if one not in needed]
+
+    assert len(entry) == 1 and sorted(entry + named) == sorted(needed)
+
+
+def test_other_content_of_the_pages_files_is_not_found(anonymous: TestClient) -> None:
+    assert anonymous.get(f"{static_path()}/main.js").status_code == 200
+    assert anonymous.get("/static/0123456789abcdef/main.js").status_code == 404
+    # An address without the hash would be that of whatever release answers.
+    assert not [script.name for script in SCRIPTS if "/static/" in script.read_text()]
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_a_page_whose_modules_do_not_arrive_says_what_to_do(anonymous: TestClient, path: str) -> None:
+    page = anonymous.get(path).text
+
+    [said] = re.findall(r'<main id="page">(.*?)</main>', page)
+    assert "load it again" in said and "connecting" not in page
 
 
 def test_scripts_call_what_the_module_of_requests_exports() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from api import plots
 from api.http.routes.page import DASHBOARD
+from service.wire.records import MetricPoints
 from tests.api.test_page_modules import pytestmark as needs_node, run
 
 pytestmark = needs_node
@@ -125,7 +126,7 @@ AUDIT = """
 
 
 def of_jobs(script):
-    return played(f"{LIST}{JOBS}{script}", ("{ jobsPage }", "pages/jobs/jobs.js"))
+    return played(f"{LIST}{JOBS}{script}", ("{ jobsPage }", "pages/jobs/jobs.js"), dashboard=DASHBOARD.as_uri())
 
 
 def of_audit(script):
@@ -182,6 +183,257 @@ def test_what_a_chosen_axis_needs_and_does_not_get_is_asked_for_again_and_told_o
     assert found == [["/v1/jobs/job-1/metrics/bytes_sent?max_points=2000"], 1]
 
 
+JOB = """
+  const asked = [], changed = { whole: false, cursor: 9, job: null, report: null };
+  for (const part of ["trials", "stages", "schedules", "series"]) changed[part] = [];
+  const at = (what) => `/v1/jobs/${id}/${what}`;
+  const answers = { "/v1/me": { name: "anna", role: "viewer", may: [] }, [at("snapshot")]: whole,
+    [at("events")]: { events: [], next_after: 0 }, [at("metrics/bytes_sent")]: sent };
+  globalThis.fetch = async (address) => {
+    asked.push(address.replace(at(""), ""));
+    const found = answers[address.split("?")[0]] ?? [];
+    return typeof found === "number" ? refusal(found, "no") : Response.json(found);
+  };
+  const root = document.createElement("main");
+  document.body.append(root);
+"""
+
+
+def of_job(script, http, reporting):
+    url = f"/v1/jobs/{reporting.job_id}"
+    whole, sent = (http.get(f"{url}/{what}").json() for what in ("snapshot", "metrics/bytes_sent"))
+    modules = [("{ jobPage }", "pages/job/job.js"), ("api", "api.js")]
+    return played(f"{JOB}{script}", *modules, id=reporting.job_id, whole=whole, sent=sent)
+
+
+@pytest.fixture
+def training(reporting):
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=1.0, density=0.01)
+    trial = reporting.trial("tuned")
+    reporting.post(MetricPoints(trial_id=trial, name="bytes_sent", steps=(19, 99), seconds=(1, 5), values=(10, 20)))
+    return reporting
+
+
+def test_of_other_series_only_what_is_new_of_trials_that_changed_is_asked_for_until_steps_are_taken_back(
+    http, training
+):
+    found = of_job(
+        """
+      location.search = "?x=bytes";
+      const page = jobPage(root, id, null, () => {});
+      await page.refresh();
+      answers[at("snapshot")] = { ...changed, trials: [{ ...whole.trials[0] }] };
+      const added = { steps: [99, 119], seconds: [5, 6], values: [20, 25], num_points: 2 };
+      answers[at("metrics/bytes_sent")] = [{ ...sent[0], ...added }];
+      await page.refresh();
+      answers[at("snapshot")] = { ...changed };
+      await page.refresh();
+      answers[at("snapshot")] = whole;
+      await page.refresh();
+      return asked.filter((address) => address.startsWith("metrics"));
+    """,
+        http,
+        training,
+    )
+
+    everything = "metrics/bytes_sent?max_points=2000"
+    new = f"metrics/bytes_sent?trial={training.trial('tuned')}&max_points=2000&first_step=99"
+    assert found == [everything, new, everything]
+
+
+def test_a_series_that_is_held_goes_on_with_its_new_points_also_where_an_answer_was_lost():
+    script = """
+      const asked = heldService();
+      const answer = async (given) => { await settled(); asked.shift()[1](given); await settled(); };
+      const points = (trial_id, ...steps) =>
+        ({ trial_id, num_points: steps.length, steps, seconds: steps, values: steps.map((step) => 2 * step) });
+      const fetchSeries = heldSeries("job-1");
+      const [over, running] = ["a", "b"].map((trial_id) => ({ trial_id }));
+      const rows = [[over, running], [over, { ...running }]];
+      const first = fetchSeries("validation_accuracy", rows[0]);
+      await answer(Response.json([points("a", 0, 5), points("b", 0, 5)]));
+      const lost = fetchSeries("validation_accuracy", rows[1]).catch((error) => error.message);
+      await answer(refusal(503, "busy"));
+      const again = fetchSeries("validation_accuracy", rows[1]);
+      await answer(Response.json([points("b", 5, 10)]));
+      const isSame = again === fetchSeries("validation_accuracy", rows[1]);
+      const kept = ({ steps, values, num_points }) => [steps, values, num_points];
+      return [(await first).map(kept), await lost, (await again).map(kept), isSame, asked.length];
+    """
+
+    first, lost, then, is_same, num_asked = played(script, ("{ heldSeries }", "pages/job/held_series.js"))
+
+    over, short = [[0, 5], [0, 10], 2], [[0, 5], [0, 10], 2]
+    assert first == [over, short] and lost == "busy"
+    assert then == [over, [[0, 5, 10], [0, 10, 20], 3]] and is_same and num_asked == 0
+
+
+def test_who_signed_in_with_another_key_sees_what_that_key_may_see_and_do(http, training):
+    found = of_job(
+        """
+      const page = jobPage(root, id, null, () => {});
+      const shown = () => [root.textContent.includes("No such job"),
+        root.querySelector("[class=buttons]").childNodes.map((button) => button.textContent)];
+      answers[at("snapshot")] = 404;
+      await page.refresh();
+      const found = [shown()];
+      answers[at("snapshot")] = whole;
+      page.missed();
+      await page.refresh();
+      found.push(shown());
+      answers["/v1/me"] = { name: "bert", role: "admin", may: [] };
+      api.forget();
+      await page.refresh();
+      return [...found, shown()];
+    """,
+        http,
+        training,
+    )
+
+    *_, verbs = found
+    assert found == [[True, []], [False, []], [False, verbs[1]]] and "pause" in verbs[1]
+
+
+def test_the_list_offers_what_the_key_may_do_with_which_somebody_signed_in_last():
+    found = of_jobs("""
+      const { forget } = await import(`${dashboard}/api.js`);
+      const isOffered = () => root.textContent.includes("New job");
+      const before = isOffered();
+      forget();
+      page.missed();
+      page.refresh();
+      await answer(Response.json({ role: "admin", name: "bert", may: ["create a job"] }));
+      await answer(Response.json(found));
+      return [before, isOffered()];
+    """)
+
+    assert found == [False, True]
+
+
+def test_the_form_comes_once_somebody_signed_in_who_may_submit(anonymous):
+    components = anonymous.get("/openapi.json").json()["components"]
+    script = """
+      const root = document.createElement("main");
+      let may = [];
+      globalThis.fetch = async (path) => Response.json(path === "/v1/me" ? { role: "viewer", may } : { components });
+      const page = submitPage(root);
+      await page.refresh();
+      const before = root.textContent;
+      may = ["create a job"];
+      api.forget();
+      await page.refresh();
+      return [before, root.textContent];
+    """
+
+    modules = [("{ submitPage }", "pages/submit/submit.js"), ("api", "api.js")]
+    before, after = played(script, *modules, components=components)
+
+    assert "submits no jobs" in before and "submits no jobs" not in after
+
+
+def test_the_table_of_stages_is_written_again_only_where_one_has_changed(http, training):
+    found = of_job(
+        """
+      const page = jobPage(root, id, null, () => {});
+      await page.refresh();
+      seeAll();
+      const caption = root.querySelector("#stages").querySelector("caption").firstChild.firstChild;
+      const written = caption.data;
+      const refreshed = async (news) => {
+        caption.data = "not written again";
+        answers[at("snapshot")] = { ...changed, ...news };
+        await page.refresh();
+        return caption.data === written;
+      };
+      const [trial, stage] = [whole.trials[0], whole.stages[0]];
+      return [await refreshed({ trials: [{ ...trial, step: 120 }] }), await refreshed({ stages: [{ ...stage }] })];
+    """,
+        http,
+        training,
+    )
+
+    assert found == [False, True]
+
+
+def test_a_long_table_of_stages_begins_with_the_newest_of_each_trial():
+    script = """
+      const { body, update } = stageList();
+      document.body.append(body);
+      seeAll();
+      const stages = (trial_id, count) => Array.from({ length: count }, (_, stage) =>
+        ({ trial_id, stage, label: trial_id, level_name: "density", probes: [], values: {} }));
+      update([...stages("a", 120), ...stages("b", 3)], { state: "running" });
+      const rows = () => body.querySelector("tbody").childNodes.map(({ key }) => key);
+      const shown = () => rows().filter((key) => !key.startsWith("note"));
+      const newest = shown();
+      const more = body.querySelector("button");
+      const offer = more.textContent;
+      more.onclick();
+      return [newest, offer, shown().length, more.hidden];
+    """
+
+    newest, offer, num_all, is_hidden = played(script, ("{ stageList }", "pages/job/stages.js"))
+
+    assert newest == [f"a {at}" for at in range(70, 120)] + [f"b {at}" for at in range(3)]
+    assert (offer, num_all, is_hidden) == ("show the 70 earlier stages", 123, True)
+
+
+MAIN = """
+  for (const id of ["page", "notice", "connection", "caller", "sign-out"]) {
+    const part = document.createElement("div");
+    part.setAttribute("id", id);
+    document.body.append(part);
+  }
+  const wait = setTimeout;
+  globalThis.setTimeout = (act, ms) => wait(act, ms > 5000 ? ms : 0); // the page is not slow on purpose
+  globalThis.addEventListener = () => {};
+  location.search = "?job=job-1";
+  const asked = [];
+  let name = "anna";
+  let say = null;
+  const stream = () => new Response(new ReadableStream({ start(parts) {
+    say = async (text) => {
+      parts.enqueue(new TextEncoder().encode(`${text}\\n\\n`));
+      for (let turn = 0; turn < 10; turn += 1) await settled();
+    };
+  } }));
+  globalThis.fetch = async (path) => {
+    asked.push(path);
+    if (path === "/v1/me") return Response.json({ name, role: "submitter", project: "vision", may: [] });
+    return path.startsWith("/v1/events") ? stream() : refusal(404, "there is no such job");
+  };
+  await import(`${dashboard}/main.js`);
+  for (let turn = 0; turn < 10; turn += 1) await settled();
+  const part = (id) => document.body.querySelector(`#${id}`);
+"""
+
+
+def of_main(script):
+    return played(f"{MAIN}{script}", dashboard=DASHBOARD.as_uri())
+
+
+def test_a_page_without_a_shared_worker_follows_its_own_job_or_where_that_is_gone_all_in_brief():
+    found = of_main("""
+      await say("id: 1");
+      return [asked.filter((path) => path.includes("/events")), part("connection").textContent];
+    """)
+
+    assert found == [["/v1/jobs/job-1/events?brief=true", "/v1/events?brief=true"], "live"]
+
+
+def test_the_head_names_who_is_signed_in_also_after_another_has_signed_in_elsewhere():
+    found = of_main("""
+      await say("id: 1");
+      const first = part("caller").textContent;
+      name = "bert";
+      await say('data: {"id": 2, "job_id": null, "kind": "gap"}'); // as after the stream was begun again
+      return [first, part("caller").textContent];
+    """)
+
+    assert found == ["anna · submitter · project vision", "bert · submitter · project vision"]
+
+
 def test_bytes_that_did_not_come_are_told_of_and_asked_for_again():
     script = """
       const asked = [];
@@ -212,7 +464,8 @@ CURVES = """
     chart.on = (_, hear) => { globalThis.zoomTo = (...ends) => hear(rangeOf(...ends)); };
   } };
   const choice = { x: "steps", seeds: "mean", smooth: 0, log: true, logx: false, trial: "" };
-  const trial = { trial_id: "a", label: "tuned", arm: "tuned", arm_index: 0, is_first_seed: true };
+  const look = { label: "tuned", arm: "tuned", arm_index: 0, is_first_seed: true };
+  const trial = { trial_id: "a", ...look, metric_directions: {} };
   const points = (steps) => ({ num_points: 1000, steps, seconds: steps, values: steps.map(() => 1) });
   const lossAt = (...steps) => ({ ...trial, name: "loss", ...points(steps) });
   const held = (...steps) => ({ trials: [trial], stages: [], schedules: [], series: [lossAt(...steps)] });
@@ -263,6 +516,117 @@ def test_bytes_of_an_earlier_state_are_not_drawn_under_a_newer_one():
     """)
 
     assert found == [0, 1, 2]
+
+
+PANEL = """
+  const { panel } = await import(`${dashboard}/charts/panel.js`);
+  const { logAxis } = await import(`${dashboard}/charts/look.js`);
+  const layouts = [];
+  let change = null;
+  globalThis.Plotly = {
+    react(chart, _, layout) {
+      layouts.push(layout);
+      chart.on = (name, hear) => { change = hear; };
+      chart._fullLayout ??= { ...layout, yaxis: { type: "log", autorange: true } };
+    },
+    relayout(_, fields) { layouts.push({ ...layouts.at(-1), ...fields }); },
+  };
+  const { body, draw } = panel("Loss");
+  document.body.append(body);
+  const figure = (uirevision) => () => ({ traces: [], label: "", rows: [], columns: [],
+    layout: { uirevision, yaxis: logAxis([0.1, 100], String) } });
+  const chart = body.querySelector("[role=img]");
+  seeAll();
+"""
+
+
+def of_panel(script, before=""):
+    return played(f"{before}{PANEL}{script}", dashboard=DASHBOARD.as_uri())
+
+
+def test_a_zoomed_logarithmic_axis_has_ticks_in_sight_until_the_whole_is_shown_again():
+    found = of_panel("""
+      const ticks = () => layouts.at(-1)["yaxis.tickvals"] ?? layouts.at(-1).yaxis.tickvals;
+      const found = [];
+      const show = async (uirevision) => { layouts.length = 0; await draw(figure(uirevision)); found.push(ticks()); };
+      const zoom = (axis, fields) => {
+        chart._fullLayout.yaxis = axis;
+        change(fields);
+        found.push(ticks());
+      };
+      await show("loss");
+      const range = [Math.log10(2.2), Math.log10(3.1)];
+      zoom({ type: "log", autorange: false, range }, { "yaxis.range[0]": range[0], "yaxis.range[1]": range[1] });
+      await show("loss");
+      const relaid = layouts.length;
+      await show("another axis");
+      chart._fullLayout.uirevision = "loss";
+      await show("loss");
+      zoom({ type: "log", autorange: true }, { "yaxis.autorange": true });
+      return [found, relaid, layouts.some(({ yaxis }) => "write" in yaxis)];
+    """)
+
+    whole, part = [0.1, 1, 10, 100], [2.2, 2.4, 2.6, 2.8, 3]
+    assert found == [[whole, part, part, whole, part, whole], 1, False]
+
+
+@pytest.mark.parametrize(("pointer", "modes"), [("coarse", [False, "zoom", "zoom"]), ("fine", ["zoom", "zoom"])])
+def test_a_finger_on_a_chart_scrolls_the_page_until_the_reader_asks_for_zoom(pointer, modes):
+    found = of_panel(
+        """
+      await draw(figure("a"));
+      body.querySelector("[aria-label=zoom: Loss]")?.onclick();
+      await draw(figure("b"));
+      return layouts.map(({ dragmode }) => dragmode);
+    """,
+        before="""
+      globalThis.matchMedia = (asked) => ({ matches: asked === `(pointer: ${pointer})`, addEventListener() {} });
+    """.replace("${pointer}", pointer),
+    )
+
+    assert found == modes
+
+
+def test_a_chart_library_that_did_not_load_is_asked_for_again_and_the_chart_drawn():
+    found = of_panel("""
+      const scripts = [];
+      document.getElementById = () => { scripts.push({ remove() {} }); return scripts.at(-1); };
+      const first = draw(figure("a"));
+      scripts[0].onerror();
+      await first;
+      const told = body.textContent.includes("The chart library did not load.");
+      body.querySelector("[class=quiet]").parentNode.querySelector("button").onclick();
+      scripts[1].onload();
+      await settled();
+      return [told, layouts.length, body.textContent.includes("did not load")];
+    """)
+
+    assert found == [True, 1, False]
+
+
+def test_the_metric_that_the_reader_chose_last_is_drawn_and_no_earlier_one_over_it():
+    found = of_curves("""
+      const asked = [];
+      const fetchSeries = (name) => new Promise((answer) => asked.push({ name, answer }));
+      const how = { ...choice, metric: "accuracy" };
+      const shown = curves("job-1", { held: how }, fetchSeries);
+      document.body.append(shown.loss);
+      seeAll();
+      const metric_directions = { f1: "max", accuracy: "max" };
+      const measured = { ...trial, outcome: null, metric_directions, validation_metrics: {} };
+      shown.update({ ...held(0, 100), trials: [measured] });
+      const offered = shown.loss.querySelector("select").options.map((each) => each.value);
+      how.metric = "f1";
+      shown.show();
+      asked[1].answer([{ ...lossAt(0, 50, 100), name: "validation_f1" }]);
+      await settled();
+      asked[0].answer([{ ...lossAt(0, 30), name: "validation_accuracy" }]);
+      await settled();
+      return [offered, asked.map(({ name }) => name), drawn, shown.loss.querySelector("h2").textContent];
+    """)
+
+    offered, names = ["loss", "accuracy", "f1"], ["validation_accuracy", "validation_f1"]
+    assert found == [offered, names, [[0, 50, 100]], "Validation f1"]
 
 
 @pytest.mark.parametrize("early", ["Response.json([])", "refusal(503, 'busy')"])
@@ -389,6 +753,34 @@ def test_events_of_a_timeline_are_asked_for_one_after_the_other_and_drawn_once()
 
     assert at_once == 1 and label.endswith("1 events")
     assert addresses == ["/v1/jobs/job-1/events?kind=job&kind=repair&after=7&limit=500"]
+
+
+@pytest.mark.parametrize(
+    ("first", "gap", "expected"),
+    [
+        ({"version": 1}, True, ""),  # of this job nothing is gone
+        ({"version": 7}, True, "Pauses, attempts and repairs before Jan 1, 2026"),
+        (None, True, "Pauses, attempts and repairs are gone."),
+        ({"version": 7}, False, ""),
+    ],
+)
+def test_a_timeline_says_what_of_its_job_is_gone(first, gap, expected):
+    script = """
+      const data = { ...first, state: "paused", clocks: {} };
+      const told = first ? [{ kind: "job", at: "2026-01-01T00:00:00Z", data }] : [];
+      globalThis.fetch = async () => Response.json({ events: told, next_after: 7, gap });
+      const { body, update } = timeline("job-1");
+      document.body.append(body);
+      seeAll();
+      const trial = { trial_id: "a", label: "tuned", seconds: 2, step: 10, bill: { repairs: 0, absences: {} } };
+      await update([trial], [], { version: 9 });
+      await settled();
+      return body.querySelector("[class=fact]")?.textContent ?? "";
+    """
+
+    said = played(script, ("{ timeline }", "pages/job/timeline.js"), first=first, gap=gap)
+
+    assert said.startswith(expected) and bool(said) is bool(expected)
 
 
 def test_a_file_of_a_clone_does_not_claim_that_the_job_it_was_made_of_is_gone(client, http, reporting):

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from api.http.routes.page import DASHBOARD
-from tests.api.test_page_modules import pytestmark as needs_node, run
+from tests.api.test_page_modules import SMALL_DOM, pytestmark as needs_node, run
 
 pytestmark = needs_node
 
@@ -43,6 +43,41 @@ def test_progress_is_the_budgets_most_used_cap_and_what_is_left_of_it_at_the_pac
     found = call("pages/job/progress.js", "it.progressOf(trial, budget)", trial=trial, budget=budget)
 
     assert (found["unit"], found["share"], round(found["left"], 9)) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "trials", "expected"),
+    [
+        ("running", [(60, None), (0, None)], "30 % · running · digits"),
+        ("paused", [(99.9, None), (10, "completed")], "99 % · paused · digits"),
+        ("queued", [(0, None)], "queued · digits"),
+        ("failed", [(60, "diverged")], "failed · digits"),
+    ],
+)
+def test_a_tabs_title_says_how_far_a_job_is_while_it_is_under_way(state, trials, expected):
+    job = {"name": "digits", "state": state, "started_at": None if state == "queued" else "2026-01-01T00:00:00Z"}
+    job["spec"] = {"budget": {"steps": 100}}
+    rows = [
+        {"step": step, "seconds": 1, "outcome": outcome, "backend": "gloo" if step else None, "bill": bill()}
+        for step, outcome in trials
+    ]
+
+    assert call("pages/job/heading.js", "it.tabTitle(job, rows)", job=job, rows=rows) == expected
+
+
+def test_a_jobs_head_says_whose_it_is():
+    job = {"name": "digits", "id": "job-1", "state": "queued", "labels": {}, "unreadable": "workers.colour"}
+    job |= {"owner": "anna", "project": "vision", "created_at": "2026-01-01T00:00:00Z"}
+    script = f"""
+import "{SMALL_DOM}";
+const {{ heading }} = await import("{DASHBOARD.as_uri()}/pages/job/heading.js");
+document.body.append(...heading(job).filter((part) => part !== null));
+console.log(JSON.stringify(document.body.textContent));
+process.exit();"""
+
+    said = run(script, job=job)
+
+    assert "owner anna" in said and "project vision" in said
 
 
 @pytest.mark.parametrize(
@@ -98,6 +133,66 @@ def test_a_logarithmic_axis_has_its_values_in_sight_and_goes_along_with_what_com
 @pytest.mark.parametrize("values", [[0, 2.3], [-1.5, None, 2.3]])
 def test_values_of_0_and_below_are_drawn_on_a_linear_axis(values):
     assert call("charts/look.js", "it.logAxis(values, String)", values=values) == {}
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1e-6, 3.0), (0.21, 1.9), (6.1, 7.9), (0.305, 0.3124), (0.99991, 0.99999), (1023.2, 1024.1)]
+)
+@pytest.mark.parametrize("write", ["String", "number", "share"])
+def test_a_logarithmic_axis_has_ticks_in_any_part_of_it_and_no_two_read_alike(low, high, write):
+    units = f'const {{ number, share }} = await import("{DASHBOARD.as_uri()}/units.js");'
+
+    ticks = call(
+        "charts/look.js",
+        f"await (async () => {{ {units} return it.ticksOf(low, high, {write}); }})()",
+        low=low,
+        high=high,
+    )
+
+    seen = [each for each in ticks["tickvals"] if low <= each <= high]
+    assert len(seen) >= 2 and len(set(ticks["ticktext"])) == len(ticks["tickvals"])
+    per = 100 if write == "share" else 1
+    read = [float(text.removesuffix(" %")) / per for text in ticks["ticktext"]]
+    assert read == pytest.approx(ticks["tickvals"], rel=1e-9)
+
+
+def test_32_arms_have_looks_of_their_own_and_the_first_8_colours_of_their_own():
+    looks = call("charts/look.js", "Array.from({ length: 32 }, (_, arm_index) => it.look({ arm_index }, 1))")
+
+    assert len({(each["color"], each["dash"]) for each in looks}) == 32
+    assert len({each["color"] for each in looks[:8]}) == 8
+
+
+@pytest.mark.parametrize(
+    ("direction", "outcome", "marked"),
+    [
+        ("max", None, ["highest so far", 0.9]),
+        ("min", None, ["lowest so far", 0.2]),
+        ("max", "completed", ["best weights", 0.7]),
+    ],
+)
+def test_another_metric_than_the_loss_has_its_own_best_and_no_forecast_of_the_loss(direction, outcome, marked):
+    look = {"trial_id": "a", "label": "tuned", "arm": "tuned", "arm_index": 0, "is_first_seed": True}
+    end = {"validation_loss": 0.1, "validation_metrics": {"accuracy": 0.7}, "exported_step": 10, "step": 20}
+    trial = look | end | {"outcome": outcome, "metric_directions": {"accuracy": direction}}
+    forecast = {"stage": 0, "trial_id": "a", "first_step": 0, "num_steps": 20, "forecast": 0.1, "forecast_std": 0.1}
+    points = {"steps": [0, 10, 20], "seconds": [0, 1, 2], "values": [0.2, 0.9, 0.5]}
+    place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", [series], [])'
+    choice = {"metric": "accuracy", "smooth": 0, "isLogLoss": True, "isLogAxis": False, "isEach": False}
+    given = "training: [], validation: [series], trials: [trial], stages: [stage], choice"
+
+    chart = call(
+        "charts/loss.js",
+        f"it.lossChart({{ {given}, place: {place} }})",
+        trial=trial,
+        stage=forecast,
+        series=look | points,
+        choice=choice,
+    )
+
+    lines, stars = chart["traces"]
+    assert [lines["y"], stars["name"], *stars["y"]] == [points["values"], *marked]
+    assert chart["layout"]["yaxis"] == {"title": {"text": "validation accuracy"}}
 
 
 @pytest.mark.parametrize(("axis", "at"), [("steps", 50), ("seconds", 5.0), ("bytes", 0.5)])
@@ -327,3 +422,21 @@ def test_a_comparison_that_was_not_answered_is_asked_for_again_though_nothing_ha
     found = call("pages/compare/jobs.js", f"await {looks}", whole=whole, parts=parts)
 
     assert found == ["busy", "compared", True, False]
+
+
+def test_a_job_of_a_comparison_that_was_not_to_be_seen_is_asked_for_again_once_another_may_have_signed_in():
+    parts = {"trials": [], "schedules": [], "stages": [], "series": []}
+    whole = parts | {"whole": True, "cursor": 1, "job": {}, "report": {}}
+    looks = """(async () => {
+      let may = false;
+      globalThis.fetch = async () => (may ? Response.json(whole) : Response.json({ detail: "" }, { status: 404 }));
+      const compared = it.comparedJobs([{ id: "a", arms: null }]);
+      const gone = [(await compared.look()).jobs[0].isGone];
+      may = true;
+      gone.push((await compared.look()).jobs[0].isGone);
+      compared.shows("a");
+      compared.missed();
+      return [...gone, (await compared.look()).jobs[0].isGone];
+    })()"""
+
+    assert call("pages/compare/jobs.js", f"await {looks}", whole=whole) == [True, True, False]

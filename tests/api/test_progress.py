@@ -95,7 +95,7 @@ def test_what_a_new_attempt_decides_otherwise_is_told(client: Client, reporting:
     for stage in range(3):
         reporting.stage("tuned", stage, rate=2.0, density=0.01)
     told(progress, client, reporting.job_id)
-    reporting.store.lose_attempt(reporting.job_id, reporting.number, reason="a worker ran out of memory")
+    reporting.store.attempts.lose(reporting.job_id, reporting.number, reason="a worker ran out of memory")
 
     again = Reporting(reporting.store, reporting.spec, reporting.job_id)
     again.start("tuned")
@@ -128,7 +128,7 @@ def test_the_end_tells_what_was_saved(client: Client, reporting: Reporting) -> N
 
 
 def test_a_failed_job_tells_why(client: Client, reporting: Reporting) -> None:
-    reporting.store.lose_attempt(reporting.job_id, reporting.number, reason="a worker ran out of memory")
+    reporting.store.attempts.lose(reporting.job_id, reporting.number, reason="a worker ran out of memory")
 
     lines = told(Progress(client, reporting.job_id), client, reporting.job_id)
 

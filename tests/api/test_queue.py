@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,7 +15,7 @@ from service.control.access.rules import LOCAL
 from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.settings import Settings
-from service.wire.access import NewKey, Role
+from service.wire.access import MAX_OWNER_CHARS, NewKey, Role
 from tests.api.conftest import serving
 from tests.service.fake_ray import FakeCluster, FakeRay
 
@@ -221,7 +222,7 @@ def test_three_owners_with_quotas_get_what_is_theirs_and_in_the_end_everything(c
         for ids in active.values():
             for job in ids:
                 store.cancel(job)
-                store.lose_attempt(job, 1, reason="ended")
+                store.attempts.lose(job, 1, reason="ended")
                 ended += 1
 
     assert at_once == {"anna": 1, "bert": 2, "dora": 3}
@@ -253,6 +254,18 @@ def test_the_command_line_shows_the_queue_and_sets_quotas_and_priorities(app, ca
         run("priority", waiting, "urgent")
         assert "1st of 1; waits for 4 of 6 workers" in run("show", waiting)
     assert store.job(waiting).priority == "urgent"
+
+
+def test_an_owner_that_an_issuer_names_with_slashes_and_at_length_is_a_filter_and_has_a_quota(call):
+    owner = "oidc:repo:org/app:ref:refs/heads/".ljust(MAX_OWNER_CHARS, "x")
+    path = f"/v1/quotas/owner/{quote(owner, safe='')}"
+
+    assert call("PUT", path, json={"workers": 3}, **ADMIN).json()["name"] == owner
+    assert call("GET", "/v1/jobs", params={"owner": owner}, **ADMIN).json()["jobs"] == []
+    assert call("GET", "/v1/audit", params={"name": owner}, **ADMIN).json()["entries"] == []
+    told = call("GET", "/v1/audit", params={"target": f"owner {owner}"}, **ADMIN).json()
+    assert [each["action"] for each in told["entries"]] == ["setQuota"]
+    assert call("DELETE", path, **ADMIN).status_code == 204
 
 
 def test_the_client_sets_lists_and_removes_quotas(app, store):

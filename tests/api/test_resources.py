@@ -75,7 +75,7 @@ def test_a_deleted_job_is_gone_for_everybody(http: TestClient, store: Store, url
     assert all(job_id in each.json()["detail"] for each in gone)
     (event,) = http.get("/v1/events", params={"kind": "job_deleted"}).json()["events"]
     assert event["job_id"] == job_id
-    driver = {"Authorization": f"Bearer {store.token(job_id, 1)}"}
+    driver = {"Authorization": f"Bearer {store.attempts.token(job_id, 1)}"}
     assert http.get(f"/v1/attempts/{job_id}/1", headers=driver).status_code == 404
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -105,6 +106,22 @@ def test_without_a_key_of_its_own_each_submission_is_a_job(far: Client, job: Job
     assert far.submit(job).id != far.submit(job).id
 
 
+@pytest.mark.parametrize("faults", [[LOST], [LOST, 503]], ids=str)
+def test_a_submission_that_may_be_queued_when_patience_ends_says_so_with_its_key(
+    road: Road, key: str, job: JobSpec, faults: list[str | int]
+) -> None:
+    with Client(road.url, key, retry_s=0.2 if faults[1:] else 0.0) as client:
+        client.jobs()
+        road.faults = [*faults, *[503] * 100]
+        with pytest.raises(Unreachable, match="may be queued: look with `wiretune list` before") as lost:
+            client.submit(job)
+
+        assert lost.value.idempotency_key and lost.value.idempotency_key in str(lost.value)
+        road.faults = []
+        again = client.submit(job, idempotency_key=lost.value.idempotency_key)
+        assert [each.id for each in client.jobs().jobs] == [again.id]
+
+
 def test_awaited_it_is_made_once_too(road: Road, key: str, job: JobSpec) -> None:
     async def submit() -> None:
         async with AsyncClient(road.url, key) as client:
@@ -194,6 +211,21 @@ def test_a_download_that_breaks_begins_again_behind_what_was_there(
     far.save_weights(reporting.job_id, out)
 
     assert (out.getvalue(), len(road.seen)) == (b"mine, weights of tuned", 3)
+
+
+def test_a_download_that_breaks_keeps_what_it_is_appended_to(
+    far: Client, road: Road, reporting: Reporting, tmp_path: Path
+) -> None:
+    reporting.run_to_the_end()
+    path = tmp_path / "all"
+    path.write_bytes(b"mine, ")
+    road.faults = [CUT, CUT]
+
+    with open(os.open(path, os.O_WRONLY | os.O_APPEND), "wb") as out:  # as a shell opens `>>`
+        assert out.tell() == 0
+        far.save_weights(reporting.job_id, out)
+
+    assert path.read_bytes() == b"mine, weights of tuned"
 
 
 def test_awaited_it_begins_again_too(road: Road, key: str, reporting: Reporting) -> None:

@@ -48,7 +48,7 @@ def silence() -> Iterator[Silence]:
 
 
 def renewed(url: str, store: Store, reporting: Reporting) -> int:
-    headers = {"Authorization": f"Bearer {store.token(reporting.job_id, reporting.number)}"}
+    headers = {"Authorization": f"Bearer {store.attempts.token(reporting.job_id, reporting.number)}"}
     path = f"/v1/attempts/{reporting.job_id}/{reporting.number}/lease"
     return httpx2.post(url + path, json={}, headers=headers, timeout=PATIENCE_S, trust_env=False).status_code
 

@@ -142,8 +142,8 @@ def test_after_steps_were_taken_back_the_snapshot_is_whole(http, reporting, stor
     reporting.post(MetricPoints(trial_id=trial, name="loss", steps=steps, seconds=seconds, values=values))
     held = get(http, reporting.job_id)
 
-    store.lose_attempt(reporting.job_id, 1, reason="lost")
-    store.begin_attempt(reporting.job_id)
+    store.attempts.lose(reporting.job_id, 1, reason="lost")
+    store.attempts.begin(reporting.job_id)
     change = get(http, reporting.job_id, since=held["cursor"])
 
     assert change["whole"]

@@ -104,7 +104,7 @@ def end(store: Store, http: TestClient, job_id: str) -> None:
     if "cancel" in http.get(f"/v1/jobs/{job_id}").json()["verbs"]:
         assert http.post(f"/v1/jobs/{job_id}:cancel").status_code == 202
     if store.job(job_id).state not in TERMINAL:
-        assert store.lose_attempt(job_id, 1, reason="its driver ended").state is JobState.CANCELLED
+        assert store.attempts.lose(job_id, 1, reason="its driver ended").state is JobState.CANCELLED
 
 
 def test_a_live_job_that_cannot_be_read_is_paused_and_stopped(http: TestClient, store: Store) -> None:
@@ -122,11 +122,11 @@ def test_the_driver_of_a_sweep_that_cannot_be_read_goes_on(store: Store) -> None
     make_unreadable(store, job_id, "sweep")
     sample = next(trial.trial_id for trial in store.trials(job_id) if trial.sample is not None)
 
-    answer = store.ingest(job_id, 1, Batch(stream=sample, sequence=1, records=()))
+    answer = store.attempts.ingest(job_id, 1, Batch(stream=sample, sequence=1, records=()))
 
     assert answer.control is Control.RUN
     with pytest.raises(UnreadableJob, match=r"sweep\.colour"):
-        store.brief(job_id, 1)
+        store.attempts.brief(job_id, 1)
 
 
 def test_a_repeat_of_a_job_that_cannot_be_read_is_refused(http: TestClient, store: Store) -> None:

@@ -80,7 +80,7 @@ def test_a_job_of_user_code_does_not_go_on_where_that_is_not_allowed_any_more(
         reporting.finish()
     elif state:
         {"paused": store.pause, "cancelled": store.cancel}[state](reporting.job_id)
-        store.lose_attempt(reporting.job_id, 1, reason="its driver ended")
+        store.attempts.lose(reporting.job_id, 1, reason="its driver ended")
     before = store.job(reporting.job_id)
     assert before.state == (state or "starting")
 

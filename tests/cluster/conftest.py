@@ -75,7 +75,7 @@ class ArithmeticGroup(Group):
     def forget(self, slot: str) -> None:
         self.slots.pop(slot, None)
 
-    def sharpness(self) -> float | None:
+    def landscape(self) -> None:
         return None  # so that runs search
 
     def evaluate(self) -> Evaluation:

@@ -1,14 +1,55 @@
 """What a run on several machines asks of each of them, and whom it names where one does not do."""
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from service.cluster import group
-from service.cluster.group import RankActor, require_same_versions, versions
+from service.cluster import group, shared_folder
+from service.cluster.group import RankActor, RayGroup, require_same_versions, versions
 from service.job.spec import JobSpec
+from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.optimizer.spec import SgdConfig
+from trainers.spec.replica import ReplicaConfig
+from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import Outcome
 from trainers.workload import WorkloadError
 
 HERE = {"Python": "3.11", "ray": "2.60.0", "torch": "2.13.0", "wiretune": "0.1.0"}
+
+
+class Worker:
+    """A rank that answers at once, on a machine where the folder `there` is mounted in the place of `here`."""
+
+    def __init__(self, here: Path, there: Path) -> None:
+        self._here, self._there, self._actor = here, there, object.__new__(RankActor)
+        self._actor.address = "10.0.0.4"
+
+    def __getattr__(self, method: str) -> Any:
+        def remote(*urls: str) -> Callable[[], Any]:
+            found = [url.replace(str(self._here), str(self._there)) for url in urls]
+            return partial(getattr(self._actor, method), *found)
+
+        return SimpleNamespace(remote=remote)
+
+
+@pytest.fixture
+def group_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayGroup]:
+    """Return a group of workers, whose attempt writes in the folder `storage`."""
+    monkeypatch.setattr("ray.wait", lambda calls, **_: (calls, []))
+    monkeypatch.setattr("ray.get", lambda call, **_: call())
+    monkeypatch.setattr(shared_folder, "_PATIENCE_S", 0.0)
+
+    def make(storage: str, *workers: Worker) -> RayGroup:
+        made = object.__new__(RayGroup)
+        made.config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
+        made._storage_url, made._actors = f"{storage}/job/attempt-1", dict(enumerate(workers))
+        return made
+
+    return make
 
 
 def test_machines_of_the_same_versions_train_together():
@@ -31,6 +72,40 @@ def test_a_process_keeps_the_versions_that_it_began_with(monkeypatch: pytest.Mon
     monkeypatch.setattr(group, "version", lambda _: "99.0")  # what `pip install` leaves on the disk
 
     assert versions() == before
+
+
+def test_machines_that_see_one_folder_train_together_and_leave_nothing_in_it(group_of, tmp_path: Path):
+    group_of(f"file://{tmp_path}", *[Worker(tmp_path, tmp_path)] * 2).await_places([0, 1])
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_machine_that_has_a_folder_of_its_own_for_the_shared_one_is_named_before_the_first_step(
+    group_of, tmp_path: Path
+):
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    workers = group_of(f"file://{shared}", Worker(shared, shared), Worker(shared, own))
+
+    with pytest.raises(WorkloadError, match=rf"10\.0\.0\.4\) does not see file://{shared} as .*: mount it on every"):
+        workers.await_places([0, 1])
+
+    workers.await_places([0])  # one that is replaced is asked by itself
+    with pytest.raises(WorkloadError):
+        workers.await_places([1])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_folder_in_which_nothing_can_be_written_refuses_nobody_before_the_first_checkpoint(group_of, tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+
+    group_of(f"file://{file}", Worker(tmp_path, tmp_path / "own")).await_places([0])
+
+
+def test_a_bucket_which_is_one_for_all_machines_gets_no_mark(group_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shared_folder.filesystem, "write", lambda url, _: pytest.fail(url))
+
+    group_of("s3://bucket", Worker(tmp_path, tmp_path)).await_places([0])
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from hypothesis import given, strategies as st
 
 from search.schedule_file import Entry
 from search.types import Piece, Values
+from service.cluster import learned_schedule
+from service.cluster.measured import Measured
 from service.cluster.segment_length import part_of_piece
-from service.cluster.trial_ledger import Best, Measured, Progress
+from service.cluster.trial_ledger import Best, Progress
 from service.wire.records import Bill
 from trainers.segment import Segment, SegmentResult, StepTimes
 from trainers.training.group import Recovery
@@ -87,7 +89,7 @@ def test_a_density_is_that_of_what_was_sent() -> None:
     progress, measured = Progress(), Measured()
     for first, density in ((0, None), (10, 0.01), (20, None)):  # one average of the parameters in thirty steps
         measured.add(_result(first, 10, density=density))
-        progress.schedule_segment(_segment(10, 0.1), _result(first, 10, density=density), "guess")
+        learned_schedule.append(progress.schedule, _segment(10, 0.1), _result(first, 10, density=density), "guess")
 
     assert measured.density == 0.01
     assert [entry.density for entry in progress.schedule] == [0.01]
@@ -107,9 +109,9 @@ def test_bytes_within_nodes_are_billed_apart_and_count_in_no_budget() -> None:
 def test_segments_with_the_same_values_are_one_schedule_entry() -> None:
     progress = Progress()
 
-    progress.schedule_segment(_segment(10, 0.1), _result(0, 10, density=0.01), "guess")
-    progress.schedule_segment(_segment(30, 0.1), _result(10, 30, density=0.03), "guess")
-    progress.schedule_segment(_segment(5, 0.2), _result(40, 5), "better")
+    learned_schedule.append(progress.schedule, _segment(10, 0.1), _result(0, 10, density=0.01), "guess")
+    learned_schedule.append(progress.schedule, _segment(30, 0.1), _result(10, 30, density=0.03), "guess")
+    learned_schedule.append(progress.schedule, _segment(5, 0.2), _result(40, 5), "better")
 
     assert [(e.step, e.num_steps, e.learning_rate) for e in progress.schedule] == [(0, 40, 0.1), (40, 5, 0.2)]
     assert progress.schedule[0].density == (10 * 0.01 + 30 * 0.03) / 40
@@ -127,8 +129,8 @@ def test_a_commits_course_has_each_steps_wait_as_far_as_it_was_measured() -> Non
 def test_ramps_stay_apart() -> None:
     progress = Progress()
 
-    progress.schedule_segment(_segment(10, 0.1, 0.05), _result(0, 10), "cosine")
-    progress.schedule_segment(_segment(10, 0.05, 0.0), _result(10, 10), "cosine")
+    learned_schedule.append(progress.schedule, _segment(10, 0.1, 0.05), _result(0, 10), "cosine")
+    learned_schedule.append(progress.schedule, _segment(10, 0.05, 0.0), _result(10, 10), "cosine")
 
     assert [e.final_learning_rate for e in progress.schedule] == [0.05, 0.0]
 
@@ -140,12 +142,12 @@ def test_a_piece_that_is_pushed_in_parts_is_one_entry_with_the_rates_of_every_st
     piece, values = Piece(step=7, num_steps=num_steps, learning_rate=0.3, final_learning_rate=0.1), _VALUES
     whole = Segment(num_steps=num_steps, learning_rate=0.3, final_learning_rate=0.1)
     progress, trained = Progress(), list[float]()
-    progress.schedule_segment(_segment(7, 0.3), _result(0, 7), "decay")
+    learned_schedule.append(progress.schedule, _segment(7, 0.3), _result(0, 7), "decay")
     for cut in (*cuts, num_steps):
         left = piece.end - 7 - len(trained)
         if left and len(trained) < kept:
             part = part_of_piece(piece, values, step=7 + len(trained), num_steps=min(cut, left))
-            progress.schedule_segment(part, _result(7 + len(trained), part.num_steps), "decay")
+            learned_schedule.append(progress.schedule, part, _result(7 + len(trained), part.num_steps), "decay")
             trained += [part.learning_rate_at(index) for index in range(part.num_steps)]
 
     (_, entry), rates = progress.schedule, [whole.learning_rate_at(index) for index in range(len(trained))]
@@ -158,7 +160,7 @@ def test_a_piece_that_is_pushed_in_parts_is_one_entry_with_the_rates_of_every_st
 
 def test_the_schedule_to_a_checkpoint_within_a_piece_has_its_rates_to_the_bit() -> None:
     progress = Progress()
-    progress.schedule_segment(_segment(40, 0.1, 0.02), _result(0, 40), "decay")
+    learned_schedule.append(progress.schedule, _segment(40, 0.1, 0.02), _result(0, 40), "decay")
 
     (entry,) = progress.schedule_to(Best(checkpoint="here", score=1.0, step=15))
     told, whole = Entry.model_validate(entry.model_dump()), _segment(40, 0.1, 0.02)
@@ -172,7 +174,7 @@ def test_a_rewound_stage_leaves_the_schedule_and_stays_on_the_bill() -> None:
     opened = progress.model_copy(deep=True)
     progress.charge(_result(0, 10), is_probe=False)
     progress.step = 10
-    progress.schedule_segment(_segment(10, 9.0), _result(0, 10), "too high")
+    learned_schedule.append(progress.schedule, _segment(10, 9.0), _result(0, 10), "too high")
 
     progress.rewind_to(opened, num_steps=10)
 

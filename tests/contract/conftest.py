@@ -89,7 +89,7 @@ class Driver:
     def send(self, *records: Any, stream: str = "driver") -> Any:
         self._sequences[stream] = self._sequences.get(stream, 0) + 1
         batch = Batch(stream=stream, sequence=self._sequences[stream], records=records)
-        return self.store.ingest(self.job_id, self.number, batch)
+        return self.store.attempts.ingest(self.job_id, self.number, batch)
 
     def start(self) -> None:
         self.send(
@@ -132,7 +132,7 @@ class Driver:
 @pytest.fixture
 def begin(store: Store) -> Callable[[str], Driver]:
     def begin(job_id: str) -> Driver:
-        return Driver(store, job_id, store.begin_attempt(job_id).attempt)
+        return Driver(store, job_id, store.attempts.begin(job_id).attempt)
 
     return begin
 
@@ -170,9 +170,9 @@ def job_in(store: Store, spec: JobSpec, begin: Callable[[str], Driver]) -> Calla
         elif state in _ASKS:
             _ASKS[state](store, job_id)
         elif state is JobState.FAILED:
-            store.lose_attempt(job_id, 1, reason="lost")
+            store.attempts.lose(job_id, 1, reason="lost")
             begin(job_id)
-            store.lose_attempt(job_id, 2, reason="lost")
+            store.attempts.lose(job_id, 2, reason="lost")
         return job_id
 
     return job_in

@@ -85,10 +85,10 @@ def test_a_job_of_a_live_service_goes_on_from_its_checkpoint_in_a_fresh_place(
     try:
         assert before and before <= {each.job_id for each in restored.backlog().waiting}
         assert [each.id for each in restored.jobs(JobFilter(text="precious")).jobs] == [driver.job_id]
-        assert restored.token(driver.job_id, 1) == store.token(driver.job_id, 1)
-        restored.lose_attempt(driver.job_id, 1, reason="its cluster is gone")
-        restored.begin_attempt(driver.job_id)
-        [point] = restored.brief(driver.job_id, 2).trials
+        assert restored.attempts.token(driver.job_id, 1) == store.attempts.token(driver.job_id, 1)
+        restored.attempts.lose(driver.job_id, 1, reason="its cluster is gone")
+        restored.attempts.begin(driver.job_id)
+        [point] = restored.attempts.brief(driver.job_id, 2).trials
         moved = point.resume["checkpoint"]
         assert moved == url.replace(settings.resolved_storage_url, elsewhere.resolved_storage_url)
         assert Path(moved.removeprefix("file://"), "state.safetensors").read_bytes() == b"weights"
@@ -122,9 +122,9 @@ def test_a_checkpoint_that_is_removed_before_it_is_copied_has_the_database_copie
     backup.restore(elsewhere, tmp_path / "backup")
 
     with closing(Store.open(elsewhere)) as restored:
-        restored.lose_attempt(driver.job_id, 1, reason="its cluster is gone")
-        restored.begin_attempt(driver.job_id)
-        [point] = restored.brief(driver.job_id, 2).trials
+        restored.attempts.lose(driver.job_id, 1, reason="its cluster is gone")
+        restored.attempts.begin(driver.job_id)
+        [point] = restored.attempts.brief(driver.job_id, 2).trials
     assert Path(point.resume["checkpoint"].removeprefix("file://"), "state.safetensors").exists()
 
 

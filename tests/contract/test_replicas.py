@@ -147,14 +147,14 @@ def test_a_reader_sees_one_moment(replicas, driver):
 def test_of_two_reconcilers_one_begins_the_attempt(replicas, spec):
     job_id = replicas[0].add_job(spec)[0].id
 
-    answers = at_once(*[lambda r=r: r.begin_attempt(job_id) for r in replicas])
+    answers = at_once(*[lambda r=r: r.attempts.begin(job_id) for r in replicas])
 
     assert sorted(type(answer) is IllegalTransition for answer in answers) == [False, True]
     assert replicas[0].job(job_id).attempt == 1
 
 
 def test_two_reconcilers_lose_an_attempt_once(replicas, driver):
-    one, two = at_once(*[lambda r=r: r.lose_attempt(driver.job_id, 1, reason="lost") for r in replicas])
+    one, two = at_once(*[lambda r=r: r.attempts.lose(driver.job_id, 1, reason="lost") for r in replicas])
 
     assert one == two
     assert one.state is JobState.QUEUED
@@ -163,7 +163,7 @@ def test_two_reconcilers_lose_an_attempt_once(replicas, driver):
 def test_a_reconciler_fails_no_job_that_another_has_begun(replicas, spec):
     job_id = replicas[0].add_job(spec)[0].id
     (seen,) = replicas[1].backlog().waiting
-    replicas[0].begin_attempt(job_id)
+    replicas[0].attempts.begin(job_id)
 
     left = replicas[1].fail_waiting(job_id, state=JobState.QUEUED, deadline=seen.deadline, reason="waited for a week")
     assert left.state is JobState.STARTING
@@ -177,7 +177,7 @@ def test_a_batch_sent_to_two_replicas_counts_once(replicas, driver):
             for value in (1.0, 2.0)
         ]
         answers = at_once(
-            *[lambda r=r, b=b: r.ingest(driver.job_id, 1, b) for r, b in zip(replicas, batches, strict=True)]
+            *[lambda r=r, b=b: r.attempts.ingest(driver.job_id, 1, b) for r, b in zip(replicas, batches, strict=True)]
         )
         assert [answer.sequence for answer in answers] == [step + 2] * 2
 
@@ -191,7 +191,9 @@ def test_cancelled_or_finished_but_never_both(replicas, driver, repetition):
     first, second = replicas
     finish = Batch(stream="driver", sequence=2, records=(AttemptFinished(outcome="succeeded"),))
 
-    cancelled, finished = at_once(lambda: first.cancel(driver.job_id), lambda: second.ingest(driver.job_id, 1, finish))
+    cancelled, finished = at_once(
+        lambda: first.cancel(driver.job_id), lambda: second.attempts.ingest(driver.job_id, 1, finish)
+    )
 
     state = first.job(driver.job_id).state
     assert finished.sequence == 2
@@ -201,7 +203,7 @@ def test_cancelled_or_finished_but_never_both(replicas, driver, repetition):
 def test_a_job_is_cancelled_through_any_replica(replicas, driver):
     replicas[1].cancel(driver.job_id)
 
-    assert replicas[0].renew(driver.job_id, 1).control is Control.CANCEL
+    assert replicas[0].attempts.renew(driver.job_id, 1).control is Control.CANCEL
 
 
 def test_no_replica_waits_or_is_waited_for_without_end(store):
@@ -220,7 +222,7 @@ def test_a_row_that_another_replica_holds_too_long_is_refused_and_the_operator_s
     with store._engine.begin() as connection:
         connection.execute(select(JobRow.id).where(JobRow.id == driver.job_id).with_for_update())
         with pytest.raises(Unavailable, match="lock timeout"):
-            impatient.renew(driver.job_id, 1)
+            impatient.attempts.renew(driver.job_id, 1)
 
-    assert impatient.renew(driver.job_id, 1).control is Control.RUN
+    assert impatient.attempts.renew(driver.job_id, 1).control is Control.RUN
     impatient.close()

@@ -64,12 +64,14 @@ def run(settings: Settings, records: list[AnyRecord]) -> tuple[Store, str]:
     resume = kept[len(kept) // 2] + 1
     lives = (records[: resume + 3], records[resume:])
     for number, reported in enumerate(lives, start=1):
-        store.begin_attempt(job_id)
+        store.attempts.begin(job_id)
         for batch in batches(reported, trial_id):
-            store.ingest(job_id, number, batch)
+            store.attempts.ingest(job_id, number, batch)
         if number == 1:
-            store.lose_attempt(job_id, 1, reason="its driver failed")
-    store.ingest(job_id, 2, Batch(stream="driver", sequence=1, records=(AttemptFinished(outcome="succeeded"),)))
+            store.attempts.lose(job_id, 1, reason="its driver failed")
+    store.attempts.ingest(
+        job_id, 2, Batch(stream="driver", sequence=1, records=(AttemptFinished(outcome="succeeded"),))
+    )
     return store, job_id
 
 

@@ -6,10 +6,10 @@ from tests.contract.reported import points
 
 
 def test_every_attempt_is_listed_with_its_end_and_a_living_one_without(store, driver, begin):
-    store.lose_attempt(driver.job_id, 1, reason="its node was lost")
+    store.attempts.lose(driver.job_id, 1, reason="its node was lost")
     begin(driver.job_id)
 
-    first, second = store.attempts(driver.job_id)
+    first, second = store.attempts.of_job(driver.job_id)
 
     assert (first.number, first.outcome, first.reason) == (1, "failed", "its node was lost")
     assert first.ended_at is not None and first.ended_at >= first.began_at
@@ -45,7 +45,7 @@ def test_the_start_of_an_attempt_has_the_clocks_that_it_goes_on_from(store, driv
     driver.close(0, step=10, num_steps=10, bill=Bill(seconds_training=7.0, steps=10), resume={})
     driver.send(Billed(trial_id=driver.trial_id, bill=Bill(seconds_training=9.0, steps=12)), stream=driver.trial_id)
     driver.send(points(driver.trial_id, [11]).model_copy(update={"seconds": (9.0,)}), stream=driver.trial_id)
-    store.lose_attempt(driver.job_id, 1, reason="its node was lost")
+    store.attempts.lose(driver.job_id, 1, reason="its node was lost")
 
     begin(driver.job_id)
 

@@ -117,7 +117,7 @@ def test_a_series_drawn_from_the_pyramid_keeps_its_ends_and_extremes(store, driv
 def test_what_an_attempt_without_a_checkpoint_reported_is_taken_back(store, driver, begin, small_chunks):
     _report(driver, range(300))
 
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
     begin(driver.job_id)
 
     assert _counts(store) == (0, {})
@@ -130,7 +130,7 @@ def test_what_a_lost_attempt_reported_beyond_its_checkpoint_is_taken_back(store,
     _report(driver, range(0, 700, 2), name="validation_loss")
     driver.close(0, num_steps=step, step=step, bill=BILL, resume={"at": step})
 
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
     again = begin(driver.job_id)
 
     assert _whole(store, driver) == [(each, _value(each)) for each in range(step)]

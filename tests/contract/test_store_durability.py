@@ -32,7 +32,7 @@ while True:
 def test_a_closed_store_reopens_with_everything(settings, clock, spec):
     store = Store.open(settings, clock=clock)
     job, _ = store.add_job(spec, idempotency_key="k")
-    key, token = store.add_key("ci"), store.token(job.id, 1)
+    key, token = store.add_key("ci"), store.attempts.token(job.id, 1)
     store.close()
 
     reopened = Store.open(settings, clock=clock)
@@ -41,7 +41,7 @@ def test_a_closed_store_reopens_with_everything(settings, clock, spec):
         assert reopened.job(job.id) == job
         assert reopened.add_job(spec, idempotency_key="k") == (job, False)
         assert reopened.check_key(key)
-        assert reopened.check_token(job.id, 1, token)
+        assert reopened.attempts.check_token(job.id, 1, token)
     finally:
         reopened.close()
 
@@ -153,12 +153,12 @@ def test_a_key_that_was_never_given_out_is_refused(store):
 
 
 def test_a_token_is_good_for_its_own_attempt_alone(store):
-    token = store.token("job-1", 1)
+    token = store.attempts.token("job-1", 1)
 
-    assert store.check_token("job-1", 1, token)
-    assert not store.check_token("job-1", 2, token)
-    assert not store.check_token("job-2", 1, token)
-    assert not store.check_token("job-1", 1, "")
+    assert store.attempts.check_token("job-1", 1, token)
+    assert not store.attempts.check_token("job-1", 2, token)
+    assert not store.attempts.check_token("job-2", 1, token)
+    assert not store.attempts.check_token("job-1", 1, "")
 
 
 def test_the_secret_is_for_its_owner_alone(store, settings):
@@ -182,7 +182,7 @@ def test_an_operators_secret_replaces_the_made_one(tmp_path, monkeypatch):
     stores = [Store.open(Settings(state_dir=tmp_path / name)) for name in ("one", "two")]
 
     try:
-        assert stores[1].check_token("job-1", 1, stores[0].token("job-1", 1))
+        assert stores[1].attempts.check_token("job-1", 1, stores[0].attempts.token("job-1", 1))
     finally:
         for store in stores:
             store.close()

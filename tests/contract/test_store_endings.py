@@ -15,8 +15,8 @@ def test_the_driver_is_told_to_cancel(store, driver):
     store.cancel(driver.job_id)
 
     assert driver.send().control is Control.CANCEL
-    assert store.renew(driver.job_id, 1).control is Control.CANCEL
-    assert store.brief(driver.job_id, 1).control is Control.CANCEL
+    assert store.attempts.renew(driver.job_id, 1).control is Control.CANCEL
+    assert store.attempts.brief(driver.job_id, 1).control is Control.CANCEL
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
@@ -76,7 +76,7 @@ def test_attempts_that_each_get_further_are_tried_again_at_once_and_without_end(
         driver = begin(job_id)
         driver.start()
         get_to(driver, reached)
-        store.lose_attempt(job_id, driver.number, reason="killed")
+        store.attempts.lose(job_id, driver.number, reason="killed")
         (job,) = store.backlog().waiting
         assert job.not_before <= clock.now
 
@@ -90,7 +90,7 @@ def test_of_attempts_that_get_no_further_than_the_last_one_there_is_an_end(store
         driver = begin(job_id)
         driver.start()
         get_to(driver, 2)
-        store.lose_attempt(job_id, driver.number, reason="killed")
+        store.attempts.lose(job_id, driver.number, reason="killed")
 
     assert store.job(job_id).state is JobState.FAILED
 
@@ -124,14 +124,14 @@ def test_only_the_driver_renews_the_lease(store, driver, clock):
 
 
 def test_losing_an_attempt_twice_ends_it_once(store, driver):
-    first = store.lose_attempt(driver.job_id, 1, reason="lost")
+    first = store.attempts.lose(driver.job_id, 1, reason="lost")
 
-    assert store.lose_attempt(driver.job_id, 1, reason="lost again") == first
+    assert store.attempts.lose(driver.job_id, 1, reason="lost again") == first
 
 
 def test_a_job_that_is_not_queued_begins_no_attempt(store, driver):
     with pytest.raises(IllegalTransition):
-        store.begin_attempt(driver.job_id)
+        store.attempts.begin(driver.job_id)
 
     assert store.job(driver.job_id).attempt == 1
 

@@ -90,10 +90,10 @@ def test_all_progress_of_a_batch_is_one_event(store, driver):
 
 def test_a_batch_that_comes_twice_is_told_once(store, driver):
     batch = Batch(stream="driver", sequence=2, records=(points(driver.trial_id),))
-    store.ingest(driver.job_id, 1, batch)
+    store.attempts.ingest(driver.job_id, 1, batch)
     before = store.newest_event()
 
-    store.ingest(driver.job_id, 1, batch)
+    store.attempts.ingest(driver.job_id, 1, batch)
 
     assert told(store, before) == []
 
@@ -112,7 +112,7 @@ def test_a_refused_write_is_not_told_and_its_neighbours_are(store, driver, pool)
 
     assert isinstance(refusal.exception(PATIENCE_S), OutOfSequence)
     store.job(driver.job_id)
-    store.renew(driver.job_id, 1)  # behind the group
+    store.attempts.renew(driver.job_id, 1)  # behind the group
     assert [data["reason"] for _, data in told(store, before)] == ["said"]
 
 
@@ -154,13 +154,17 @@ def test_a_reader_of_pages_from_another_database_begins_with_the_oldest_event_th
     assert (following.gap, [event.id for event in following.events]) == (False, [third])
 
 
-def test_events_that_are_gone_are_a_gap_and_ids_are_never_given_again(store, spec):
-    for _ in range(12):
-        store.add_job(spec)
-    newest = store.newest_event()
+def report_steps(driver, count):
+    for step in range(count):
+        driver.send(points(driver.trial_id, steps=(step,)))
 
-    store.prune_events(kept=10)
-    assert len(store.events(0).events) == 12  # not yet a tenth more than may stay
+
+def test_events_that_are_gone_are_a_gap_and_ids_are_never_given_again(store, driver, spec):
+    report_steps(driver, 12)
+    newest, num_events = store.newest_event(), len(store.events(0).events)
+
+    store.prune_events(kept=num_events - 2)
+    assert len(store.events(0).events) == num_events  # not yet a tenth more than may stay
     store.prune_events(kept=5)
 
     assert [event.id for event in store.events(newest - 6).events] == list(range(newest - 4, newest + 1))
@@ -174,10 +178,25 @@ def test_events_that_are_gone_are_a_gap_and_ids_are_never_given_again(store, spe
     assert store.newest_event() > newest
 
 
+def test_what_timelines_are_drawn_from_outlives_other_events_and_who_reads_it_alone_finds_no_gap(store, driver):
+    drawn = [EventKind.JOB, EventKind.REPAIR]
+    driver.send(Billed(trial_id=driver.trial_id, bill=Bill(repairs=1, seconds_training=3.0)))
+    before = told(store, kinds=drawn)
+    for _ in range(2):  # what the second deletes leaves its id, and not that of the first
+        report_steps(driver, 12)
+        store.prune_events(kept=3)
+
+    oldest, newest = store.events(0).events[0].id, store.newest_event()
+    assert [kind for kind, _ in before] == ["job", "job", "job", "repair"]
+    assert told(store, kinds=drawn) == told(store)[:-3] == before
+    assert [store.events(after).gap for after in (oldest, newest - 4, newest - 3)] == [True, True, False]
+    assert [store.events(after, kinds=drawn).gap for after in (oldest, newest, newest + 1)] == [False, False, True]
+
+
 def test_the_bell_rings_for_what_is_told_alone(store, driver):
     before = store.bell.num_rings
 
-    store.renew(driver.job_id, 1)
+    store.attempts.renew(driver.job_id, 1)
     assert store.bell.num_rings == before
     store.pause(driver.job_id)
     assert store.bell.num_rings == before + 1

@@ -30,10 +30,10 @@ def test_batches_count_once_whatever_is_repeated_early_or_late(store, make_spec,
     for index in arrivals:
         if index > stored:
             with pytest.raises(OutOfSequence, match=f"expects batch {stored + 1}"):
-                store.ingest(driver.job_id, 1, batches[index])
+                store.attempts.ingest(driver.job_id, 1, batches[index])
             continue
         stored = max(stored, index + 1)
-        assert store.ingest(driver.job_id, 1, batches[index]).sequence == stored
+        assert store.attempts.ingest(driver.job_id, 1, batches[index]).sequence == stored
 
     (series,) = store.series(driver.job_id, "loss")
     assert series.steps == tuple(range(6))
@@ -41,17 +41,17 @@ def test_batches_count_once_whatever_is_repeated_early_or_late(store, make_spec,
 
 def test_a_repeated_batch_changes_nothing(store, driver):
     batch = Batch(stream=driver.trial_id, sequence=1, records=(points(driver.trial_id, [0, 1]),))
-    store.ingest(driver.job_id, 1, batch)
+    store.attempts.ingest(driver.job_id, 1, batch)
     other = batch.model_copy(update={"records": (points(driver.trial_id, [0, 1], [7.0, 7.0]),)})
 
-    acknowledged = store.ingest(driver.job_id, 1, other)
+    acknowledged = store.attempts.ingest(driver.job_id, 1, other)
 
     assert acknowledged.sequence == 1
     assert store.series(driver.job_id, "loss")[0].values == (1.0, 0.5)
 
 
 def test_streams_are_counted_apart(store, driver):
-    store.ingest(driver.job_id, 1, Batch(stream=driver.trial_id, sequence=1))
+    store.attempts.ingest(driver.job_id, 1, Batch(stream=driver.trial_id, sequence=1))
 
     assert driver.send().sequence == 2
 
@@ -84,16 +84,16 @@ def test_the_first_trial_that_starts_makes_the_job_run(store, spec, begin):
 
 @pytest.mark.parametrize("stale", ["brief", "renew", "ingest"])
 def test_a_superseded_attempt_is_fenced(store, driver, begin, stale):
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
     begin(driver.job_id)
     arguments = (Batch(stream="driver", sequence=2),) if stale == "ingest" else ()
 
     with pytest.raises(Fenced, match="last attempt is 2"):
-        getattr(store, stale)(driver.job_id, 1, *arguments)
+        getattr(store.attempts, stale)(driver.job_id, 1, *arguments)
 
 
 def test_a_fenced_batch_leaves_no_trace(store, driver, begin):
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
     begin(driver.job_id)
 
     with pytest.raises(Fenced):
@@ -105,7 +105,7 @@ def test_a_fenced_batch_leaves_no_trace(store, driver, begin):
 def test_an_ended_attempt_is_fenced_but_its_last_batch_may_repeat(store, driver):
     driver.send(AttemptFinished(outcome="succeeded"))
 
-    assert store.ingest(driver.job_id, 1, Batch(stream="driver", sequence=2)).sequence == 2
+    assert store.attempts.ingest(driver.job_id, 1, Batch(stream="driver", sequence=2)).sequence == 2
     with pytest.raises(Fenced):
         driver.send()
 

@@ -168,7 +168,7 @@ def test_a_storage_out_of_reach_is_503_for_what_is_on_it_alone(tmp_path, clock, 
     put_sqlite(settings)
     with closing(Store.open(settings, clock=clock)) as store:
         job_id = store.add_job(spec)[0].id
-        store.begin_attempt(job_id)
+        store.attempts.begin(job_id)
         api = TestClient(create_app(store), headers={"Authorization": f"Bearer {store.add_key('test')}"})
 
         assert_refused(api.get(f"/v1/jobs/{job_id}/logs"), said="WIRETUNE_STORAGE_URL")

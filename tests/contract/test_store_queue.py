@@ -26,7 +26,7 @@ def known(store):
 
 def begin_in_room(store, job_id, *, cpus):
     job = known(store)[job_id]
-    return store.begin_attempt(job_id, Start(job, job.shape.one, 1), [Node(cpus=cpus)])
+    return store.attempts.begin(job_id, Start(job, job.shape.one, 1), [Node(cpus=cpus)])
 
 
 def test_what_waits_is_kept_up_to_date_whatever_is_done_to_it(store, make_spec, begin, monkeypatch):
@@ -35,7 +35,7 @@ def test_what_waits_is_kept_up_to_date_whatever_is_done_to_it(store, make_spec, 
 
     store.edit(first, JobEdit(priority=Priority.HIGH))
     store.pause(second)
-    begin(third)
+    driver = begin(third)
     fourth = store.add_job(make_spec(workers={"count": 3}))[0].id
     found = known(store)
 
@@ -44,6 +44,7 @@ def test_what_waits_is_kept_up_to_date_whatever_is_done_to_it(store, make_spec, 
     assert [each.job_id for each in store.backlog().running] == [third]
 
     store.cancel(first)
+    driver.start()
     monkeypatch.setattr(events, "KEPT_EVENTS", 0)
     store.prune_events(kept=0)  # it was away for too long
     store.resume(second)
@@ -63,7 +64,7 @@ def test_time_in_the_queue_is_kept_over_a_run_and_over_a_pause(store, spec, cloc
     driver = begin(job_id)
     driver.start()
     clock.now += 1000
-    store.lose_attempt(job_id, 1, reason="lost")
+    store.attempts.lose(job_id, 1, reason="lost")
     assert clock.now - known(store)[job_id].queued_at == pytest.approx(100, abs=1)
 
     clock.now += 50
@@ -80,9 +81,9 @@ def test_time_in_the_queue_is_kept_over_a_run_and_over_a_pause(store, spec, cloc
 def test_a_preempted_job_is_queued_again_by_itself_and_loses_no_attempt(store, driver, make_spec, begin, clock):
     urgent = store.add_job(make_spec(**URGENT))[0].id
 
-    store.preempt(driver.job_id, by=urgent)
+    store.attempts.preempt(driver.job_id, by=urgent)
     pausing = store.job(driver.job_id)
-    assert (pausing.state, store.renew(driver.job_id, 1).control) == (JobState.PAUSING, Control.PAUSE)
+    assert (pausing.state, store.attempts.renew(driver.job_id, 1).control) == (JobState.PAUSING, Control.PAUSE)
     assert f"paused for job `{urgent}` of priority urgent" in pausing.reason
 
     driver.send(AttemptFinished(outcome="paused"))
@@ -93,29 +94,30 @@ def test_a_preempted_job_is_queued_again_by_itself_and_loses_no_attempt(store, d
     for number in (2, 3):  # as many attempts as before, and no back-off
         assert known(store)[driver.job_id].not_before <= clock.now
         begin(driver.job_id)
-        store.lose_attempt(driver.job_id, number, reason="lost")
+        store.attempts.lose(driver.job_id, number, reason="lost")
     assert store.job(driver.job_id).state is JobState.FAILED
 
 
 def test_a_job_that_grows_goes_on_by_itself_with_as_many_workers_as_its_attempt_was_given(
     store, driver, make_spec, begin
 ):
-    store.regroup(driver.job_id)
+    store.attempts.regroup(driver.job_id)
     pausing = store.job(driver.job_id)
-    assert (pausing.state, store.renew(driver.job_id, 1).control) == (JobState.PAUSING, Control.PAUSE)
+    assert (pausing.state, store.attempts.renew(driver.job_id, 1).control) == (JobState.PAUSING, Control.PAUSE)
     driver.send(AttemptFinished(outcome="paused", reason="paused by a user"))
     assert store.job(driver.job_id).state is JobState.QUEUED
-    assert store.attempts(driver.job_id)[0].reason == pausing.reason
+    assert store.attempts.of_job(driver.job_id)[0].reason == pausing.reason
 
     waits = known(store)[driver.job_id]
-    store.begin_attempt(driver.job_id, Start(waits, Size(cpus=1, workers=1), 1), [Node(cpus=9)])
-    assert (store.brief(driver.job_id, 2).num_workers, store.attempts(driver.job_id)[-1].workers) == (1, 1)
+    store.attempts.begin(driver.job_id, Start(waits, Size(cpus=1, workers=1), 1), [Node(cpus=9)])
+    assert store.attempts.brief(driver.job_id, 2).num_workers == 1
+    assert store.attempts.of_job(driver.job_id)[-1].workers == 1
 
 
 @pytest.mark.parametrize("when", ["pausing", "queued"])
 def test_a_persons_pause_of_a_preempted_job_ends_by_a_person_alone(store, driver, make_spec, when):
     urgent = store.add_job(make_spec(**URGENT))[0].id
-    store.preempt(driver.job_id, by=urgent)
+    store.attempts.preempt(driver.job_id, by=urgent)
     if when == "pausing":
         store.pause(driver.job_id)
         driver.send(AttemptFinished(outcome="paused"))
@@ -131,7 +133,7 @@ def test_a_persons_pause_of_a_preempted_job_ends_by_a_person_alone(store, driver
 
 @pytest.mark.parametrize("by", [{"priority": "normal"}, {"priority": "low"}])
 def test_nobody_is_paused_for_a_job_that_is_not_more_urgent(store, driver, make_spec, by):
-    store.preempt(driver.job_id, by=store.add_job(make_spec(**by))[0].id)
+    store.attempts.preempt(driver.job_id, by=store.add_job(make_spec(**by))[0].id)
 
     assert store.job(driver.job_id).state is JobState.RUNNING
 
@@ -140,7 +142,7 @@ def test_nobody_is_paused_for_a_job_that_waits_no_more(store, driver, make_spec)
     urgent = store.add_job(make_spec(**URGENT))[0].id
     store.cancel(urgent)
 
-    store.preempt(driver.job_id, by=urgent)
+    store.attempts.preempt(driver.job_id, by=urgent)
 
     assert store.job(driver.job_id).state is JobState.RUNNING
 
@@ -171,7 +173,7 @@ def test_of_two_replicas_that_start_jobs_at_once_none_exceeds_the_room(store, se
         job = waiting[ids[number]]
         replica = (store, other)[number % 2]
         try:
-            replica.begin_attempt(job.job_id, Start(job, job.shape.one, 1), [Node(cpus=5)])
+            replica.attempts.begin(job.job_id, Start(job, job.shape.one, 1), [Node(cpus=5)])
         except IllegalTransition:
             return False
         return True
@@ -189,7 +191,7 @@ def test_what_a_project_used_counts_half_after_the_half_life(store, make_spec, c
         begin(job_id).start()
         clock.now += seconds
         store.cancel(job_id)
-        store.lose_attempt(job_id, 1, reason="ended")
+        store.attempts.lose(job_id, 1, reason="ended")
 
     run(3600.0, "red")
     before = store.backlog().recent["red"].cpus

@@ -57,18 +57,18 @@ def test_a_batch_whose_commit_was_lost_counts_once_when_it_is_sent_again(store, 
             pass
 
     with pytest.raises(Unavailable):
-        store.ingest(driver.job_id, 1, batch)
+        store.attempts.ingest(driver.job_id, 1, batch)
     assert store.series(driver.job_id, "loss")[0].num_points == 0
 
-    assert store.ingest(driver.job_id, 1, batch).sequence == 1
+    assert store.attempts.ingest(driver.job_id, 1, batch).sequence == 1
     assert store.series(driver.job_id, "loss")[0].values == (0.5,)
 
 
 def test_a_batch_whose_answer_was_lost_is_acknowledged_when_it_is_sent_again(store, driver, batch, own_postgres):
-    store.ingest(driver.job_id, 1, batch)
+    store.attempts.ingest(driver.job_id, 1, batch)
     with own_postgres.crashed():
         pass
 
     other = batch.model_copy(update={"records": ()})
-    assert store.ingest(driver.job_id, 1, other).sequence == 1
+    assert store.attempts.ingest(driver.job_id, 1, other).sequence == 1
     assert store.series(driver.job_id, "loss")[0].values == (0.5,)

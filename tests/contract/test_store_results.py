@@ -32,19 +32,19 @@ def test_an_attempt_is_without_a_log_until_it_is_noted(store, driver, begin):
     driver.send(AttemptFinished(outcome="failed", reason="lost"))
     second = begin(driver.job_id)
 
-    before = {attempt.number: attempt.ended_at is not None for attempt in store.attempts_without_log()}
-    store.note_log(driver.job_id, 1)
+    before = {attempt.number: attempt.ended_at is not None for attempt in store.attempts.without_log()}
+    store.attempts.note_log(driver.job_id, 1)
 
     assert before == {1: True, 2: False}
-    assert [attempt.number for attempt in store.attempts_without_log()] == [second.number]
-    assert store.attempt(driver.job_id, 1).log_kept and not store.attempt(driver.job_id).log_kept
+    assert [attempt.number for attempt in store.attempts.without_log()] == [second.number]
+    assert store.attempts.one(driver.job_id, 1).log_kept and not store.attempts.one(driver.job_id).log_kept
 
 
 def test_an_attempt_that_never_was_is_not_found(store, spec, driver):
     with pytest.raises(NotFound, match="its last is 1"):
-        store.attempt(driver.job_id, 2)
+        store.attempts.one(driver.job_id, 2)
     with pytest.raises(NotFound, match="not had any"):
-        store.attempt(store.add_job(spec)[0].id)
+        store.attempts.one(store.add_job(spec)[0].id)
 
 
 def test_a_running_jobs_report_is_of_what_there_is(store, driver):

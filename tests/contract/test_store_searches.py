@@ -39,10 +39,10 @@ def searching(driver):
 
 
 def test_a_new_attempt_goes_on_behind_the_last_acknowledged_probe(store, searching, begin):
-    store.lose_attempt(searching.job_id, 1, reason="lost")
+    store.attempts.lose(searching.job_id, 1, reason="lost")
     again = begin(searching.job_id)
 
-    (point,), (trial,) = store.brief(searching.job_id, 2).trials, store.trials(searching.job_id)
+    (point,), (trial,) = store.attempts.brief(searching.job_id, 2).trials, store.trials(searching.job_id)
     assert point.resume["told"] == 2
     assert (trial.step, trial.bill, trial.seconds) == (10, MORE, 11.0)
     assert store.series(searching.job_id, "loss")[0].steps == tuple(range(10))
@@ -54,10 +54,10 @@ def test_a_stage_that_was_decided_and_has_no_step_is_searched_to_its_end_again(s
     searching.decide(1, first_step=10)
     searching.send(points(searching.trial_id, range(10, 14)), stream=searching.trial_id)
 
-    store.lose_attempt(searching.job_id, 1, reason="lost")
+    store.attempts.lose(searching.job_id, 1, reason="lost")
     begin(searching.job_id)
 
-    assert store.brief(searching.job_id, 2).trials[0].resume["told"] == 2
+    assert store.attempts.brief(searching.job_id, 2).trials[0].resume["told"] == 2
     assert [stage.stage for stage in store.stages(searching.job_id)] == [0]
     assert store.series(searching.job_id, "loss")[0].steps == tuple(range(10))
 
@@ -66,10 +66,10 @@ def test_what_is_kept_of_a_commit_takes_the_place_of_its_search(store, searching
     searching.decide(1, first_step=10)
     searching.close(1, num_steps=10, step=20, bill=BILL, resume={"at": 20})
 
-    store.lose_attempt(searching.job_id, 1, reason="lost")
+    store.attempts.lose(searching.job_id, 1, reason="lost")
     begin(searching.job_id)
 
-    assert store.brief(searching.job_id, 2).trials[0].resume == {"at": 20}
+    assert store.attempts.brief(searching.job_id, 2).trials[0].resume == {"at": 20}
 
 
 def test_the_first_search_goes_on_with_the_evaluation_before_it(store, driver, begin):
@@ -78,17 +78,17 @@ def test_the_first_search_goes_on_with_the_evaluation_before_it(store, driver, b
     )
     driver.send(evaluated, _probe(driver, 0, 0), _searched(driver, 0, 1, step=0), stream=driver.trial_id)
 
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
     begin(driver.job_id)
 
-    assert store.brief(driver.job_id, 2).trials[0].resume["told"] == 1
+    assert store.attempts.brief(driver.job_id, 2).trials[0].resume["told"] == 1
     assert store.series(driver.job_id, "validation_loss")[0].values == (2.0,)
 
 
 @only("sqlite")
 def test_a_job_cancelled_in_a_search_needs_the_states_checkpoint_to_be_tried_again(store, searching):
     store.cancel(searching.job_id)
-    store.lose_attempt(searching.job_id, 1, reason="lost")
+    store.attempts.lose(searching.job_id, 1, reason="lost")
     assert store.job(searching.job_id).state is JobState.CANCELLED
 
     with pytest.raises(CheckpointGone, match=r"/nowhere is not in the job's folder on storage \(any more\)"):

@@ -19,12 +19,12 @@ def test_a_new_attempt_goes_on_from_the_last_closed_stage(store, driver, begin):
     driver.close(0, num_steps=10, step=10, bill=BILL, resume={"at": 10})
     driver.decide(1, first_step=10, learning_rate=0.7)
     driver.send(points(driver.trial_id, range(10, 15)), stream=driver.trial_id)
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
 
     begin(driver.job_id)
 
     (trial,) = store.trials(driver.job_id)
-    (point,) = store.brief(driver.job_id, 2).trials
+    (point,) = store.attempts.brief(driver.job_id, 2).trials
     assert (point.finished, point.resume) == (False, {"at": 10})
     assert [stage.stage for stage in store.stages(driver.job_id)] == [0]
     assert store.series(driver.job_id, "loss")[0].steps == tuple(range(10))
@@ -52,7 +52,7 @@ def test_a_bill_so_far_is_shown_until_the_next_one_and_forgotten_with_what_it_pa
     driver.send(Billed(trial_id=driver.trial_id, bill=later), stream=driver.trial_id)
     shown_so_far = store.trials(driver.job_id)[0].bill
 
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
     begin(driver.job_id)
 
     assert (shown_so_far, store.trials(driver.job_id)[0].bill) == (later, BILL)
@@ -107,17 +107,17 @@ def test_the_line_beside_a_rewound_one_keeps_its_curve(store, driver, begin):
     driver.close(0, step=0, num_steps=0, bill=BILL, resume={})
     assert curve() == (0, 5, 90) and store.trials(driver.job_id)[0].step == 0
 
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
     begin(driver.job_id)
     assert curve() == (0, 5, 90)
 
 
 def test_a_new_attempt_goes_on_from_where_a_diverged_stage_was_rewound_to(store, diverged, begin):
-    store.lose_attempt(diverged.job_id, 1, reason="lost")
+    store.attempts.lose(diverged.job_id, 1, reason="lost")
 
     begin(diverged.job_id)
 
-    assert store.brief(diverged.job_id, 2).trials[0].resume == {"again": 10}
+    assert store.attempts.brief(diverged.job_id, 2).trials[0].resume == {"again": 10}
     assert shown(store, diverged.job_id) == (10, 0.1, 0.01, 0.25, {"accuracy": 0.75})
     assert store.trials(diverged.job_id)[0].bill.bytes_sent == 800
 
@@ -128,12 +128,12 @@ def test_a_new_attempt_goes_on_from_a_checkpoint_inside_an_open_stage(store, dri
     bill = Bill(bytes_sent=700, bytes_by_purpose={"gradient": 700}, seconds_training=4.0, steps=12)
     kept = Checkpointed(trial_id=driver.trial_id, stage=0, step=12, bill=bill, resume={"at": 12})
     driver.send(kept, stream=driver.trial_id)
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
 
     begin(driver.job_id)
 
     (trial,), (stage,) = store.trials(driver.job_id), store.stages(driver.job_id)
-    assert store.brief(driver.job_id, 2).trials[0].resume == {"at": 12}
+    assert store.attempts.brief(driver.job_id, 2).trials[0].resume == {"at": 12}
     assert (trial.step, trial.seconds, trial.bill, stage.closed) == (12, 4.0, bill, False)
     assert store.series(driver.job_id, "loss")[0].steps == tuple(range(12))
 
@@ -141,11 +141,11 @@ def test_a_new_attempt_goes_on_from_a_checkpoint_inside_an_open_stage(store, dri
 def test_a_new_attempt_without_a_closed_stage_starts_anew(store, driver, begin):
     driver.decide(0, first_step=0)
     driver.send(points(driver.trial_id, range(3)), stream=driver.trial_id)
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
 
     begin(driver.job_id)
 
-    assert store.brief(driver.job_id, 2).trials[0].resume is None
+    assert store.attempts.brief(driver.job_id, 2).trials[0].resume is None
     assert store.stages(driver.job_id) == ()
     assert store.trials(driver.job_id)[0].bill == Bill()
     assert store.series(driver.job_id, "loss")[0].num_points == 0
@@ -153,16 +153,16 @@ def test_a_new_attempt_without_a_closed_stage_starts_anew(store, driver, begin):
 
 def test_a_finished_trial_is_left_alone_by_later_attempts(store, driver, begin):
     driver.send(points(driver.trial_id, range(3)), finished(driver.trial_id), stream=driver.trial_id)
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
 
     begin(driver.job_id)
 
-    assert store.brief(driver.job_id, 2).trials[0].finished
+    assert store.attempts.brief(driver.job_id, 2).trials[0].finished
     assert store.series(driver.job_id, "loss")[0].num_points == 3
 
 
 def test_a_brief_names_a_folder_of_the_attempts_own(store, driver):
-    assert store.brief(driver.job_id, 1).storage_url.endswith(f"/{driver.job_id}/attempt-1")
+    assert store.attempts.brief(driver.job_id, 1).storage_url.endswith(f"/{driver.job_id}/attempt-1")
 
 
 def test_a_stage_closed_before_it_was_decided_is_refused(driver):

@@ -39,10 +39,10 @@ def test_every_answer_to_the_trial_says_what_holds_until_it_is_withdrawn(store, 
 
 def test_it_outlives_its_driver_until_a_decision_names_it(store, driver, begin):
     store.steer(driver.job_id, PIN, by=ADA)
-    store.lose_attempt(driver.job_id, 1, reason="lost")
+    store.attempts.lose(driver.job_id, 1, reason="lost")
     again = begin(driver.job_id)
 
-    [point] = store.brief(driver.job_id, 2).trials
+    [point] = store.attempts.brief(driver.job_id, 2).trials
     [said] = point.steers
     assert said.pin == PIN.pin
     again.start()
@@ -59,10 +59,10 @@ def test_an_attempt_that_goes_on_from_before_it_was_heeded_hears_it_again(store,
     [said] = driver.send(stream=driver.trial_id).steers
     driver.decide(1, first_step=10, decision=decision(1).model_copy(update={"steers": (said,)}))
     assert not store.steering(driver.job_id).steers[0].in_force  # done
-    store.lose_attempt(driver.job_id, 1, reason="lost")  # before a checkpoint of stage 1
+    store.attempts.lose(driver.job_id, 1, reason="lost")  # before a checkpoint of stage 1
     begin(driver.job_id)
 
-    assert store.brief(driver.job_id, 2).trials[0].steers == (said,)
+    assert store.attempts.brief(driver.job_id, 2).trials[0].steers == (said,)
     assert store.steering(driver.job_id).steers[0].in_force
 
 

@@ -71,7 +71,7 @@ def test_a_sample_that_is_behind_at_a_rung_is_told_to_stop_and_an_arm_is_not(
 
     assert answers == [Control.RUN, Control.RUN, Control.STOP, Control.RUN]
     assert driver.send(stream=second).control is Control.STOP
-    brief = store.brief(job_id, 1)
+    brief = store.attempts.brief(job_id, 1)
     assert {point.trial_id for point in brief.trials if point.pruned} == {second}
 
 
@@ -105,7 +105,7 @@ def test_a_driver_is_not_given_what_a_finished_trial_went_on_from(store: Store, 
         driver.close(0, step=5, num_steps=5, bill=Bill(), resume={"progress": {"num_rungs": 0}})
     driver.send(finished(first), stream=first)
 
-    resumes = {point.trial_id: point.resume for point in store.brief(job_id, 1).trials}
+    resumes = {point.trial_id: point.resume for point in store.attempts.brief(job_id, 1).trials}
 
     assert resumes[first] is None and resumes[second] is not None
 
@@ -120,7 +120,7 @@ def test_a_rung_that_is_told_again_after_a_crash_changes_nothing(store: Store, s
     driver.send(rung(third, 0, 0.4), stream=third)
     before = store.report(job_id).sweep
 
-    store.lose_attempt(job_id, 1, reason="lost")
+    store.attempts.lose(job_id, 1, reason="lost")
     again = begin(job_id)
     start(again, first)
     answer = again.send(rung(first, 0, 0.9), stream=first)  # others that came later are no reason to end it now
@@ -140,14 +140,14 @@ def test_a_sample_that_a_crash_puts_back_before_its_last_rung_trains_up_to_it_ag
         start(driver, trial)
         driver.send(rung(trial, 0, value), stream=trial)
 
-    store.lose_attempt(job_id, 1, reason="lost")  # `second` was told to end, and has not kept a checkpoint
+    store.attempts.lose(job_id, 1, reason="lost")  # `second` was told to end, and has not kept a checkpoint
     again = begin(job_id)
     start(again, second)
 
-    assert not any(point.pruned for point in store.brief(job_id, 2).trials)
+    assert not any(point.pruned for point in store.attempts.brief(job_id, 2).trials)
     assert again.send(stream=second).control is Control.RUN
     assert again.send(rung(second, 0, 0.7), stream=second).control is Control.STOP
-    assert [point.trial_id for point in store.brief(job_id, 2).trials if point.pruned] == [second]
+    assert [point.trial_id for point in store.attempts.brief(job_id, 2).trials if point.pruned] == [second]
 
 
 def test_a_sample_that_rolled_back_behind_its_last_rung_ends_there_after_a_crash(
@@ -163,10 +163,10 @@ def test_a_sample_that_rolled_back_behind_its_last_rung_ends_there_after_a_crash
     driver.send(rung(second, 0, 0.7), stream=second)
     driver.close(0, step=0, num_steps=0, bill=Bill(), resume={"progress": {"num_rungs": 1}})
 
-    store.lose_attempt(job_id, 1, reason="lost")
+    store.attempts.lose(job_id, 1, reason="lost")
     begin(job_id)
 
-    assert [point.trial_id for point in store.brief(job_id, 2).trials if point.pruned] == [second]
+    assert [point.trial_id for point in store.attempts.brief(job_id, 2).trials if point.pruned] == [second]
 
 
 def test_the_report_ranks_what_got_further_first_and_names_front_rungs_and_what_was_saved(
@@ -278,12 +278,12 @@ def test_a_learned_sample_is_stored_once_and_the_next_learns_from_what_is_stored
     driver.send(SampleDrawn(trial_id=late, values=values, drawn_by="qLogNEI"), stream=late)
     driver.send(SampleDrawn(trial_id=late, values=values | {"optimizer.momentum": 0.9}, drawn_by="sobol"), stream=late)
 
-    brief = store.brief(job_id, 1)
+    brief = store.attempts.brief(job_id, 1)
     assert [(each.share, each.value) for each in brief.seen] == [(pytest.approx(1 / 9), 0.5)]
     assert brief.trials[-1].sample.values == values
-    store.lose_attempt(job_id, 1, reason="lost")
+    store.attempts.lose(job_id, 1, reason="lost")
     begin(job_id)
-    assert store.brief(job_id, 2).trials[-1].sample.values == values
+    assert store.attempts.brief(job_id, 2).trials[-1].sample.values == values
     kinds = [event.kind for event in store.events(job_id=job_id, after=0, limit=500).events]
     assert kinds.count(EventKind.SAMPLE) == 1 and EventKind.RUNG in kinds
 
@@ -300,7 +300,7 @@ def test_later_samples_hear_of_those_that_diverged_or_measured_nothing_finite(
     for each in (arm, first):
         driver.send(finished(each, outcome="diverged", validation_loss=None), stream=each)
 
-    seen = store.brief(job_id, 1).seen
+    seen = store.attempts.brief(job_id, 1).seen
 
     known = {trial.trial_id: trial.sample.values for trial in store.trials(job_id) if trial.sample}
     assert [(each.values, each.value, each.cost) for each in seen] == [
@@ -322,7 +322,7 @@ class Trainer:
 
     def run(self) -> None:
         while True:
-            brief = self._store.brief(self.job_id, self._driver.number)
+            brief = self._store.attempts.brief(self.job_id, self._driver.number)
             todo = [point for point in brief.trials if not point.finished]
             if not todo:
                 return
@@ -372,7 +372,7 @@ def test_a_search_of_sixteen_samples_whose_driver_dies_twice_ends_with_the_ranki
     for number, die_at in enumerate(kills, start=1):
         with pytest.raises(Died):
             Trainer(store, begin, killed, die_at=die_at).run()
-        store.lose_attempt(killed, number, reason="killed")
+        store.attempts.lose(killed, number, reason="killed")
     Trainer(store, begin, killed).run()
 
     one, other = ([_shown(each) for each in store.report(job_id).sweep.ranking] for job_id in (alone, killed))

@@ -40,7 +40,7 @@ def _named(*jobs):
 
 
 def _brief(store, job_id):
-    return store.brief(job_id, store.begin_attempt(job_id).attempt)
+    return store.attempts.brief(job_id, store.attempts.begin(job_id).attempt)
 
 
 def test_auto_takes_the_newest_five_that_are_alike(store, make_spec, past):
@@ -89,7 +89,7 @@ def test_what_was_found_stays_with_the_job_whatever_finishes_later(store, make_s
     job, _ = store.add_job(make_spec(**AUTO))
     early = _brief(store, job.id)
     past()
-    store.lose_attempt(job.id, 1, reason="lost")
+    store.attempts.lose(job.id, 1, reason="lost")
     late = _brief(store, job.id)
 
     assert early.trials == late.trials

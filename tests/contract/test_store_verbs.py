@@ -51,7 +51,7 @@ def waiting(store):
 def test_a_pause_gives_the_cluster_back_and_a_resume_has_the_place_that_was_kept(store, driver, spec):
     younger = store.add_job(spec)[0].id
     assert store.pause(driver.job_id).state is JobState.PAUSING
-    assert store.renew(driver.job_id, 1).control is Control.PAUSE
+    assert store.attempts.renew(driver.job_id, 1).control is Control.PAUSE
 
     driver.send(AttemptFinished(outcome="paused"))
     paused = store.job(driver.job_id)
@@ -66,7 +66,7 @@ def test_a_pause_gives_the_cluster_back_and_a_resume_has_the_place_that_was_kept
 def test_a_driver_that_dies_while_it_pauses_leaves_a_paused_job(store, driver):
     store.pause(driver.job_id)
 
-    assert store.lose_attempt(driver.job_id, 1, reason="its driver failed").state is JobState.PAUSED
+    assert store.attempts.lose(driver.job_id, 1, reason="its driver failed").state is JobState.PAUSED
 
 
 @only("sqlite")
@@ -111,11 +111,11 @@ def fail(store, work):
 @only("sqlite")
 def test_a_stop_outlives_its_driver(store, driver, begin):
     store.stop(driver.job_id)
-    assert store.renew(driver.job_id, 1).control is Control.STOP
-    assert store.lose_attempt(driver.job_id, 1, reason="its driver failed").state is JobState.QUEUED
+    assert store.attempts.renew(driver.job_id, 1).control is Control.STOP
+    assert store.attempts.lose(driver.job_id, 1, reason="its driver failed").state is JobState.QUEUED
 
     second = begin(driver.job_id)
-    assert store.brief(driver.job_id, 2).control is Control.STOP
+    assert store.attempts.brief(driver.job_id, 2).control is Control.STOP
     second.start()
     assert store.job(driver.job_id).state is JobState.STOPPING
 
@@ -128,7 +128,7 @@ def test_a_stop_outlives_its_driver(store, driver, begin):
 @pytest.mark.parametrize("verb", ["retry", "resume"])
 def test_a_job_that_goes_on_has_all_its_attempts_again(store, driver, begin, verb):
     def lose(number):
-        return store.lose_attempt(driver.job_id, number, reason="its driver failed").state
+        return store.attempts.lose(driver.job_id, number, reason="its driver failed").state
 
     assert lose(1) is JobState.QUEUED
     begin(driver.job_id)
@@ -183,11 +183,11 @@ def test_an_extended_job_goes_on_from_its_end(store, driver, begin):
     job = store.extend(driver.job_id, LARGER)
     begin(driver.job_id)
 
-    [point] = store.brief(driver.job_id, 2).trials
+    [point] = store.attempts.brief(driver.job_id, 2).trials
     [trial] = store.trials(driver.job_id)
     assert job.reason == "extended by the user: `tuned.0` goes on from its end, step 100"
     assert (point.finished, point.resume) == (False, {"at": "end"})
-    assert store.brief(driver.job_id, 2).spec.budget == LARGER
+    assert store.attempts.brief(driver.job_id, 2).spec.budget == LARGER
     assert (trial.outcome, trial.step, trial.weights_url) == (None, 100, "file:///weights")
     assert store.series(driver.job_id, "loss")[0].num_points == 100
 
@@ -198,7 +198,7 @@ def test_an_extended_job_takes_back_what_followed_the_end_of_its_budget(store, d
     job = store.extend(driver.job_id, LARGER)
     begin(driver.job_id)
 
-    [point] = store.brief(driver.job_id, 2).trials
+    [point] = store.attempts.brief(driver.job_id, 2).trials
     [trial] = store.trials(driver.job_id)
     [stage] = store.stages(driver.job_id)
     assert "`tuned.0` goes on from step 60, before its rate followed the budget's end" in job.reason

@@ -9,6 +9,7 @@ import torch
 from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, WITH_BUFFERS, Script
 from scenarios import Reports
 
+from trainers.exchange.buffer import LEAD
 from trainers.own_loop.attach import StepValues, attach
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.collectives import all_reduce, broadcast
@@ -230,6 +231,22 @@ def test_one_process_needs_no_group():
     assert torch.isfinite(script.vector).all()
 
 
+@pytest.mark.parametrize(
+    ("how", "num_bytes"),
+    [
+        ({"exchange": {"kind": "none"}}, 4),
+        ({"sync": {"kind": "diloco"}}, 4),
+        ({"exchange": {"kind": "topk", "density": 0.1}}, 4 * (LEAD + NUM_PARAMETERS)),
+    ],
+)
+def test_gradients_that_nobody_exchanges_have_no_copy(how: dict[str, Any], num_bytes: int):
+    handle = Script(0, bare=True, **how).train(range(2)).handle
+
+    assert handle is not None
+    assert handle._hook._buffer.gradient.untyped_storage().nbytes() == num_bytes
+    assert len(handle._hook._buffer.gradient) == NUM_PARAMETERS
+
+
 def test_what_one_process_has_lost_begins_anew_where_ranks_meet():
     script = Script(0, bare=True, momentum=0.9, sync={"kind": "diloco", "period": 4, "max_z": 3.0})
     script.inputs[8] = math.nan
@@ -365,6 +382,20 @@ def test_a_parameter_that_lies_elsewhere_than_when_it_was_attached_is_refused_wh
             call()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_sound"),
+    [("running_mean", math.nan, False), ("running_mean", math.inf, True), ("weight", math.inf, False)],
+)
+def test_a_model_is_sound_without_lost_parameters_and_statistics(name: str, value: float, is_sound: bool):
+    script = Script(0, bare=True, norm=True, sync={"kind": "diloco"})
+    assert script.handle is not None and script.handle.is_sound()
+
+    with torch.no_grad():
+        getattr(script.model[1], name)[0] = value
+
+    assert script.handle.is_sound() == is_sound
+
+
 def test_a_frozen_parameter_that_the_loop_changes_is_put_back():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4).requires_grad_(False))
     handle = attach(model, torch.optim.SGD(model[0].parameters(), lr=0.1))
@@ -393,6 +424,38 @@ def test_a_loaded_state_has_the_level_that_was_set():
     second.handle.load_state_dict(first.handle.state_dict())
 
     assert second.handle.chosen.level == 0.25
+
+
+def test_ranks_meet_by_the_values_that_are_set_also_from_a_loaded_state():
+    sync = {"kind": "diloco", "period": 8, "outer_momentum": 0.9}
+    first, second = (Script(0, bare=True, sync=sync) for _ in range(2))
+    assert first.handle is not None and second.handle is not None
+    first.handle.set_values({"period": 2, "outer_momentum": 0.5})
+
+    second.handle.load_state_dict(first.handle.state_dict())
+
+    assert second.handle.chosen == StepValues(period=2, outer_momentum=0.5)
+    second.train(range(2))
+    assert not second.handle._sync.is_apart
+    second.handle.set_values({})
+    assert second.handle.chosen == StepValues()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        ("diloco", {"share": 0.5}, "`values` may name period, .* got `share`, which nothing attached takes"),
+        ("diloco", {"momentum": 0.5}, "got `momentum`"),
+        ("local_sgd", {"outer_momentum": 0.5}, "nothing here has a `outer_momentum`"),
+        ("diloco", {"period": 0}, "`values` do not fit: .*period"),
+    ],
+)
+def test_values_that_do_not_fit_what_is_attached_are_refused(kind: str, values: dict[str, Any], message: str):
+    script = Script(0, bare=True, sync={"kind": kind, "period": 8})
+    assert script.handle is not None
+
+    with pytest.raises(ValueError, match=message):
+        script.handle.set_values(values)
 
 
 def test_a_level_above_the_rank_that_factors_are_kept_for_is_refused():

@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ from trainers.segment import Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training import elastic
-from trainers.training.call_results import WorkerLost
+from trainers.training.call_results import Outcome, WorkerLost
 from trainers.training.elastic import AS_FAST, KNOWN, LEAST_GRACE, LEAST_PACE, ElasticGroup, deadline_s
-from trainers.training.group import Group, Recovery
+from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.process_group import ProcessGroup
 
 CONFIG = ReplicaConfig(
@@ -299,6 +299,53 @@ def test_the_last_state_lost_on_its_way_is_the_callers():
     with ElasticGroup(workers, least=2) as group, pytest.raises(WorkerLost):
         os.kill(workers.pids[1], signal.SIGKILL)
         group.run(SEGMENTS[1])
+
+
+class Answering(WorkerGroup):
+    """Workers that answer at once; worker 1 dies in its first evaluation, and its successor is on another machine."""
+
+    def __init__(self) -> None:
+        self.config, self.num_workers, self.backend, self.device = CONFIG, 2, "gloo", "cpu"
+        self.shapes, self.nodes = ((1,),), ((0,), (1,))
+        self.introduced: list[int] = []
+        self._asked: dict[int, str] = {}
+        self._is_lost = False
+
+    def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
+        self._asked[rank] = method
+
+    def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+        return {rank: self._outcome(rank, self._asked[rank]) for rank in ranks}
+
+    def _outcome(self, rank: int, method: str) -> Outcome:
+        if (rank, method, self._is_lost) == (1, "evaluate", False):
+            return Outcome("death", "killed")
+        built = {"fingerprint": "", "metrics": {}, "matrices": None}
+        answers = {"build": built, "connect": ("gloo", "cpu", self.shapes, self.nodes)}
+        return Outcome("answer", answers.get(method))
+
+    def kill(self, rank: int) -> None:
+        self._is_lost = True
+
+    def await_places(self, ranks: Collection[int]) -> None:
+        self.introduced += ranks
+
+    def start(self, rank: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _adopt(self, other: WorkerGroup, first: int) -> None: ...
+
+    def _rendezvous(self, host: int) -> str:
+        return "tcp://nowhere"
+
+
+def test_a_worker_that_comes_back_says_which_machine_it_is_on_also_where_nobody_has_waited_for_it():
+    workers = Answering()
+
+    ElasticGroup(workers, least=1).call("evaluate")
+
+    assert workers.introduced == [1]
 
 
 def test_all_workers_lost_at_once_are_the_callers():

@@ -105,8 +105,8 @@ def test_a_net_that_dies_is_taken_back_and_the_next_stage_starts_from_a_quarter(
     assert run.decisions[1].values.learning_rate <= run.decisions[0].values.learning_rate / 4
 
 
-@pytest.mark.parametrize(("num_steps", "dies_in"), [(500, 0), (280, 1)])
-def test_a_line_that_never_learns_what_its_probes_did_is_dead(simulated_run, num_steps, dies_in):
+@pytest.mark.parametrize("num_steps", [500, 280])
+def test_a_line_that_never_learns_what_its_probes_did_is_dead(simulated_run, num_steps):
     run = simulated_run(Budget(steps=num_steps))
     controller, learn = _controller(budget=run.budget), run._step
     run.search(controller)
@@ -114,7 +114,7 @@ def test_a_line_that_never_learns_what_its_probes_did_is_dead(simulated_run, num
     while not run.commits or not run.commits[-1].rolled_back:
         run.run_stage(controller)
 
-    assert len(run.commits) == 1 + dies_in  # as soon as a commit is long enough to tell
+    assert len(run.commits) == 1  # the first one is long enough to tell
     assert "the net is dead at loss 2.3" in controller.decide().reason
     assert controller.decide().values.learning_rate <= run.decisions[0].values.learning_rate / 4
 

@@ -182,6 +182,47 @@ def test_a_scheduler_whose_state_is_loaded_sets_the_level_and_the_options_of_the
     assert (levels, again.param_groups[0]["momentum"]) == ([0.01, 0.03], 0.8)
 
 
+@pytest.fixture
+def schedule_of_rounds(schedule):
+    """A schedule of a search over what ranks meet by, whose last entry has it no more."""
+    values = {"period": 8, "outer_momentum": 0.5}
+    entries = [each.model_copy(update={"values": values | {"momentum": 0.8}}) for each in schedule.entries[:2]]
+    return schedule.model_copy(update={"entries": (*entries, schedule.entries[2])})
+
+
+def test_what_is_no_option_of_an_optimizer_is_given_to_on_values_when_it_changes(schedule_of_rounds):
+    optimizer, given = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7, momentum=0.9), []
+    scheduler = schedule_of_rounds.scheduler(optimizer, on_values=given.append)
+    for _ in range(9):
+        optimizer.step()
+        scheduler.step()
+
+    assert given == [{"period": 8, "outer_momentum": 0.5}, {}]
+
+
+def test_a_loaded_scheduler_gives_on_values_those_of_the_coming_step(schedule_of_rounds):
+    first, again = (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7) for _ in range(2))
+    before, given = schedule_of_rounds.scheduler(first, on_values=lambda values: None), []
+    for _ in range(6):
+        first.step()
+        before.step()
+
+    schedule_of_rounds.scheduler(again, on_values=given.append).load_state_dict(before.state_dict())
+
+    assert given[-1] == {}
+
+
+@pytest.mark.parametrize(
+    "values", [{"period": 4}, {"outer_learning_rate": 0.7}, {"outer_momentum": 0.5}, {"share": 0.5}, {"gamma": 0.9}]
+)
+def test_a_value_that_nobody_would_take_is_refused(schedule, values):
+    entries = (*schedule.entries[:2], schedule.entries[2].model_copy(update={"values": values}))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7)
+
+    with pytest.raises(ValueError, match=rf"`entries\[2\].values` sets `{next(iter(values))}`.*'kind': 'schedule'"):
+        schedule.model_copy(update={"entries": entries}).scheduler(optimizer)
+
+
 @pytest.mark.parametrize("kind", [SGDScheduleFree, AdamWScheduleFree])
 def test_torch_replays_the_schedule_with_schedule_free_optimizers(schedule, kind):
     parameter = torch.nn.Parameter(torch.ones(1))

@@ -10,8 +10,8 @@ from search.past_jobs.prior import PastProbe, PastSearch, Prior
 from search.space import Axis, SearchSpace, Weights
 from search.types import Observation, Spent, Steer, Values
 
-SHARP = {"optimizer": "sgd", "sharpness": 3.0}
-FREE = {"optimizer": "schedulefree_sgd", "sharpness": 3.0}
+SHARP = {"optimizer": "sgd", "first_loss": 2.0, "sharpness": 3.0}
+FREE = {"optimizer": "schedulefree_sgd", "first_loss": 2.0, "sharpness": 3.0}
 SHALLOW = {"optimizer": "adamw", "weights": Weights(num_matrices=4, scale=0.05)}
 PAST = tuple(PastProbe(values=Values(learning_rate=0.01 * 10**power), reward=0.1 * power) for power in range(4))
 DEEP = {"optimizer": "adamw", "weights": Weights(num_matrices=9, scale=0.05)}
@@ -41,7 +41,7 @@ def test_a_run_begins_with_what_is_usual_for_its_model_whatever_the_guess_and_ho
         rates = {_rate(space, guess=guess, steps=steps) for guess in (1e-4, 0.1, 10.0) for steps in (20, 300)}
         assert len(rates) == 1
     assert _rate(SHALLOW) == pytest.approx(0.4 * 0.05 / 2)
-    assert "0.0519 is usual for a sharpness of 3, so nothing is probed" in _opened(SHARP).reason
+    assert "0.0514 is usual for a loss of 2 and a sharpness of 3, so nothing is probed" in _opened(SHARP).reason
     assert "0.01 is usual for such weights, so nothing is probed" in _opened(SHALLOW).reason
     assert "0.01 is usual for `muon`, so nothing is probed" in _opened(MUON).reason
 
@@ -49,12 +49,19 @@ def test_a_run_begins_with_what_is_usual_for_its_model_whatever_the_guess_and_ho
 def test_sgd_takes_a_sharper_loss_and_a_higher_momentum_at_a_lower_rate():
     rate = _rate(SHARP)
 
-    assert _rate(SHARP | {"sharpness": 30.0}) == pytest.approx(rate / 10**0.7)
+    assert _rate(SHARP | {"sharpness": 30.0}) == pytest.approx(rate / 10**0.8)
     assert _rate(SHARP | {"momentum": 0.99}) == pytest.approx(rate / 10**0.75)
 
 
+@pytest.mark.parametrize("space", [SHARP, FREE], ids=lambda space: space["optimizer"])
+def test_a_loss_in_another_unit_is_trained_alike(space):
+    for unit in (1e-3, 1e3):
+        in_unit = space | {"first_loss": unit * space["first_loss"], "sharpness": unit * space["sharpness"]}
+        assert unit * _rate(in_unit) == pytest.approx(_rate(space))
+
+
 def test_the_average_of_schedule_free_does_not_change_its_rate():
-    assert _rate(FREE) == _rate(FREE | {"momentum": 0.5}) == pytest.approx(1.5 / 3**0.7)
+    assert _rate(FREE) == _rate(FREE | {"momentum": 0.5}) == pytest.approx(1.75 / 3**0.8 / 2**0.2)
 
 
 def test_schedule_free_adamw_takes_a_quarter_more_than_adamw_and_muon_the_same_of_any_weights():
@@ -90,7 +97,8 @@ def test_the_rate_of_a_deep_model_rises_to_what_is_usual():
         {"wide_probes": 3},
         {"min_learning_rate": 1e-3, "max_learning_rate": 1.0},
         {"space": SHARP | {"sharpness": None}},
-        {"space": {"optimizer": "lars", "sharpness": 3.0}},
+        {"space": SHARP | {"first_loss": 0.0}},  # which has no scale
+        {"space": SHARP | {"optimizer": "lars"}},
         {"space": SHARP | {"axes": (Axis(name="momentum", low=0.8, high=0.98),)}},
         {"prior": Prior(searches=(PastSearch(job="job-1", probes=PAST),))},
     ],
@@ -121,7 +129,10 @@ def test_it_begins_as_usual_where_the_search_that_a_person_asks_for_has_no_room(
     decision = controller.decide()
 
     assert decision.values.learning_rate == _rate(SHARP, steps=20)
-    assert "0.0519 is usual for a sharpness of 3: a search needs 35 steps, and probes may spend 4" in decision.reason
+    assert (
+        "0.0514 is usual for a loss of 2 and a sharpness of 3: a search needs 35 steps, and probes may spend 4"
+        in decision.reason
+    )
 
 
 def test_a_usual_rate_that_diverges_is_taken_back_to_a_quarter_of_it():
@@ -142,6 +153,41 @@ def test_a_usual_rate_that_diverges_is_taken_back_to_a_quarter_of_it():
     controller.ask()
 
     assert controller.decide().values.learning_rate == pytest.approx(rate / 4)
+
+
+def _told(steps, *losses, **ending):
+    return Observation(
+        candidate_id=None, losses=losses, step_seconds=(), bytes_sent=0, spent=Spent(steps=steps), **ending
+    )
+
+
+def test_a_run_that_blew_up_at_once_still_knows_what_a_dead_net_is():
+    controller = _controller(SHARP | {"first_loss": 2.3}, steps=3000)
+    controller.ask()
+    controller.decide()
+    controller.tell(_told(5, 2.3, 9.0, 80.0, 900.0, float("inf"), diverged=True, rolled_back=True))
+    controller.ask()
+    controller.decide()
+
+    assert controller.watch(_told(100, *[2.3] * 95)) == "go_on"  # is given time
+    assert controller.watch(_told(200, *[2.3] * 195)) == "roll_back"
+
+
+def test_the_first_commit_is_long_enough_to_show_a_net_that_died_in_it():
+    assert _opened(SHARP, steps=150).commit_until.steps == 20
+    assert _opened(SHARP, steps=15).commit_until.steps == 15
+    assert _opened(SHARP, steps=1500).commit_until.steps == 100
+
+
+def test_commits_that_are_taken_back_leave_the_next_one_its_length_until_there_are_as_many_as_stages():
+    controller, ends = _controller(SHARP, steps=1500), []
+    for _ in range(8):
+        controller.ask()
+        ends.append(controller.decide().commit_until.steps)
+        controller.tell(_told(3 * len(ends), 2.0, 2.1, float("inf"), diverged=True, rolled_back=True))
+
+    assert all(end <= 120 for end in ends[:5])
+    assert ends[5:] == sorted(ends[5:]) and ends[-1] == 1500
 
 
 def test_a_restored_controller_stands_by_it():

@@ -143,7 +143,9 @@ def test_the_picks_of_schedule_free_adamw_and_muon_are_drawn_too(optimizer, why,
 def test_sharpness_draws_the_pick_where_a_density_is_searched_too():
     def rate(sharpness):
         guess, level = Values(learning_rate=0.1, level=0.01), Axis(name="level", low=0.003, high=0.1)
-        space = SearchSpace(optimizer="schedulefree_sgd", guess=guess, axes=(level,), sharpness=sharpness)
+        space = SearchSpace(
+            optimizer="schedulefree_sgd", guess=guess, axes=(level,), first_loss=2.0, sharpness=sharpness
+        )
         controller = Controller(space, BoConfig(), 0, budget=Budget(steps=300))
         _search(controller, _bowl)
         return controller.decide().values.learning_rate

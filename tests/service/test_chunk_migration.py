@@ -61,6 +61,6 @@ def test_a_running_jobs_points_go_into_chunks_and_it_reports_on(settings: Settin
         assert session.scalar(select(func.count()).select_from(ChunkRow)) == 2
     steps, seconds, values = zip(*map(_sample, range(NUM_POINTS, NUM_POINTS + 50)), strict=True)
     record = MetricPoints(trial_id=TRIAL, name="loss", steps=steps, seconds=seconds, values=values)
-    store.ingest(JOB, 1, Batch(stream=TRIAL, sequence=1, records=(record,)))
+    store.attempts.ingest(JOB, 1, Batch(stream=TRIAL, sequence=1, records=(record,)))
     assert [sample[1:] for sample in store.points(TRIAL)] == [_sample(step) for step in range(NUM_POINTS + 50)]
     store.close()

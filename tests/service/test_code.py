@@ -1,5 +1,6 @@
 """A package of code is what its files are, and a hostile zip is none: refused by name, at a small price."""
 
+import errno
 import io
 import os
 import stat
@@ -7,6 +8,7 @@ import struct
 import time
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -201,3 +203,29 @@ def test_a_link_or_a_large_file_of_a_folder_is_named(folder):
     with pytest.raises(CodeRefused, match=r"models/shared.* is a link.*--exclude"):
         of_folder(folder)
     assert of_folder(folder, exclude=["shared"]).num_files == 3
+
+
+@pytest.mark.timeout(30)  # to read the pipe would never end
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK])
+def test_what_is_no_plain_file_of_a_folder_is_named(folder, kind):
+    os.mknod(folder / "models" / "odd", kind | 0o644)
+
+    with pytest.raises(CodeRefused, match=r"`models/odd` is a pipe, a socket or a device.*--exclude"):
+        of_folder(folder)
+    assert of_folder(folder, exclude=["odd"]).num_files == 3
+
+
+@pytest.mark.parametrize(("module", "name", "at"), [(os, "scandir", "models"), (Path, "read_bytes", "models/net.py")])
+def test_what_cannot_be_read_of_a_folder_is_named_and_not_left_out(folder, monkeypatch, module, name, at):
+    read = getattr(module, name)
+
+    def denied(path, *rest):
+        if os.path.relpath(path, folder) == at:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(path, *rest)
+
+    monkeypatch.setattr(module, name, denied)
+
+    with pytest.raises(CodeRefused, match=rf"`{at}` cannot be read: Permission denied; .*--exclude"):
+        of_folder(folder)
+    assert of_folder(folder, exclude=["models"]).num_files == 2

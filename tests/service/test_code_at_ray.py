@@ -68,9 +68,9 @@ def test_each_job_runs_in_the_package_that_it_names(store, ray, tick):
     tick()
     tick()
 
-    named = [ray.package_of[store.attempt(job, 1).submission_id] for job in jobs]
+    named = [ray.package_of[store.attempts.one(job, 1).submission_id] for job in jobs]
     assert [of_zip(io.BytesIO(ray.packages[name])).digest for name in named] == [each.digest for each in versions]
-    assert ray.package_of[store.attempt(plain, 1).submission_id] is None and len(ray.packages) == 2
+    assert ray.package_of[store.attempts.one(plain, 1).submission_id] is None and len(ray.packages) == 2
 
 
 def test_code_that_ray_has_is_not_sent_again(store, ray, tick, monkeypatch):

@@ -117,6 +117,12 @@ def test_a_new_image_replaces_the_pods_of_ray() -> None:
     assert cluster["spec"]["upgradeStrategy"] == {"type": "Recreate"}  # by default KubeRay leaves them as they are
 
 
+def test_no_api_of_the_old_release_is_left_when_the_new_one_migrates() -> None:
+    api = kind(BASE, "Deployment")
+
+    assert api["spec"]["strategy"] == {"type": "Recreate"}  # by default old pods go on until the new ones are ready
+
+
 def test_with_the_patch_for_autoscaling_the_head_has_the_token_that_the_autoscaler_needs_and_no_worker_has(
     tmp_path: Path,
 ) -> None:

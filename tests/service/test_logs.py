@@ -58,7 +58,7 @@ def logs(store, ray):
 def job_id(store, ray):
     spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
     job_id = store.add_job(spec)[0].id
-    name = store.begin_attempt(job_id).submission_id
+    name = store.attempts.begin(job_id).submission_id
     ray.states[name], ray.outputs[name] = RayStatus.RUNNING, "hello\n"
     return job_id
 
@@ -66,14 +66,14 @@ def job_id(store, ray):
 def end(store, ray, job_id, *, status=RayStatus.SUCCEEDED):
     number = store.job(job_id).attempt
     finished = AttemptFinished(outcome="failed", reason="why")
-    store.ingest(job_id, number, Batch(stream="driver", sequence=1, records=(finished,)))
-    ray.states[store.attempt(job_id, number).submission_id] = status
-    return store.attempt(job_id).ended_at
+    store.attempts.ingest(job_id, number, Batch(stream="driver", sequence=1, records=(finished,)))
+    ray.states[store.attempts.one(job_id, number).submission_id] = status
+    return store.attempts.one(job_id).ended_at
 
 
 def test_a_running_attempts_log_is_rays(logs, store, ray, job_id):
     first = logs.read(job_id)
-    ray.outputs[store.attempt(job_id, 1).submission_id] += "again\n"
+    ray.outputs[store.attempts.one(job_id, 1).submission_id] += "again\n"
 
     assert first == b"hello\n" and logs.read(job_id) == b"hello\nagain\n"
 
@@ -93,7 +93,7 @@ def test_a_log_is_kept_once(logs, store, ray, job_id):
     for _ in range(3):
         logs.keep_ended(ended_at + 1)
 
-    assert ray.num_reads == 1 and store.attempts_without_log() == ()
+    assert ray.num_reads == 1 and store.attempts.without_log() == ()
 
 
 def test_ray_forgets_a_driver_once_its_log_is_kept(logs, store, ray, job_id):
@@ -106,7 +106,7 @@ def test_ray_forgets_a_driver_once_its_log_is_kept(logs, store, ray, job_id):
     for after_s in (20, 21):
         logs.keep_ended(ended_at + after_s)
 
-    assert ray.deleted == [store.attempt(job_id, 1).submission_id]
+    assert ray.deleted == [store.attempts.one(job_id, 1).submission_id]
 
 
 def test_a_driver_that_ray_does_not_forget_costs_no_log(logs, store, ray, job_id, monkeypatch):
@@ -115,7 +115,7 @@ def test_a_driver_that_ray_does_not_forget_costs_no_log(logs, store, ray, job_id
         patched.setattr(ray, "delete", lambda _: (_ for _ in ()).throw(Unavailable("busy")))
         for after_s in (1, 20):
             logs.keep_ended(ended_at + after_s)
-    assert store.attempts_without_log() == () and logs.read(job_id) == b"hello\n"
+    assert store.attempts.without_log() == () and logs.read(job_id) == b"hello\n"
 
     logs.keep_ended(ended_at + 200)
 
@@ -133,7 +133,7 @@ def test_a_log_for_which_its_job_left_a_link_holds_up_no_other(logs, store, ray,
 
     logs.keep_ended(ended_at + 1)
 
-    assert store.attempts_without_log() == () and list(outside.iterdir()) == []
+    assert store.attempts.without_log() == () and list(outside.iterdir()) == []
 
 
 def test_a_log_that_comes_while_its_job_is_deleted_goes_with_it(logs, store, ray, job_id, monkeypatch):
@@ -151,11 +151,11 @@ def test_a_driver_that_has_reported_its_end_may_say_its_last_words(logs, store, 
     ended_at = end(store, ray, job_id, status=RayStatus.RUNNING)
 
     logs.keep_ended(ended_at + 1)
-    ray.outputs[store.attempt(job_id, 1).submission_id] += "bye\n"
-    assert store.attempts_without_log() != ()
+    ray.outputs[store.attempts.one(job_id, 1).submission_id] += "bye\n"
+    assert store.attempts.without_log() != ()
     logs.keep_ended(ended_at + 31)
 
-    assert store.attempts_without_log() == ()
+    assert store.attempts.without_log() == ()
     ray.is_up = False
     assert logs.read(job_id) == b"hello\nbye\n"
 
@@ -188,8 +188,8 @@ def test_what_ray_has_lost_does_not_replace_what_was_kept(logs, store, ray, job_
 
 
 def test_the_attempts_own_token_is_not_shown(logs, store, ray, job_id):
-    token = store.token(job_id, 1)
-    ray.outputs[store.attempt(job_id, 1).submission_id] = f"environ: WIRETUNE_TOKEN={token}\n"
+    token = store.attempts.token(job_id, 1)
+    ray.outputs[store.attempts.one(job_id, 1).submission_id] = f"environ: WIRETUNE_TOKEN={token}\n"
     live = logs.read(job_id)
 
     logs.keep_ended(end(store, ray, job_id) + 1)
@@ -215,11 +215,33 @@ def test_a_storage_that_is_full_is_tried_again_later(logs, store, ray, job_id, m
     assert logs.read(job_id) == b"hello\n"
 
 
+def test_a_job_whose_folder_takes_no_log_holds_up_no_other_is_warned_of_once_and_tried_again(
+    logs, store, ray, job_id, caplog
+):
+    ended_at = end(store, ray, job_id)
+    blocked = Path(Storage(store.settings.resolved_storage_url).job_url(job_id).removeprefix("file://"))
+    blocked.parent.mkdir(parents=True, exist_ok=True)
+    blocked.touch()  # as a folder of another user does, it takes no file
+    other = store.add_job(store.job(job_id).spec)[0].id
+    ray.outputs[store.attempts.begin(other).submission_id] = "other\n"
+    end(store, ray, other)
+
+    for after_s in (1, 2, 62, 63):
+        logs.keep_ended(ended_at + after_s)
+    assert [attempt.job_id for attempt in store.attempts.without_log()] == [job_id]
+    assert len(caplog.records) == 1 and ray.num_reads == 1 + 2  # not at once again
+    blocked.unlink()
+    logs.keep_ended(ended_at + 123)
+
+    ray.is_up = False
+    assert (logs.read(job_id), logs.read(other)) == (b"hello\n", b"other\n")
+
+
 def test_a_log_that_ray_refuses_does_not_hold_up_the_others(logs, store, ray, job_id):
-    ray.refusals[store.attempt(job_id, 1).submission_id] = "Ray answered 500: invalid start byte"
+    ray.refusals[store.attempts.one(job_id, 1).submission_id] = "Ray answered 500: invalid start byte"
     end(store, ray, job_id)
     other = store.add_job(store.job(job_id).spec)[0].id
-    ray.outputs[store.begin_attempt(other).submission_id] = "other\n"
+    ray.outputs[store.attempts.begin(other).submission_id] = "other\n"
     ended_at = end(store, ray, other)
 
     logs.keep_ended(ended_at + 1)
@@ -231,37 +253,37 @@ def test_a_log_that_ray_refuses_does_not_hold_up_the_others(logs, store, ray, jo
 def test_a_log_that_ray_goes_on_refusing_is_given_up_and_says_why(logs, store, ray, job_id):
     logs.keep_all()
     ended_at = end(store, ray, job_id)
-    ray.refusals[store.attempt(job_id, 1).submission_id] = "invalid start byte"
+    ray.refusals[store.attempts.one(job_id, 1).submission_id] = "invalid start byte"
 
     for after_s in (1, 2, 300, 700):
         logs.keep_ended(ended_at + after_s)
 
-    assert store.attempts_without_log() == () and ray.num_reads == 1 + 3  # not at once again
+    assert store.attempts.without_log() == () and ray.num_reads == 1 + 3  # not at once again
     assert logs.read(job_id) == b"hello\n[this log ends here: invalid start byte]\n"
     assert ray.deleted == []  # where the rest may be read
 
 
 def test_a_log_that_ray_refuses_for_a_while_is_kept_whole(logs, store, ray, job_id):
     ended_at = end(store, ray, job_id)
-    ray.refusals[store.attempt(job_id, 1).submission_id] = "busy"
+    ray.refusals[store.attempts.one(job_id, 1).submission_id] = "busy"
     logs.keep_ended(ended_at + 1)
     ray.refusals.clear()
 
     for after_s in (100, 200):
         logs.keep_ended(ended_at + after_s)
 
-    assert store.attempts_without_log() == () and logs.read(job_id) == b"hello\n"
+    assert store.attempts.without_log() == () and logs.read(job_id) == b"hello\n"
     assert len(ray.deleted) == 1
 
 
 def test_while_ray_is_silent_what_was_kept_is_read(logs, store, ray, job_id):
-    ray.refusals[store.attempt(job_id, 1).submission_id] = "Ray does not answer"
+    ray.refusals[store.attempts.one(job_id, 1).submission_id] = "Ray does not answer"
     with pytest.raises(Unavailable, match="does not answer"):
         logs.read(job_id)
     ray.refusals.clear()
 
     logs.keep_all()
-    ray.refusals[store.attempt(job_id, 1).submission_id] = "Ray does not answer"
+    ray.refusals[store.attempts.one(job_id, 1).submission_id] = "Ray does not answer"
 
     assert logs.read(job_id) == b"hello\n"
 

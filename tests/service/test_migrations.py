@@ -1,7 +1,7 @@
 """The migrations and the models describe one schema, on SQLite and on PostgreSQL."""
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from subprocess import PIPE, Popen
 
 import pytest
@@ -85,6 +85,16 @@ def test_a_database_of_a_later_release_is_refused_and_left_alone(tmp_path, url, 
 
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == ["9999"]
+
+
+def test_a_service_whose_database_a_newer_release_has_migrated_is_not_ready(tmp_path, url, engine):
+    with closing(Store.open(Settings(state_dir=tmp_path, database_url=url))) as store:
+        store.answer()
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+
+        with pytest.raises(Unavailable, match="9999, made by a newer release"):
+            store.answer()
 
 
 def test_replicas_that_start_at_once_on_an_empty_database_all_open_it(tmp_path, empty_postgres_url):

@@ -50,9 +50,9 @@ def store(tmp_path, put_sqlite):
 def job_id(store):
     """A job whose first attempt was lost, and whose second runs."""
     job_id = store.add_job(SPEC)[0].id
-    store.begin_attempt(job_id)
-    store.lose_attempt(job_id, 1, reason="lost")
-    store.begin_attempt(job_id)
+    store.attempts.begin(job_id)
+    store.attempts.lose(job_id, 1, reason="lost")
+    store.attempts.begin(job_id)
     return job_id
 
 
@@ -65,7 +65,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_a_driver_is_stopped_once_its_attempt_has_ended_for_a_while(store, job_id, ray):
-    over, running = (store.attempt(job_id, number).submission_id for number in (1, 2))
+    over, running = (store.attempts.one(job_id, number).submission_id for number in (1, 2))
     ray.drivers = {over, running}
 
     Orphans(store, lambda: ray).sweep(NOW + 1)  # it may be closing its workers
@@ -76,7 +76,7 @@ def test_a_driver_is_stopped_once_its_attempt_has_ended_for_a_while(store, job_i
 
 
 def test_a_driver_of_an_attempt_of_the_same_number_before_a_restore_is_stopped(store, job_id, ray):
-    running = store.attempt(job_id, 2).submission_id
+    running = store.attempts.one(job_id, 2).submission_id
     ray.drivers = {running, f"wiretune-{job_id}-a2-0badcafe"}
 
     Orphans(store, lambda: ray).sweep(NOW)
@@ -106,7 +106,7 @@ def test_the_folder_of_a_killed_driver_is_removed_and_that_of_a_live_one_stays(s
 
 
 def test_a_silent_ray_is_asked_again_at_the_next_look(store, job_id, ray):
-    ray.drivers, orphans = {store.attempt(job_id, 1).submission_id}, Orphans(store, lambda: ray)
+    ray.drivers, orphans = {store.attempts.one(job_id, 1).submission_id}, Orphans(store, lambda: ray)
     ray.stop = lambda _: (_ for _ in ()).throw(Unavailable("silent"))
     with pytest.raises(Unavailable):
         orphans.sweep(LATER)

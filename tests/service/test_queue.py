@@ -228,6 +228,21 @@ def test_a_quota_that_has_room_for_one_worker_lets_one_job_grow():
     assert decide([], small, nodes=[Node(cpus=1)] * 9, quotas=quotas).grow == ("a",)
 
 
+@pytest.mark.parametrize("limits", [QuotaLimits(running=2), QuotaLimits(workers=6)], ids=["running", "workers"])
+def test_a_job_does_not_grow_while_a_quota_of_its_own_is_kept_for_one_that_waits(limits):
+    larger = Shape(3, 1, 1.0, 0.0, 1, 1, least=3)
+    small = [
+        runs(f"of-{owner}", workers=2, larger=larger, ran_s=60, grows_at=NOW, owner=owner) for owner in ("ada", "bert")
+    ]
+    running = [*small, runs("beside", workers=3, owner="ada")]
+
+    def grown(*waiting):
+        return decide(waiting, running, nodes=[Node(cpus=1)] * 20, quotas={(QuotaKind.OWNER, "ada"): limits}).grow
+
+    assert grown() == ("of-ada", "of-bert")
+    assert grown(job("waits", workers=4, owner="ada")) == ("of-bert",)
+
+
 def test_a_job_that_has_begun_goes_on_with_the_workers_that_its_quota_has_room_for():
     quotas = {(QuotaKind.OWNER, "ada"): QuotaLimits(workers=6)}
     beside = runs("beside", workers=3, owner="ada")

@@ -71,7 +71,7 @@ def add(store, make_spec):
 
 
 def report(store, job_id, number, sequence, *records):
-    return store.ingest(job_id, number, Batch(stream="driver", sequence=sequence, records=records))
+    return store.attempts.ingest(job_id, number, Batch(stream="driver", sequence=sequence, records=records))
 
 
 def start(store, job_id, number=1):
@@ -89,13 +89,13 @@ def test_an_attempt_whose_machine_leaves_before_its_workers_start_makes_room_for
     cluster.ray.cpus = 1  # the other machine is gone, and Ray says so only now
     tick()
     tick(4)
-    assert (cluster.ray.stopped, store.attempts(job_id)[-1].workers) == ([], 2)
+    assert (cluster.ray.stopped, store.attempts.of_job(job_id)[-1].workers) == ([], 2)
     tick(2)
     tick()
     tick(5)
 
-    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
-    first, second = store.attempts(job_id)
+    assert cluster.ray.stopped == [store.attempts.one(job_id, 1).submission_id]
+    first, second = store.attempts.of_job(job_id)
     assert "workers.patience_s" in first.reason
     assert (second.workers, store.job(job_id).state) == (1, JobState.STARTING)
 
@@ -105,13 +105,13 @@ def test_a_queued_job_is_submitted_with_what_its_driver_needs(store, cluster, ti
 
     tick()
 
-    name = store.attempt(job_id, 1).submission_id
+    name = store.attempts.one(job_id, 1).submission_id
     environment = cluster.ray.environments[name]
     assert store.job(job_id).state is JobState.STARTING
     assert cluster.ray.entrypoints[name] == f"{sys.executable} -m service.cluster.entrypoint"
     assert environment["WIRETUNE_API_URL"] == "http://127.0.0.1:8470"
     assert (environment["WIRETUNE_JOB"], environment["WIRETUNE_ATTEMPT"]) == (job_id, "1")
-    assert store.check_token(job_id, 1, environment["WIRETUNE_TOKEN"])
+    assert store.attempts.check_token(job_id, 1, environment["WIRETUNE_TOKEN"])
 
 
 def test_a_stored_job_that_asks_for_next_to_nothing_holds_up_no_other(store, tick, make_spec):
@@ -163,11 +163,11 @@ def test_a_job_that_reports_to_the_end_succeeds_and_the_next_one_begins(store, t
 
 def test_a_crash_between_begin_and_submit_is_made_good(store, cluster, tick, add):
     job_id = add()
-    store.begin_attempt(job_id)
+    store.attempts.begin(job_id)
 
     tick()
 
-    assert list(cluster.ray.jobs) == [store.attempt(job_id, 1).submission_id]
+    assert list(cluster.ray.jobs) == [store.attempts.one(job_id, 1).submission_id]
 
 
 def test_an_attempt_begun_again_after_a_restore_is_not_taken_for_the_one_that_ray_has_seen_end(
@@ -214,7 +214,7 @@ def test_a_restarted_cluster_gets_the_attempt_again_only_if_nothing_of_it_was_he
     tick()
     tick()
 
-    assert list(cluster.ray.jobs) == [store.attempt(job_id, 2 if is_heard else 1).submission_id]
+    assert list(cluster.ray.jobs) == [store.attempts.one(job_id, 2 if is_heard else 1).submission_id]
 
 
 def test_a_job_that_fails_for_its_wait_says_what_it_waited_for(store, tick, add):
@@ -227,22 +227,48 @@ def test_a_job_that_fails_for_its_wait_says_what_it_waited_for(store, tick, add)
     assert store.job(job_id).reason.startswith("it waited in the queue for a week: the job asks for 9 workers")
 
 
-@pytest.mark.parametrize("act", ["explain", "fail_waiting", "attempt", "lose_attempt"])
+def test_a_job_that_waited_while_the_service_was_off_begins(store, settings, cluster, clock, add):
+    job_id = add()
+    clock.now += RULES[JobState.QUEUED].deadline_s + 1
+
+    Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock).tick(clock.now)
+
+    assert store.job(job_id).state is JobState.STARTING
+
+
+def test_a_job_fails_for_its_wait_only_after_an_hour_in_which_ray_was_there(store, cluster, tick, add):
+    job_id = add(count=9)
+    cluster.ray.failure = "Ray is starting"
+    tick(RULES[JobState.QUEUED].deadline_s + 1)
+    tick(3601)
+    cluster.ray.failure = None
+    tick()
+    tick(3599)
+    assert store.job(job_id).state is JobState.QUEUED
+
+    tick(2)
+
+    assert store.job(job_id).state is JobState.FAILED
+
+
+@pytest.mark.parametrize("act", ["explain", "fail_waiting", "attempts.one", "attempts.lose"])
 def test_a_job_that_is_deleted_during_a_round_holds_up_no_other(store, cluster, tick, add, clock, monkeypatch, act):
     deleted = add(count=1 if "attempt" in act else 9)
     if act == "fail_waiting":
+        tick()
         clock.now += RULES[JobState.QUEUED].deadline_s + 1
     if "attempt" in act:
         tick()
-        cluster.ray.jobs[store.attempt(deleted, 1).submission_id] = RayStatus.FAILED
-    other, call = add(), getattr(store, act)
+        cluster.ray.jobs[store.attempts.one(deleted, 1).submission_id] = RayStatus.FAILED
+    owner, name = (store.attempts, act.removeprefix("attempts.")) if "attempt" in act else (store, act)
+    other, call = add(), getattr(owner, name)
 
     def delete_first(job_id, *given, **named):
         if job_id == deleted:
             store._on_job(job_id, lambda session, job: session.delete(job))
         return call(job_id, *given, **named)
 
-    monkeypatch.setattr(store, act, delete_first)
+    monkeypatch.setattr(owner, name, delete_first)
     tick()
 
     with pytest.raises(NotFound):
@@ -256,7 +282,7 @@ def test_a_failed_driver_gets_further_attempts_and_then_fails_with_its_last_word
     for number in range(1, settings.max_attempts + 1):
         tick(60)
         assert store.job(job_id).attempt == number
-        cluster.ray.jobs[store.attempt(job_id, number).submission_id] = RayStatus.FAILED
+        cluster.ray.jobs[store.attempts.one(job_id, number).submission_id] = RayStatus.FAILED
         tick()
 
     job = store.job(job_id)
@@ -268,19 +294,20 @@ def test_a_failed_driver_gets_further_attempts_and_then_fails_with_its_last_word
 def test_a_driver_that_failed_before_it_printed_fails_with_rays_own_reason(store, cluster, tick, add):
     job_id = add()
     tick()
-    token = store.token(job_id, 1)
+    token = store.attempts.token(job_id, 1)
     cluster.ray.message = f"Traceback\nruntime_env setup failed: no space left, {token}\n"
-    cluster.ray.jobs[store.attempt(job_id, 1).submission_id] = RayStatus.FAILED
+    cluster.ray.jobs[store.attempts.one(job_id, 1).submission_id] = RayStatus.FAILED
     tick()
 
-    assert store.attempts(job_id)[0].reason == "its driver failed\nruntime_env setup failed: no space left, [token]"
+    [lost, *_] = store.attempts.of_job(job_id)
+    assert lost.reason == "its driver failed\nruntime_env setup failed: no space left, [token]"
 
 
 def test_a_back_off_is_waited_out(store, cluster, tick, add):
     job_id = add()
     for number in (1, 2):
         tick()
-        cluster.ray.jobs[store.attempt(job_id, number).submission_id] = RayStatus.FAILED
+        cluster.ray.jobs[store.attempts.one(job_id, number).submission_id] = RayStatus.FAILED
         tick()
 
     tick(0.5)
@@ -296,7 +323,7 @@ def test_a_silent_driver_is_stopped_and_replaced(store, cluster, tick, add):
     start(store, job_id)
 
     tick(16)
-    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
+    assert cluster.ray.stopped == [store.attempts.one(job_id, 1).submission_id]
 
     tick()
     assert store.job(job_id).state is JobState.QUEUED
@@ -304,8 +331,8 @@ def test_a_silent_driver_is_stopped_and_replaced(store, cluster, tick, add):
 
 def test_after_its_own_start_the_service_waits_a_lease_before_it_judges(store, settings, cluster, clock, add):
     job_id = add()
-    store.begin_attempt(job_id)
-    cluster.ray.submit(store.attempt(job_id, 1).submission_id, entrypoint="", env_vars={})
+    store.attempts.begin(job_id)
+    cluster.ray.submit(store.attempts.one(job_id, 1).submission_id, entrypoint="", env_vars={})
     start(store, job_id)
     clock.now += 3600  # the service was down
     reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
@@ -316,7 +343,7 @@ def test_after_its_own_start_the_service_waits_a_lease_before_it_judges(store, s
 
     clock.now += 2
     reconciler.tick(clock.now)
-    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
+    assert cluster.ray.stopped == [store.attempts.one(job_id, 1).submission_id]
 
 
 def test_a_driver_without_a_first_report_is_given_up_with_advice(store, cluster, tick, add):
@@ -326,7 +353,7 @@ def test_a_driver_without_a_first_report_is_given_up_with_advice(store, cluster,
     tick(301)
     tick()
 
-    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
+    assert cluster.ray.stopped == [store.attempts.one(job_id, 1).submission_id]
     assert "check WIRETUNE_API_URL" in store.job(job_id).reason
 
 
@@ -336,7 +363,7 @@ def test_a_driver_that_reports_while_its_workers_start_has_their_time_too(store,
 
     lived_s = 0
     while store.job(job_id).state is JobState.STARTING and lived_s < 2000:
-        store.renew(job_id, 1)
+        store.attempts.renew(job_id, 1)
         tick(10)
         lived_s += 10
 
@@ -368,7 +395,7 @@ def test_a_cancelled_job_ends_when_its_driver_does(store, cluster, tick, add):
     tick()
     start(store, job_id)
     store.cancel(job_id)
-    cluster.ray.jobs[store.attempt(job_id, 1).submission_id] = RayStatus.SUCCEEDED
+    cluster.ray.jobs[store.attempts.one(job_id, 1).submission_id] = RayStatus.SUCCEEDED
 
     tick()
 
@@ -387,7 +414,7 @@ def test_a_driver_that_ignores_a_cancel_is_stopped_after_its_deadline(store, clu
     tick(31)
     tick()
 
-    assert cluster.ray.stopped == [store.attempt(job_id, 1).submission_id]
+    assert cluster.ray.stopped == [store.attempts.one(job_id, 1).submission_id]
     assert store.job(job_id).state is JobState.CANCELLED
 
 
@@ -410,7 +437,7 @@ def test_a_job_that_waits_says_that_ray_is_down_also_where_the_largest_cluster_i
     grows = Settings(state_dir=tmp_path, cluster_nodes='[{"cpus": 4, "count": 5}]')
     reconciler = Reconciler(store, grows, api_url="http://x", ray=cluster, clock=clock)
     waits, goes = add(), add()
-    store.begin_attempt(goes)
+    store.attempts.begin(goes)
     cluster.ray.failure = "Ray at http://ray:8265 does not answer"
 
     reconciler.tick(clock.now)
@@ -428,7 +455,7 @@ def test_a_job_that_was_paused_says_by_whom_though_ray_was_away_meanwhile(store,
     cluster.ray.failure = "away"
     tick()
     cluster.ray.failure = None
-    cluster.ray.jobs[store.attempt(job_id, 1).submission_id] = RayStatus.FAILED
+    cluster.ray.jobs[store.attempts.one(job_id, 1).submission_id] = RayStatus.FAILED
     tick()
 
     assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.PAUSED, "paused by the user")
@@ -520,6 +547,33 @@ def test_a_cluster_that_grew_while_idle_takes_what_it_could_not_hold_before(stor
     assert reconciler.conflicts(make_spec(count=5)) == []
 
 
+def test_a_job_is_not_refused_for_a_node_that_has_been_away_for_less_than_an_hour(
+    store, settings, cluster, clock, make_spec, add
+):
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    reconciler.tick(clock.now)
+    cluster.ray.cpus = 1
+    reconciler.tick(clock.now + 11)
+
+    assert reconciler.conflicts(make_spec(count=2)) == []
+    assert "allowed: 1 to 2" in reconciler.conflicts(make_spec(count=3))[0].message
+    job_id = add(count=2)
+    reconciler.tick(clock.now + 12)
+    assert "allowed: 1 to 1" in store.job(job_id).reason  # the queue counts on what is there
+
+    reconciler.tick(clock.now + 3601)
+
+    assert "allowed: 1 to 1" in reconciler.conflicts(make_spec(count=2))[0].message
+
+
+def test_no_job_is_refused_before_a_node_that_trains_has_joined(store, settings, cluster, clock, make_spec):
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    cluster.ray.cpus = 0  # a head that leads alone
+    reconciler.tick(clock.now)
+
+    assert reconciler.conflicts(make_spec()) == []
+
+
 def test_a_declared_cluster_is_not_started_by_looking_at_it(store, settings, cluster, clock):
     cluster.nodes = (Node(cpus=2),)
 
@@ -568,8 +622,8 @@ def test_the_logs_of_an_idle_ray_are_kept_before_it_is_stopped(store, settings, 
 def test_the_last_words_of_a_lost_driver_do_not_show_its_token(store, tick, cluster, add):
     job_id = add()
     tick()
-    cluster.ray.output = f"environ: {store.token(job_id, 1)}\n"
-    cluster.ray.jobs[store.attempt(job_id, 1).submission_id] = RayStatus.FAILED
+    cluster.ray.output = f"environ: {store.attempts.token(job_id, 1)}\n"
+    cluster.ray.jobs[store.attempts.one(job_id, 1).submission_id] = RayStatus.FAILED
 
     tick()
 
@@ -582,7 +636,7 @@ def test_a_driver_that_ignores_a_pause_is_stopped_and_its_room_is_free(store, cl
     start(store, first)
     store.pause(first)
     tick(301)
-    assert cluster.ray.stopped == [store.attempt(first, 1).submission_id]
+    assert cluster.ray.stopped == [store.attempts.one(first, 1).submission_id]
 
     tick()
     tick()
@@ -631,7 +685,7 @@ def test_a_job_of_user_code_does_not_begin_where_that_is_not_allowed_any_more(st
 
 def test_an_attempt_of_user_code_that_was_not_submitted_yet_never_is(store, cluster, tick):
     own = store.add_job(OWN)[0].id
-    store.begin_attempt(own)  # by a service that allowed it, and ended then
+    store.attempts.begin(own)  # by a service that allowed it, and ended then
 
     tick()
     tick()

@@ -111,7 +111,7 @@ def running(store, tick):
 
 def start(store, job_id):
     started = TrialStarted(trial_id=store.trials(job_id)[0].trial_id, arm="tuned", seed=0, backend="gloo", device="cpu")
-    store.ingest(job_id, 1, Batch(stream="driver", sequence=1, records=(started,)))
+    store.attempts.ingest(job_id, 1, Batch(stream="driver", sequence=1, records=(started,)))
 
 
 def rewrite(store, job_id, **parts):
@@ -130,7 +130,7 @@ def test_a_job_that_this_release_would_refuse_goes_on_and_can_be_cancelled(store
         JobSpec.model_validate(store.job(running).spec.model_dump(mode="json"))
 
     tick(1)
-    assert AttemptBrief.model_validate_json(store.brief(running, 1).model_dump_json()).job_id == running
+    assert AttemptBrief.model_validate_json(store.attempts.brief(running, 1).model_dump_json()).job_id == running
     assert JobView.model_validate_json(store.job(running).model_dump_json()).state is JobState.RUNNING
     assert store.cancel(running).state is JobState.CANCELLING
 
@@ -210,7 +210,7 @@ def test_a_silent_driver_that_does_not_end_loses_its_job_after_another_lease(sto
 
     assert (store.job(running).state, store.job(running).attempt) == (JobState.STARTING, 2)
     with pytest.raises(Fenced):
-        store.renew(running, 1)
+        store.attempts.renew(running, 1)
 
 
 def test_a_driver_that_does_not_end_is_cancelled_all_the_same(store, tick, running):
@@ -225,7 +225,7 @@ def test_a_driver_that_does_not_end_is_cancelled_all_the_same(store, tick, runni
 def test_leases_that_the_database_could_not_store_are_not_held_against_their_drivers(store, node, tick, running, now):
     now[0] += LEASE_S
     with read_only(store), pytest.raises(Unavailable):
-        store.renew(running, 1)
+        store.attempts.renew(running, 1)
 
     tick(1)
     assert node.num_told == 0
@@ -255,10 +255,24 @@ def test_a_machine_that_slept_gives_its_drivers_a_lease_to_report(
     assert node.num_told == 1
 
 
+def test_a_clock_that_was_set_forward_gives_queued_jobs_an_hour_to_begin(store, reconciler, tick, now):
+    too_large = store.add_job(with_workers(9))[0].id
+    tick(1)
+    reconciler._rest(0.0)
+    now[0] += RULES[JobState.QUEUED].deadline_s
+    reconciler._rest(0.0)
+
+    tick(3600)
+    assert state_of(store, too_large)[0] == "queued"
+    tick(1)
+
+    assert state_of(store, too_large)[0] == "failed"
+
+
 def test_no_attempt_is_spent_on_a_storage_that_takes_no_files(store, tick, running, tmp_path):
     results = tmp_path / "results"
     results.write_text("a file where the folder should be")
-    store.lose_attempt(running, 1, reason="a worker failed: no space left on device")
+    store.attempts.lose(running, 1, reason="a worker failed: no space left on device")
 
     tick(3)
     waiting = store.job(running)
@@ -294,11 +308,11 @@ def keep_checkpoints(store, job_id):
         storage.write(f"{url}/shared.safetensors", bytes(3_000_000))
         resume = {"checkpoint": url}
         searched = Searched(trial_id=trial.trial_id, stage=0, step=0, probes=(), bill=Bill(), resume=resume)
-        store.ingest(job_id, 1, Batch(stream=trial.trial_id, sequence=1, records=(searched,)))
+        store.attempts.ingest(job_id, 1, Batch(stream=trial.trial_id, sequence=1, records=(searched,)))
 
 
 def test_no_attempt_is_spent_on_a_disk_that_takes_a_file_and_not_a_checkpoint(store, tick, kept, free):
-    store.lose_attempt(kept, 1, reason="a worker failed: no space left on device")
+    store.attempts.lose(kept, 1, reason="a worker failed: no space left on device")
 
     tick(3)
     waiting = store.job(kept)
@@ -311,7 +325,7 @@ def test_no_attempt_is_spent_on_a_disk_that_takes_a_file_and_not_a_checkpoint(st
 
 
 def test_a_job_that_the_disk_has_no_room_for_holds_up_no_other_and_has_none_paused(store, tick, kept, now):
-    store.lose_attempt(kept, 1, reason="a worker failed: no space left on device")
+    store.attempts.lose(kept, 1, reason="a worker failed: no space left on device")
     large = SPEC.model_copy(update={"priority": Priority.LOW, "workers": SPEC.workers.model_copy(update={"count": 8})})
     other = store.add_job(large)[0].id
 
@@ -322,7 +336,7 @@ def test_a_job_that_the_disk_has_no_room_for_holds_up_no_other_and_has_none_paus
 
     start(store, other)
     now[0] += 700
-    store.renew(other, 1)
+    store.attempts.renew(other, 1)
     tick(1)
     assert state_of(store, other)[0] == "running"
     assert "has 0.002 GB free" in state_of(store, kept)[1]
@@ -333,17 +347,17 @@ def with_workers(count, **parts):
 
 
 def test_a_disk_that_stays_full_has_no_room_of_the_cluster_kept_for_its_job(store, tick, kept, free):
-    store.lose_attempt(kept, 1, reason="a worker failed: no space left on device")
+    store.attempts.lose(kept, 1, reason="a worker failed: no space left on device")
     large = store.add_job(with_workers(7))[0].id
     tick(3)
     tick(1)
     start(store, large)
     for after_s in (10, 10):
-        store.renew(large, 1)
+        store.attempts.renew(large, 1)
         tick(after_s)
 
     small = store.add_job(with_workers(1))[0].id
-    store.renew(large, 1)
+    store.attempts.renew(large, 1)
     tick(1)
     assert state_of(store, small)[0] == "starting"
     assert "has 0.002 GB free" in state_of(store, kept)[1]
@@ -374,8 +388,8 @@ def test_none_is_paused_for_trials_whose_checkpoints_the_disk_cannot_take_side_b
     keep_checkpoints(store, two)
     now[0] += 700
     for each in low:
-        store.renew(each, 1)
-    store.lose_attempt(two, 1, reason="a worker failed: no space left on device")
+        store.attempts.renew(each, 1)
+    store.attempts.lose(two, 1, reason="a worker failed: no space left on device")
     store.add_job(with_workers(4, priority=Priority.URGENT))
 
     tick(3)
@@ -391,7 +405,7 @@ def test_none_is_paused_for_trials_whose_checkpoints_the_disk_cannot_take_side_b
 
 def test_a_job_that_was_paused_on_such_a_disk_goes_on(store, tick, kept):
     store.pause(kept)
-    store.ingest(kept, 1, Batch(stream="driver", sequence=2, records=(AttemptFinished(outcome="paused"),)))
+    store.attempts.ingest(kept, 1, Batch(stream="driver", sequence=2, records=(AttemptFinished(outcome="paused"),)))
     store.resume(kept)
 
     tick(1)

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import make_url
 
+from service import cores
 from service.control.access.keys import server_secret
 from service.settings import Settings, refusals_of
 from service.wire.access import Role
@@ -54,8 +55,12 @@ def test_the_database_is_in_the_state_dir_however_that_is_named(name, tmp_path):
         ({"OIDC_ROLES": "staff"}, "WIRETUNE_OIDC_ROLES: `oidc_roles` is 'staff'; allowed: JSON such as"),
         ({"OIDC_ROLES": '{"staff": "boss"}'}, 'WIRETUNE_OIDC_ROLES: `oidc_roles` is \'{"staff": "boss"}\'; allowed'),
         (
-            {"RAY_ADDRESS": "http://head:8265"},
+            {"RAY_ADDRESS": "http://head:8265", "STORAGE_URL": "file:///shared"},
             "WIRETUNE_API_URL: `api_url` is empty while `ray_address` is http://head",
+        ),
+        (
+            {"RAY_ADDRESS": "http://head:8265", "API_URL": "http://api:8470"},
+            "WIRETUNE_STORAGE_URL: `storage_url` is empty while `ray_address` is http://head:8265; required: a folder",
         ),
     ],
 )
@@ -76,10 +81,10 @@ def test_a_refusal_names_the_variable_its_value_and_what_is_allowed(variables, s
         {"ray_address": "http://127.0.0.1:8265"},
         {"ray_address": "http://localhost:8265"},
         {"ray_address": "http://[::1]:8265"},
-        {"ray_address": "http://head:8265", "api_url": "http://api:8470"},
+        {"ray_address": "http://head:8265", "api_url": "http://api:8470", "storage_url": "file:///shared"},
     ],
 )
-def test_a_cluster_that_can_reach_the_api_needs_no_more(given, tmp_path: Path):
+def test_a_cluster_that_can_reach_the_api_and_one_storage_needs_no_more(given, tmp_path: Path):
     assert Settings(state_dir=tmp_path, **given).ray_address == given["ray_address"]
 
 
@@ -116,3 +121,47 @@ def test_a_format_of_logs_that_there_is_not_is_refused_with_those_that_there_are
         Settings()
 
     assert refusals_of(refusal.value) == ["WIRETUNE_LOG_FORMAT is 'xml'; allowed: text, json"]
+
+
+def test_an_embedded_ray_has_the_cores_that_the_service_may_use_and_at_least_two(monkeypatch):
+    monkeypatch.setattr(cores, "usable", lambda: 5)
+    assert Settings().num_cpus == 5
+
+    monkeypatch.setattr(cores, "usable", lambda: 1)
+    assert Settings().num_cpus == 2
+
+
+@pytest.mark.parametrize(
+    ("of_process", "files", "expected"),
+    [
+        ("0::/", {"cpu.max": "150000 100000"}, 2),
+        ("0::/", {"cpu.max": "1000 100000"}, 1),
+        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/", {"cpu.max": "1600000 100000"}, 8),
+        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, 3),
+        ("0::/on/its/host", {"cpu.max": "300000 100000"}, 3),
+        ("4:cpu,cpuacct:/a", {"cpu/a/cpu.cfs_quota_us": "300000", "cpu/a/cpu.cfs_period_us": "100000"}, 3),
+        ("4:cpu,cpuacct:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, 8),
+        ("5:cpuset:/a", {"cpuset/a/cpu.max": "100000 100000"}, 8),
+        (None, {}, 8),
+    ],
+)
+def test_a_quota_and_an_affinity_leave_a_process_fewer_cores_than_its_machine_has(
+    of_process, files, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{content}\n")
+    own = tmp_path / "own"
+    if of_process is not None:
+        own.write_text(f"{of_process}\n")
+
+    assert cores.usable(tmp_path, own) == expected
+
+
+def test_a_system_without_affinity_has_the_cores_of_its_machine(tmp_path, monkeypatch):
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+
+    assert cores.usable(tmp_path, tmp_path / "none") == 6

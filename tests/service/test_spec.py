@@ -132,6 +132,8 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"budget": {}}, "/budget", None, "at least one of `seconds`, `steps`, `bytes`"),
         ({"link": {"mode": "emulate"}}, "/link/mbps", None, "required"),
         ({"seeds": [1, 1]}, "/seeds", [1, 1], "distinct"),
+        ({"seeds": 3}, "/seeds", 3, "`seeds` must be a list, as [3], got 3"),
+        ({"exchange": RANGE | {"density": [0.1, 0.2, 0.3]}}, "/exchange/density", None, "takes at most 2 items, got 3"),
         ({"arms": [{"name": "a"}, {"name": "a"}]}, "/arms", ["a", "a"], "distinct"),
         ({"exchange": RANGE, "controller": {"kind": "fixed"}}, "/exchange/density", [0.003, 0.1], "one number"),
         ({"budgets": 3}, "/budgets", 3, "there is no field"),

@@ -36,14 +36,14 @@ def values(store: Store) -> dict[str, float]:
 
 def test_a_batch_that_is_sent_twice_counts_once(store: Store) -> None:
     job_id = store.add_job(SPEC)[0].id
-    number = store.begin_attempt(job_id).attempt
+    number = store.attempts.begin(job_id).attempt
     trial_id = store.trials(job_id)[0].trial_id
     points = MetricPoints(trial_id=trial_id, name="loss", steps=(0, 1), seconds=(0.1, 0.2), values=(0.5, 0.4))
     bills = (Bill(), Bill(bytes_sent=30, bytes_search=10, bytes_dense=300, steps=7))
     records = (points, *(Billed(trial_id=trial_id, bill=bill) for bill in bills))
 
     for _ in range(2):
-        store.ingest(job_id, number, Batch(stream="driver", sequence=1, records=records))
+        store.attempts.ingest(job_id, number, Batch(stream="driver", sequence=1, records=records))
 
     counted = values(store)
     assert counted["wiretune_metric_points_total"] == 2
@@ -55,11 +55,11 @@ def test_a_batch_that_is_sent_twice_counts_once(store: Store) -> None:
 
 def test_a_bill_that_falls_back_to_a_checkpoints_takes_no_count_back(store: Store) -> None:
     job_id = store.add_job(SPEC)[0].id
-    number = store.begin_attempt(job_id).attempt
+    number = store.attempts.begin(job_id).attempt
     trial_id = store.trials(job_id)[0].trial_id
     records = tuple(Billed(trial_id=trial_id, bill=Bill(steps=steps)) for steps in (0, 50, 20, 60))
 
-    store.ingest(job_id, number, Batch(stream="driver", sequence=1, records=records))
+    store.attempts.ingest(job_id, number, Batch(stream="driver", sequence=1, records=records))
 
     assert values(store)["wiretune_trained_steps_total"] == 50 + 40
 
@@ -77,9 +77,9 @@ def test_a_checkpoint_that_was_written_beside_training_has_no_step_counted_twice
 def test_jobs_attempts_and_leases_are_those_of_the_database(store: Store) -> None:
     ids = [store.add_job(SPEC)[0].id for _ in range(3)]
     for job_id in ids[:2]:
-        store.begin_attempt(job_id)
+        store.attempts.begin(job_id)
     ended = AttemptFinished(outcome="failed", reason="for a test", retry=False)
-    store.ingest(ids[0], 1, Batch(stream="driver", sequence=1, records=(ended,)))
+    store.attempts.ingest(ids[0], 1, Batch(stream="driver", sequence=1, records=(ended,)))
 
     stands = values(store)
 
@@ -94,9 +94,9 @@ def test_a_job_that_queues_again_is_as_old_as_it_has_waited(tmp_path: Path) -> N
     with closing(Store.open(Settings(state_dir=tmp_path), clock=lambda: clock[0])) as store:
         job_id = store.add_job(SPEC)[0].id
         clock[0] += 7.0
-        store.begin_attempt(job_id)
+        store.attempts.begin(job_id)
         clock[0] += 5000.0
-        store.lose_attempt(job_id, 1, reason="its machine is gone")
+        store.attempts.lose(job_id, 1, reason="its machine is gone")
         clock[0] += 3.0
 
         assert values(store)["wiretune_oldest_queued_seconds"] == 7.0 + 3.0
@@ -122,7 +122,7 @@ def expressions() -> list[str]:
 
 
 def test_the_dashboard_and_the_alerts_name_metrics_that_there_are(store: Store) -> None:
-    store.begin_attempt(store.add_job(SPEC)[0].id)  # or there is no lease
+    store.attempts.begin(store.add_job(SPEC)[0].id)  # or there is no lease
 
     told = set(re.findall(r"^# HELP (\w+)", store.telemetry.text().decode(), re.MULTILINE))
 

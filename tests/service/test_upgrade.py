@@ -38,13 +38,13 @@ def test_a_job_that_runs_under_an_older_schema_goes_on_and_knows_every_verb(tmp_
     engine.dispose()
 
     store = Store.open(settings)
-    assert store.renew("job-1", 1).control is Control.RUN
+    assert store.attempts.renew("job-1", 1).control is Control.RUN
     assert store.pause("job-1").state is JobState.PAUSING
-    assert store.lose_attempt("job-1", 1, reason="its driver ended").state is JobState.PAUSED
+    assert store.attempts.lose("job-1", 1, reason="its driver ended").state is JobState.PAUSED
     store.resume("job-1")
-    number = store.begin_attempt("job-1").attempt
+    number = store.attempts.begin("job-1").attempt
     started = TrialStarted(trial_id="job-1.tuned.0", arm="tuned", seed=0, backend="gloo", device="cpu")
     ended = AttemptFinished(outcome="succeeded")
-    store.ingest("job-1", number, Batch(stream="driver", sequence=1, records=(started, ended)))
+    store.attempts.ingest("job-1", number, Batch(stream="driver", sequence=1, records=(started, ended)))
     assert store.job("job-1").state is JobState.SUCCEEDED
     store.close()

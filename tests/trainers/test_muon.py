@@ -1,5 +1,7 @@
 """Muon for matrices and AdamW for the rest, behind one rate: each parameter steps as its own optimizer's."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -179,6 +181,34 @@ def test_an_option_that_neither_knows_is_refused():
 
     with pytest.raises(WorkloadError, match=r"muon does not know: \['trust'\]"):
         optimizers.build(MuonConfig(), workload, workload.model())
+
+
+def _stepped(model: nn.Module, optimizer: MuonWithAdamW, step: int) -> None:
+    """Step once, at a rate that a scheduler would write into the groups."""
+    for group in optimizer.param_groups:
+        group["lr"] = RATE / (1 + step)
+    for parameter in model.parameters():
+        parameter.grad = _gradient(parameter, step)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("by", ["load_state_dict", "deepcopy"])
+def test_what_goes_on_from_its_state_steps_as_if_it_had_never_stopped(by: str):
+    model = _model()
+    optimizer = MuonWithAdamW([{"params": list(model.parameters())}], weight_decay=DECAY)
+    for step in range(2):
+        _stepped(model, optimizer, step)
+    if by == "deepcopy":
+        again, other = copy.deepcopy((model, optimizer))
+    else:
+        again = copy.deepcopy(model)
+        other = MuonWithAdamW([{"params": list(again.parameters())}])
+        other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+    _stepped(model, optimizer, 2)
+    _stepped(again, other, 2)
+
+    assert all(map(torch.equal, model.parameters(), again.parameters()))
 
 
 def test_a_closure_is_called_once():

@@ -323,7 +323,7 @@ def test_measuring_how_sharp_a_model_is_repeats_draws_and_leaves_what_comes_as_i
     measured, untouched = (replica(name, exchange=NoneConfig(overlap=False)) for _ in range(2))
     measured.snapshot("stage")
 
-    found = [measured.sharpness() for _ in range(2)]
+    found = [measured.landscape() for _ in range(2)]
     measured.restore("stage")
 
     assert found[0] == found[1] is not None
@@ -331,7 +331,7 @@ def test_measuring_how_sharp_a_model_is_repeats_draws_and_leaves_what_comes_as_i
 
 
 def test_a_model_is_as_sharp_where_backward_adds_to_a_gradient_twice(replica: Train):
-    found = [replica("Reentrant", recompute=recompute).sharpness() for recompute in (False, True)]
+    found = [replica("Reentrant", recompute=recompute).landscape() for recompute in (False, True)]
 
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 

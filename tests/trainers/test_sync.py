@@ -183,7 +183,7 @@ def test_apart_batch_norm_is_evaluated_with_statistics_of_the_mean_and_keeps_its
         replica.run(SEGMENT)
 
     trained = {name: buffer.clone() for name, buffer in watched.model.named_buffers()}
-    evaluated = watched._evaluated()
+    evaluated = watched._evaluated.tensors(watched.step, 0, num_present=1)
 
     assert not torch.equal(evaluated["2.running_mean"], trained["2.running_mean"])
     assert all(torch.equal(buffer, trained[name]) for name, buffer in watched.model.named_buffers())

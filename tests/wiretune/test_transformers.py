@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,13 @@ import torch
 from torch import nn
 
 ARGUMENTS = SimpleNamespace(max_grad_norm=1.0)
+BEGINNING = SimpleNamespace(global_step=0)
 
 
 @pytest.fixture
 def callback_type(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     package: Any = ModuleType("transformers")
-    package.Trainer = package.TrainerCallback = package.TrainingArguments = object
+    package.Trainer = package.TrainerCallback = package.TrainerState = package.TrainingArguments = object
     monkeypatch.setitem(sys.modules, "transformers", package)
     monkeypatch.setitem(sys.modules, "wiretune.transformers", None)  # put back afterwards
     del sys.modules["wiretune.transformers"]
@@ -28,10 +30,10 @@ def test_a_second_training_goes_on_with_the_handle_of_the_first(callback_type: t
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = SimpleNamespace(model_wrapped=model, optimizer=optimizer)
     callback = callback_type(trainer, sync={"kind": "diloco", "period": 2})
-    callback.on_train_begin(ARGUMENTS)
+    callback.on_train_begin(ARGUMENTS, BEGINNING)
     handle = callback.handle
 
-    callback.on_train_begin(ARGUMENTS)
+    callback.on_train_begin(ARGUMENTS, BEGINNING)
 
     assert callback.handle is handle
     assert len(optimizer._optimizer_step_post_hooks) == 1
@@ -41,10 +43,10 @@ def test_another_optimizer_is_attached_anew(callback_type: type[Any]):
     model = nn.Linear(4, 1)
     trainer = SimpleNamespace(model_wrapped=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     callback = callback_type(trainer, sync={"kind": "diloco", "period": 2})
-    callback.on_train_begin(ARGUMENTS)
+    callback.on_train_begin(ARGUMENTS, BEGINNING)
     trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    callback.on_train_begin(ARGUMENTS)
+    callback.on_train_begin(ARGUMENTS, BEGINNING)
 
     assert callback.handle.optimizer is trainer.optimizer
 
@@ -56,7 +58,7 @@ def test_clipping_is_refused_where_it_would_part_the_ranks(callback_type: type[A
     callback = callback_type(trainer, exchange={"kind": kind})
 
     with pytest.raises(ValueError, match=f"`max_grad_norm` must be 0 with `{kind}`.* got 1: "):
-        callback.on_train_begin(ARGUMENTS)
+        callback.on_train_begin(ARGUMENTS, BEGINNING)
 
     assert not trainer.optimizer._optimizer_step_post_hooks
 
@@ -67,6 +69,72 @@ def test_without_clipping_such_an_exchange_is_attached(callback_type: type[Any],
     trainer = SimpleNamespace(model_wrapped=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     callback = callback_type(trainer, exchange={"kind": "cser"})
 
-    callback.on_train_begin(SimpleNamespace(max_grad_norm=max_grad_norm))
+    callback.on_train_begin(SimpleNamespace(max_grad_norm=max_grad_norm), BEGINNING)
 
     assert callback.handle.config.exchange.kind == "cser"
+
+
+class Run:
+    """A run of a Trainer in `folder`, of which rank 0's model and optimizer are loaded where it resumes."""
+
+    def __init__(
+        self, callback_type: type[Any], folder: Path, *, step: int = 0, saves_model_only: bool = False
+    ) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        trainer = SimpleNamespace(model_wrapped=self.model, optimizer=self.optimizer)
+        self.callback = callback_type(trainer, sync={"kind": "diloco", "period": 4})
+        self.arguments = SimpleNamespace(max_grad_norm=1.0, output_dir=str(folder), save_only_model=saves_model_only)
+        self.state = SimpleNamespace(global_step=step)
+        self.callback.on_train_begin(self.arguments, self.state)
+
+    def train(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.optimizer.zero_grad()
+            self.model(torch.ones(2, 4)).square().mean().backward()
+            self.optimizer.step()
+            self.state.global_step += 1
+
+    def save(self) -> None:
+        (Path(self.arguments.output_dir) / f"checkpoint-{self.state.global_step}").mkdir()
+        self.callback.on_save(self.arguments, self.state)
+
+
+def test_a_run_that_resumes_goes_on_as_if_it_had_not_stopped(callback_type: type[Any], tmp_path: Path):
+    whole = Run(callback_type, tmp_path)
+    whole.train(2)
+    whole.save()
+    resumed = Run(callback_type, tmp_path, step=2)
+
+    whole.train(3)
+    resumed.train(3)
+
+    assert torch.equal(whole.model.weight, resumed.model.weight)
+    assert str(whole.callback.handle.state_dict()) == str(resumed.callback.handle.state_dict())
+
+
+def test_a_run_that_resumes_without_its_memory_says_so(
+    callback_type: type[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    Run(callback_type, tmp_path, step=2)
+
+    assert f"lost its memory of the steps before: `{tmp_path}/checkpoint-2/wiretune-0.pt`" in caplog.text
+
+
+@pytest.mark.parametrize("saves_model_only", [False, True])
+def test_a_run_that_begins_has_nothing_to_resume(
+    callback_type: type[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, saves_model_only: bool
+):
+    run = Run(callback_type, tmp_path, saves_model_only=saves_model_only)
+    run.save()
+
+    assert not caplog.text
+    assert (tmp_path / "checkpoint-0/wiretune-0.pt").is_file() != saves_model_only
+
+
+def test_a_checkpoint_elsewhere_makes_no_folder_of_its_step(callback_type: type[Any], tmp_path: Path):
+    run = Run(callback_type, tmp_path)
+    run.callback.on_save(run.arguments, run.state)
+
+    assert not [*tmp_path.iterdir()]

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import wiretune
+from search import strategies
+from search.budget.link import StepCost
 from search.config import BoConfig, Budget, FixedConfig
+from search.protocol import Strategy
+from search.space import SearchSpace
 from search.types import Values
 from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -19,7 +23,8 @@ from trainers.own_loop.attach import attach
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from wiretune.gradient_signs import GradientSigns
-from wiretune.tuner import entries_of, space_of
+from wiretune.leader import PROBE, RESTORE, SNAPSHOT, Leader, Taken
+from wiretune.tuner import entries_of, space_of, steps_to_time
 
 STEPS = 200
 PERIODS = {"kind": "diloco", "period": [4, 32]}
@@ -190,6 +195,47 @@ def test_seconds_end_the_search_and_the_run_though_steps_become_slower():
     assert abs(now - 20) <= 4 * 0.04
 
 
+@pytest.mark.parametrize(("batch_size", "num_steps"), [(32, 7), (8, 14)])
+def test_seconds_are_searched_in_probes_as_long_as_those_of_as_many_steps(batch_size: int, num_steps: int):
+    now, script, budget = 0.0, Script(), Budget(seconds=40)
+    handle = attach(script.model, script.optimizer)
+    script.tuner = tuner = wiretune.Tuner(
+        handle, BoConfig(), budget=budget, seed=0, batch_size=batch_size, clock=lambda: now
+    )
+
+    while not tuner.decisions:
+        now += 0.02
+        script.step()
+
+    assert {each.candidate.allowance.steps for each in tuner.decisions[0].probes} == {num_steps}
+    # The first steps, which timed one, are taken back as probes are.
+    assert script.losses[4] == script.losses[4 + num_steps] == script.losses[0]
+
+
+@pytest.mark.parametrize(("period", "seconds"), [(1, 1.0), (4, 4.0), (500, 1.0)])
+def test_a_steps_seconds_have_a_part_of_an_average_and_none_of_what_compiles(period: int, seconds: float):
+    found, budget = list[StepCost | None](), Budget(seconds=100)
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1), period=period)
+
+    def build(space: SearchSpace) -> Strategy:
+        found.append(space.step)
+        return strategies.build(FixedConfig(), space=space, seed=0, budget=budget)
+
+    orders = Leader(build, space, budget, clock=lambda: 0.0, num_timed=4).orders()
+    tasks = [next(orders)[0], orders.send(None)[0], orders.send(Taken([1.0] * 4, [30, 10, 1, 1], [], [], 8))[0]]
+    orders.send(None)
+
+    assert tasks == [SNAPSHOT, PROBE, RESTORE]
+    assert found == [None, StepCost(bytes=2, seconds=seconds)]
+
+
+@pytest.mark.parametrize(("period", "num_steps"), [(1, 4), (8, 8), (500, 4)])
+def test_steps_are_timed_over_a_round_unless_it_is_long(period: int, num_steps: int):
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1), period=period)
+
+    assert steps_to_time(space) == num_steps
+
+
 def test_the_rate_of_a_direction_is_searched_as_a_job_would():
     exchange, optimizer = DemoConfig(), FromExchangeConfig()
     config = ReplicaConfig(workload=OwnWorkload(factory="script:model"), exchange=exchange, optimizer=optimizer)
@@ -228,6 +274,17 @@ def test_probes_on_small_batches_are_longer(batch_size: int | None, num_steps: i
     assert len(script.rates) - 1 == num_steps
 
 
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_a_model_that_was_trained_before_does_not_begin_with_the_rate_of_a_new_one(pretrained: bool):
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    controller = {"kind": "bo", "first_search": "unless_known"}
+
+    tuner = wiretune.attach(model, optimizer, controller=controller, steps=400, pretrained=pretrained)
+
+    assert tuner.is_probing == pretrained
+
+
 @pytest.mark.parametrize("kind", ["bo", "autolrs"])
 def test_a_commit_that_blows_up_is_taken_back(kind: str):
     script = Script(controller={"kind": kind}, steps=400)
@@ -246,6 +303,19 @@ def test_a_commit_that_blows_up_is_taken_back(kind: str):
     assert len(tuner.decisions) > 1
     assert tuner.schedule().num_steps == num_committed
     assert all(each.isfinite().all() for each in script.state)
+
+
+@pytest.mark.parametrize(("num_lost", "num_taken_back"), [(1, 0), (3, 0), (4, 24)])
+def test_a_few_lost_losses_of_a_sound_model_do_not_take_its_commit_back(num_lost: int, num_taken_back: int):
+    script = Script(controller={"kind": "fixed"}, steps=40)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    for step in range(40):
+        script.step(loss=math.nan if 20 <= step < 20 + num_lost else None)
+
+    assert tuner.num_taken_back == num_taken_back
+    assert tuner.schedule().num_steps == 40 - num_taken_back
 
 
 def test_a_run_that_ends_with_a_setback_keeps_what_it_has_gained():
@@ -362,7 +432,7 @@ def test_a_part_is_refused_by_its_field_in_a_jobs_words(how: dict[str, Any], lin
     assert "pydantic" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["steps", "seconds", "bytes", "batch_size"])
+@pytest.mark.parametrize("name", ["steps", "seconds", "bytes", "batch_size", "pretrained"])
 def test_what_a_controller_needs_is_refused_without_one(name: str):
     with pytest.raises(ValueError, match=f"`{name}` is .* controller: give `controller={{'kind': 'bo'}}`, or leave"):
         Script(**{name: 100})
@@ -389,6 +459,12 @@ def test_a_schedules_level_is_one_of_the_exchange():
 )
 def test_what_a_controller_in_a_loop_would_ignore_of_a_schedule_is_refused(values: dict[str, Any]):
     with pytest.raises(ValueError, match=rf"entries\[1\].values` sets `{next(iter(values))}`.*Schedule.scheduler"):
+        Script(controller=following({"values": values}), steps=20)
+
+
+@pytest.mark.parametrize("values", [{"share": 0.5}, {"gamma": 0.9}])
+def test_what_only_a_job_sets_of_a_schedule_is_refused(values: dict[str, Any]):
+    with pytest.raises(ValueError, match=rf"sets `{next(iter(values))}`, and .* does not: train by it as a job"):
         Script(controller=following({"values": values}), steps=20)
 
 

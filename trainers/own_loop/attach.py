@@ -16,62 +16,43 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.distributed.fsdp import FSDPModule
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.exchange.buffer import GradientBuffer
+from trainers.exchange.buffer import LEAD, GradientBuffer
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.step_result import Exchanged
 from trainers.exchange.topology import Topology
-from trainers.methods import registry
 from trainers.methods.blocks import blocks
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.optimizers import Optimizer
-from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig, OwnOptimizerConfig, SgdConfig
+from trainers.methods.optimizer.spec import OwnOptimizerConfig
 from trainers.methods.sync import build
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts, Update
 from trainers.methods.sync.shared.screen import parts_of_means
-from trainers.own_loop.ddp import (
-    TYPES,
-    BucketHook,
-    PerNode,
-    bill_buffers,
-    check_entries,
-    check_sparse,
-    check_types,
-    check_unused,
-    topology_of,
+from trainers.own_loop.attachable import (
+    Check,
+    Exchanging,
+    Syncing,
+    check_ddp,
+    check_steps,
+    ddp_in,
+    job_config,
+    refuse_ranges,
+    takes_backwards_for_steps,
+    trained_parameters,
 )
-from trainers.own_loop.handle import Handle, num_ranks, rank
+from trainers.own_loop.ddp import BucketHook, PerNode, bill_buffers, check_sparse, topology_of
+from trainers.own_loop.handle import Handle, rank
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
-from trainers.spec.exchange import ExchangeBase, UpdateConfig
-from trainers.spec.levels import AccordionConfig
-from trainers.spec.refusals import checked
-from trainers.spec.replica import MAX_THREADS, ReplicaConfig
-from trainers.spec.sync import SyncBase
-from trainers.spec.two_way import group_conflict
-from trainers.spec.workloads import OwnWorkload
-from trainers.training.model import forget_lost, overlap, replaced_buffer, replaced_parameter
+from trainers.spec.replica import ReplicaConfig
+from trainers.training.model import forget_lost, replaced_buffer, replaced_parameter
 
-#: A part of a job, as its configuration or as its fields.
-Exchanging = ExchangeBase | Mapping[str, Any]
-Syncing = SyncBase | Mapping[str, Any]
-#: Raises ValueError for a configuration that it refuses.
-Check = Callable[[ReplicaConfig], None]
-#: Exchanges that return a direction to step by.
-DIRECTIONS = [each.kind for each in registry.of("exchange") if issubclass(each.config, UpdateConfig)]
 #: A communication hook of DDP, which gets a `torch.distributed.GradBucket`.
 Send = Callable[[None, Any], Future[Tensor]]
-
-
-def refuse_ranges(config: ReplicaConfig) -> None:
-    """Raise ValueError for a range."""
-    if ranges := [each.field for each in config.ranges()]:
-        raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
 
 
 def attach(
@@ -92,160 +73,22 @@ def attach(
     connects the ranks. By default gradients are exchanged densely in every step: nothing changes but that bytes are
     counted. `per_node`, `scale` and `seed` are those of `compress_gradients`. Whoever searches the ranges that
     `check_ranges` lets pass sets the handle's `chosen` before each step. The loop must not clip gradients with an
-    exchange of `DIRECTIONS`, nor with `cser` or `liec_sgd`, whose ranks would drift apart. To resume, attach first, and
-    then load the state of the model, of the optimizer and of the handle.
+    exchange of `attachable.DIRECTIONS`, nor with `cser` or `liec_sgd`, whose ranks would drift apart. To resume, attach
+    first, and then load the state of the model, of the optimizer and of the handle.
 
     Raises ValueError for what a job would refuse, by the names of the fields, for a range, for what needs the data, for
     what sets rates or gradients of its own, and for a model that cannot be exchanged like that.
     """
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner  # Accelerate, Lightning and Fabric wrap it
-    config = _config(optimizer, exchange, sync, seed=seed)
-    ddp = _ddp_in(model)
+    config = job_config(optimizer, exchange, sync, seed=seed)
+    ddp = ddp_in(model)
     check_ranges(config)
-    _check_ddp(ddp, model, config)
-    _check_steps(config, optimizer, scale)
-    parameters = _trained(model, optimizer, config)
+    check_ddp(ddp, model, config)
+    check_steps(config, optimizer, scale)
+    parameters = trained_parameters(model, optimizer, config)
     node_links = _connected(per_node, config, parameters[0].device)
     return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
-
-
-def _config(
-    optimizer: torch.optim.Optimizer, exchange: Exchanging | None, sync: Syncing | None, *, seed: int
-) -> ReplicaConfig:
-    """Return what a job with this optimizer would train by."""
-    exchange = {"kind": "none"} if exchange is None else exchange
-    sync = {"kind": "every_step"} if sync is None else sync
-    for name, part, example in (("exchange", exchange, "topk"), ("sync", sync, "diloco")):
-        if not isinstance(part, ExchangeBase | SyncBase | Mapping):
-            raise ValueError(f"`{name}` must be a part of a job, as {{'kind': '{example}'}}, got {part!r}")
-    described = _described(optimizer, exchange)
-    config = checked(
-        ReplicaConfig,
-        {
-            "workload": OwnWorkload(factory="script:model"),  # nobody builds it
-            "optimizer": described,
-            "exchange": exchange,
-            "sync": sync,
-            "seed": seed,
-            "threads": min(torch.get_num_threads(), MAX_THREADS),
-        },
-    )
-    if message := group_conflict(config.exchange, described, optimizer.param_groups):
-        raise ValueError(f"`optimizer`: {message}")
-    takes_back = isinstance(config.exchange, UpdateConfig) and config.exchange.drifts
-    if takes_back and any(group.get("maximize") for group in optimizer.param_groups):
-        raise ValueError(
-            f"`optimizer` must minimize with `{config.exchange.kind}`, whose ranks take back steps of their own, got "
-            "`maximize=True`: leave it out, and train on the negative loss"
-        )
-    if config.sync.sets_rates:
-        raise ValueError(
-            f"`sync` must leave rates and gradients to the loop, and `{config.sync.kind}` sets its own: give "
-            "{'kind': 'local_sgd'}, or train it as a job"
-        )
-    if config.exchange.competes:
-        raise ValueError(f"`exchange` must be of one kind: nothing chooses here, got `{config.exchange.kind}`")
-    levels = getattr(config.exchange, "levels", None)
-    if isinstance(levels, AccordionConfig) and levels.epoch_steps is None:
-        raise ValueError("`accordion` needs `epoch_steps`: nothing says here how long an epoch of the data is")
-    return config
-
-
-def _ddp_in(model: nn.Module) -> DistributedDataParallel | None:
-    """Return the DistributedDataParallel that is `model`, or in it; raises ValueError for several, and for FSDP."""
-    if any(isinstance(each, FSDPModule) for each in model.modules()):
-        raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
-    found = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
-    if len(found) > 1:
-        raise ValueError(
-            f"`model` must have one DistributedDataParallel, got {len(found)}: wrap all that is trained in a single one"
-        )
-    return found[0] if found else None
-
-
-def _check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: ReplicaConfig) -> None:
-    """Raise ValueError unless `ddp` is there where its hook is needed, of all ranks, and ready for the exchange."""
-    trains_apart, num_workers = config.sync.payload == "parameters", num_ranks()
-    needs_ddp = num_workers > 1 or isinstance(config.exchange, UpdateConfig)
-    if ddp is None and needs_ddp and not trains_apart:
-        raise ValueError(
-            f"`model` must be a DistributedDataParallel, which exchanges gradients in every step, got "
-            f"{type(model).__name__}: wrap it, or give `sync={{'kind': 'diloco'}}`"
-        )
-    if ddp is not None and ddp.process_group.size() != num_workers:
-        raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
-    if ddp is None or trains_apart:
-        return
-    check_unused(ddp, config.exchange)
-    within = {*ddp.parameters()}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter not in within:
-            raise ValueError(
-                f"`model`: parameter `{name}` must be in the DistributedDataParallel to be exchanged: wrap the module "
-                "that holds it, too, or freeze it"
-            )
-
-
-def _check_steps(config: ReplicaConfig, optimizer: torch.optim.Optimizer, scale: Callable[[], float] | None) -> None:
-    """Raise ValueError for what would part the ranks: steps that one of them skips, or a second iterate."""
-    trains_apart = config.sync.payload == "parameters"
-    if _steps_alone(config) and scale is not None:
-        kind = config.sync.kind if trains_apart else config.exchange.kind
-        raise ValueError(f"`scale` must be left out with `{kind}`: one rank alone would skip a step")
-    if trains_apart and callable(getattr(optimizer, "eval", None)):
-        raise ValueError(
-            f"`optimizer` must train what it evaluates where ranks meet, got {type(optimizer).__name__}, whose second "
-            "iterate would stay apart: take another, or train Schedule-Free as a job"
-        )
-
-
-def _trained(model: nn.Module, optimizer: torch.optim.Optimizer, config: ReplicaConfig) -> list[nn.Parameter]:
-    """Return the parameters that are trained.
-
-    Raises ValueError if there are none, if some cannot be exchanged, or if `optimizer` trains others, too.
-    """
-    parameters = [each for each in model.parameters() if each.requires_grad]
-    if not parameters:
-        raise ValueError("`model` must have a parameter that is trained, and it has none, or all are frozen")
-    stepped = {each for group in optimizer.param_groups for each in group["params"] if each.requires_grad}
-    for each in stepped.difference(parameters):
-        raise ValueError(
-            f"`optimizer` must train parameters of `model` alone, got another of shape {tuple(each.shape)}, which "
-            "nobody would exchange or put back: give the module that holds it, too; master copies cannot be attached"
-        )
-    check_types(parameters, (torch.float32,) if _steps_alone(config) else TYPES)
-    check_entries(model)
-    if fault := overlap(model):
-        raise ValueError(f"`model`: {fault}")
-    return parameters
-
-
-def _steps_alone(config: ReplicaConfig) -> bool:
-    """Return whether each rank has parameters of its own between two meetings."""
-    return config.sync.payload == "parameters" or config.exchange.drifts
-
-
-def _described(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> OptimizerConfig:
-    """Return the job's optimizer that is like `optimizer`: exchanges that need plain SGD look at its momentum.
-
-    Plain SGD steps by a direction that the exchange returns, and its weight decay is decoupled then.
-    """
-    if type(optimizer) is not torch.optim.SGD:
-        return OwnOptimizerConfig()
-    first = optimizer.param_groups[0]
-    kind = exchange.kind if isinstance(exchange, ExchangeBase) else exchange.get("kind")
-    if kind in DIRECTIONS and not any(group["momentum"] for group in optimizer.param_groups):
-        return FromExchangeConfig(weight_decay=first["weight_decay"])
-    return SgdConfig(**{name: first[name] for name in ("momentum", "nesterov", "weight_decay")})
-
-
-def takes_backwards_for_steps(exchange: ExchangeBase) -> bool:
-    """Return whether a second exchange in a step would count its gradient again: in a momentum, or a rank's own part.
-
-    Other kinds send what they kept of the first, so that the sum comes out right.
-    """
-    return isinstance(exchange, UpdateConfig) or exchange.drifts or exchange.without_momentum is not None
 
 
 def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -> NodeLinks:
@@ -307,7 +150,7 @@ class Attached(Handle):
         self._buffers = {
             name: each.detach() if each.layout is torch.strided else each for name, each in buffers.items()
         }
-        buffer = GradientBuffer([tuple(each.shape) for each in names], config.exchange, self._parameters[0].device)
+        buffer = self._gradient_buffer()
         self._sync = build.build(PolicyParts(config, wrapped, buffer, node_links, blocks.build(config, model, buffer)))
         self._steps = Steps()
         shared, own = self._sync.divide({})
@@ -334,12 +177,38 @@ class Attached(Handle):
             self._undo.append(bill_buffers(ddp, node_links).remove)
         self._undo.append(optimizer.register_step_post_hook(self._advance).remove)
 
+    def _gradient_buffer(self) -> GradientBuffer:
+        """Return the buffer that the hook fills. Where nothing goes through the hook, it has shapes and no memory."""
+        shapes, device = [tuple(each.shape) for each in self._parameters], self._parameters[0].device
+        words = None
+        if self.config.sync.payload == "parameters" or self._is_plain:  # torch refuses to write to these
+            words = torch.zeros((), device=device).expand(LEAD + sum(map(math.prod, shapes)))
+        return GradientBuffer(shapes, self.config.exchange, device, words=words)
+
+    @property
+    def _is_plain(self) -> bool:
+        """True where DDP's own all-reduce is all that is asked for."""
+        return isinstance(self.config.exchange, NoneConfig) and self.node_links.share == 1
+
     def set_level(self, level: float) -> None:
         """Exchange at `level` from the next step on, on every rank alike; a schedule's `on_level` calls it.
 
         Raises ValueError if it is no level of this exchange.
         """
         self.chosen = self.chosen._replace(level=self.config.exchange.check_level(level))
+
+    def set_values(self, values: Mapping[str, Any]) -> None:
+        """Meet by this `period`, `outer_learning_rate` and `outer_momentum` from the next step on, on every rank alike.
+
+        What `values` do not name is the configuration's. A schedule's `on_values` calls it. Raises ValueError for
+        another value, and for what does not fit `sync`.
+        """
+        names = StepValues._fields[1:]  # without the level
+        if others := sorted(values.keys() - {*names}):
+            raise ValueError(f"`values` may name {', '.join(names)}, got `{others[0]}`, which nothing attached takes")
+        if wrong := self.config.setting_conflict(values, optimizer=self.config.optimizer.kind):
+            raise ValueError(f"`values` do not fit: {wrong}")
+        self.chosen = StepValues(level=self.chosen.level, **values)
 
     def _enter(self, ddp: DistributedDataParallel) -> None:
         """Take the place of DDP's all-reduce, unless that is all that is asked for.
@@ -354,7 +223,7 @@ class Attached(Handle):
                 # As in `no_sync`, or DDP would sum which parameters were used in each backward, hook or not. The hook
                 # stays: Lightning's manual optimization turns this on after each forward.
                 is_silenced, ddp.require_backward_grad_sync = True, False
-        elif isinstance(self.config.exchange, NoneConfig) and self.node_links.share == 1:
+        elif self._is_plain:
             self._undo.append(ddp.register_forward_hook(self._note_forward).remove)
             trained = [each for each in ddp.parameters() if each.requires_grad]
             self._undo += [each.register_hook(self._count).remove for each in trained]  # type: ignore[no-untyped-call]
@@ -412,6 +281,13 @@ class Attached(Handle):
             self._wrapped.forget_lost()
             forget_lost(self._model)
 
+    @torch.no_grad()
+    def is_sound(self) -> bool:
+        """Return whether this rank's trained parameters are finite, and no buffer has a NaN; a mask may be infinite."""
+        of_buffers = (each for each in self._buffers.values() if each.layout is torch.strided)
+        is_lost = any(bool(each.isnan().any()) for each in of_buffers)
+        return not is_lost and all(bool(each.isfinite().all()) for each in self._parameters)
+
     def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
         """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""
         return (self.node_links.within if within_node else self.node_links.between).ledger.take()
@@ -459,12 +335,13 @@ class Attached(Handle):
         self._state.snapshot(slot)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's memories, as `Handle` does, and the level that was set."""
-        return super().state_dict() | {"level": self.chosen.level}
+        """Return this rank's memories, as `Handle` does, and the level and the values that were set."""
+        return super().state_dict() | self.chosen._asdict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self.chosen = self.chosen._replace(level=state.get("level", self.chosen.level))  # earlier releases have none
+        chosen = {name: state[name] for name in StepValues._fields if name in state}  # earlier releases have fewer
+        self.chosen = self.chosen._replace(**chosen)
         self._hook.stepped = True
 
     def restore(self, slot: str) -> None:

@@ -158,6 +158,11 @@ def _message(detail: ErrorDetails, path: list[str | int], shown: Any) -> str:
         return f"`{field}` is required"
     if kind == "too_short":
         return f"`{field}` needs at least {context['min_length']} items, got {context['actual_length']}"
+    if kind == "too_long":
+        return f"`{field}` takes at most {context['max_length']} items, got {context['actual_length'] or 'more'}"
+    if kind in ("tuple_type", "list_type"):
+        as_given = "" if shown is None else f", as [{shown!r}], got {shown!r}"
+        return f"`{field}` must be a list{as_given}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"`{field}` must be an object with named fields"
     if _wants_one_number(detail, path):

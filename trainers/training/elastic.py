@@ -295,6 +295,7 @@ class ElasticGroup(Group):
         ready = [rank for rank, outcome in heard.items() if outcome.kind != "death"]
         for rank, answer in zip(ready, judge({rank: heard[rank] for rank in ready}), strict=True):
             if self._away[rank] == "build":
+                self._group.await_places([rank])  # at once: it has started, but its machine may be unfit
                 self._group.agree([answer])
         donor, dead = self._present[0], [rank for rank in heard if rank not in ready]
         for rank in heard:

@@ -15,10 +15,11 @@ from trainers import overload
 from trainers.exchange.topology import Nodes
 from trainers.segment import Direction, Evaluation, Segment, SegmentResult, Written
 from trainers.spec.replica import ReplicaConfig
+from trainers.training import landscape
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.training.checkpoint import Shard, commit_manifest
+from trainers.training.landscape import NUM_BATCHES, Landscape
 from trainers.training.segment_results import bytes_by_rank, merge
-from trainers.training.sharpness import NUM_BATCHES
 from trainers.workload import WorkloadError
 
 _HOW_TO_WAIT_LONGER = "`workers.reply_timeout_s` allows more, in an exchange `workers.timeout_s`"
@@ -124,14 +125,14 @@ class Group(ABC):
         answers = [Evaluation.model_validate(answer) for answer in self.call("evaluate")]
         return answers[0].model_copy(update=bytes_by_rank(answers))
 
-    def sharpness(self) -> float | None:
-        """Return how sharp the loss of a new model is by the sharpest batch of any rank; None: some rank cannot tell.
+    def landscape(self) -> Landscape | None:
+        """Return what the batches of all ranks tell of a new model's loss; None: some rank cannot tell.
 
-        See `Replica.sharpness`: the model's buffers differ afterwards.
+        See `Replica.landscape`: the model's buffers differ afterwards.
         """
         timeout_s = self.config.reply_timeout_s + 2 * NUM_BATCHES * self.config.collective_timeout_s  # as so many steps
-        answers = self.call("sharpness", timeout_s=timeout_s)
-        return None if None in answers else float(max(answers))
+        answers = self.call("landscape", timeout_s=timeout_s)
+        return None if None in answers else landscape.together([Landscape(*answer) for answer in answers])
 
     def save(self, url: str) -> None:
         """Write a checkpoint to the folder `url`; it is complete when this returns."""
@@ -214,7 +215,10 @@ class WorkerGroup(Group):
         self._connect(ranks)
 
     def await_places(self, ranks: Collection[int]) -> None:
-        """Wait until `ranks`, which have been told to start, have a place. Processes of this machine always have."""
+        """Wait until `ranks`, which have been told to start, have a place; raises WorkloadError for one that is unfit.
+
+        Processes of this machine always have one.
+        """
 
     def _connect(self, ranks: Collection[int]) -> None:
         """Have `ranks` build their replicas, and then all ranks meet."""

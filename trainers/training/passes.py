@@ -21,11 +21,11 @@ class Passes:
         self, config: ReplicaConfig, workload: Workload, model: nn.Module, feed: Feed, device: torch.device
     ) -> None:
         self._config, self._workload, self._model = config, workload, model
-        self._feed, self._device = feed, device
+        self._feed, self.device = feed, device
 
     def loss(self, place: Place, batch_size: int | None = None) -> Tensor:
         """Return the loss of the micro-batch at `place`; `batch_size` None: the workload's own."""
-        batch = to_device(self._feed.batch(place, batch_size), self._device)
+        batch = to_device(self._feed.batch(place, batch_size), self.device)
         with random_state.host_seeded(seed_of((self._config.seed, *place))), self._autocast():
             loss = self._workload.loss(self._model, batch)
         if not isinstance(loss, Tensor) or loss.ndim:
@@ -45,7 +45,7 @@ class Passes:
 
     def measure(self, indices: Tensor, names: Sequence[str]) -> Tensor:
         """Return what is measured of the validation samples at `indices`: means `(len(names),)` in float64."""
-        batch = to_device(fetch(self._workload, self._workload.validation, indices), self._device)
+        batch = to_device(fetch(self._workload, self._workload.validation, indices), self.device)
         with self._autocast():
             measured = self._workload.evaluate(self._model, batch)
         if measured.keys() != set(names):
@@ -56,4 +56,4 @@ class Passes:
         return torch.tensor([float(measured[name]) for name in names], dtype=torch.float64)
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._config.precision == "bf16")
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._config.precision == "bf16")

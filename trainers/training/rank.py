@@ -126,7 +126,7 @@ def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
             | "take_bytes"
             | "give_state"
             | "take_state"
-            | "sharpness"
+            | "landscape"
         ):
             return getattr(replica, method)(*args)
         case _:

@@ -33,15 +33,16 @@ from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts, Update
-from trainers.methods.sync.shared.screen import parts_of_means
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes, Written
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.two_way import group_conflict
 from trainers.traffic import collectives
-from trainers.training import checkpoint, feed, model, sharpness, state_handover
+from trainers.training import checkpoint, feed, landscape, model, state_handover
 from trainers.training.alignment import Alignment
 from trainers.training.checkpoint import CheckpointError, Shard
+from trainers.training.evaluated_state import EvaluatedState
+from trainers.training.landscape import Landscape
 from trainers.training.passes import Passes
 from trainers.training.stopwatch import RoundWait, Stopwatch
 from trainers.workload import Workload, WorkloadError
@@ -51,8 +52,6 @@ Backend = Literal["auto", "gloo", "nccl"]
 
 #: The slot of the state between the last step by themselves and the meeting that follows.
 BEFORE_MEETING = "before the meeting"
-#: Whole numbers of as many bytes as a number of a tensor, to add up its bits.
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 log = logging.getLogger("wiretune.replica")
 
@@ -149,6 +148,16 @@ class Replica:
         shared, own = self._sync.divide(trained)
         own |= {"buffers": self._buffers, "exchange": self._exchange, "random": self._random}
         self._state = State(shared=shared | self._blocks.parts() | {"steps": self._steps}, own=own)
+        self._evaluated = EvaluatedState(
+            self.config,
+            self.model,
+            self._parameters,
+            self._optimizer,
+            self._passes,
+            self._sync,
+            self._node_links,
+            may_differ="parameters" not in shared,
+        )
 
     @property
     def step(self) -> int:
@@ -177,8 +186,8 @@ class Replica:
         found = model.matrices(self._optimizer.parameters.values())
         return found and (*found, self.config.workload.weights is None)
 
-    def sharpness(self) -> float | None:
-        """Return how sharp the loss is by this rank's first batches, as `sharpness.measured` has it, before any step.
+    def landscape(self) -> Landscape | None:
+        """Return what this rank's first batches tell of the loss before any step, as `landscape.measured` has it.
 
         None where that says nothing of a run: where steps train some blocks alone, or gradients are not finite.
         Statistics of the model's buffers change: snapshot first.
@@ -187,17 +196,21 @@ class Replica:
             return None
         parameters = list(self._optimizer.parameters.values())
 
-        def gradient(number: int) -> list[Tensor]:
+        def slope(number: int) -> tuple[float, list[Tensor]]:
             self._random.begin(self._fresh_seed())  # as often as it is asked, the same draws
+            total = 0.0
+            self._buffer.clear()
             with self._random.scope(), torch.enable_grad():
-                self._buffer.clear()
-                # As a step does: `torch.autograd.grad` is refused where reentrant checkpointing recomputes.
-                self._passes.backward(self._passes.loss(feed.Place(number, self.rank, 0)))
+                for micro in range(self.config.accumulate):
+                    loss = self._passes.loss(feed.Place(number, self.rank, micro)) / self.config.accumulate
+                    total += loss.item()
+                    # As a step does: `torch.autograd.grad` is refused where reentrant checkpointing recomputes.
+                    self._passes.backward(loss)
             slopes = [torch.zeros_like(each) if each.grad is None else each.grad.to_dense() for each in parameters]
             self._buffer.clear()
-            return slopes
+            return total, slopes
 
-        return sharpness.measured(parameters, gradient, math.ceil(sharpness.NUM_BATCHES / self.num_workers))
+        return landscape.measured(parameters, slope, math.ceil(landscape.NUM_BATCHES / self.num_workers))
 
     def connect(self, init_method: str, present: Sequence[int] | None = None, *, backend: Backend = "auto") -> None:
         """Set the process up for training, and join the other ranks at `init_method` (a torch URL).
@@ -306,7 +319,7 @@ class Replica:
     def export(self, url: str) -> Written:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""
         sha256 = None
-        with model.lent(self.model, self._evaluated()):
+        with model.lent(self.model, self._evaluated.tensors(self.step, self.rank, num_present=len(self._present))):
             if self.rank == self._present[0]:
                 # copies, by every name that the model has: `load_state_dict(strict=True)` takes them
                 tensors = {name: value.clone() for name, value in model.named_state(self.model).items()}
@@ -546,7 +559,7 @@ class Replica:
         names = ("loss", *self.workload.metrics)
         num_samples = len(self.workload.validation)
         sums = torch.zeros(len(names), dtype=torch.float64)
-        evaluated = self._evaluated()
+        evaluated = self._evaluated.tensors(self.step, self.rank, num_present=len(self._present))
         with model.evaluating(self.model), model.lent(self.model, evaluated), random_state.seeded(0):
             share = torch.arange(num_samples)[self._present.index(self.rank) :: len(self._present)]
             for indices in torch.split(share, self.workload.evaluation_batch_size):
@@ -561,77 +574,6 @@ class Replica:
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
         )
-
-    def _evaluated(self) -> dict[str, Tensor]:
-        """Return what is evaluated and exported: parameters and buffers by name."""
-        self._sync.settle()
-        parameters = self._together(self._optimizer.evaluated()) | self._means_of_frozen()
-        saved = self.model.state_dict().keys()  # other buffers (masks, tables) are constants
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
-        return parameters | self._averaged(buffers | self._statistics(parameters), over=len(self._present))
-
-    @property
-    def _copies(self) -> int:
-        """The number that a sum of parameters over all ranks is divided by, for their mean."""
-        # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
-        return self._node_links.copies if self.config.exchange.drifts else len(self._present)
-
-    def _together(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return `parameters`, or, where those of the ranks may differ, copies of their mean."""
-        if not self._sync.is_apart:
-            return parameters
-        values = [*parameters.values()]
-        [(parts, over)] = parts_of_means(self.config.sync, self._node_links, [values], over=self._copies)
-        return dict(zip(parameters, self._node_links.average(parts, "state", over=over), strict=True))
-
-    def _means_of_frozen(self) -> dict[str, Tensor]:
-        """Return the means of the frozen parameters that differ between the ranks, as those of an averaged teacher do.
-
-        They also do where ranks that trained apart have just met: what is trained alone is averaged there.
-        """
-        trained, held = self._optimizer.parameters, self._parameters.tensors()
-        frozen = {name: each for name, each in held.items() if name not in trained and each.is_floating_point()}
-        if not frozen or "parameters" in self._state.shared:
-            return {}
-        # Of a frozen base model, which is equal everywhere and may be large, nothing else is sent.
-        mine = torch.stack([each.view(_BITS[each.itemsize]).sum() for each in frozen.values()]).cpu()
-        first = mine.clone()
-        self._node_links.tell(first)
-        differ = (mine != first).float()
-        self._node_links.all_reduce_sum(differ, {"control": differ.nbytes})
-        numbers = zip(frozen, differ.tolist(), strict=True)
-        return self._averaged({name: frozen[name].clone() for name, number in numbers if number}, over=self._copies)
-
-    @torch.no_grad()
-    def _statistics(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return BatchNorm's statistics of the evaluated `parameters`; none if these are the trained ones.
-
-        They are taken from the batches that training sees next, a pure function of (seed, step, rank), and the
-        model's own stay as they are.
-        """
-        are_others = self._optimizer.averages or self._sync.is_apart
-        layers = model.norms_that_track(self.model) if are_others else []
-        if not layers:
-            return {}
-        # Copies of all: `loss` may change frozen parameters in place, and trained ones.
-        tensors = {**self._parameters.tensors(), **parameters, **dict(self.model.named_buffers())}
-        scratch = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        random = RandomState(feed.seed_of((self.config.seed, self.step, self.rank)), self.device)
-        with model.lent(self.model, scratch), model.counting_anew(layers), random.scope():
-            for index in range(model.NUM_BATCHES):
-                ahead, micro = divmod(index, self.config.accumulate)
-                self._passes.loss(feed.Place(self.step + ahead, self.rank, micro))
-        return {name: scratch[name] for name in model.norm_statistics(self.model, layers)}
-
-    def _averaged(self, tensors: dict[str, Tensor], *, over: int) -> dict[str, Tensor]:
-        """Average `tensors` over `over` ranks, in place, where they are floating-point; returns them."""
-        floating = [each for each in tensors.values() if each.is_floating_point()]
-        groups = [[each] for each in floating]
-        parts = parts_of_means(self.config.sync, self._node_links, groups, over=over)
-        for mean, ([part], number) in zip(floating, parts, strict=True):
-            torch.div(part, number, out=mean)  # before the sum, which could overflow
-            self._node_links.all_reduce_sum(mean, {"state": mean.nbytes})
-        return tensors
 
 
 def _numbers(scalars: Sequence[Tensor]) -> tuple[float, ...]:

@@ -5,7 +5,8 @@ const MOST_MARKS = 200;
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
 export const colour = (index) => COLOURS[index % COLOURS.length];
-const dash = (index) => DASHES[index % DASHES.length];
+// The second eight arms have the colours of the first, and other dashes: 32 arms differ.
+const dash = (index) => DASHES[(index + Math.floor(index / COLOURS.length)) % DASHES.length];
 
 // One colour and one entry of the legend per arm; its seeds are lines of the same look, told apart by pointing at them.
 export const look = (each, width) => ({ color: colour(each.arm_index), width, dash: dash(each.arm_index) });
@@ -25,16 +26,34 @@ export function logAxis(values, write) {
   let [least, most] = [Infinity, 0];
   for (const value of values) if (value > 0) [least, most] = [Math.min(least, value), Math.max(most, value)];
   if (!most) return { type: "log" };
-  const [low, high] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
   const decades = Math.log10(most / least);
   const isNarrow = decades > 0.1 && decades <= 0.7;
   const leads = decades > 2 ? [1] : isNarrow ? [1, 1.5, 2, 3, 4, 5, 6, 8] : [1, 2, 5];
-  const powers = Array.from({ length: high - low + 1 }, (_, at) => low + at);
-  const tickvals = powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`)));
   // No tick may be in sight of what is narrow, and a line may lie on the edge of what is not. A range of its own would stay
   // when more points come.
   const margin = 10 ** (decades <= 0.1 ? 0.5 : 0.06 * decades);
-  return { type: "log", tickvals, ticktext: tickvals.map((value) => write(value)), autorangeoptions: { include: [least / margin, most * margin] } };
+  return { type: "log", ...decadeTicks(least, most, leads, write), write, autorangeoptions: { include: [least / margin, most * margin] } };
+}
+
+// Ticks of a part of a logarithmic axis that a reader has zoomed to: at least two, however narrow it is.
+export function ticksOf(low, high, write) {
+  const decades = Math.log10(high / low);
+  if (decades > 0.7) return decadeTicks(low, high, decades > 2 ? [1] : [1, 2, 5], write);
+  const gap = (high - low) / 5;
+  const power = Math.floor(Math.log10(gap));
+  const step = Number(`${[1, 2, 5].find((lead) => lead * 10 ** power >= gap) ?? 10}e${power}`);
+  const first = Math.ceil(low / step);
+  const tickvals = Array.from({ length: Math.floor(high / step) - first + 1 }, (_, at) => Number(((first + at) * step).toPrecision(12)));
+  const digits = Math.floor(Math.log10(high)) - power + 1; // as many as tell two neighbours apart
+  return { tickvals, ticktext: tickvals.map((value) => write(value, digits)) };
+}
+
+// The `leads` of every power of ten that the range touches.
+function decadeTicks(low, high, leads, write) {
+  const first = Math.floor(Math.log10(low));
+  const powers = Array.from({ length: Math.ceil(Math.log10(high)) - first + 1 }, (_, at) => first + at);
+  const tickvals = powers.flatMap((power) => leads.map((lead) => Number(`${lead}e${power}`)));
+  return { tickvals, ticktext: tickvals.map((value) => write(value)) };
 }
 
 // Lines of one look as one, with gaps between them: forty lines cost what one does. Each has {x, y} and a label, which

@@ -1,9 +1,10 @@
-// The loss of training and validation, what was forecast, and where the best weights are.
+// The loss of training and validation, or another metric of validation; what was forecast, and where the best weights are.
 
 import { duration, loss, number } from "../units.js";
 import { between } from "./axis.js";
 import { colour, joined, logAxis, look, marked, tint } from "./look.js";
 
+export const LOSS = "loss";
 const ON_THE_GRID = 300; // points of a mean over seeds
 
 // An exponential moving average that begins at the first value; a missing value stays missing.
@@ -40,8 +41,10 @@ export function meanOf(lines) {
   return { x, mean, upper, lower };
 }
 
-// `choice`: {smooth, isLogLoss, isLogAxis, isEach}. `stages` are those of one trial, which are shaded; `trials` all.
+// `choice`: {metric, smooth, isLogLoss, isLogAxis, isEach}. `stages` are those of one trial, which are shaded; `trials` all.
+// Of a metric other than the loss there is no training series, and no forecast.
 export function lossChart({ training, validation, trials, stages, place, choice }) {
+  const isLoss = choice.metric === LOSS;
   const drawn = (series, weight) => series.filter((each) => each.values.length)
     .map((each) => ({ ...each, x: place.along(each), y: weight ? smoothed(each.values, weight) : each.values }));
   const [trained, validated] = [drawn(training, choice.smooth), drawn(validation, 0)];
@@ -50,25 +53,25 @@ export function lossChart({ training, validation, trials, stages, place, choice 
   const around = { stages, place, lines: trained, floor: Number.isFinite(floor) ? floor : 0 };
   const values = [...trained, ...validated].flatMap((each) => each.y);
   return {
-    traces: [...fans(around),
+    traces: [...(isLoss ? fans(around) : []),
       ...(isMean ? meanLines(trained, validated, place) : [...lines(trained, "training", place), ...lines(validated, "validation", place)]),
-      ...rollBacks(around), ...bests(trials, validation, place)],
-    layout: { height: 420, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLogLoss].join(),
-      xaxis: { title: { text: `${place.title}<br>thin: training, bold: validation` }, ...(choice.isLogAxis ? { type: "log" } : { rangemode: "tozero" }) },
-      yaxis: { title: { text: "loss" }, ...(choice.isLogLoss ? logAxis(values, String) : {}) } },
-    label: labelOf(trials, validation),
+      ...(isLoss ? rollBacks(around) : []), ...bests(trials, validation, place, choice.metric)],
+    layout: { height: 420, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLogLoss, choice.metric].join(),
+      xaxis: { title: { text: isLoss ? `${place.title}<br>thin: training, bold: validation` : place.title }, ...(choice.isLogAxis ? { type: "log" } : { rangemode: "tozero" }) },
+      yaxis: { title: { text: isLoss ? LOSS : `validation ${choice.metric}` }, ...(isLoss && choice.isLogLoss ? logAxis(values, String) : {}) } },
+    label: labelOf(trials, validation, choice.metric),
     columns: [["trial", (row) => row.label, "name"], ["clock", (row) => duration(row.seconds), "number"],
       ["step", (row) => String(row.step), "number"],
-      ["validation loss", (row) => (row.value === null ? "diverged" : loss(row.value)), "number"]],
+      [`validation ${choice.metric}`, (row) => (row.value === null ? "diverged" : loss(row.value)), "number"]],
     rows: validation.flatMap(({ label, steps, seconds, values: measured }) =>
       measured.map((value, at) => ({ label, value, step: steps[at], seconds: seconds[at] }))),
   };
 }
 
-function labelOf(trials, validation) {
+function labelOf(trials, validation, metric) {
   const now = validation.flatMap((each) => {
     const value = each.values.findLast((one) => one !== null);
-    return value === undefined ? [] : [`${each.label} validation loss now ${loss(value)}`];
+    return value === undefined ? [] : [`${each.label} validation ${metric} now ${loss(value)}`];
   });
   const best = trials.filter((each) => each.outcome === "completed" && each.exported_step !== null)
     .map((each) => `best weights of ${each.label} after ${each.exported_step} steps`);
@@ -152,22 +155,26 @@ function rollBacks({ stages, place, lines: trained }) {
     text: back.map((stage) => `stage ${stage.stage} was rolled back to step ${stage.first_step}`), hovertemplate: "%{text}<extra></extra>" }];
 }
 
-// The state whose weights are kept; of a trial under way, the lowest evaluation so far.
-function bests(trials, validation, place) {
+// The state whose weights are kept; of a trial under way, the best evaluation so far.
+function bests(trials, validation, place, metric) {
+  const valueOf = (trial) => (metric === LOSS ? trial.validation_loss : trial.validation_metrics[metric] ?? null);
+  const isHigh = trials.some((trial) => trial.metric_directions[metric] === "max");
+  const soFar = `${isHigh ? "highest" : "lowest"} so far`;
   const marks = trials.flatMap((trial) => {
-    if (trial.outcome === "completed" && trial.validation_loss !== null) {
+    const end = valueOf(trial);
+    if (trial.outcome === "completed" && end !== null) {
       const step = trial.exported_step ?? trial.step;
-      return [{ trial, step, value: trial.validation_loss, symbol: "star", text: `the weights of ${trial.label}: step ${step}, ${loss(trial.validation_loss)}` }];
+      return [{ trial, step, value: end, symbol: "star", text: `the weights of ${trial.label}: step ${step}, ${loss(end)}` }];
     }
     const series = validation.find((each) => each.trial_id === trial.trial_id);
     const known = series?.values.filter((value) => value !== null) ?? [];
     if (trial.outcome || !known.length) return [];
-    const value = Math.min(...known);
-    return [{ trial, step: series.steps[series.values.indexOf(value)], value, symbol: "star-open", text: `${trial.label}: lowest so far, ${loss(value)}` }];
+    const value = (isHigh ? Math.max : Math.min)(...known);
+    return [{ trial, step: series.steps[series.values.indexOf(value)], value, symbol: "star-open", text: `${trial.label}: ${soFar}, ${loss(value)}` }];
   });
   if (!marks.length) return [];
   const isAny = marks.some((mark) => mark.symbol === "star");
-  return [{ type: "scatter", mode: "markers", name: isAny ? "best weights" : "lowest so far", x: marks.map(({ trial, step }) => place.at(trial.trial_id, step)),
+  return [{ type: "scatter", mode: "markers", name: isAny ? "best weights" : soFar, x: marks.map(({ trial, step }) => place.at(trial.trial_id, step)),
     y: marks.map((mark) => mark.value), text: marks.map((mark) => mark.text), hovertemplate: "%{text}<extra></extra>",
     marker: { size: 13, symbol: marks.map((mark) => mark.symbol), color: marks.map((mark) => colour(mark.trial.arm_index)), line: { width: 1, color: "#808080" } } }];
 }

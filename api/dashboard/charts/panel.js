@@ -1,19 +1,26 @@
 // The only file that draws: a figure in, a chart out, with the same data as a table beside it.
 
-import { element, empty, patch, table, whenKept } from "../dom.js";
+import { element, patch, table, unanswered, whenKept } from "../dom.js";
 import { csv, fileName, save } from "../files.js";
+import { ticksOf } from "./look.js";
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
+const KEPT = "keep"; // the zoom, from one drawing to the next
 
 let library = null;
 
+// Once for all charts; where it did not come, the next one that is drawn asks for it again.
 function load() {
   library ??= new Promise((resolve, reject) => {
     const source = document.querySelector('meta[name="plotly"]').content;
     document.head.append(element("script", { src: source, id: "plotly" }));
     const script = document.getElementById("plotly");
     script.onload = () => resolve(window.Plotly);
-    script.onerror = () => reject(new Error("The chart library did not load; load the page again."));
+    script.onerror = () => {
+      script.remove();
+      library = null;
+      reject(new Error("The chart library did not load."));
+    };
   });
   return library;
 }
@@ -29,26 +36,31 @@ const sight = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "300px" });
 const isDark = matchMedia("(prefers-color-scheme: dark)");
-isDark.addEventListener("change", () => inSight.forEach((paint) => paint()));
+const paintAll = () => inSight.forEach((paint) => paint());
+isDark.addEventListener("change", paintAll);
+const isTouched = matchMedia("(pointer: coarse)").matches; // a finger that zooms a chart could not scroll the page
 
 // A panel with a chart and its table. `draw` takes what makes the figure for a theme, and keeps the reader's zoom.
-// `close` ends what holds on to it once it is shown no more.
+// `close` ends what holds on to it once it is shown no more. A chart that may show something else has its `heading` changed.
 // `tools` stand above the chart; `zoomed` hears the range of the x axis, null: all of it, when the reader changes it.
 export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   const chart = element("div", { class: "chart", role: "img", "aria-label": title });
+  const failed = element("div", {});
   const data = element("div", { hidden: "" });
   const toggle = element("button", { type: "button", "aria-expanded": "false", "aria-label": `data table: ${title}`, onclick: flip }, "data table");
+  const zoom = isTouched ? element("button", { type: "button", "aria-pressed": "false", "aria-label": `zoom: ${title}`, onclick: flipZoom }, "zoom") : null;
   const heading = element("h2", {}, title);
   const exports = [["PNG", () => download("png")], ["SVG", () => download("svg")], ["CSV", downloadRows]]
     .map(([label, onclick]) => element("button", { type: "button", onclick }, label));
   const menu = saveMenu(exports);
   const body = element("section", { class: `panel ${kind}` },
-    element("div", { class: "panel-head" }, heading, element("div", { class: "panel-tools" }, toggle, menu)), tools ?? "", chart, data);
+    element("div", { class: "panel-head" }, heading, element("div", { class: "panel-tools" }, zoom, toggle, menu)), tools ?? "", failed, chart, data);
   const figure = whenKept((given, inTheme) => given(inTheme));
   let make = null;
   let drawn = {};
   let called = title;
-  let listens = false;
+  let isShown = false; // by the library, which goes on from it
+  let isZoomable = !isTouched;
 
   function flip() {
     data.hidden = !data.hidden;
@@ -56,8 +68,16 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     if (make) tell(figure(make, theme()));
   }
 
+  function flipZoom() {
+    isZoomable = !isZoomable;
+    zoom.setAttribute("aria-pressed", String(isZoomable));
+    if (isShown) window.Plotly.relayout(chart, { dragmode: dragmode() });
+  }
+
+  const dragmode = () => (isZoomable ? "zoom" : false);
+
   function tell({ label, columns, rows }) {
-    chart.setAttribute("aria-label", `${title}: ${label}`);
+    chart.setAttribute("aria-label", `${heading.textContent}: ${label}`);
     if (!data.hidden) patch(data, table(label, columns, rows));
   }
 
@@ -65,6 +85,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   async function draw(given, about = title) {
     [make, called] = [given, about];
     toggle.setAttribute("aria-label", `data table: ${about}`);
+    zoom?.setAttribute("aria-label", `zoom: ${about}`);
     menu.firstChild.setAttribute("aria-label", `save: ${about}`);
     tell(figure(make, theme()));
     if (inSight.has(chart)) await paint();
@@ -76,12 +97,24 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     const { traces, layout } = figure(make, theme());
     chart.style.height = layout.height ? `${layout.height}px` : "";
     try {
-      await (await load()).react(chart, traces, themed(layout), CONFIG);
-      if (zoomed && !listens) chart.on("plotly_relayout", hearZoom);
-      listens = true;
+      const plotly = await load();
+      await plotly.react(chart, traces, { ...themed(layout, ticksInSight(chart, layout)), dragmode: dragmode() }, CONFIG);
+      if (!isShown) chart.on("plotly_relayout", hear);
+      isShown = true;
+      patch(failed);
     } catch (error) {
-      patch(chart, empty(error.message));
+      drawn = {};
+      patch(failed, ...unanswered(error, paintAll));
     }
+  }
+
+  // A range that the reader has chosen has ticks of its own.
+  function hear(change) {
+    const isMoved = (name) => Object.keys(change).some((key) => key.startsWith(`${name}.range`) || key.startsWith(`${name}.autorange`));
+    const moved = Object.entries(ticksInSight(chart, figure(make, theme()).layout)).filter(([name]) => isMoved(name));
+    const fields = moved.flatMap(([name, ticks]) => Object.entries(ticks).map(([field, value]) => [`${name}.${field}`, value]));
+    if (fields.length) window.Plotly.relayout(chart, Object.fromEntries(fields));
+    if (zoomed) hearZoom(change);
   }
 
   function hearZoom(change) {
@@ -116,12 +149,12 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   function close() {
     sight.unobserve(chart);
     inSight.delete(chart);
-    if (drawn.make) window.Plotly?.purge(chart);
+    if (drawn.make || isShown) window.Plotly?.purge(chart);
   }
 
   painters.set(chart, { paint, drawnAs, isEmpty: () => make === null });
   sight.observe(chart);
-  return { body, draw, close };
+  return { body, heading, draw, close };
 }
 
 // A menu of files; it closes once one was chosen, on Escape, and when the focus goes elsewhere.
@@ -153,11 +186,12 @@ function theme() {
   return themes.get(isDark.matches);
 }
 
-function themed(layout) {
+// `ticks` of the axes that have others than the figure says.
+function themed(layout, ticks) {
   const { ink, line, family } = theme();
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
   const axes = Object.fromEntries(
-    Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name)).map(([name, own]) => [name, { ...axis, ...own }]),
+    Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name)).map(([name, { write: _, ...own }]) => [name, { ...axis, ...own, ...ticks[name] }]),
   );
   return {
     paper_bgcolor: "rgba(0,0,0,0)",
@@ -165,11 +199,20 @@ function themed(layout) {
     font: { color: ink, family, size: 12 },
     margin: { l: 60, r: 15, t: 10, b: 45 },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, // above: below is the axis, however tall
-    uirevision: "keep", // a zoom stays while points come; whoever changes what an axis counts gives its own
+    uirevision: KEPT, // a zoom stays while points come; whoever changes what an axis counts gives its own
     ...layout,
     ...axes,
     shapes: [...(layout.shapes ?? []), ...Object.entries(axes).flatMap(spanned)],
   };
+}
+
+// Ticks of every logarithmic axis: where the reader has zoomed in, and the chart keeps it, the figure's own may be out of sight.
+function ticksInSight({ _fullLayout: shown }, layout) {
+  const isKept = shown?.uirevision === (layout.uirevision ?? KEPT);
+  return Object.fromEntries(Object.entries(layout).filter(([, axis]) => axis?.write).map(([name, { write, tickvals, ticktext }]) => {
+    const { type, autorange, range } = (isKept && shown[name]) || {};
+    return [name, type === "log" && autorange === false ? ticksOf(10 ** range[0], 10 ** range[1], write) : { tickvals, ticktext }];
+  }));
 }
 
 // plotly takes what an axis is to `include` below 1 for no number where the axis is logarithmic: a line that nobody sees

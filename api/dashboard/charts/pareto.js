@@ -31,7 +31,7 @@ export function paretoChart(trials) {
   const on = (each) => sides.filter((side) => side.best.includes(each)).map((side) => side.field).join(" and ");
   return {
     traces: sides.flatMap((side) => side.traces),
-    layout: { height: 400, yaxis: { title: { text: "validation loss" }, ...logAxis(known.map((each) => each.loss), loss) },
+    layout: { height: 400, yaxis: { title: { text: "validation loss" }, ...logAxis(known.map((each) => each.loss), String) },
       xaxis: { title: { text: `sent, ${sides[0].unit}` }, domain: [0, 0.46], rangemode: "tozero" },
       xaxis2: { title: { text: `clock, ${sides[1].unit}` }, domain: [0.54, 1], rangemode: "tozero" } },
     label: sides.map((side) => `cheapest in ${side.field} for their loss: ${side.best.map((each) => each.label).join(", ") || "none yet"}`).join("; "),

@@ -83,7 +83,7 @@ function posteriorMap(stage, probes, levelName, theme, show) {
   const isLevel = second.name === "level";
   const name = isLevel ? levelName : second.name.replaceAll("_", " ");
   const other = (each) => (isLevel ? each.level : each.values[second.name]);
-  const write = (value) => level(value, isLevel ? levelName : null);
+  const write = (value, digits) => level(value, isLevel ? levelName : null, digits);
   const heat = { type: "heatmap", x: rates.coordinates, y: second.coordinates, z: rows, colorscale: "Blues", reversescale: true,
     colorbar: { title: { text: SHOWN[show], side: "right" }, thickness: 12, exponentformat: "power" },
     hovertemplate: `learning rate %{x:.3g}, ${name} %{y:.3g}: ${SHOWN[show]} %{z:.3g}<extra></extra>` };

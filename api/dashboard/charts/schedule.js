@@ -54,7 +54,7 @@ function variedRows(shown) {
   }
   return [...found].filter(([, taken]) => taken.size > 1).map(([name, taken]) => ({
     name: name.replaceAll("_", " "), of: (item) => item.values[name] ?? null,
-    isCategory: [...taken].some((value) => typeof value !== "number"), write: (value) => (typeof value === "number" ? number(value) : String(value ?? "–")),
+    isCategory: [...taken].some((value) => typeof value !== "number"), write: (value, digits) => (typeof value === "number" ? number(value, digits) : String(value ?? "–")),
   }));
 }
 

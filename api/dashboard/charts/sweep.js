@@ -38,7 +38,7 @@ export function sweepChart(found, names) {
   return {
     traces: [...(front.length > 1 ? [line] : []), ...points],
     layout: { height: 320, xaxis: { title: { text: found.cost === null ? "place" : `${found.cost}, ${unit}` }, rangemode: "tozero" },
-      yaxis: { title: { text: found.metric }, ...logAxis(measured.map((each) => each.value), loss) } },
+      yaxis: { title: { text: found.metric }, ...logAxis(measured.map((each) => each.value), String) } },
     label: `${measured.length} of ${found.ranking.length} trials have measured ${found.metric}; filled ones have their whole budget, diamonds are arms`
       + (front.length ? `; on the front: ${front.map((each) => each.arm).join(", ")}` : ""),
     columns: [["place", (row) => String(row.place), "number"], ["trial", (row) => row.arm, "name"], ["state", (row) => row.status, ""],

@@ -4,10 +4,12 @@ import { follow } from "./stream.js";
 
 // Calls `hear` with { state, jobs, moved }: a state or null, the ids of jobs that changed, and of those of them that are
 // in another state, were edited, or are new or gone. Returns what reconnects at once.
-export function listen(hear) {
-  const alone = () => follow(({ state = null, jobs = [], moved = [] }) => hear({ state, jobs, moved }));
+// `job`: the only one that this page shows. Alone it hears of that one; others may share the worker's stream, which has all.
+export function listen(hear, job = null) {
+  const path = job ? `/v1/jobs/${encodeURIComponent(job)}/events` : undefined;
+  const alone = () => follow(({ state = null, jobs = [], moved = [] }) => hear({ state, jobs, moved }), path);
   if (!("SharedWorker" in window)) return alone();
-  const worker = new SharedWorker("/static/live/worker.js", { type: "module", name: "wiretune" });
+  const worker = new SharedWorker(new URL("worker.js", import.meta.url), { type: "module", name: "wiretune" });
   let again = () => worker.port.postMessage("again");
   worker.onerror = () => (again = alone()); // a browser without modules in workers
   worker.port.onmessage = ({ data }) => {

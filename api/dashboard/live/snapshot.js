@@ -40,8 +40,8 @@ function longer(before, changed) {
 
 const nameOf = (series) => `${series.name} ${series.trial_id}`;
 
-// A change has every point from its first step on, so what is held of those steps goes.
-function joined(before, added) {
+// A series with what is new of it, `added`: that has every point from its first step on, so what is held of those steps goes.
+export function joined(before, added) {
   if (!added?.steps.length) return before;
   const from = before.steps.findIndex((step) => step >= added.steps[0]);
   const kept = from < 0 ? before.steps.length : from;

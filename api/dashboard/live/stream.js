@@ -2,14 +2,15 @@
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 30000;
+const OF_ALL = "/v1/events";
 const MOVES = ["job", "job_deleted"];
 const idOf = (event) => event.job_id;
 const SILENCE_MS = 40000; // a comment comes every 15 s: whoever says nothing for so long is gone
 
 // Calls `tell` with {state} (one of "live", "waiting", "refused") and with {jobs, moved}: the ids of those that changed,
 // and of those of them that are in another state, were edited, or are new or gone.
-// After each "live" anything may have changed. Returns what has it connect again at once.
-export function follow(tell) {
+// After each "live" anything may have changed. Returns what has it connect again at once. `path`: of one job alone.
+export function follow(tell, path = OF_ALL) {
   let stop = new AbortController();
   let wake = () => {};
   let waitMs = FIRST_WAIT_MS;
@@ -26,8 +27,12 @@ export function follow(tell) {
   async function keepReading() {
     for (;;) {
       stop = new AbortController();
-      const status = await read(stop, begin, hear).catch(() => null);
+      const status = await read(path, stop, begin, hear).catch(() => null);
       if (stop.signal.reason === "again") continue;
+      if (status === 404 && path !== OF_ALL) {
+        path = OF_ALL; // the job is gone, or it never was: the connection is there all the same
+        continue;
+      }
       tell({ state: status === 401 ? "refused" : "waiting" });
       await new Promise((resolve) => {
         wake = resolve;
@@ -45,10 +50,10 @@ export function follow(tell) {
 }
 
 // Returns the status once the stream has ended; raises if the connection breaks.
-async function read(stop, begin, hear) {
+async function read(path, stop, begin, hear) {
   let silence = setTimeout(() => stop.abort("silence"), SILENCE_MS);
   try {
-    const answer = await fetch("/v1/events", { headers: { Accept: "text/event-stream" }, cache: "no-store", signal: stop.signal });
+    const answer = await fetch(`${path}?brief=true`, { headers: { Accept: "text/event-stream" }, cache: "no-store", signal: stop.signal });
     if (!answer.ok) return answer.status;
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = "", isFirst = true; ; isFirst = false) {

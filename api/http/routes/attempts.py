@@ -24,7 +24,7 @@ router = APIRouter(
 @router.get("", operation_id="getAttempt")
 async def get_attempt(job: str, number: Number, store: StoreOf, threads: VitalThreads) -> AttemptBrief:
     """Return what a fresh attempt needs: the job, where to write, and where earlier attempts got to."""
-    return await to_thread.run_sync(store.brief, job, number, limiter=threads)
+    return await to_thread.run_sync(store.attempts.brief, job, number, limiter=threads)
 
 
 @router.post(
@@ -36,7 +36,7 @@ async def add_records(
     job: str, number: Number, batch: Annotated[Batch, Depends(bodies.batch)], store: StoreOf, threads: VitalThreads
 ) -> Acknowledgement:
     """Store a batch of records; a batch that comes twice counts once."""
-    return await to_thread.run_sync(store.ingest, job, number, batch, limiter=threads)
+    return await to_thread.run_sync(store.attempts.ingest, job, number, batch, limiter=threads)
 
 
 @router.post(
@@ -47,4 +47,4 @@ async def add_records(
 )
 async def renew_lease(job: str, number: Number, store: StoreOf, threads: VitalThreads) -> Acknowledgement:
     """Keep the attempt's lease; the answer says whether to go on."""
-    return await to_thread.run_sync(store.renew, job, number, limiter=threads)
+    return await to_thread.run_sync(store.attempts.renew, job, number, limiter=threads)

@@ -31,6 +31,7 @@ After = Annotated[
     Query(ge=0, le=_MAX_ID, description="an event's id; default: 0 for a page, the newest for a stream"),
 ]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="of a page")]
+Brief = Annotated[bool, Query(description="of a stream: `data` is the event's `id`, `job_id` and `kind` alone")]
 LastEventId = Annotated[
     str | None, Header(pattern=r"^[0-9]{1,15}$", description="as a browser sends it; goes before `after`")
 ]
@@ -45,6 +46,7 @@ def list_events(
     kind: Kinds = [],  # noqa: B006  (FastAPI copies it)
     after: After = None,
     limit: Limit = MAX_PAGE,
+    brief: Brief = False,
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
     """Return what changed, oldest first: a page, or a stream that resumes by `Last-Event-ID`."""
@@ -53,7 +55,7 @@ def list_events(
     if "text/event-stream" in request.headers.get("accept", ""):
         store.events(after or 0, limit=1, **wanted)  # refuses in time what the stream could not
         broadcaster: Broadcaster = request.app.state.broadcaster
-        return EventStream(broadcaster.stream(after, is_welcome=is_welcome(request), **wanted))
+        return EventStream(broadcaster.stream(after, brief=brief, is_welcome=is_welcome(request), **wanted))
     return store.events(after or 0, limit=limit, **wanted)
 
 
@@ -66,10 +68,11 @@ def list_job_events(
     kind: Kinds = [],  # noqa: B006
     after: After = None,
     limit: Limit = MAX_PAGE,
+    brief: Brief = False,
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
     """Return what changed of one job, as `/v1/events` does."""
-    return list_events(request, store, caller, job, kind, after, limit, last_event_id)
+    return list_events(request, store, caller, job, kind, after, limit, brief, last_event_id)
 
 
 @router.get(

@@ -20,6 +20,7 @@ from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.job.sweep import expected_cost
+from service.wire.access import MAX_OWNER_CHARS
 from service.wire.base import MAX_PAGE
 from service.wire.jobs import JobEdit, JobOrder, JobPage, JobSummary, JobView, Validated
 
@@ -87,7 +88,7 @@ Shown = TypeVar("Shown", JobView, JobSummary)
 #: is to keep the answer beyond an upgrade.
 _NOT_KEPT = {"Cache-Control": "no-store"}
 JobId = Annotated[str, Field(max_length=100)]
-Owner = Annotated[str | None, Query(min_length=1, max_length=100)]
+Owner = Annotated[str | None, Query(min_length=1, max_length=MAX_OWNER_CHARS)]
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:

@@ -9,12 +9,13 @@ from api.http.auth import Caller, StoreOf, require_key
 from api.http.openapi import HOLDING, ROTATING, body, refusals
 from service.control.access.audit import AuditFilter
 from service.control.access.rules import may_do
-from service.wire.access import AuditPage, IssuedKey, KeyView, Me, NewKey
+from service.wire.access import MAX_OWNER_CHARS, AuditPage, IssuedKey, KeyView, Me, NewKey
 from service.wire.base import MAX_PAGE
 
 router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=refusals(*HOLDING))
 
-Word = Annotated[str | None, Query(min_length=1, max_length=100)]
+#: The longest is a quota's, `project NAME`.
+Word = Annotated[str | None, Query(min_length=1, max_length=len("project ") + MAX_OWNER_CHARS)]
 Outcome = Literal["done", "refused"]
 _EXAMPLE = {"name": "ci", "role": "submitter", "project": "default"}
 
@@ -69,7 +70,7 @@ def list_audit(
     store: StoreOf,
     name: Annotated[Word, Query(description="who")] = None,
     action: Annotated[Word, Query(description="the operation, as this document names it")] = None,
-    target: Annotated[Word, Query(description="the job's or the key's id")] = None,
+    target: Annotated[Word, Query(description="the job's or the key's id, or whose quota")] = None,
     outcome: Annotated[Outcome | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[int | None, Query(ge=1, lt=2**63, description="`next_cursor` of the page before")] = None,

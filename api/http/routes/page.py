@@ -1,19 +1,36 @@
 """The page: static files, and plotly.js."""
 
 import hashlib
+import os
 from functools import cache
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
+from starlette.types import Scope
 
-from api.assets import DASHBOARD, plotly_gzipped, plotly_source
+from api.assets import DASHBOARD, modules, plotly_gzipped, plotly_source
 
-#: Where index.html names the chart library.
-_PLACEHOLDER = "{{plotly}}"
+#: Of an address that changes with its content.
+_FOR_EVER = "public, max-age=31536000, immutable"
 
 router = APIRouter(include_in_schema=False)
-static_files = StaticFiles(directory=DASHBOARD)
+
+
+class _Files(StaticFiles):
+    """The page's files. A browser keeps those below `static_path()`, and asks for any other one anew."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return the file; an address with another content's hash is not found."""
+        first, _, rest = path.partition(os.sep)
+        is_kept = f"/static/{first}" == static_path()
+        response = await super().get_response(rest if is_kept else path, scope)
+        if is_kept:
+            response.headers["Cache-Control"] = _FOR_EVER
+        return response
+
+
+static_files = _Files(directory=DASHBOARD)
 
 
 @cache
@@ -22,18 +39,35 @@ def plotly_path() -> str:
     return f"/vendor/plotly-{hashlib.sha256(plotly_source()).hexdigest()[:16]}.js"
 
 
+@cache
+def static_path() -> str:
+    """Return the URL path of the page's files, which changes with the content of any of them."""
+    digest = hashlib.sha256()
+    for file in sorted(DASHBOARD.rglob("*.*")):
+        digest.update(f"{file.relative_to(DASHBOARD)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return f"/static/{digest.hexdigest()[:16]}"
+
+
+@cache
+def _html(name: str, entry: str) -> str:
+    """Return a page that names all modules of its `entry`: a browser does not find them one behind the other."""
+    links = [f'<link rel="modulepreload" href="{static_path()}/{path}">' for path in modules(entry)[1:]]
+    html = (DASHBOARD / name).read_text("utf-8")
+    for place, content in {"plotly": plotly_path(), "static": static_path(), "modules": "\n    ".join(links)}.items():
+        html = html.replace(f"{{{{{place}}}}}", content)
+    return html
+
+
 @router.api_route("/", methods=["GET", "HEAD"])
 def index() -> HTMLResponse:
     """Return the page."""
-    html = (DASHBOARD / "index.html").read_text("utf-8").replace(_PLACEHOLDER, plotly_path())
-    return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
+    return HTMLResponse(_html("index.html", "main.js"), headers={"Cache-Control": "no-cache"})
 
 
 @router.api_route("/docs", methods=["GET", "HEAD"])
 def reference() -> HTMLResponse:
     """Return the API's reference, drawn from /openapi.json."""
-    html = (DASHBOARD / "reference.html").read_text("utf-8")
-    return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
+    return HTMLResponse(_html("reference.html", "reference.js"), headers={"Cache-Control": "no-cache"})
 
 
 @router.get("/vendor/{name}")
@@ -41,7 +75,7 @@ def vendor(name: str, request: Request) -> Response:
     """Return plotly.js; a name with another content's hash is not found."""
     if f"/vendor/{name}" != plotly_path():
         return Response(status_code=404)
-    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+    headers = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding"}
     content = plotly_source()
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"], content = "gzip", plotly_gzipped()

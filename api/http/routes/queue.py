@@ -50,7 +50,7 @@ def list_quotas(store: StoreOf) -> tuple[QuotaView, ...]:
 
 
 @router.put(
-    "/quotas/{kind}/{name}",
+    "/quotas/{kind}/{name:path}",
     operation_id="setQuota",
     responses=refusals(*HOLDING),
     openapi_extra=body("QuotaLimits", example={"workers": 8, "gpus": 4, "running": None, "weight": 2}),
@@ -66,7 +66,7 @@ def set_quota(
     return store.quotas.set(kind, name, limits, by=caller)
 
 
-@router.delete("/quotas/{kind}/{name}", status_code=204, operation_id="deleteQuota", responses=refusals(*HOLDING))
+@router.delete("/quotas/{kind}/{name:path}", status_code=204, operation_id="deleteQuota", responses=refusals(*HOLDING))
 def delete_quota(kind: QuotaKind, name: _Name, store: StoreOf, caller: Caller) -> None:
     """Remove a quota; everyone's then holds, if there is one."""
     store.quotas.remove(kind, name, by=caller)

@@ -203,7 +203,7 @@ def get_report(job: str, store: StoreOf) -> JobReport:
 @router.get("/attempts", operation_id="listAttempts")
 def list_attempts(job: str, store: StoreOf) -> tuple[AttemptView, ...]:
     """Return the job's lives on the cluster, oldest first: when each began and ended, how, and why."""
-    return store.attempts(job)
+    return store.attempts.of_job(job)
 
 
 MAX_COMPARED = 26  # a letter for each

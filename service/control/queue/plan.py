@@ -196,7 +196,7 @@ class _Turn:
         return next((shape.one for shape in shapes if self._may_start(job, shape.one, 1)), None)
 
     def growing(self) -> Iterator[str]:
-        """Yield the running jobs that can have more workers, of room that no waiting job was given or is kept."""
+        """Yield the running jobs that can have more workers, of room and quota that no waiting job has or is kept."""
         if self._kept is not None or self.pause:
             return
         beside: dict[Size, Sequence[Node]] = {}  # the same for jobs of one size
@@ -204,7 +204,8 @@ class _Turn:
             if job.larger is None or not job.may_pause or self.now < job.grows_at:
                 continue
             more = job.larger.one - job.size
-            has_quota = self._used.may_grow(job.owner, job.project, more)
+            is_kept = any(key in self._kept_quotas for key in keys_of(job.owner, job.project))
+            has_quota = not is_kept and self._used.may_grow(job.owner, job.project, more)
             if not (has_quota and more.fits(self._unclaimed)):
                 continue
             if job.size not in beside:

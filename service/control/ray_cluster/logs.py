@@ -29,7 +29,7 @@ _TOO_LONG = b"\n[this log ends here: on storage is more than was kept]\n"
 
 
 class _Refusal(NamedTuple):
-    """A log that Ray has not given, in seconds since the epoch."""
+    """A log that Ray has not given, or the storage has not taken, in seconds since the epoch."""
 
     first_at: float
     ask_at: float
@@ -48,6 +48,8 @@ class Logs:
         self._store, self._ray, self._adopt = store, ray, adopt
         self._storage = Storage(store.settings.resolved_storage_url)
         self._retry_at = 0.0  # of the storage
+        self._writable_at = 0.0  # the last round that found the storage to take files
+        self._unwritable: set[str] = set()  # submissions whose logs it does not take all the same
         self._refusals: dict[str, _Refusal] = {}  # by the submission's id
         self._to_forget: dict[str, float] = {}  # when Ray is to forget a submission, by its id
 
@@ -56,7 +58,7 @@ class Logs:
 
         Raises NotFound where there is none, and says why; Unavailable while Ray has it and is silent.
         """
-        attempt = self._store.attempt(job_id, number)
+        attempt = self._store.attempts.one(job_id, number)
         silence: Unavailable | None = None
         try:
             if not attempt.log_kept and (ray := self._ray()) is not None and (text := self._text(ray, attempt)):
@@ -78,7 +80,7 @@ class Logs:
         if (ray := self._ray()) is None:
             return ""
         try:
-            attempt = self._store.attempt(job_id, number)
+            attempt = self._store.attempts.one(job_id, number)
             if lines := self._text(ray, attempt).strip().splitlines():
                 return "\n".join(lines[-num_lines:])
             # The driver did not get as far as printing.
@@ -89,18 +91,16 @@ class Logs:
     def keep_ended(self, now: float) -> None:
         """Write the logs of attempts that have ended to storage, once their drivers have.
 
-        What the storage does not take is tried again for ever; what Ray does not give, for `_PATIENCE_S`.
+        What the storage does not take is tried again for ever; what Ray does not give, for `_PATIENCE_S`. Neither holds
+        up the logs of other attempts.
         """
         ray = self._ray()
         if ray is None or now < self._retry_at:
             return
         try:
-            for attempt in self._store.attempts_without_log():
-                if (log := self._whole(ray, attempt, now=now)) is not None:
-                    try:
-                        self._keep(attempt, log)
-                    except NotFound as error:  # the job has put a link there; the logs of others must not wait for it
-                        _log.warning("the log of %s is lost: %s", attempt.submission_id, error)
+            for attempt in self._store.attempts.without_log():
+                log = self._whole(ray, attempt, now=now)
+                if log is not None and self._is_settled(attempt, log, now=now):
                     self._note(attempt)
                     if self._refusals.pop(attempt.submission_id, None) is None:
                         self._to_forget[attempt.submission_id] = now + _FORGET_S
@@ -109,9 +109,28 @@ class Logs:
             self._retry_at = now + _RETRY_S
             _log.warning("logs are not kept yet: %s", error)
 
+    def _is_settled(self, attempt: Attempt, log: bytes, *, now: float) -> bool:
+        """Write a log, and return whether it need not be tried again; raises Unavailable if storage takes no file."""
+        submission = attempt.submission_id
+        try:
+            self._keep(attempt, log)
+        except NotFound as error:  # the job has put a link there
+            _log.warning("the log of %s is lost: %s", submission, error)
+        except Unavailable as error:  # such as in a folder of another user
+            if self._writable_at != now:  # else it has been looked at in this round
+                self._storage.require_writable()
+                self._writable_at = now
+            if submission not in self._unwritable:
+                _log.warning("the log of %s is not kept yet: %s", submission, error)
+            self._unwritable.add(submission)
+            self._refusals[submission] = _Refusal(now, now + _ASK_AGAIN_S)
+            return False
+        self._unwritable.discard(submission)
+        return True
+
     def _note(self, attempt: Attempt) -> None:
         try:
-            self._store.note_log(attempt.job_id, attempt.number)
+            self._store.attempts.note_log(attempt.job_id, attempt.number)
         except NotFound:  # its job was deleted meanwhile
             self._storage.remove_job(attempt.job_id)
 
@@ -151,7 +170,7 @@ class Logs:
         if ray is None:
             return
         deadline = time.monotonic() + _STOP_S
-        for attempt in self._store.attempts_without_log():
+        for attempt in self._store.attempts.without_log():
             try:
                 if time.monotonic() > deadline:
                     raise Unavailable(f"Ray and the storage took more than {_STOP_S:g} s for those before it")
@@ -172,7 +191,7 @@ class Logs:
 
     def _blanked(self, text: str, attempt: Attempt) -> str:
         # A model that prints its environment prints the attempt's token, too.
-        return text.replace(self._store.token(attempt.job_id, attempt.number), "[token]")
+        return text.replace(self._store.attempts.token(attempt.job_id, attempt.number), "[token]")
 
     def _url(self, attempt: Attempt) -> str:
         return self._storage.log_url(attempt.job_id, attempt.number)

@@ -50,7 +50,7 @@ class Orphans:
         if (parsed := attempt_named(submission_id)) is None:
             return False
         try:
-            attempt = self._store.attempt(*parsed)
+            attempt = self._store.attempts.one(*parsed)
         except NotFound:
             return False
         if submission_id.startswith(PREFIX) and submission_id != attempt.submission_id:

@@ -4,11 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import get_args
 
-from service.control.results.exported import WHICH, weights_sha256, weights_url
+from service.control.results.exported import weights_sha256, weights_url
 from service.control.storage import WEIGHTS, FileInfo, Storage
 from service.errors import NotFound
-from service.wire.artifacts import Artifact, ArtifactKind
+from service.wire.artifacts import Artifact, ArtifactKind, Which
 from service.wire.jobs import JobView
 from service.wire.trials import ScheduleView, TrialView
 
@@ -49,7 +50,7 @@ def _of_trial(of: TrialView | ScheduleView) -> str:
 
 def _weights(job: JobView, trial: TrialView, storage: Storage, files: Mapping[str, FileInfo]) -> Iterator[Artifact]:
     """Yield the trial's weights of the best state and of the end; an extended one has those from before alone."""
-    for which in WHICH if trial.outcome is not None else (None,):
+    for which in get_args(Which) if trial.outcome is not None else (None,):
         try:
             url = weights_url(job, trial, which)
         except NotFound:

@@ -6,8 +6,6 @@ from service.wire.artifacts import Which
 from service.wire.jobs import JobView
 from service.wire.trials import TrialView
 
-WHICH: tuple[Which, ...] = ("best", "last")
-
 
 def weights_sha256(trial: TrialView, url: str) -> str | None:
     """Return the SHA-256 of the trial's weights at `url`; None: an earlier release has not said."""

@@ -42,13 +42,25 @@ class MuonWithAdamW(torch.optim.Optimizer):
         others = [*_part(groups, lambda each: not is_matrix(each, not_matrices))]
         adamw = torch.optim.AdamW(others or [{"params": []}], betas=betas, weight_decay=weight_decay, fused=fused)
         of_adamw = adamw.defaults.keys() - defaults.keys()
-        self._matrices = [
+        of_muon = [
             defaults | {name: value for name, value in group.items() if name not in of_adamw} for group in matrices
         ]
-        super().__init__([*self._matrices, *(adamw.param_groups if others else ())], {})
+        super().__init__([*of_muon, *(adamw.param_groups if others else ())], {})
         self.defaults |= adamw.defaults | defaults
-        self._adamw = adamw if others else None
-        adamw.state = self.state  # one state, by parameter, as of any other optimizer
+        self._divide()
+
+    def __setstate__(self, state: Group) -> None:
+        """Take over groups and state, as of a loaded checkpoint or of a copy: both are other dictionaries then."""
+        super().__setstate__(state)
+        self._divide()
+
+    def _divide(self) -> None:
+        """Give each of the two its groups as they are now: those of AdamW alone have betas."""
+        self._matrices = [group for group in self.param_groups if "betas" not in group]
+        others = [group for group in self.param_groups if "betas" in group]
+        self._adamw = torch.optim.AdamW(others) if others else None
+        if self._adamw:
+            self._adamw.state = self.state  # one state, by parameter, as of any other optimizer
 
     def steps_as_matrix(self, parameter: Tensor) -> bool:
         """Return whether `parameter` steps along an orthogonal factor, and not as AdamW's."""

@@ -116,7 +116,7 @@ export function comparePage(root, text, query) {
     return [...gone, ...arms, ...rest].map((parts) => element("p", { class: "refused" }, ...parts));
   }
 
-  return { refresh, shows: compared.shows };
+  return { refresh, shows: compared.shows, missed: compared.missed };
 }
 
 // A figure's label and its traces are asked for one after the other.

@@ -72,7 +72,13 @@ export function comparedJobs(wanted) {
     return isOurs;
   };
 
-  return { look, shows };
+  // Whoever is signed in now may see what was not to be seen.
+  const missed = () => {
+    wholeLookAt = -Infinity;
+    for (const job of jobs) job.isGone = false;
+  };
+
+  return { look, shows, missed };
 }
 
 const namesOf = (spec) => [...spec.arms.map((arm) => arm.name), ...sampleNames(spec)];

@@ -1,8 +1,8 @@
-// The loss and the learned schedule, along one axis that the reader chooses.
+// The loss, or another metric, and the learned schedule, along one axis that the reader chooses.
 
 import * as api from "../../api.js";
 import { AXES, placing } from "../../charts/axis.js";
-import { lossChart } from "../../charts/loss.js";
+import { LOSS, lossChart } from "../../charts/loss.js";
 import { panel } from "../../charts/panel.js";
 import { scheduleChart } from "../../charts/schedule.js";
 import { element, patch, whenChanged, whenKept } from "../../dom.js";
@@ -11,21 +11,27 @@ import { MAX_POINTS } from "../../live/snapshot.js";
 const ZOOM_MS = 150; // a wheel zooms many times
 
 // `choice` is what `choices` holds; `update` takes what the page holds, with labels.
-// `fetchSent` has the bytes that were sent, as series, of what `series` of the losses the page holds.
-export function curves(id, { held: choice, choose }, fetchSent) {
-  const tools = element("div", { class: "tools", role: "group", "aria-label": "How the loss is shown" });
+// `fetchSeries` has the series of a name, such as the bytes that were sent, up to what the page holds.
+export function curves(id, { held: choice, choose }, fetchSeries) {
+  const tools = element("div", { class: "tools", role: "group", "aria-label": "How the curves are shown" });
   const loss = panel("Loss", "wide", { tools, zoomed: hearZoom });
   const schedule = panel("Learned schedule", "wide");
   let known = { trials: [], series: [], stages: [], schedules: [] };
   let sent = [];
+  let drawn = []; // the series that the first chart is of
+  let shows = 0; // of `show`: the newest one draws
   let detail = null; // {range, series}: more points of a part of the axis
   let part = null; // of the axis, that the reader has zoomed to
   let timer = null;
 
-  const drawLoss = whenChanged((given, place, finer, wanted) => {
+  const drawLoss = whenChanged((given, series, place, finer, wanted) => {
     loss.body.hidden = !given.series.some((each) => each.steps.length);
-    return loss.body.hidden ? undefined : loss.draw(() => lossChart({ training: finerOf(given.series, "loss", finer), validation: finerOf(given.series, "validation_loss", finer),
-      trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), place, choice: JSON.parse(wanted) }));
+    if (loss.body.hidden) return undefined;
+    const how = JSON.parse(wanted);
+    const title = how.metric === LOSS ? "Loss" : `Validation ${how.metric}`;
+    patch(loss.heading, title);
+    return loss.draw(() => lossChart({ training: finerOf(series, LOSS, finer), validation: finerOf(series, `validation_${how.metric}`, finer),
+      trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), place, choice: how }), title);
   });
   const drawSchedule = whenChanged((given, place) => {
     schedule.body.hidden = !given.schedules.some((each) => each.entries.length);
@@ -42,27 +48,29 @@ export function curves(id, { held: choice, choose }, fetchSent) {
 
   async function show() {
     patch(tools, ...toolsOf(known));
-    if (choice.x === "bytes") {
-      const { series } = known;
-      const found = await fetchSent(series);
-      if (known.series !== series) return; // newer ones were asked for meanwhile
-      sent = begun(found, known.stages);
-    }
+    const [turn, metric] = [shows += 1, metricOf(known)];
+    const [bytes, values] = await Promise.all([choice.x === "bytes" ? fetchSeries("bytes_sent") : null, metric === LOSS ? null : fetchSeries(`validation_${metric}`)]);
+    if (turn !== shows) return;
+    if (bytes) sent = begun(bytes, known.stages);
+    drawn = values ? withLooks(values, known.trials) : known.series;
     const place = placed(choice.x, known.series, sent);
-    const wanted = JSON.stringify({ smooth: choice.smooth, isLogLoss: choice.log, isLogAxis: choice.logx, isEach: choice.seeds === "each" });
-    await Promise.all([drawLoss(known, place, detail, wanted), drawSchedule(known, place)]);
+    const wanted = JSON.stringify({ metric, smooth: choice.smooth, isLogLoss: choice.log, isLogAxis: choice.logx, isEach: choice.seeds === "each" });
+    await Promise.all([drawLoss(known, drawn, place, detail, wanted), drawSchedule(known, place)]);
   }
 
+  const metricOf = ({ trials }) => (metricsOf(trials).includes(choice.metric) ? choice.metric : LOSS);
   const focusOf = ({ trials }) => (trials.find((trial) => trial.trial_id === choice.trial) ?? trials[0])?.trial_id;
 
   function toolsOf({ trials }) {
     const several = new Set(trials.map((trial) => trial.arm)).size < trials.length;
+    const [metrics, metric] = [metricsOf(trials), metricOf(known)];
     return [
+      metrics.length ? select("metric", "metric", [LOSS, ...metrics].map((name) => [name, name]), metric) : null,
       select("along", "x", Object.entries(AXES)),
       several ? select("seeds", "seeds", [["mean", "mean and spread"], ["each", "each"]]) : null,
-      element("label", { key: "smooth" }, "smooth training ", element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(choice.smooth),
+      metric !== LOSS ? null : element("label", { key: "smooth" }, "smooth training ", element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(choice.smooth),
         "aria-valuetext": String(choice.smooth), oninput: ({ currentTarget }) => choose("smooth", Number(currentTarget.value)) }), element("output", {}, choice.smooth.toFixed(2))),
-      check("log loss", "log"), check("log axis", "logx"),
+      metric === LOSS ? check("log loss", "log") : null, check("log axis", "logx"),
       trials.length > 1 ? select("stages of", "trial", trials.map((trial) => [trial.trial_id, trial.label]), focusOf(known)) : null,
     ];
   }
@@ -91,7 +99,7 @@ export function curves(id, { held: choice, choose }, fetchSent) {
   async function zoom(range) {
     const place = placed(choice.x, known.series, sent);
     const steps = place.steps(choice.logx ? range.map((power) => 10 ** power) : range);
-    const coarse = [...new Set(known.series.filter((series) => series.steps.length < series.num_points).map((series) => series.name))];
+    const coarse = [...new Set(drawn.filter((series) => series.steps.length < series.num_points).map((series) => series.name))];
     if (!steps || !coarse.length) return;
     const [first_step, last_step] = steps;
     const found = await Promise.all(coarse.map((name) => api.series(id, name, { max_points: MAX_POINTS, first_step, last_step })));
@@ -102,6 +110,15 @@ export function curves(id, { held: choice, choose }, fetchSent) {
 
   return { loss: loss.body, schedule: schedule.body, update, show };
 }
+
+// What the trials measure besides the loss.
+const metricsOf = (trials) => [...new Set(trials.flatMap((trial) => Object.keys(trial.metric_directions)))].filter((name) => name !== LOSS).sort();
+
+// Series with the name and the colour of their trial.
+const withLooks = whenKept((series, trials) => {
+  const looks = new Map(trials.map(({ trial_id: trial, label, arm_index, is_first_seed }) => [trial, { label, arm_index, is_first_seed }]));
+  return series.map((each) => ({ ...each, ...looks.get(each.trial_id) }));
+});
 
 // The bytes of each trial with what its first search took before the first step that stays.
 const begun = whenKept((sent, stages) => sent.map((series) => {

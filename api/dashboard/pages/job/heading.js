@@ -2,6 +2,7 @@
 
 import { badge, element, since } from "../../dom.js";
 import { duration, number, size } from "../../units.js";
+import { progressOf } from "./progress.js";
 import { OVER, whyOf } from "./states.js";
 
 export function heading(job) {
@@ -10,6 +11,8 @@ export function heading(job) {
     ...(job.unreadable ? [] : asked(job.spec)),
     ["attempt", job.attempt ? String(job.attempt) : null],
     ["clone of", job.source && element("a", { href: `/?job=${encodeURIComponent(job.source)}` }, job.source)],
+    ["owner", job.owner],
+    ["project", job.project],
     ["created", since(job.created_at)],
     ["finished", job.finished_at && since(job.finished_at)],
     ["labels", Object.entries(job.labels).map((each) => each.join("=")).join(", ") || null],
@@ -23,6 +26,15 @@ export function heading(job) {
       element("li", { key: name }, element("span", { class: "quiet" }, `${name} `), element("b", {}, value)))),
     job.notes ? element("p", { class: "reason", key: "notes" }, element("span", { class: "quiet" }, "notes "), job.notes) : null,
   ];
+}
+
+// The title of the browser's tab, for who watches from another one: "62 % · running · digits". The share is of the budgets of
+// all trials, as in the list of jobs.
+export function tabTitle(job, trials) {
+  const shares = trials.map((trial) => (trial.backend ? progressOf(trial, job.spec.budget).share : 0));
+  const done = shares.reduce((sum, each) => sum + each, 0) / shares.length;
+  const isUnderWay = job.started_at !== null && !OVER.includes(job.state);
+  return [...(isUnderWay ? [`${Math.floor(100 * done)} %`] : []), job.state, job.name].join(" · ");
 }
 
 const asked = (spec) => [

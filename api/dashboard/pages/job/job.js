@@ -9,36 +9,37 @@ import { controls } from "./controls.js";
 import { curves } from "./curves.js";
 import { decisions } from "./decisions.js";
 import { files } from "./files.js";
-import { heading, waitingText } from "./heading.js";
+import { heading, tabTitle, waitingText } from "./heading.js";
+import { heldSeries } from "./held_series.js";
 import { logs } from "./logs.js";
 import { progressTable } from "./progress.js";
-import { whenSeen } from "./sight.js";
 import { specification } from "./specification.js";
+import { stageList } from "./stages.js";
 import { TRAINING } from "./states.js";
 import { sweep } from "./sweep.js";
-import { armTable, billTable, crossings, notes, optionTables, stageTable, unfinished } from "./tables.js";
+import { armTable, billTable, crossings, notes, optionTables, unfinished } from "./tables.js";
 import { timeline } from "./timeline.js";
 import { wire } from "./wire.js";
 
 // What the reader may choose, and what it is unless he does.
-const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logx: false, trial: "", belief: "mean" };
+const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logx: false, trial: "", belief: "mean", metric: "loss" };
 
 export function jobPage(root, id, _, ask) {
   const head = element("div", {});
   const actions = controls(() => refresh().catch(ask));
   const section = (name) => element("section", { class: "panel wide", id: name });
-  const [progress, arms, bill, stages, waiting] = [section("progress"), section("arms"), section("bill"), section("stages"), element("div", {}, empty("loading …"))];
-  const fetchSent = onceOf(() => api.series(id, "bytes_sent", { max_points: MAX_POINTS }));
+  const [progress, arms, bill, waiting] = [section("progress"), section("arms"), section("bill"), element("div", {}, empty("loading …"))];
+  const fetchSeries = (name) => others(name, held?.trials ?? []);
+  const fetchSent = () => fetchSeries("bytes_sent");
   const chosen = choices(CHOICES, () => redraw().catch(ask));
-  const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSent), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
-  const ranked = sweep();
-  const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, shown.loss, arms, shown.schedule, lanes.body, stages, why.body, why.calibration,
+  const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSeries), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
+  const [ranked, stages] = [sweep(), stageList()];
+  const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, shown.loss, arms, shown.schedule, lanes.body, stages.body, why.body, why.calibration,
     ...traffic.bodies, bill);
   const about = element("div", { class: "panels", hidden: "" }, printed.body, stored.attempts, stored.body, text.body);
   root.replaceChildren(head, actions.body, waiting, panels, about);
-  let listed = null; // of the stages' table, which is long
-  const lookAtStages = whenSeen(stages, () => listed && patch(stages, element("h2", {}, "Stages"), stageTable(...listed)));
   let held = null;
+  let others = heldSeries(id); // what snapshots leave out
   let me = null;
   let isGone = false;
 
@@ -47,16 +48,18 @@ export function jobPage(root, id, _, ask) {
   async function look() {
     if (isGone) return;
     try {
-      me ??= await api.me();
+      me = await api.me();
       const since = held && !isTooLong(held) ? held.cursor : null;
-      held = merged(held, await api.snapshot(id, since, MAX_POINTS));
+      const change = await api.snapshot(id, since, MAX_POINTS);
+      if (change.whole) others = heldSeries(id); // steps may have been taken back
+      held = merged(held, change);
       if (held.job.state === "queued") held = { ...held, job: { ...held.job, queue: (await api.job(id)).queue } };
     } catch (error) {
       if (error.status === 409) return showUnread(await api.job(id));
       if (error.status !== 404) throw error;
       return showNone();
     }
-    document.title = `${held.job.name} – Wiretune`;
+    document.title = `${tabTitle(held.job, held.trials)} – Wiretune`;
     actions.body.hidden = about.hidden = false;
     patch(head, ...heading(held.job));
     actions.update(held.job, me);
@@ -70,7 +73,7 @@ export function jobPage(root, id, _, ask) {
 
   // Another release has stored it; what may be asked of it, and its text, are there all the same.
   function showUnread(job) {
-    document.title = `${job.name} – Wiretune`;
+    document.title = `${job.state} · ${job.name} – Wiretune`;
     actions.body.hidden = about.hidden = false;
     stored.attempts.hidden = stored.body.hidden = panels.hidden = true;
     patch(head, ...heading(job));
@@ -121,28 +124,17 @@ export function jobPage(root, id, _, ask) {
     const phase = (trial, steps) => (trial.isPruned ? "pruned" : trial.outcome) ?? (steps && TRAINING.includes(job.state) ? `searching, ${steps} steps so far` : unfinished(trial, job));
     patch(progress, element("h2", {}, "Progress"), progressTable(billed, named, job, phase));
     patch(arms, element("h2", {}, "Arms"), armTable(report), ...(job.spec.seeds.length > 1 ? [] : crossings(report)), ...notes(known(report.trials, arranged(job.spec))));
-    if (!listed) patch(stages, element("h2", {}, "Stages"));
-    listed = [named, job];
-    lookAtStages();
+    stages.update(named, job);
     patch(bill, element("h2", {}, "Bill"), billTable(billed, job, report.prices), ...optionTables(billed));
   });
 
   // Its place in the queue: others move it on.
   const ages = () => held?.job.state === "queued" && !isGone;
 
-  return { refresh, shows: (job) => job === id, ages };
-}
+  // Whoever is signed in now may see it.
+  const missed = () => { isGone = false; };
 
-// Fetched once for one state; what failed is fetched again.
-function onceOf(fetchIt) {
-  let [of, found] = [null, null];
-  return (state) => {
-    if (of !== state) {
-      [of, found] = [state, fetchIt(state)];
-      found.catch(() => (of = null));
-    }
-    return found;
-  };
+  return { refresh, shows: (job) => job === id, ages, missed };
 }
 
 // What has an arm and a seed, with the name and the colour of its trial.

@@ -4,15 +4,17 @@ import * as api from "../../api.js";
 import { panel } from "../../charts/panel.js";
 import { timelineChart } from "../../charts/timeline.js";
 import { element, inTurn, patch, unanswered, whenChanged } from "../../dom.js";
+import { moment } from "../../units.js";
 import { whenSeen } from "./sight.js";
 
 const KINDS = ["job", "repair"];
 
 export function timeline(id) {
   const refused = element("div", { role: "alert" });
-  const chart = panel("Timeline", "wide", { tools: refused });
+  const lost = element("div", {});
+  const chart = panel("Timeline", "wide", { tools: element("div", {}, refused, lost) });
   let known = { trials: [], stages: [] };
-  let told = { of: "", after: 0, events: [] };
+  let told = { of: "", after: 0, events: [], gap: false };
   const look = whenSeen(chart.body, () => show().then(() => patch(refused), (error) => patch(refused, ...unanswered(error, look))));
   const draw = whenChanged((trials, stages, events) => chart.draw(() => timelineChart(trials, stages, events)));
 
@@ -26,12 +28,19 @@ export function timeline(id) {
   const show = inTurn(async () => {
     const { of } = known;
     while (told.of !== of) {
-      const { events, next_after: after } = await api.happened(id, KINDS, told.after);
+      const { events, next_after: after, gap } = await api.happened(id, KINDS, told.after);
       const fresh = after > told.after ? events : []; // a file answers with all that it holds each time
-      told = { of: fresh.length < api.MAX_EVENTS ? of : told.of, after, events: fresh.length ? [...told.events, ...fresh] : told.events };
+      told = { of: fresh.length < api.MAX_EVENTS ? of : told.of, after, events: fresh.length ? [...told.events, ...fresh] : told.events, gap: told.gap || gap };
     }
+    patch(lost, lostText(told));
     await draw(known.trials, known.stages, told.events);
   });
 
   return { body: chart.body, update };
+}
+
+// Earlier releases deleted old events of these kinds as well. The first one of a job is its submission.
+function lostText({ gap, events: [first] }) {
+  if (!gap || first?.data.version === 1) return null;
+  return element("p", { class: "fact" }, `Pauses, attempts and repairs${first ? ` before ${moment(first.at)}` : ""} are gone.`);
 }

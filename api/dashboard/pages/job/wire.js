@@ -7,7 +7,7 @@ import { element, patch, unanswered, whenChanged } from "../../dom.js";
 import { timeAxis } from "../../units.js";
 import { whenSeen } from "./sight.js";
 
-// `fetchSent` has the bytes that were sent, as series, of what `series` of the losses the page holds.
+// `fetchSent` has the bytes that were sent, as series, up to what the page holds.
 export function wire(fetchSent) {
   const refused = element("div", { role: "alert" });
   const [bytes, purposes, rate, times, density] = [panel("Bytes"), panel("Bytes by purpose"), panel("Bytes a second", "", { tools: refused }), panel("Time of a step"), panel("Density")];
@@ -40,7 +40,7 @@ export function wire(fetchSent) {
     const { trials, series: losses, link } = given;
     if (fetched === losses) return;
     fetched = losses;
-    const found = await fetchSent(losses);
+    const found = await fetchSent();
     if (given.series !== losses) return; // newer ones were asked for meanwhile
     patch(refused);
     const looks = new Map(trials.map((trial) => [trial.trial_id, trial]));

@@ -48,7 +48,6 @@ export function jobsPage(root, _, asked, ask) {
   }
 
   async function refresh() {
-    me ??= await api.me();
     const [of, ids] = [filter, [...changed]];
     const isWhole = isStale || !ids.length || ids.length > MOST_BY_ID;
     isStale = false;
@@ -67,8 +66,9 @@ export function jobsPage(root, _, asked, ask) {
   }
 
   async function look(of) {
-    const found = await api.jobs({ ...of, progress: true, count: true });
+    const [caller, found] = await Promise.all([api.me(), api.jobs({ ...of, progress: true, count: true })]);
     if (of !== filter) return; // something else was asked for meanwhile
+    me = caller;
     const before = new Map(rows);
     rows.clear();
     for (const job of found.jobs) rows.set(job.id, rowOf(job, before.get(job.id)));

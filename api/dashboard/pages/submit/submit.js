@@ -38,10 +38,10 @@ function jobForm(root, source) {
       if (error.status !== 404) throw error;
       return [null];
     });
-    isThere = true;
     if (!me) return void root.replaceChildren(element("h1", {}, "No such job"), element("div", { class: "panel" }, empty("There is no such job that you may see. ", element("a", { href: "/" }, "All jobs"))));
     if (!me.may.includes("create a job")) return void root.replaceChildren(element("h1", {}, title),
       element("div", { class: "panel" }, empty(`Your role, ${me.role}, submits no jobs.`)));
+    isThere = true;
     editor(root, document, job);
   }
 

@@ -1,4 +1,4 @@
-"""A new model's sharpness: how much its gradient turns on the way of a step."""
+"""The landscape about a new model's weights: its loss, its gradient, and how much that turns on the way of a step."""
 
 import math
 
@@ -10,39 +10,40 @@ from trainers.methods.optimizer.spec import SgdConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
-from trainers.training import sharpness
+from trainers.training import landscape
 from trainers.training.replica import Replica
 
 
 def _quadratic(curvatures: torch.Tensor, place: torch.Tensor):
-    """Return the parameters of a loss with these curvatures, and its gradient."""
-    return [place], lambda number: [curvatures * place]
+    """Return the parameters of a loss with these curvatures, with its gradient."""
+    return [place], lambda number: (float((curvatures * place**2).sum()) / 2, [curvatures * place])
 
 
 def test_of_a_bowl_it_is_its_curvature_whatever_the_weights_are_multiplied_by():
     for scale in (1e-3, 1.0, 1e3):
         parameters, gradient = _quadratic(torch.full((5,), 7.0), scale * torch.arange(1.0, 6))
-        assert sharpness.measured(parameters, gradient, 1) == pytest.approx(7.0, rel=1e-4)
+        assert landscape.measured(parameters, gradient, 1).sharpness == pytest.approx(7.0, rel=1e-4)
 
 
 def test_it_lies_between_the_curvatures_of_a_loss_nearer_to_what_the_gradient_follows():
     parameters, gradient = _quadratic(torch.tensor([1.0, 100.0]), torch.ones(2))
 
-    assert 90 < sharpness.measured(parameters, gradient, 1) <= 100
+    assert 90 < landscape.measured(parameters, gradient, 1).sharpness <= 100
 
 
 def test_the_sharpest_batch_counts_and_the_weights_are_put_back_bit_for_bit():
     place = torch.randn(1000)
     before = place.clone()
-    found = sharpness.measured([place], lambda number: [(1.0 + number) * place], 4)
+    found = landscape.measured([place], lambda number: (float(number), [(1.0 + number) * place]), 4)
 
-    assert found == pytest.approx(4.0, rel=1e-4)
+    assert found.sharpness == pytest.approx(4.0, rel=1e-4)
+    assert (found.loss, found.gradient) == pytest.approx((1.5, 2.5 * float(place.norm())))
     assert torch.equal(place, before)
 
 
 @pytest.mark.parametrize("place", [torch.zeros(3), torch.ones(3)])
 def test_where_no_gradient_leads_anywhere_there_is_none(place):
-    assert sharpness.measured([place], lambda number: [torch.zeros(3)], 2) is None
+    assert landscape.measured([place], lambda number: (1.0, [torch.zeros(3)]), 2) is None
 
 
 CONFIG = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
@@ -50,19 +51,19 @@ CONFIG = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=Non
 
 def test_a_gradient_that_is_not_finite_says_nothing_whatever_the_other_batches_say():
     def gradient(number):
-        return [torch.full((3,), math.nan if number == 1 else 1.0)]
+        return 1.0, [torch.full((3,), math.nan if number == 1 else 1.0)]
 
-    assert sharpness.measured([torch.ones(3)], gradient, 3) is None
+    assert landscape.measured([torch.ones(3)], gradient, 3) is None
 
 
 def test_a_replica_measures_the_same_each_time_and_goes_back_to_where_it_was():
     measured, untouched = Replica(CONFIG, 0, 1), Replica(CONFIG, 0, 1)
     measured.snapshot("before")
-    found = [measured.sharpness() for _ in range(2)]
+    found = [measured.landscape() for _ in range(2)]
     measured.restore("before")
 
-    assert found[0] == found[1] == untouched.sharpness()
-    assert found[0] is not None and found[0] > 0
+    assert found[0] == found[1] == untouched.landscape()
+    assert found[0] is not None and found[0].sharpness > 0
     untouched.reset()
     segment = Segment(num_steps=3, learning_rate=0.1)
     assert measured.run_alone(segment).losses == untouched.run_alone(segment).losses
@@ -77,4 +78,4 @@ def test_a_start_from_trained_weights_has_their_sharpness_and_is_not_new(tmp_pat
 
     assert before.matrices()[:2] == after.matrices()[:2]
     assert (before.matrices()[2], after.matrices()[2]) == (True, False)
-    assert after.sharpness() > 0
+    assert after.landscape().sharpness > 0

@@ -1,0 +1,202 @@
+"""The attempts of all jobs: what their drivers ask and report, and what the reconciler does to them."""
+
+import hmac
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.control import attempts, jobs, queries, sweeps
+from service.control.access import keys
+from service.control.ingest import Ingest
+from service.control.models import AttemptRow, JobRow
+from service.control.queue import waiting
+from service.control.queue.capacity import Node, Shape
+from service.control.queue.queued import Start
+from service.control.storage import Storage
+from service.control.work import Attempt, Work, attempt_of, work_of
+from service.control.writer import Writer
+from service.errors import NotFound
+from service.settings import Settings
+from service.wire.jobs import JobView
+from service.wire.records import Acknowledgement, AttemptBrief, Batch
+from service.wire.stored import stored_spec
+from service.wire.trials import AttemptView
+
+T = TypeVar("T")
+
+
+class AttemptBook:
+    """Every life that a job has had on the cluster. Thread-safe; `Store.attempts` is the one that there is."""
+
+    def __init__(
+        self,
+        reading: Callable[[], AbstractContextManager[Session]],
+        writer: Writer,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        secret: bytes,
+        note_batch: Callable[[Batch], None],
+    ) -> None:
+        self._reading = reading
+        self._writer = writer
+        self._settings = settings
+        self._clock = clock
+        self._secret = secret
+        self._note_batch = note_batch
+
+    def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
+        return self._writer.write(lambda session: change(session, jobs.locked(session, job_id)))
+
+    # What a driver asks and reports
+
+    def token(self, job_id: str, number: int | str) -> str:
+        """Return the token with which attempt `number` reports."""
+        return keys.attempt_token(self._secret, job_id, number)
+
+    def check_token(self, job_id: str, number: int | str, token: str) -> bool:
+        """Return whether `token` is that attempt's. One that has ended is refused by what it calls (Fenced)."""
+        return hmac.compare_digest(self.token(job_id, number).encode(), token.encode())
+
+    def brief(self, job_id: str, number: int) -> AttemptBrief:
+        """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
+        settings = self._settings
+        with self._reading() as session:
+            job = queries.job_row(session, job_id)
+            attempt = attempts.require_owner(session, job, number)
+            return AttemptBrief(
+                job_id=job_id,
+                number=number,
+                spec=stored_spec(job_id, job.spec),
+                storage_url=Storage(settings.resolved_storage_url).attempt_url(job_id, number),
+                lease_s=settings.lease_s,
+                renew_s=settings.renew_s,
+                max_silence_s=settings.max_silence_s,
+                control=attempts.control(job),
+                trials=attempts.resume_points(session, job),
+                trials_at_once=attempt.trials,
+                num_workers=attempts.num_workers(job, attempt),
+                seen=sweeps.seen(session, job, list(map(queries.trial_view, queries.trials(session, job_id)))),
+            )
+
+    def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:
+        """Store a batch exactly once; see `Ingest.take` for what is raised."""
+
+        def take(session: Session, job: JobRow) -> tuple[Acknowledgement, bool]:
+            settings = self._settings
+            ingest = Ingest(
+                session=session,
+                job=job,
+                number=number,
+                now=self._clock(),
+                lease_s=settings.lease_s,
+                max_attempts=settings.max_attempts,
+                storage=Storage(settings.resolved_storage_url),
+            )
+            return ingest.take(batch)
+
+        acknowledgement, is_new = self._on_job(job_id, take)
+        if is_new:
+            self._note_batch(batch)
+        return acknowledgement
+
+    def renew(self, job_id: str, number: int) -> Acknowledgement:
+        """Extend the attempt's lease; raises Fenced. The answer's sequence is 0: nothing was sent."""
+
+        def renew(session: Session, job: JobRow) -> Acknowledgement:
+            attempt = attempts.require_owner(session, job, number)
+            attempt.lease_expires = self._clock() + self._settings.lease_s
+            return Acknowledgement(sequence=0, control=attempts.control(job))
+
+        return self._on_job(job_id, renew)
+
+    # What there is
+
+    def one(self, job_id: str, number: int | None = None) -> Attempt:
+        """Return an attempt of the job, by default the last; raises NotFound."""
+        with self._reading() as session:
+            job = queries.job_row(session, job_id)
+            row = session.get(AttemptRow, (job_id, job.attempt if number is None else number))
+            if row is None:
+                made = f"its last is {job.attempt}" if job.attempt else "it has not had any yet"
+                raise NotFound(f"job `{job_id}` has no {'' if number is None else 'such '}attempt: {made}")
+            return attempt_of(row)
+
+    def of_job(self, job_id: str) -> tuple[AttemptView, ...]:
+        """Return the lives that the job has had on the cluster, oldest first; raises NotFound."""
+        with self._reading() as session:
+            queries.job_row(session, job_id)
+            query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
+            return tuple(map(queries.attempt_view, session.scalars(query)))
+
+    def without_log(self) -> tuple[Attempt, ...]:
+        """Return the attempts, live or ended, whose whole log was not taken over from Ray."""
+        query = select(AttemptRow).where(AttemptRow.log_kept.is_(False))
+        with self._reading() as session:
+            return tuple(attempt_of(row) for row in session.scalars(query))
+
+    def note_log(self, job_id: str, number: int) -> None:
+        """Remember that nothing more of the attempt's log is to be had from Ray."""
+
+        def note(session: Session, _: JobRow) -> None:
+            session.get_one(AttemptRow, (job_id, number)).log_kept = True
+
+        self._on_job(job_id, note)
+
+    def last_checkpoints(self, job_id: str) -> list[str]:
+        """Return the checkpoint that each unfinished trial goes on from, if it has any; raises NotFound."""
+        with self._reading() as session:
+            unfinished = (trial for trial in queries.trials(session, job_id) if trial.outcome is None)
+            resumes = [attempts.resume_of(session, trial) for trial in unfinished]
+        return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
+
+    # What the reconciler does
+
+    def begin(self, job_id: str, start: Start | None = None, nodes: Sequence[Node] = ()) -> Work:
+        """Start the queued job's next attempt, as the queue decided; None: in any case, one training run at a time.
+
+        Raises IllegalTransition when it is not queued any more, or another replica has taken the room since.
+        """
+
+        def begin(session: Session, job: JobRow) -> Work:
+            size, trials = (Shape.of_json(job.spec).one, 1) if start is None else (start.size, start.trials)
+            if start is not None:
+                waiting.require_room(session, start, nodes)
+            now, lease_s = self._clock(), self._settings.lease_s
+            return work_of(job, attempts.begin(session, job, size, trials=trials, now=now, lease_s=lease_s))
+
+        return self._on_job(job_id, begin)
+
+    def preempt(self, job_id: str, *, by: str) -> None:
+        """Have a running job paused for the job `by`; it is queued again by itself. Nothing if either has moved on."""
+
+        def preempt(session: Session, job: JobRow) -> None:
+            attempts.preempt(job, queries.job_row(session, by), now=self._clock())
+
+        self._on_job(job_id, preempt)
+
+    def regroup(self, job_id: str) -> None:
+        """Have a running job paused for a moment, to go on with more workers; nothing if it does not run any more."""
+
+        def regroup(session: Session, job: JobRow) -> None:
+            attempts.regroup(job, now=self._clock())
+
+        self._on_job(job_id, regroup)
+
+    def lose(self, job_id: str, number: int, *, reason: str) -> JobView:
+        """End attempt `number` for `reason`: the job queues again, fails, or becomes cancelled.
+
+        Does nothing when the attempt has ended by itself, or another has begun.
+        """
+
+        def lose(session: Session, job: JobRow) -> None:
+            if job.attempt == number:
+                limit = self._settings.max_attempts
+                attempts.lose(session, job, reason=reason, now=self._clock(), max_attempts=limit)
+
+        self._on_job(job_id, lose)
+        with self._reading() as session:
+            return queries.job_view(queries.job_row(session, job_id))

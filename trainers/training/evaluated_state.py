@@ -1,0 +1,102 @@
+"""Takes the state of a rank that is evaluated and exported: one of all ranks, also where these train apart."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from trainers.exchange.node_links import NodeLinks
+from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.sync.policy import SyncPolicy
+from trainers.methods.sync.shared.screen import parts_of_means
+from trainers.snapshot import RandomState, Tensors
+from trainers.spec.replica import ReplicaConfig
+from trainers.training import feed, model
+from trainers.training.passes import Passes
+
+#: Whole numbers of as many bytes as a number of a tensor, to add up its bits.
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class EvaluatedState:
+    """The averages that an optimizer keeps, means of what differs between the ranks, and the buffers that go with both.
+
+    All ranks ask at the same step; nothing of the training changes.
+    """
+
+    config: ReplicaConfig
+    model: nn.Module
+    parameters: Tensors  # all of the model, frozen ones included
+    optimizer: Optimizer
+    passes: Passes
+    sync: SyncPolicy
+    node_links: NodeLinks
+    may_differ: bool  # the parameters of the ranks, at any step
+
+    def tensors(self, step: int, rank: int, *, num_present: int) -> dict[str, Tensor]:
+        """Return it by name, as it is before number `step`, on rank `rank` of `num_present`; collective."""
+        self.sync.settle()
+        # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
+        copies = self.node_links.copies if self.config.exchange.drifts else num_present
+        parameters = self._together(copies) | self._means_of_frozen(copies)
+        saved = self.model.state_dict().keys()  # other buffers (masks, tables) are constants
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
+        return parameters | self._averaged(buffers | self._statistics(parameters, step, rank), over=num_present)
+
+    def _together(self, copies: int) -> dict[str, Tensor]:
+        """Return what the optimizer has to be evaluated, or, where that of the ranks may differ, its mean."""
+        parameters = self.optimizer.evaluated()
+        if not self.sync.is_apart:
+            return parameters
+        [(parts, over)] = parts_of_means(self.config.sync, self.node_links, [[*parameters.values()]], over=copies)
+        return dict(zip(parameters, self.node_links.average(parts, "state", over=over), strict=True))
+
+    def _means_of_frozen(self, copies: int) -> dict[str, Tensor]:
+        """Return the means of the frozen parameters that differ between the ranks, as those of an averaged teacher do.
+
+        They also do where ranks that trained apart have just met: what is trained alone is averaged there.
+        """
+        trained, held = self.optimizer.parameters, self.parameters.tensors()
+        frozen = {name: each for name, each in held.items() if name not in trained and each.is_floating_point()}
+        if not frozen or not self.may_differ:
+            return {}
+        # Of a frozen base model, which is equal everywhere and may be large, nothing else is sent.
+        mine = torch.stack([each.view(_BITS[each.itemsize]).sum() for each in frozen.values()]).cpu()
+        first = mine.clone()
+        self.node_links.tell(first)
+        differ = (mine != first).float()
+        self.node_links.all_reduce_sum(differ, {"control": differ.nbytes})
+        numbers = zip(frozen, differ.tolist(), strict=True)
+        return self._averaged({name: frozen[name].clone() for name, number in numbers if number}, over=copies)
+
+    @torch.no_grad()
+    def _statistics(self, parameters: dict[str, Tensor], step: int, rank: int) -> dict[str, Tensor]:
+        """Return BatchNorm's statistics of the evaluated `parameters`; none if these are the trained ones.
+
+        They are taken from the batches that training sees next, a pure function of (seed, step, rank), and the
+        model's own stay as they are.
+        """
+        are_others = self.optimizer.averages or self.sync.is_apart
+        layers = model.norms_that_track(self.model) if are_others else []
+        if not layers:
+            return {}
+        # Copies of all: `loss` may change frozen parameters in place, and trained ones.
+        tensors = {**self.parameters.tensors(), **parameters, **dict(self.model.named_buffers())}
+        scratch = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        random = RandomState(feed.seed_of((self.config.seed, step, rank)), self.passes.device)
+        with model.lent(self.model, scratch), model.counting_anew(layers), random.scope():
+            for index in range(model.NUM_BATCHES):
+                ahead, micro = divmod(index, self.config.accumulate)
+                self.passes.loss(feed.Place(step + ahead, rank, micro))
+        return {name: scratch[name] for name in model.norm_statistics(self.model, layers)}
+
+    def _averaged(self, tensors: dict[str, Tensor], *, over: int) -> dict[str, Tensor]:
+        """Average `tensors` over `over` ranks, in place, where they are floating-point; returns them."""
+        floating = [each for each in tensors.values() if each.is_floating_point()]
+        groups = [[each] for each in floating]
+        parts = parts_of_means(self.config.sync, self.node_links, groups, over=over)
+        for mean, ([part], number) in zip(floating, parts, strict=True):
+            torch.div(part, number, out=mean)  # before the sum, which could overflow
+            self.node_links.all_reduce_sum(mean, {"state": mean.nbytes})
+        return tensors
