@@ -46,7 +46,9 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     ),
     "lars": OptimizerTraits(centre=1.0, pick=0.35, decays=True, rises=True, step_worth=0.6),  # as SGD, which it scales
     "adamw": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32, rises=True, usual=0.4, ramps=True),
-    "muon": OptimizerTraits(centre=1.0, pick=0.14, decays=True, usual=0.01, told_by="optimizer", step_worth=1.5),
+    "muon": OptimizerTraits(
+        centre=1.0, pick=0.14, decays=True, rises=True, usual=0.01, told_by="optimizer", step_worth=1.5
+    ),
     "schedulefree_sgd": OptimizerTraits(
         centre=20.0, pick=1.5, decays=False, usual=1.75, told_by="sharpness", density_power=0.1, step_worth=0.6
     ),
