@@ -1,6 +1,5 @@
 """Decide whether a call that failed is made again, and when; without a connection."""
 
-import fcntl
 import math
 import os
 import random
@@ -91,8 +90,10 @@ class Restarts:
 def _appends(out: BinaryIO) -> bool:
     """Return whether whatever is written goes to the end of the file."""
     try:
+        import fcntl  # not on Windows
+
         return bool(fcntl.fcntl(out.fileno(), fcntl.F_GETFL) & os.O_APPEND)
-    except (AttributeError, OSError):  # it is in memory
+    except (ImportError, AttributeError, OSError):  # it is in memory
         return False
 
 

@@ -54,7 +54,8 @@ def digits() -> list[Tensor]:
 def train(
     model: nn.Module, *, optimizer: torch.optim.Optimizer, schedule: Schedule, inputs: Tensor, targets: Tensor
 ) -> None:
-    scheduler = schedule.scheduler(optimizer)
+    # One machine has nobody to meet, and this loop trains all of the model in each step.
+    scheduler = schedule.scheduler(optimizer, on_values=lambda values: print(f"not followed here: {values}"))
     if is_schedule_free(optimizer):
         optimizer.train()  # the weights become those that gradients are taken at
     for step in range(schedule.num_steps):

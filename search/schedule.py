@@ -71,7 +71,8 @@ class Schedule(RecordedSchedule):
                 raise ValueError(
                     f"`entries[{number}].values` sets `{name}`, which no optimizer has: give `on_values`, as "
                     "`handle.set_values` of what `wiretune.attach` returns, or have the schedule followed by "
-                    "`controller={'kind': 'schedule', ...}`, there or in a job"
+                    "`controller={'kind': 'schedule', ...}`, there or in a job; a loop that has nobody to meet leaves them "
+                    "out by `on_values=lambda values: None`"
                 )
 
 

@@ -73,7 +73,8 @@ JobIds = Annotated[
 Url = Annotated[str | None, typer.Option(envvar="WIRETUNE_URL", help="default: the service running here")]
 Key = Annotated[str | None, typer.Option(envvar="WIRETUNE_API_KEY", help="an API key", show_envvar=True)]
 IdempotencyKey = Annotated[
-    str | None, typer.Option(metavar="KEY", help="any word of yours; however often it comes, one job is queued")
+    str | None,
+    typer.Option(metavar="KEY", help="a word for this submission: sent again with it within a day, it is queued once"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for a script; progress goes to standard error")]
 

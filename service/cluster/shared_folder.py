@@ -1,4 +1,4 @@
-"""Tells whether all machines of a run see one storage: the trial leaves a mark in its folder, and each worker reads it.
+"""Tells whether a trial and its workers see one storage: the trial leaves a mark there, and each worker reads it.
 
 A machine on which that folder is not mounted makes one of its own, and writes its part of every checkpoint there.
 """
@@ -65,6 +65,6 @@ def stranger(machine: str, url: str) -> WorkloadError:
     """Return the refusal of a `machine` that does not see the attempt's folder `url` as this one does."""
     root = url.rsplit("/", 2)[0]  # above the job's folder and the attempt's
     return WorkloadError(
-        f"machine {machine} does not see {root} as {socket.gethostname()} does, where the run is led: "
-        "mount it on every node of the cluster"
+        f"machine {machine} does not see the same {root} as {socket.gethostname()}, where the run is led: one of the "
+        "two has a folder of its own there; mount it on every node of the cluster"
     )

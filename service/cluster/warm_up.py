@@ -174,7 +174,8 @@ def warm_up(group: Group, values: Values, num_steps: int = WARM_UP_STEPS) -> Seg
 def _landscape(spec: TrialSpec, group: Group) -> dict[str, float]:
     """Return what the controller knows of the loss of the new model, where it goes by that.
 
-    Where gradients are clipped, steps are shorter than their sharpness asks for.
+    Where gradients are clipped, steps are shorter than their sharpness asks for. That is judged by those of single
+    workers, which are longer than their mean: a search too many does little harm.
     """
     config = spec.controller
     if not isinstance(config, WideConfig) or config.first_search == "always" or config.stated_rates is not None:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class AttemptBook:
-    """Every life that a job has had on the cluster. Thread-safe; `Store.attempts` is the one that there is."""
+    """Reads and writes the attempts of all jobs. Thread-safe; `Store.attempts` has it."""
 
     def __init__(
         self,

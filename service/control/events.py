@@ -130,7 +130,8 @@ def forget(session: Session, job_id: str) -> None:
 def prune(session: Session, *, kept: int) -> None:
     """Delete all but the newest events, `kept` ids, and those that are spared. The last one to go leaves its id."""
     old = (EventRow.id <= bounds(session)[1] - kept) & EventRow.kind.not_in([kind.value for kind in SPARED])
-    if (last := session.scalar(select(func.max(EventRow.id)).where(old))) is None:
+    last = session.scalar(select(func.max(EventRow.id)).where(old))
+    if last is None or last == bounds(session)[0] - 1:  # which stands there already, before spared ones
         return
     session.execute(delete(EventRow).where(old, EventRow.id < last))
     gone = {"job_id": _NOBODY, "project": _NOBODY, "kind": EventKind.GAP.value, "data": {}}
@@ -141,7 +142,7 @@ def prune(session: Session, *, kept: int) -> None:
 
 
 def bounds(session: Session, kinds: Collection[EventKind] = ()) -> tuple[int, int]:
-    """Return the ids of the first event since which none of the kinds, by default any, is gone, and of the newest.
+    """Return two ids: from the first on no event of `kinds` (none: of any) was pruned, and the second is the newest's.
 
     0 and 0: there is no event.
     """

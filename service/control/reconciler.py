@@ -16,7 +16,7 @@ from service import log_lines, tracing
 from service.control.access import permissions
 from service.control.code import code_of
 from service.control.judgement import Action, Verdict, judge, judge_alone
-from service.control.queue.capacity import Node, Shape, conflicts, total
+from service.control.queue.capacity import Node, Shape, conflicts
 from service.control.queue.outlook import Outlook
 from service.control.queue.plan import plan, sized
 from service.control.queue.queued import Place, Plan, Quotas, Rules, Start, Waiting
@@ -48,6 +48,7 @@ _LONG_QUEUE, _SETTLED_S = 500, 5.0  # so many waiting jobs are not looked at in 
 _REFUSED_S = 10.0  # between two questions to the storage for a job that it refuses; its room is others' meanwhile
 _LOOK_S = 10.0  # between two looks at a cluster without work
 _SEEN_S = 3600.0  # a node that was away for no longer may come back: what needs it is not refused
+_MOST_SEEN = 50  # clusters: one whose nodes come and go has many
 _CHANCE_S = 3600.0  # for so long a job could have begun before it fails for its wait
 _AT_ONCE = 8  # attempts that are looked at or begun at the same time
 Each = TypeVar("Each")
@@ -143,7 +144,9 @@ class Reconciler:
             self._rest(interval_s)
 
     def _rest(self, interval_s: float) -> None:
-        """Wait for the next round; where this process, or its machine, slept, every driver gets a lease to report.
+        """Wait for the next round; where this process or its machine slept, drivers and queued jobs get their time anew.
+
+        Each driver has a lease to report, and a job that has waited for too long an hour to begin.
 
         A process that is stopped wakes late. While a machine sleeps, or its clock is set, the clock alone goes on: that
         may be in the middle of a round.
@@ -158,7 +161,7 @@ class Reconciler:
         self._looked_at = clock, steady  # last, as other threads come here: one that finds it finds the other as well
 
     def conflicts(self, spec: JobSpec) -> list[Problem]:
-        """Return why the cluster can never place the job, not even as it was within the last hour.
+        """Return why the cluster can never place the job, not even as this process saw it within the last hour.
 
         Nothing while the cluster is unknown, or none of the nodes that train has joined.
         """
@@ -169,11 +172,9 @@ class Reconciler:
         return found[0] if all(found) else []
 
     def _see(self, nodes: tuple[Node, ...], *, now: float) -> None:
-        """Take the cluster for `nodes`, and forget what it was longer than an hour ago or holds now as well."""
-        room = total(nodes)
-        seen = self._seen.items()
-        earlier = {each: at for each, at in seen if abs(now - at) < _SEEN_S and not total(each).fits(room)}
-        self._nodes, self._seen = nodes, earlier | {nodes: now}
+        """Take the cluster for `nodes`, and forget what it was longer than an hour ago."""
+        seen = [(each, at) for each, at in self._seen.items() if each != nodes and abs(now - at) < _SEEN_S]
+        self._nodes, self._seen = nodes, dict([*seen, (nodes, now)][-_MOST_SEEN:])
 
     def tick(self, now: float) -> None:
         """Do one round: look at every job that is not over, once."""

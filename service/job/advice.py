@@ -44,6 +44,9 @@ FEW_ENTRIES = 0.01
 #: Up to this share, entries of 4 bytes that are kept take, with 2 bytes each for their places, as much as all entries.
 NOTHING_SAVED = 1 / 3
 
+#: Of fewer steps between two evaluations too few show whether a rate is too low.
+LEAST_EVERY = 5
+
 #: What takes effect late should do so in this share of the steps, as 1-bit Adam's authors have it.
 EARLY = 0.15
 
@@ -92,6 +95,7 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
     exchange, controller = trial.replica.exchange, trial.controller
     if isinstance(controller, StagedConfig):
         yield from _on_a_search(trial, controller)
+        yield from _on_a_rise(trial, controller)
         yield from _on_a_level(trial)
         yield from _on_a_period(trial)
         yield from _on_options(trial)
@@ -127,6 +131,16 @@ def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
         )
 
 
+def _on_a_rise(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
+    every, rises = trial.objective.every, any(OPTIMIZER_TRAITS[each.kind].rises for each in _may_train(trial))
+    if rises and config.max_raise > 1 and every < LEAST_EVERY:
+        yield (
+            f"`objective.every` is {every}, and the first step after an evaluation has no update to be compared with, "
+            f"so a rate that is too low {'does not rise' if every == 1 else 'rises late'}: "
+            f"give `every` {LEAST_EVERY} or more"
+        )
+
+
 def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
     """Return whether the run begins with the rate that is usual, so that no budget is too short for it."""
     if not isinstance(config, WideConfig) or trial.replica.menu or trial.searched:
@@ -146,7 +160,8 @@ def _may_train(trial: TrialSpec) -> Sequence[OptimizerConfig]:
 def _is_told_rate(replica: ReplicaConfig) -> bool:
     told_by = usual_rate_told_by(replica.optimizer.kind)
     is_new = told_by == "weights" and replica.workload.weights is None
-    return told_by == "optimizer" or is_new or replica.steps_along_gradient
+    is_sharp = replica.steps_along_gradient and replica.clip is None  # else only the model tells
+    return told_by == "optimizer" or is_new or is_sharp
 
 
 def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:

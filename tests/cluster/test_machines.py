@@ -86,7 +86,7 @@ def test_a_machine_that_has_a_folder_of_its_own_for_the_shared_one_is_named_befo
     shared, own = tmp_path / "shared", tmp_path / "own"
     workers = group_of(f"file://{shared}", Worker(shared, shared), Worker(shared, own))
 
-    with pytest.raises(WorkloadError, match=rf"10\.0\.0\.4\) does not see file://{shared} as .*: mount it on every"):
+    with pytest.raises(WorkloadError, match=rf"10\.0\.0\.4\) does not see the same file://{shared} as .*: one of"):
         workers.await_places([0, 1])
 
     workers.await_places([0])  # one that is replaced is asked by itself

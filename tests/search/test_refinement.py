@@ -29,6 +29,7 @@ class Line:
         assert self.controller.ask() is None
         self.controller.decide()
         self.trace, self.steps = Trace(), 0
+        self.first = self.rate
 
     def train(self, cosine: float, num_steps: int = 20, loss: float = 1.0) -> float:
         """Commit steps that all show `cosine`; return the rate that follows."""
@@ -59,8 +60,11 @@ class Line:
         return self.rate
 
 
-def test_the_rate_rises_with_the_cosines_of_its_steps() -> None:
-    assert Line().train(0.2) == pytest.approx(0.1 * math.exp(RISE_PER_STEP * 0.2 * 20))
+@pytest.mark.parametrize("optimizer", ["sgd", "lars", "adamw", "muon"])
+def test_the_rate_rises_with_the_cosines_of_its_steps(optimizer: str) -> None:
+    line = Line(optimizer=optimizer)
+
+    assert line.train(0.2) == pytest.approx(line.first * math.exp(RISE_PER_STEP * 0.2 * 20))
 
 
 def test_gradients_that_point_back_never_lower_it() -> None:

@@ -69,6 +69,15 @@ def test_a_replica_measures_the_same_each_time_and_goes_back_to_where_it_was():
     assert measured.run_alone(segment).losses == untouched.run_alone(segment).losses
 
 
+def test_micro_batches_are_looked_at_like_one_batch():
+    one, several = (
+        Replica(CONFIG.model_copy(update={"workload": DigitsMlp(batch_size=size), "accumulate": number}), 0, 1)
+        for size, number in ((32, 1), (16, 2))
+    )
+
+    assert one.landscape() == pytest.approx(several.landscape(), rel=1e-3)
+
+
 def test_a_start_from_trained_weights_has_their_sharpness_and_is_not_new(tmp_path):
     url = str(tmp_path / "weights.safetensors")
     before = Replica(CONFIG, 0, 1)
