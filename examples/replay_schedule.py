@@ -5,7 +5,9 @@ python examples/replay_schedule.py schedule.json
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from schedulefree import AdamWScheduleFree, SGDScheduleFree
@@ -54,8 +56,7 @@ def digits() -> list[Tensor]:
 def train(
     model: nn.Module, *, optimizer: torch.optim.Optimizer, schedule: Schedule, inputs: Tensor, targets: Tensor
 ) -> None:
-    # One machine has nobody to meet, and this loop trains all of the model in each step.
-    scheduler = schedule.scheduler(optimizer, on_values=lambda values: print(f"not followed here: {values}"))
+    scheduler = schedule.scheduler(optimizer, on_values=say_what_is_left_out)
     if is_schedule_free(optimizer):
         optimizer.train()  # the weights become those that gradients are taken at
     for step in range(schedule.num_steps):
@@ -67,6 +68,12 @@ def train(
         if step % 100 == 0:
             print(f"step {step}: loss {loss.item():.4f}, learning rate {scheduler.get_last_lr()[0]:.4g}")
         scheduler.step()
+
+
+def say_what_is_left_out(values: Mapping[str, Any]) -> None:
+    """Name what this loop does not follow: it has nobody to meet, and trains all of the model in each step."""
+    if values:  # there are none where an entry has no more of them
+        print(f"not followed here: {values}")
 
 
 @torch.no_grad()

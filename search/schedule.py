@@ -13,8 +13,11 @@ from search.types import FURTHER
 OWN = "own"  # the optimizer of a user's workload, whose groups have rates already
 #: Searched values that a scheduler sets in its optimizer.
 OPTIONS = ("momentum", "weight_decay", "nesterov")
-#: Those that somebody else takes: neither an optimizer's, nor what a loop reads by `batch_size_at` and the like.
+#: Searched values that are no option of an optimizer: `period`, `outer_learning_rate`, `outer_momentum`, `share`,
+#: `gamma`.
 OF_OTHERS = tuple(name for name in FURTHER if name not in (*OPTIONS, "batch_size", "option", "optimizer"))
+#: Those of them that nothing but a job sets.
+OF_JOBS = ("share", "gamma")
 
 
 class Schedule(RecordedSchedule):
@@ -32,12 +35,12 @@ class Schedule(RecordedSchedule):
         The first parameter group gets the schedule's rates, warm-up included; the others keep their ratio to it. The
         rates of an `own` optimizer multiply those of its groups, also of the first. A momentum, weight decay or
         nesterov that was searched is set where a group now has the first one's. `on_level` is called with the level of
-        the coming step, at once and whenever it changes, and `on_values` with the values of `OF_OTHERS` that its entry
-        has, by name.
+        the coming step, at once and whenever it changes, and `on_values` with the searched values of its entry that are
+        no option of an optimizer, by name: `period`, `outer_learning_rate`, `outer_momentum`, `share`, `gamma`.
 
         Raises:
             ValueError: the first group's rate is not positive, so there is no ratio to it; or there is no `on_values`,
-                and an entry sets one of `OF_OTHERS`.
+                and an entry sets a value that it would be called with.
         """
         if on_values is None:
             self._check_values()
@@ -68,11 +71,15 @@ class Schedule(RecordedSchedule):
         """Raise ValueError for an entry with a value that no optimizer has."""
         for number, entry in enumerate(self.entries):
             for name in _of_others(entry):
+                remedy = (
+                    "train by it as a job"
+                    if name in OF_JOBS
+                    else "give `on_values`, as `handle.set_values` of what `wiretune.attach` returns, or have the "
+                    "schedule followed by `controller={'kind': 'schedule', ...}`, there or in a job"
+                )
                 raise ValueError(
-                    f"`entries[{number}].values` sets `{name}`, which no optimizer has: give `on_values`, as "
-                    "`handle.set_values` of what `wiretune.attach` returns, or have the schedule followed by "
-                    "`controller={'kind': 'schedule', ...}`, there or in a job; a loop that has nobody to meet leaves them "
-                    "out by `on_values=lambda values: None`"
+                    f"`entries[{number}].values` sets `{name}`, which no optimizer has: {remedy}; a loop leaves such "
+                    "values out by `on_values=lambda values: None`"
                 )
 
 

@@ -6,7 +6,7 @@ An order says how many steps to take, with which values. What they came to is th
 import math
 from collections.abc import Callable, Generator, Sequence
 from itertools import takewhile
-from statistics import median
+from statistics import median, median_low
 from typing import NamedTuple
 
 from search.budget import spending
@@ -27,6 +27,8 @@ Order = tuple[int, list[Values]]
 TINY = 1e-12
 #: Steps of an order while little is known about what a step costs.
 FIRST = 4
+#: A round is timed to its end if the rest of it is at most this part of the steps that still fit in the budget.
+TIMED_PART = 0.05
 #: The controller is asked about a commit after so many parts of it.
 COMMIT_PARTS = 20
 
@@ -80,6 +82,15 @@ class Line:
         """The seconds of most steps: the first may compile, and the next ones too."""
         return median(self._step_seconds[1:] or [0.0])
 
+    def cost_of_rounds(self, interval: int) -> StepCost:
+        """Return what a step costs on average, after whole rounds in which ranks meet in each `interval`-th step."""
+        alone, met = list[float](), list[float]()
+        for number, seconds in enumerate(self._step_seconds[1:], start=2):  # the first may compile, the next ones too
+            (alone if number % interval else met).append(seconds)
+        usual = median_low(alone or met)
+        of_meeting = max(0.0, median_low(met) - usual)
+        return StepCost(bytes=self.cost["bytes"], seconds=usual + of_meeting / interval)
+
     @property
     def has_gained(self) -> bool:
         """True if its last losses are below its first ones, by their medians."""
@@ -109,7 +120,8 @@ class Line:
 class Leader:
     """Mutable: a run on `budget` of the strategy that `build` makes of a `space`, with the `decisions` so far.
 
-    `clock` returns seconds. So many steps as `num_timed` are taken first, and taken back, to tell what one costs.
+    `clock` returns seconds. So many steps as `num_timed` are taken first, and taken back, to tell what one costs: whole
+    rounds, in which ranks meet in each `interval`-th step.
     """
 
     def __init__(
@@ -120,9 +132,11 @@ class Leader:
         *,
         clock: Callable[[], float],
         num_timed: int,
+        interval: int = 1,
     ) -> None:
         self.decisions: list[Decision] = []
-        self._build, self._space, self._budget, self._num_timed = build, space, budget, num_timed
+        self._build, self._space, self._budget = build, space, budget
+        self._num_timed, self._interval = num_timed, interval
         self._strategy = build(space=space)
         self._clock, self._zero = clock, clock()
         self._steps = self._bytes = 0
@@ -142,15 +156,22 @@ class Leader:
             yield from self._commit(line, self.decisions[-1].commit_until)
 
     def _time(self) -> Asking:
-        """Begin with a strategy that knows what a step costs. The steps that tell count in what its search spends."""
+        """Begin with a strategy that knows what a step costs. The steps that tell count in what its search spends.
+
+        Where the budget is too small for a whole round, the strategy begins as if nothing were timed.
+        """
         line, opening = Line(), self._space.opening
         yield from self._order(SNAPSHOT)
-        yield from self._take(PROBE, line, self._num_timed, lambda spent: opening)
+        yield from self._take(PROBE, line, FIRST, lambda spent: opening)
+        rest = self._num_timed - FIRST
+        usual = {**line.cost, "seconds": line.usual_seconds}
+        is_whole = rest <= TIMED_PART * num_fitting(spending.caps(self._budget), self._spent(), usual)
+        if rest and is_whole:
+            yield from self._take(PROBE, line, rest, lambda spent: opening)
         yield from self._order(RESTORE)
-        has_met = 1 < self._space.period_of(opening) <= self._num_timed  # in one step, whose seconds are the round's
-        seconds = line.cost["seconds"] if has_met else line.usual_seconds
-        step = StepCost(bytes=line.cost["bytes"], seconds=seconds)
-        self._strategy = self._build(space=self._space.model_copy(update={"step": step}))
+        if is_whole:
+            step = line.cost_of_rounds(self._interval)
+            self._strategy = self._build(space=self._space.model_copy(update={"step": step}))
 
     def _probe(self, candidate: Candidate) -> Asking:
         """Try `candidate` until its allowance is spent, it diverges, or the strategy ends it."""

@@ -79,8 +79,9 @@ def attach(
     `steps` alone the exchange's level is the densest of its pair. The optimizer's rate is the guess. The run is of so
     many optimizer `steps`, `seconds` from now on, or `bytes` sent by a node on average, search included, whichever is
     reached first. `batch_size` is the number of samples that a rank trains in a step: if it is told, probes on small
-    batches are longer. `pretrained` says that the model was trained before: it is not begun with the rate of a new one,
-    nor taken for one that learns nothing yet. The loop reports its losses to the `Tuner` that is returned.
+    batches are longer. `pretrained` says that the model was trained before: the search does not start at the rate that
+    is usual for a new model, nor does it take the model for one that learns nothing yet. The loop reports its losses to
+    the `Tuner` that is returned.
 
     Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, for a budget
     without a controller, for what a job would refuse of a controller, for an optimizer around another one with a

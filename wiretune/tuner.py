@@ -33,9 +33,9 @@ from wiretune.leader import COMMIT, FIRST, PROBE, RESTORE, SNAPSHOT, STOP, Leade
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
 #: What all ranks are told of the values of a step.
 TOLD = ("learning_rate", *StepValues._fields)
-#: Steps of the longest round that is timed as a whole before a search.
+#: Steps of the longest round that is timed before a search.
 MOST_TIMED = 16
-#: So many losses of a commit in a row may be infinite or NaN while the model is sound: more are no single batches.
+#: After more lost losses in a row than this, a commit counts as diverged.
 MOST_LOST = 3
 #: Rates that are this near to a line, as a part of its first one, are kept as a ramp.
 NEAR = 1e-6
@@ -45,9 +45,9 @@ class Tuner:
     """Searches while the loop trains. Call `report` once a step, after `optimizer.step()`, until it `is_over`.
 
     `handle` is what `attach` returns without a controller. While it `is_probing`, the next step is one that is taken
-    back: evaluate and save at other steps. Of those, `num_taken_back` were taken back later, with the commit that they
-    belonged to. Rank 0 has the `decisions` so far. `clock` returns seconds, which a budget in them counts from now on.
-    `batch_size` is in samples of a rank's step; None: not known. `pretrained`: the model was trained before.
+    back: evaluate and save at other steps. `num_taken_back` counts steps with `is_probing` false that were taken back
+    with their commit. Rank 0 has the `decisions` so far. `clock` returns seconds, which a budget in them counts from
+    now on. `batch_size` is in samples of a rank's step; None: not known. `pretrained`: the model was trained before.
     """
 
     def __init__(
@@ -94,11 +94,12 @@ class Tuner:
         build = partial(strategies.build, config, seed=seed, budget=budget)
         asks_for_length = isinstance(config, StagedConfig) and budget.steps is None  # of the run, in steps
         num_timed = steps_to_time(space) if asks_for_length else 0
-        leader = Leader(build, space, budget, clock=clock, num_timed=num_timed)
+        interval = space.period_of(space.opening) // handle.config.sync.num_parts
+        leader = Leader(build, space, budget, clock=clock, num_timed=num_timed, interval=interval)
         self.decisions = leader.decisions
         self._orders = leader.orders()
         self._taken: Taken | None = None  # at the last order
-        self._last_loss, self._num_lost = math.nan, 0  # finite, of this probe or commit; losses since then
+        self._last_loss, self._num_lost = math.nan, 0  # finite, on the way to this state; losses since then
         self._sent = 0  # by this rank, when that was known
         trains_apart = handle.config.sync.payload == "parameters" or handle.config.exchange.drifts
         self._signs = GradientSigns(handle.optimizer, trains_apart=trains_apart)
@@ -135,16 +136,17 @@ class Tuner:
     def _follow(self) -> Generator[None, float, None]:
         """Do what rank 0 orders; takes the loss of each step."""
         num_kept = 0  # of what is committed, that before the snapshot
+        kept_loss = math.nan  # at the snapshot
         while (order := self._ordered())[0] != STOP:
             task, steps = order
             self.is_probing = task == PROBE
             if task == SNAPSHOT:
                 self.handle.snapshot("stage")
-                num_kept = len(self._committed)
+                num_kept, kept_loss = len(self._committed), self._last_loss
             elif task == RESTORE:
                 self.handle.restore("stage")
                 self._signs.begin()
-                self._last_loss, self._num_lost = math.nan, 0
+                self._last_loss, self._num_lost = kept_loss, 0
                 self.num_taken_back += (len(self._committed) - num_kept) // len(TOLD)
                 del self._committed[num_kept:]
             losses, times = list[float](), [self._clock()]
@@ -154,6 +156,8 @@ class Tuner:
                 times.append(self._clock())
                 if task == COMMIT:
                     self._committed.extend(number_of(values, name) for name in TOLD)
+            if losses and not math.isfinite(kept_loss):
+                kept_loss = losses[0]  # of the first probe, before its first update
             self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
         self.is_over = True
         self._signs.end()
@@ -239,9 +243,9 @@ def space_of(
 
 
 def steps_to_time(space: SearchSpace) -> int:
-    """Return how many steps tell what one costs: a whole round of local updates with its average, unless it is long."""
+    """Return how many steps tell what one costs: those of whole rounds of local updates; 0: a round is too long."""
     period = space.period_of(space.opening)
-    return max(FIRST, period) if period <= MOST_TIMED else FIRST
+    return period * math.ceil(FIRST / period) if period <= MOST_TIMED else 0
 
 
 def entries_of(steps: Sequence[Values], *, unit: float) -> list[Entry]:

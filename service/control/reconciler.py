@@ -144,7 +144,7 @@ class Reconciler:
             self._rest(interval_s)
 
     def _rest(self, interval_s: float) -> None:
-        """Wait for the next round; where this process or its machine slept, drivers and queued jobs get their time anew.
+        """Wait for the next round; where this process or its machine slept, drivers and queued jobs get time anew.
 
         Each driver has a lease to report, and a job that has waited for too long an hour to begin.
 

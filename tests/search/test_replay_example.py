@@ -40,6 +40,17 @@ def test_the_example_trains_to_a_good_held_out_accuracy(tmp_path, capsys, optimi
     assert accuracy is not None and float(accuracy[1]) > 0.9
 
 
+def test_the_example_names_what_it_does_not_follow_and_nothing_else(tmp_path, capsys):
+    first, second = (Entry(step=step, num_steps=1, learning_rate=0.1) for step in range(2))
+    entries = first.model_copy(update={"values": {"period": 4}}), second
+    path = tmp_path / "schedule.json"
+    path.write_text(Schedule(optimizer="sgd", num_steps=2, entries=entries).to_json())
+
+    runpy.run_path(str(EXAMPLE))["main"](path)
+
+    assert re.findall("not followed here: (.*)", capsys.readouterr().out) == ["{'period': 4}"]
+
+
 @pytest.mark.parametrize("optimizer", ["own", "from_exchange"])
 def test_the_example_says_which_optimizer_it_does_not_have(tmp_path, optimizer):
     path = tmp_path / "schedule.json"

@@ -213,13 +213,20 @@ def test_a_loaded_scheduler_gives_on_values_those_of_the_coming_step(schedule_of
 
 
 @pytest.mark.parametrize(
-    "values", [{"period": 4}, {"outer_learning_rate": 0.7}, {"outer_momentum": 0.5}, {"share": 0.5}, {"gamma": 0.9}]
+    ("values", "remedy"),
+    [
+        ({"period": 4}, "give `on_values`, as `handle.set_values` .*'kind': 'schedule'"),
+        ({"outer_learning_rate": 0.7}, "give `on_values`, as `handle.set_values` .*'kind': 'schedule'"),
+        ({"outer_momentum": 0.5}, "give `on_values`, as `handle.set_values` .*'kind': 'schedule'"),
+        ({"share": 0.5}, "train by it as a job; a loop"),
+        ({"gamma": 0.9}, "train by it as a job; a loop"),
+    ],
 )
-def test_a_value_that_nobody_would_take_is_refused(schedule, values):
+def test_a_value_that_nobody_would_take_is_refused(schedule, values, remedy):
     entries = (*schedule.entries[:2], schedule.entries[2].model_copy(update={"values": values}))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.7)
 
-    with pytest.raises(ValueError, match=rf"`entries\[2\].values` sets `{next(iter(values))}`.*'kind': 'schedule'"):
+    with pytest.raises(ValueError, match=rf"`entries\[2\].values` sets `{next(iter(values))}`, .* has: {remedy}"):
         schedule.model_copy(update={"entries": entries}).scheduler(optimizer)
 
 

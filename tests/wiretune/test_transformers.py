@@ -12,6 +12,8 @@ from torch import nn
 
 ARGUMENTS = SimpleNamespace(max_grad_norm=1.0)
 BEGINNING = SimpleNamespace(global_step=0)
+LOCAL = {"kind": "diloco", "period": 4}
+WEIGHTS = "model.pt"
 
 
 @pytest.fixture
@@ -75,16 +77,25 @@ def test_without_clipping_such_an_exchange_is_attached(callback_type: type[Any],
 
 
 class Run:
-    """A run of a Trainer in `folder`, of which rank 0's model and optimizer are loaded where it resumes."""
+    """A run of a Trainer in `folder`, of which rank 0's parameters are loaded where it resumes."""
 
     def __init__(
-        self, callback_type: type[Any], folder: Path, *, step: int = 0, saves_model_only: bool = False
+        self,
+        callback_type: type[Any],
+        folder: Path,
+        *,
+        step: int = 0,
+        saves_model_only: bool = False,
+        sync: dict[str, Any] | None = LOCAL,
     ) -> None:
         torch.manual_seed(0)
-        self.model = nn.Linear(4, 1)
+        self.model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+        weights = folder / f"checkpoint-{step}" / WEIGHTS
+        if weights.is_file():
+            self.model.load_state_dict(torch.load(weights), strict=False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         trainer = SimpleNamespace(model_wrapped=self.model, optimizer=self.optimizer)
-        self.callback = callback_type(trainer, sync={"kind": "diloco", "period": 4})
+        self.callback = callback_type(trainer, sync=sync)
         self.arguments = SimpleNamespace(max_grad_norm=1.0, output_dir=str(folder), save_only_model=saves_model_only)
         self.state = SimpleNamespace(global_step=step)
         self.callback.on_train_begin(self.arguments, self.state)
@@ -92,12 +103,14 @@ class Run:
     def train(self, num_steps: int) -> None:
         for _ in range(num_steps):
             self.optimizer.zero_grad()
-            self.model(torch.ones(2, 4)).square().mean().backward()
+            self.model(torch.eye(4)).square().mean().backward()
             self.optimizer.step()
             self.state.global_step += 1
 
     def save(self) -> None:
-        (Path(self.arguments.output_dir) / f"checkpoint-{self.state.global_step}").mkdir()
+        place = Path(self.arguments.output_dir) / f"checkpoint-{self.state.global_step}"
+        place.mkdir()
+        torch.save(dict(self.model.named_parameters()), place / WEIGHTS)  # another rank has other buffers
         self.callback.on_save(self.arguments, self.state)
 
 
@@ -110,7 +123,8 @@ def test_a_run_that_resumes_goes_on_as_if_it_had_not_stopped(callback_type: type
     whole.train(3)
     resumed.train(3)
 
-    assert torch.equal(whole.model.weight, resumed.model.weight)
+    ends = whole.model.state_dict(), resumed.model.state_dict()
+    assert all(map(torch.equal, ends[0].values(), ends[1].values()))
     assert str(whole.callback.handle.state_dict()) == str(resumed.callback.handle.state_dict())
 
 
@@ -120,6 +134,47 @@ def test_a_run_that_resumes_without_its_memory_says_so(
     Run(callback_type, tmp_path, step=2)
 
     assert f"lost its memory of the steps before: `{tmp_path}/checkpoint-2/wiretune-0.pt`" in caplog.text
+
+
+def test_the_memory_of_a_run_with_other_weights_is_left_where_it_is(
+    callback_type: type[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    other = Run(callback_type, tmp_path)
+    other.train(2)
+    other.save()
+    (tmp_path / "checkpoint-2" / WEIGHTS).unlink()
+
+    resumed = Run(callback_type, tmp_path, step=2)
+
+    assert "beside the weights that the Trainer has loaded" in caplog.text
+    assert torch.equal(resumed.model[0].weight, Run(callback_type, tmp_path).model[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("sync", "is_taken_back"),
+    [
+        (None, False),
+        ({"kind": "local_sgd", "period": 4}, False),
+        (LOCAL | {"outer_momentum": 0.5}, False),
+        (LOCAL | {"max_z": 3.0}, False),
+        (LOCAL | {"period": 8}, True),
+    ],
+)
+def test_a_memory_goes_on_with_the_same_methods_alone(
+    callback_type: type[Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    sync: dict[str, Any] | None,
+    is_taken_back: bool,
+):
+    before = Run(callback_type, tmp_path)
+    before.train(2)
+    before.save()
+
+    resumed = Run(callback_type, tmp_path, step=2, sync=sync)
+
+    assert resumed.callback.handle.state_dict()["scalars"]["steps"]["taken"] == (2 if is_taken_back else 0)
+    assert ("by the same exchange and sync" in caplog.text) != is_taken_back
 
 
 @pytest.mark.parametrize("saves_model_only", [False, True])

@@ -212,28 +212,66 @@ def test_seconds_are_searched_in_probes_as_long_as_those_of_as_many_steps(batch_
     assert script.losses[4] == script.losses[4 + num_steps] == script.losses[0]
 
 
-@pytest.mark.parametrize(("period", "seconds"), [(1, 1.0), (4, 4.0), (500, 1.0)])
-def test_a_steps_seconds_have_a_part_of_an_average_and_none_of_what_compiles(period: int, seconds: float):
-    found, budget = list[StepCost | None](), Budget(seconds=100)
-    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1), period=period)
+class Building:
+    """Builds strategies without a search, and keeps what their spaces say of a step's cost."""
 
-    def build(space: SearchSpace) -> Strategy:
-        found.append(space.step)
-        return strategies.build(FixedConfig(), space=space, seed=0, budget=budget)
+    def __init__(self, budget: Budget) -> None:
+        self.budget, self.found = budget, list[StepCost | None]()
 
-    orders = Leader(build, space, budget, clock=lambda: 0.0, num_timed=4).orders()
-    tasks = [next(orders)[0], orders.send(None)[0], orders.send(Taken([1.0] * 4, [30, 10, 1, 1], [], [], 8))[0]]
+    def __call__(self, space: SearchSpace) -> Strategy:
+        self.found.append(space.step)
+        return strategies.build(FixedConfig(), space=space, seed=0, budget=self.budget)
+
+
+@pytest.mark.parametrize(
+    ("interval", "step_seconds", "seconds"),
+    [(1, [30, 10, 1, 1], 1.0), (2, [30, 9, 1, 9], 5.0), (4, [30, 10, 1, 9], 3.0)],
+)
+def test_a_steps_seconds_have_a_part_of_an_average_and_none_of_what_compiles(
+    interval: int, step_seconds: list[float], seconds: float
+):
+    build = Building(Budget(seconds=100))
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
+
+    orders = Leader(build, space, build.budget, clock=lambda: 0.0, num_timed=4, interval=interval).orders()
+    tasks = [next(orders)[0], orders.send(None)[0], orders.send(Taken([1.0] * 4, step_seconds, [], [], 8))[0]]
     orders.send(None)
 
     assert tasks == [SNAPSHOT, PROBE, RESTORE]
-    assert found == [None, StepCost(bytes=2, seconds=seconds)]
+    assert build.found == [None, StepCost(bytes=2, seconds=seconds)]
 
 
-@pytest.mark.parametrize(("period", "num_steps"), [(1, 4), (8, 8), (500, 4)])
-def test_steps_are_timed_over_a_round_unless_it_is_long(period: int, num_steps: int):
+@pytest.mark.parametrize(("seconds", "task"), [(200, RESTORE), (300, PROBE)])
+def test_a_round_is_timed_to_its_end_only_where_the_budget_has_room(seconds: float, task: int):
+    now, build = 0.0, Building(Budget(seconds=seconds))
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
+    orders = Leader(build, space, build.budget, clock=lambda: now, num_timed=16, interval=16).orders()
+    next(orders)
+    orders.send(None)
+
+    now = 4.0
+
+    assert orders.send(Taken([1.0] * 4, [1.0] * 4, [], [], 0))[0] == task
+    assert build.found == [None]
+
+
+@pytest.mark.parametrize(("period", "num_steps"), [(1, 4), (3, 6), (8, 8), (500, 0)])
+def test_steps_are_timed_over_whole_rounds_unless_they_are_long(period: int, num_steps: int):
     space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1), period=period)
 
     assert steps_to_time(space) == num_steps
+
+
+@pytest.mark.parametrize(("sync", "interval"), [("diloco", 8), ("streaming_diloco", 2)])
+def test_steps_are_timed_by_how_often_a_part_of_the_model_meets(
+    monkeypatch: pytest.MonkeyPatch, sync: str, interval: int
+):
+    asked = list[int]()
+    monkeypatch.setattr("wiretune.tuner.Leader", lambda *_, **how: asked.append(how["interval"]) or Leader(*_, **how))
+
+    Script(controller={"kind": "fixed"}, steps=20, sync={"kind": sync, "period": 8})
+
+    assert asked == [interval]
 
 
 def test_the_rate_of_a_direction_is_searched_as_a_job_would():
@@ -305,7 +343,7 @@ def test_a_commit_that_blows_up_is_taken_back(kind: str):
     assert all(each.isfinite().all() for each in script.state)
 
 
-@pytest.mark.parametrize(("num_lost", "num_taken_back"), [(1, 0), (3, 0), (4, 24)])
+@pytest.mark.parametrize(("num_lost", "num_taken_back"), [(1, 0), (3, 0), (4, 24), (5, 24)])  # the fifth is retrained
 def test_a_few_lost_losses_of_a_sound_model_do_not_take_its_commit_back(num_lost: int, num_taken_back: int):
     script = Script(controller={"kind": "fixed"}, steps=40)
     tuner = script.tuner
@@ -316,6 +354,29 @@ def test_a_few_lost_losses_of_a_sound_model_do_not_take_its_commit_back(num_lost
 
     assert tuner.num_taken_back == num_taken_back
     assert tuner.schedule().num_steps == 40 - num_taken_back
+
+
+def test_a_lost_loss_in_the_first_step_of_a_commit_does_not_take_it_back():
+    script = Script(controller={"kind": "bo", "num_stages": 1}, steps=STEPS)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    while not tuner.is_over:
+        is_first = bool(tuner.decisions) and len(script.losses) == tuner.decisions[0].search_steps
+        script.step(loss=math.nan if is_first else None)
+
+    assert tuner.num_taken_back == 0
+
+
+def test_after_a_rewind_a_lost_loss_is_told_as_that_of_the_state_gone_back_to():
+    script = Script(controller={"kind": "fixed"}, steps=40)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    for loss in [1.0] * 4 + [9e9] + [math.nan] * 8 + [2.0] * 3:  # it goes back before the last four
+        script.step(loss=loss)
+
+    assert tuner._taken is not None and tuner._taken.losses == [1.0, 2.0, 2.0, 2.0]
 
 
 def test_a_run_that_ends_with_a_setback_keeps_what_it_has_gained():

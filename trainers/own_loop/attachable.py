@@ -1,4 +1,4 @@
-"""Finds what of a loop of the user's own is attached, and refuses what cannot be, by the names of the fields."""
+"""Checks what `attach` is given, and refuses what it cannot attach."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from trainers.snapshot import Stateful, load_scalars, scalars_of, tensors_of
 
@@ -32,14 +33,24 @@ class Handle:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go back to `state`, which this rank of as many ranks has saved; raises ValueError if it is not like that."""
+        if conflict := self.conflict(state):
+            raise ValueError(conflict)
+        for name, tensor in tensors_of(self._parts).items():  # of a dense exchange there are none
+            tensor.copy_(state["tensors"][name])
+        load_scalars(self._parts, state["scalars"])
+
+    def conflict(self, state: Mapping[str, Any]) -> str | None:
+        """Return why `state` cannot be loaded, by who has saved it and by the shapes of its tensors; None: it can."""
         saved_by = {name: state.get(name) for name in self._place}
         if saved_by != self._place:
             wanted, given = ("rank {rank} of {num_ranks}".format(**each) for each in (self._place, saved_by))
-            raise ValueError(f"`state` must be what {wanted} has saved, got that of {given}")
-        live, saved = tensors_of(self._parts), state["tensors"]
-        expected, got = ({name: tuple(each.shape) for name, each in tensors.items()} for tensors in (live, saved))
+            return f"`state` must be what {wanted} has saved, got that of {given}"
+        expected, got = shapes_of(tensors_of(self._parts)), shapes_of(state["tensors"])
         if expected != got:
-            raise ValueError(f"`state` must be of the same exchange, model and number of ranks: {expected}, got {got}")
-        for name, tensor in live.items():  # of a dense exchange there are none
-            tensor.copy_(saved[name])
-        load_scalars(self._parts, state["scalars"])
+            return f"`state` must be of the same exchange, model and number of ranks: {expected}, got {got}"
+        return None
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of `tensors` by name."""
+    return {name: tuple(each.shape) for name, each in tensors.items()}

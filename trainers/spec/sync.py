@@ -34,6 +34,11 @@ class SyncBase(Config):
         """The share of the steps that workers take while an average is under way."""
         return 0.0
 
+    @property
+    def num_parts(self) -> int:
+        """The number of parts of the parameters, which are averaged one after the other in a round."""
+        return 1
+
     def absence_conflict(self) -> str | None:
         """Return why workers cannot leave and come back between two averages, and what to give; None: they can.
 

@@ -27,15 +27,14 @@ export function logAxis(values, write) {
   for (const value of values) if (value > 0) [least, most] = [Math.min(least, value), Math.max(most, value)];
   if (!most) return { type: "log" };
   const decades = Math.log10(most / least);
-  const isNarrow = decades > 0.1 && decades <= 0.7;
-  const leads = decades > 2 ? [1] : isNarrow ? [1, 1.5, 2, 3, 4, 5, 6, 8] : [1, 2, 5];
   // No tick may be in sight of what is narrow, and a line may lie on the edge of what is not. A range of its own would stay
   // when more points come.
   const margin = 10 ** (decades <= 0.1 ? 0.5 : 0.06 * decades);
-  return { type: "log", ...decadeTicks(least, most, leads, write), write, autorangeoptions: { include: [least / margin, most * margin] } };
+  const [low, high] = [least / margin, most * margin];
+  return { type: "log", ...ticksOf(low, high, write), write, autorangeoptions: { include: [low, high] } };
 }
 
-// Ticks of a part of a logarithmic axis that a reader has zoomed to: at least two, however narrow it is.
+// Ticks of a logarithmic axis, or of the part of it that a reader has zoomed to: at least two, however narrow it is.
 export function ticksOf(low, high, write) {
   const decades = Math.log10(high / low);
   if (decades > 0.7) return decadeTicks(low, high, decades > 2 ? [1] : [1, 2, 5], write);

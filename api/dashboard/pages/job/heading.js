@@ -29,7 +29,7 @@ export function heading(job) {
 }
 
 // The title of the browser's tab, for who watches from another one: "62 % · running · digits". The share is of the budgets of
-// all trials, as in the list of jobs.
+// all trials.
 export function tabTitle(job, trials) {
   const shares = trials.map((trial) => (trial.backend ? progressOf(trial, job.spec.budget).share : 0));
   const done = shares.reduce((sum, each) => sum + each, 0) / shares.length;

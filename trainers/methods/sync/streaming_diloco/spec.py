@@ -75,6 +75,10 @@ class StreamingDiLoCoConfig(OuterConfig):
         return self.period // self.fragments
 
     @property
+    def num_parts(self) -> int:
+        return self.fragments
+
+    @property
     def overlapped(self) -> float:
         return self.overlap_steps / self.interval
 
