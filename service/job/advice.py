@@ -7,6 +7,7 @@ from typing import Any
 from search.config import (
     FINALISTS,
     AutoLrsConfig,
+    BoConfig,
     Budget,
     CosineConfig,
     LinearConfig,
@@ -95,10 +96,11 @@ def _on_an_arm(trial: TrialSpec) -> Iterator[str]:
     exchange, controller = trial.replica.exchange, trial.controller
     if isinstance(controller, StagedConfig):
         yield from _on_a_search(trial, controller)
-        yield from _on_a_rise(trial, controller)
         yield from _on_a_level(trial)
         yield from _on_a_period(trial)
         yield from _on_options(trial)
+    if isinstance(controller, BoConfig):
+        yield from _on_a_rise(trial, controller)
     if isinstance(controller, AutoLrsConfig):
         yield from _on_autolrs(trial.budget, controller)
     if fall := _fall(trial):
@@ -131,7 +133,7 @@ def _on_a_search(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
         )
 
 
-def _on_a_rise(trial: TrialSpec, config: StagedConfig) -> Iterator[str]:
+def _on_a_rise(trial: TrialSpec, config: BoConfig) -> Iterator[str]:
     every, rises = trial.objective.every, any(OPTIMIZER_TRAITS[each.kind].rises for each in _may_train(trial))
     if rises and config.max_raise > 1 and every < LEAST_EVERY:
         yield (

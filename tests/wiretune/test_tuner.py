@@ -356,27 +356,35 @@ def test_a_few_lost_losses_of_a_sound_model_do_not_take_its_commit_back(num_lost
     assert tuner.schedule().num_steps == 40 - num_taken_back
 
 
-def test_a_lost_loss_in_the_first_step_of_a_commit_does_not_take_it_back():
-    script = Script(controller={"kind": "bo", "num_stages": 1}, steps=STEPS)
-    tuner = script.tuner
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The losses of all steps as the leader is told them."""
+    losses, tell = list[float](), wiretune.Tuner._told
+    monkeypatch.setattr(wiretune.Tuner, "_told", lambda *given: losses.append(tell(*given)) or losses[-1])
+    return losses
+
+
+def test_a_lost_loss_in_the_first_step_of_a_commit_is_told_as_that_of_its_state(told: list[float]):
+    script = Script(controller={"kind": "bo", "num_stages": 2}, steps=STEPS)
+    tuner, stage, of_first_steps = script.tuner, 0, list[float]()
     assert isinstance(tuner, wiretune.Tuner)
 
     while not tuner.is_over:
-        is_first = bool(tuner.decisions) and len(script.losses) == tuner.decisions[0].search_steps
-        script.step(loss=math.nan if is_first else None)
+        begins, stage = len(tuner.decisions) > stage, len(tuner.decisions)
+        script.step(loss=math.nan if begins else 1 / (1 + stage))
+        of_first_steps += told[-1:] if begins else []
 
+    assert of_first_steps == [1.0, 0.5]
     assert tuner.num_taken_back == 0
 
 
-def test_after_a_rewind_a_lost_loss_is_told_as_that_of_the_state_gone_back_to():
+def test_after_a_rewind_a_lost_loss_is_told_as_that_of_the_state_gone_back_to(told: list[float]):
     script = Script(controller={"kind": "fixed"}, steps=40)
-    tuner = script.tuner
-    assert isinstance(tuner, wiretune.Tuner)
 
-    for loss in [1.0] * 4 + [9e9] + [math.nan] * 8 + [2.0] * 3:  # it goes back before the last four
+    for loss in [1.0] * 4 + [9e9] + [math.nan] * 8:  # the last one is that of the first step after it
         script.step(loss=loss)
 
-    assert tuner._taken is not None and tuner._taken.losses == [1.0, 2.0, 2.0, 2.0]
+    assert told[-1] == 1.0
 
 
 def test_a_run_that_ends_with_a_setback_keeps_what_it_has_gained():
