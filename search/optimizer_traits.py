@@ -32,7 +32,7 @@ class OptimizerTraits(BaseModel):
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
 #: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035, 0042), and so
-#: was `step_worth` (0040).
+#: was `step_worth` (0040, 0043).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(
         centre=1.0,
@@ -47,7 +47,7 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "lars": OptimizerTraits(centre=1.0, pick=0.35, decays=True, rises=True, step_worth=0.6),  # as SGD, which it scales
     "adamw": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32, rises=True, usual=0.4, ramps=True),
     "muon": OptimizerTraits(
-        centre=1.0, pick=0.14, decays=True, rises=True, usual=0.01, told_by="optimizer", step_worth=1.5
+        centre=1.0, pick=0.14, decays=True, rises=True, usual=0.01, told_by="optimizer", step_worth=1.75
     ),
     "schedulefree_sgd": OptimizerTraits(
         centre=20.0, pick=1.5, decays=False, usual=1.75, told_by="sharpness", density_power=0.1, step_worth=0.6
