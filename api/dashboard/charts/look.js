@@ -31,13 +31,14 @@ export function logAxis(values, write) {
   // when more points come.
   const margin = 10 ** (decades <= 0.1 ? 0.5 : 0.06 * decades);
   const [low, high] = [least / margin, most * margin];
-  return { type: "log", ...ticksOf(low, high, write), write, autorangeoptions: { include: [low, high] } };
+  const ticks = decades > 0.7 ? decadeTicks(least, most, leadsOf(decades), write) : ticksOf(low, high, write);
+  return { type: "log", ...ticks, write, autorangeoptions: { include: [low, high] } };
 }
 
 // Ticks of a logarithmic axis, or of the part of it that a reader has zoomed to: at least two, however narrow it is.
 export function ticksOf(low, high, write) {
   const decades = Math.log10(high / low);
-  if (decades > 0.7) return decadeTicks(low, high, decades > 2 ? [1] : [1, 2, 5], write);
+  if (decades > 0.7) return decadeTicks(low, high, leadsOf(decades), write);
   const gap = (high - low) / 5;
   const power = Math.floor(Math.log10(gap));
   const step = Number(`${[1, 2, 5].find((lead) => lead * 10 ** power >= gap) ?? 10}e${power}`);
@@ -46,6 +47,8 @@ export function ticksOf(low, high, write) {
   const digits = Math.floor(Math.log10(high)) - power + 1; // as many as tell two neighbours apart
   return { tickvals, ticktext: tickvals.map((value) => write(value, digits)) };
 }
+
+const leadsOf = (decades) => (decades > 2 ? [1] : [1, 2, 5]);
 
 // The `leads` of every power of ten that the range touches.
 function decadeTicks(low, high, leads, write) {
