@@ -1,4 +1,4 @@
-"""What a point of a metric costs: to store, to keep, to draw 2,000 of a series from; as rows alone, and in chunks.
+"""Measures what a point of a metric costs to store, to keep and to draw from; as rows alone, and in chunks.
 
     python benchmarks/metric_points.py [--points 1000000]
 

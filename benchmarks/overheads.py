@@ -1,4 +1,4 @@
-"""What training waits for besides training: a probe without steps, a group's start, an attempt's, a job's.
+"""Measures what training waits for besides training: a probe without steps, a group's start, an attempt's, a job's.
 
     python benchmarks/overheads.py
 

@@ -3,6 +3,7 @@
 import logging
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError  # of torch.load, which with `weights_only` runs no code
 from typing import Any
 
 import torch
@@ -58,13 +59,13 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
     @torch.no_grad()
     def _resume(self, place: Path) -> None:
         """Go on with what each rank has saved at its `place`, unless that of one of them does not fit; collective."""
-        saved = torch.load(place, map_location="cpu", weights_only=True) if place.is_file() else None
+        saved = _read(place)
         fingerprint = self._fingerprint()
         fitting = torch.tensor([float(saved is not None and self._fits(saved, fingerprint))])
         self.handle.node_links.all_reduce_sum(fitting, {"control": fitting.nbytes})
         if saved is None or fitting < num_ranks():
             log.warning(
-                "the exchange has lost its memory of the steps before: `%s` must be there on each of %d ranks, saved "
+                "the exchange has lost its memory of the steps before: `%s` must be whole on each of %d ranks, saved "
                 "by as many, beside the weights that the Trainer has loaded, and by the same exchange and sync",
                 place,
                 num_ranks(),
@@ -105,6 +106,17 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
 def _place(args: TrainingArguments, state: TrainerState) -> Path:
     """Return where this rank's part of the Trainer's checkpoint of this step is."""
     return Path(args.output_dir) / f"checkpoint-{state.global_step}" / f"wiretune-{rank()}.pt"
+
+
+def _read(place: Path) -> dict[str, Any] | None:
+    """Return what is saved at `place`; None: nothing, or a part, since the process was killed while it wrote."""
+    try:
+        return dict(torch.load(place, map_location="cpu", weights_only=True))
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+        log.warning("`%s` cannot be read: %s", place, error)
+        return None
 
 
 def _methods(config: ReplicaConfig) -> dict[str, Any]:

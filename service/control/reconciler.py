@@ -90,7 +90,7 @@ class Reconciler:
         of_settings = settings.cluster_nodes
         self._largest = tuple(Node(cpus=each.cpus, gpus=each.gpus) for each in of_settings for _ in range(each.count))
         self._nodes = self._largest or self._cluster.declared()
-        self._seen: dict[tuple[Node, ...], float] = {}  # and when: the cluster now, and as it was when it held more
+        self._seen: dict[tuple[Node, ...], float] = {}  # and when: the cluster within the last hour, now last
         self._rules = Rules(
             aging_s=settings.queue_aging_s, backfill_s=settings.queue_backfill_s, min_run_s=settings.queue_min_run_s
         )

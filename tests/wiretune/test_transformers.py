@@ -128,9 +128,17 @@ def test_a_run_that_resumes_goes_on_as_if_it_had_not_stopped(callback_type: type
     assert str(whole.callback.handle.state_dict()) == str(resumed.callback.handle.state_dict())
 
 
-def test_a_run_that_resumes_without_its_memory_says_so(
-    callback_type: type[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("part", [None, 0, 0.5])
+def test_a_run_that_resumes_without_its_memory_or_with_a_part_of_it_says_so(
+    callback_type: type[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, part: float | None
 ):
+    if part is not None:
+        before = Run(callback_type, tmp_path)
+        before.train(2)
+        before.save()
+        place = tmp_path / "checkpoint-2" / "wiretune-0.pt"
+        place.write_bytes(place.read_bytes()[: int(part * place.stat().st_size)])
+
     Run(callback_type, tmp_path, step=2)
 
     assert f"lost its memory of the steps before: `{tmp_path}/checkpoint-2/wiretune-0.pt`" in caplog.text
