@@ -347,16 +347,19 @@ class AutoLrs:
         return all(search[unit] < left[unit] for unit in search.keys() & left.keys()) and self._is_affordable()
 
     def _is_affordable(self) -> bool:
-        """Return whether the search fits into the units that its length is not in, by what steps have cost so far.
+        """Return whether the search fits into what is left, by what steps have cost so far.
 
-        In a run's first search the first probe tells that; what later ones cost ends no search.
+        A probe has as many steps as a forecast needs, however little was planned for it. In a run's first search the
+        first probe tells that; what later ones cost ends no search.
         """
         now, planned = self._round, self._probe_amounts()
         if not now.spent.steps or len(now.tried) > 1:
             return True
         left, num_probes = spending.remaining(self._budget, now.spent), self._config.num_probes - len(now.tried)
         cost = spending.scale(spending.amounts(self._budget, now.spent), 1 / now.spent.steps)
-        return all(num_probes * planned["steps"] * cost[unit] < left[unit] for unit in left.keys() - planned.keys())
+        least = MIN_LOSSES if self._config.first_stage is None else planned["steps"]
+        probe = {unit: max(planned.get(unit, 0.0), least * cost[unit]) for unit in left}
+        return all(num_probes * probe[unit] < left[unit] for unit in left)
 
     def _next_rate(self) -> float:
         now, (low, high) = self._round, self._range

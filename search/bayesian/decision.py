@@ -35,6 +35,7 @@ from search.bayesian.wide_optimum import (
     plateau_of,
     run_steps,
     shows_progress,
+    shows_too_little,
     steady_scores,
     trusted_rate,
     usual_pick,
@@ -297,10 +298,12 @@ def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
     rate = setup.clip_rate(coarse_pick(setup, stage) * length_factor(setup, stage))
     values = setup.opening.model_copy(update={"learning_rate": rate})
     probes = reasons.from_probes(stage)
-    if not shows_progress(stage):
+    if not shows_progress(stage) or shows_too_little(setup, stage):
         is_usual = trusted_rate(setup, stage) is not None
         what = f"what is usual {reasons.of_model(setup)}" if is_usual else "the highest rate that did no harm"
-        return Choice(values, f"{name(setup, values)}, by {what}: no rate trained better than the lowest one, {probes}")
+        clearly = "clearly " if shows_progress(stage) else ""
+        why = f"no rate trained {clearly}better than the lowest one"
+        return Choice(values, f"{name(setup, values)}, by {what}: {why}, {probes}")
     low, high = plateau_of(stage)
     middle = math.sqrt(low * high)
     factor = values.learning_rate / middle

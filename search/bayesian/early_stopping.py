@@ -167,9 +167,11 @@ def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) 
 
 
 def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
-    """Return whether the commit before was rolled back here: a rise that a lower rate shows too is the data's."""
+    """Return whether the commit before was rolled back for a rise here: one at a lower rate too is the data's."""
     before = stage.before
     if before is None or not before.rolled_back or before.diverged:
+        return False
+    if not (before.signs.has_diverged or before.signs.has_worsened):
         return False
     return signs.num_steps <= REPEATED * before.num_steps
 

@@ -17,7 +17,7 @@ from search.budget import spending
 from search.curves.client_drift import as_averaged, client_drift
 from search.curves.curve_summary import Reading, side_by_side, usable_median
 from search.curves.faults import Probed
-from search.curves.forecast import has_diverged, standard_error
+from search.curves.forecast import has_diverged, size_of, standard_error
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.past_jobs.transfer import expectation, worth_of_divergence
 from search.space import Box
@@ -59,7 +59,8 @@ def start_loss(stage: Stage) -> float | None:
 @lru_cache(maxsize=64)  # each look at a commit asks for its stage's probes
 def is_diverged(reading: Reading, *, start: float | None, initial: float | None) -> bool:
     """Return whether a probe blew up, by its trainer's word or by its curve."""
-    tolerance = TOLERANCE * abs(initial if initial is not None else start or 0.0)
+    known = initial if initial is not None else start
+    tolerance = 0.0 if known is None else TOLERANCE * size_of(known)
     return reading.diverged or has_diverged(reading.losses, start=start, tolerance=tolerance)
 
 
@@ -122,11 +123,11 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
     """Return the scores of a stage whose probes are all of one rung.
 
     The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting loss: comparable
-    between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it. The variance is that of the
-    difference to the first probe, paired on the steps that are in both last halves, as far as they saw the same
-    batches. One that was cut short is behind the first by as much as it was when it ended, with a variance that grows
-    with what it missed, compared where both had spent as much; of one that cost more than
-    others, what they could have afforded counts.
+    between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it; where one is negative, |L0| is 1
+    at least. The variance is that of the difference to the first probe, paired on the steps that are in both last
+    halves, as far as they saw the same batches. One that was cut short is behind the first by as much as it was when it
+    ended, with a variance that grows with what it missed, compared where both had spent as much; of one that cost more
+    than others, what they could have afforded counts.
     """
     start = start_loss(stage)
     sound = [
@@ -141,7 +142,7 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
     tails = {number: _tail(probe, control, is_paired=stage.is_paired) for number, probe in usable.items()}
     losses = [tail.loss for tail in tails.values()]
     is_positive = start > 0 and min(losses) > 0
-    unit = None if is_positive else max(abs(start), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
+    unit = None if is_positive else max(size_of(start, *losses), max(map(abs, losses)) / LARGEST_RATIO) or 1.0
     found = [
         _score(probe.candidate.values, tails.get(probe.candidate.id), start=start, unit=unit) for probe in stage.probes
     ]

@@ -22,6 +22,7 @@ from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Probe, Score, Stage, is_barred
 from search.budget import spending
 from search.config import WideConfig
+from search.curves.forecast import size_of
 from search.past_jobs.transfer import worth_of_divergence
 from search.space import AnyAxis, Axis, Box
 from search.surrogate.model import AnySurrogate
@@ -29,6 +30,10 @@ from search.types import Values
 
 #: Losses on the same batch that differ by a smaller share do not tell two probes apart.
 LEAST_PROGRESS = 0.001
+#: Of a net that learns nothing yet, rates that are far too low gain so little beside the lowest one, and batches alone
+#: make the loss fall by so much: the usual rate is better known. But not where it does as much harm
+#: (docs/decisions/0044).
+WEAK_GAIN, WEAK_FALL, HARM_OF_USUAL = 0.02, 0.15, 0.2
 #: The plateau holds the rates that gain at least this share of what the best one gains.
 PLATEAU = 0.7
 #: Standard deviations in decades: of the best rate about what the plateau asks for, and about what is usual ...
@@ -135,7 +140,7 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     a stated range ends on the plateau, nobody knows its edge, and its middle within the range is used.
     """
     larger_batch = setup.space.num_alone**BATCH_POWER
-    if not shows_progress(stage):
+    if not shows_progress(stage) or shows_too_little(setup, stage):
         harmless = harmless_rate(stage) * min(1.0, setup.traits.pick * larger_batch)
         trusted = trusted_rate(setup, stage)
         return setup.clip_rate(harmless if trusted is None else trusted * larger_batch)
@@ -281,10 +286,22 @@ def shows_progress(stage: Stage) -> bool:
     return best > LEAST_GAIN or any(_is_below(probe, lowest, is_paired=stage.is_paired) for probe in sound)
 
 
+def shows_too_little(setup: SearchSetup, stage: Stage) -> bool:
+    """Return whether coarse probes gain so little that the usual rate is better known, which does no harm in them."""
+    usual = trusted_rate(setup, stage)
+    finite = sorted((each.values.learning_rate, each.reward) for each in scores(stage) if each.reward is not None)
+    if usual is None or not finite:
+        return False
+    rates, rewards = np.array(finite).T
+    gains = rewards - rewards[0]
+    is_harmless = np.interp(math.log(usual), np.log(rates), gains) > -HARM_OF_USUAL
+    return bool(gains.max() < WEAK_GAIN and rewards.max() < WEAK_FALL and is_harmless)
+
+
 def _is_below(probe: Probe, other: Probe, *, is_paired: bool) -> bool:
     # the shares by which the probe's losses lie below the other's, step by step, as far as both go
     pairs = zip(probe.reading.losses, other.reading.losses, strict=False)
-    gaps = np.array([(other_loss - loss) / (abs(other_loss) or 1.0) for loss, other_loss in pairs])
+    gaps = np.array([(other_loss - loss) / (size_of(other_loss) or 1.0) for loss, other_loss in pairs])
     half = gaps[len(gaps) // 2 :]
     if not is_paired:
         return _is_surely_above(half, LEAST_PROGRESS)
@@ -341,8 +358,8 @@ def _jumps(probe: Probe, below: Probe, *, start: float, is_paired: bool) -> bool
     last = slice(2 * num_points // 3, num_points)
     gaps = losses[last] - others[last]
     if not is_paired:
-        return _is_surely_above(gaps, JUMP * abs(start))
-    return bool(np.any(gaps > JUMP * abs(start)))
+        return _is_surely_above(gaps, JUMP * size_of(start))
+    return bool(np.any(gaps > JUMP * size_of(start)))
 
 
 def _is_surely_above(gaps: NDArray[np.float64], least: float) -> bool:

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from search.config import SearchConfig
 from search.curves import faults
 from search.curves.faults import Known
-from search.curves.forecast import is_usable, standard_error
+from search.curves.forecast import is_usable, size_of, standard_error
 from search.trace import Trace
 from search.types import Forecast, Value
 
@@ -187,7 +187,7 @@ def _has_diverged(losses: Array, *, start: float | None, initial: float | None) 
         return False
     last, before = losses[-window:], losses[-2 * window : -window]
     margin = DIVERGENCE_ERRORS * _error(last, before)
-    share = DIVERGENCE_SHARE * abs(start if initial is None else initial)
+    share = DIVERGENCE_SHARE * size_of(start if initial is None else initial)
     return _level(last) > _level(before) + margin and _level(last) > start + max(margin, share)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from search.curves.forecast import is_usable, noise, standard_error
+from search.curves.forecast import is_usable, noise, size_of, standard_error
 
 Array = NDArray[np.float64]
 
@@ -93,7 +93,7 @@ def fault(
     if start is None:
         start = float(np.median(opening or losses[: WINDOW // 4]))
     known = known._replace(start=start, initial=initial_loss(known, start))
-    unit = abs(known.initial or 0.0)
+    unit = size_of(known.initial or 0.0)
     levels = _Levels(losses, window)
     last, before, lowest = levels.at(-1), levels.at(-2), levels.lowest(but=1)
     best = lower(known.best, lower(LossLevel(start, 0.0), lowest))
@@ -127,7 +127,7 @@ def _has_blown_up(losses: Array, known: Known) -> bool:
     if len(losses) <= BLOWN_POINTS:
         return False
     start = float(losses[0]) if known.start is None else known.start
-    unit = abs(start if known.initial is None else known.initial)
+    unit = size_of(start if known.initial is None else known.initial)
     return bool(np.all(losses[-BLOWN_POINTS:] > start + BLOWN_UP * unit))
 
 
@@ -139,7 +139,7 @@ def _is_dead(last: LossLevel, before: LossLevel, best: LossLevel, known: Known, 
     if not _is_flat(before, last, known):
         return False
     reachable = best if known.probed is None else lower(best, _level_of(known.probed, last, window))
-    is_above = _is_above(last, reachable, least=CLEAR_SHARE * abs(known.initial or 0.0))
+    is_above = _is_above(last, reachable, least=CLEAR_SHARE * size_of(known.initial or 0.0))
     return sum(map(bool, (_is_ignorant(last, known), is_above, is_gone))) >= 2
 
 
@@ -153,13 +153,13 @@ def _is_flat(before: LossLevel, last: LossLevel, known: Known) -> bool:
 
 
 def _falls(before: LossLevel, last: LossLevel, known: Known) -> bool:
-    return _is_above(before, last, least=FLAT_SHARE * abs(known.initial or 0.0))
+    return _is_above(before, last, least=FLAT_SHARE * size_of(known.initial or 0.0))
 
 
 def _is_ignorant(level: LossLevel, known: Known, errors: float = 0.0) -> bool:
     # whether it is no better than the run's first loss, taken so many of its standard errors higher
     initial = known.initial or 0.0
-    return level.loss + errors * level.error >= initial - IGNORANCE_SHARE * abs(initial)
+    return level.loss + errors * level.error >= initial - IGNORANCE_SHARE * size_of(initial)
 
 
 def has_vanished(scales: Sequence[float], reference: float | None) -> bool:

@@ -87,7 +87,7 @@ def has_diverged(losses: Sequence[float], *, start: float | None, tolerance: flo
     Of a series below 12 they are 3 or 5. Of fewer losses than 3 the first shows nothing: it comes before any update,
     and on small batches may be many times the others. The bound is `start` + max(2 |start|, `tolerance`, 10 sigma). A
     bare multiple of `start` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the
-    run's first loss prevents that.
+    run's first loss prevents that. Where the curve has a negative loss, |start| counts as 1 at least.
     """
     values = np.asarray(losses, dtype=np.float64)
     if len(values) == 0 or not is_usable(values):
@@ -96,8 +96,17 @@ def has_diverged(losses: Sequence[float], *, start: float | None, tolerance: flo
         values = values[1:]
     if start is None or not len(values):
         return False
-    bound = start + max(2 * abs(start), tolerance, 10 * noise(values))
+    bound = start + max(2 * size_of(start, float(values.min())), tolerance, 10 * noise(values))
     return bool(_running_median(values, _spike_window(values)).max() > bound)
+
+
+def size_of(loss: float, *others: float) -> float:
+    """Return what a share of `loss` is a share of: its size.
+
+    If it or one of `others` is negative, its zero means nothing, as that of a negative log likelihood. Such a loss
+    changes by whole units, so its size is 1 at least.
+    """
+    return max(abs(loss), 1.0) if min((loss, *others)) < 0 else abs(loss)
 
 
 def noise(values: Array) -> float:
@@ -139,7 +148,7 @@ def _forecast(values: Array, horizon: float, start: float | None, *, weight: flo
     if start is not None and tail >= start - 2 * error:
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="no_progress")
     # a smoothed value has an error 1.26 times the tail's: it is a median of fewer
-    if start is not None and float(smooth(clean).max()) > start + 4 * error + 0.02 * abs(start):
+    if start is not None and float(smooth(clean).max()) > start + 4 * error + 0.02 * size_of(start):
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="overshoot")
     average = min(tail, _bounded_average(values, horizon, tail=tail, error=error))
     std = _std(error, tail, ratio, fall=tail - average)

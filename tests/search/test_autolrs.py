@@ -179,6 +179,23 @@ def test_a_later_search_in_steps_opens_only_if_a_budget_in_another_unit_outlasts
     assert [len(decision.probes) for decision in run.decisions] == [10, 0]  # 100 + 100 steps, and 150 + 150
 
 
+@pytest.mark.parametrize("budget", [Budget(seconds=0.36), Budget(bytes=36_000)])
+def test_no_search_goes_on_whose_least_probes_the_budget_does_not_outlast(simulated_run, budget):
+    run = simulated_run(budget).train(_autolrs(budget=budget))  # of 36 steps, where the first search takes 40
+
+    assert [len(decision.probes) for decision in run.decisions][:2] == [1, 0]
+    assert run.searched.steps == 4
+    assert all("is shorter than the search" in decision.reason for decision in run.decisions)
+
+
+@pytest.mark.parametrize("budget", [Budget(seconds=0.8), Budget(bytes=80_000)])
+def test_a_later_search_opens_only_if_the_budget_outlasts_its_least_probes(simulated_run, budget):
+    run = simulated_run(budget).train(_autolrs(budget=budget, growth=1.0))
+
+    assert [len(decision.probes) > 0 for decision in run.decisions][:2] == [True, False]
+    assert run.searched.steps <= 40
+
+
 def test_a_budget_that_ends_within_a_search_asks_for_nothing_more():
     strategy = _autolrs(budget=Budget(steps=200), num_probes=5)
     _tell(strategy, strategy.ask(), [1.0] * 10, steps=200)

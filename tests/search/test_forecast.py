@@ -95,6 +95,14 @@ def test_a_curve_that_rises_at_its_end_has_diverged(num_points, rising):
         assert forecast_loss(losses, 10 * num_points, start=2.2).status == "diverged"
 
 
+@pytest.mark.parametrize(
+    "losses", [[-0.04, 0.02], [0.01, -0.04, 0.03, 0.02], [-0.04, 0.06, -0.11, 0.03, -0.1, 0.05, 0.0]]
+)
+def test_noise_about_zero_is_no_divergence_and_a_blow_up_there_is_one(losses):
+    assert not has_diverged(losses, start=-0.01)
+    assert has_diverged([*losses, *[8.0] * 8], start=-0.01)
+
+
 @pytest.mark.parametrize("num_points", [1, 8, 100])
 def test_what_is_not_known_grows_with_the_horizon(num_points):
     losses = np.linspace(2.0, 1.5, num_points).tolist()

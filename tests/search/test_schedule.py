@@ -302,8 +302,15 @@ def test_a_rate_is_one_that_a_search_may_try_or_what_a_decay_ends_at(schedule, n
     entry = {"step": 0, "num_steps": 10, "learning_rate": 0.1} | {name: rate}
     text = json.dumps(json.loads(schedule.to_json()) | {"entries": [entry]})
 
-    with pytest.raises(ValueError, match=rf"entries.0.{name}"):
+    with pytest.raises(ValueError, match=rf"entries\W0\W+{name}"):
         Schedule.from_json(text)
+
+
+def test_the_multiples_of_a_workloads_own_rates_are_not_bounded_as_rates_are(schedule):
+    entry = {"step": 0, "num_steps": 10, "learning_rate": 1001.0}
+    text = json.dumps(json.loads(schedule.to_json()) | {"optimizer": "own", "entries": [entry]})
+
+    assert Schedule.from_json(text).learning_rate_at(0) == 1001.0
 
 
 def test_a_negative_step_is_refused(schedule):

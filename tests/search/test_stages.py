@@ -19,6 +19,7 @@ from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Score, Stage
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Ending, Reading
+from search.curves.events import Signs
 from search.space import SearchSpace
 from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
 
@@ -343,6 +344,19 @@ def test_after_a_roll_back_the_incumbent_returns_and_nothing_like_the_switch_is_
     assert switch.decision.values.learning_rate < half_way
     assert all(values.learning_rate > half_way for values in tried)
     assert "rolled back" in line.controller.decide().reason
+
+
+@pytest.mark.parametrize("signs", [Signs(), Signs(is_dead=True), Signs(has_diverged=True), Signs(has_worsened=True)])
+def test_a_rise_is_the_datas_only_where_the_commit_before_was_rolled_back_for_one(signs):
+    until = Allowance(steps=1000)
+    before = Ending.of(_observe(None, [1.0] * 300, total=300, rolled_back=True), signs, ())
+    stage = Stage(index=2, incumbent=RATE, start_loss=1.0, before=before)
+    stage.decision = Decision(stage=2, values=RATE, reason="", switched=False, commit_until=until)
+    rising = _observe(None, np.linspace(1.0, 3.0, 300).tolist(), total=300)
+
+    found = signs_of(_setup(), stage, rising)
+
+    assert found.has_diverged is not (signs.has_diverged or signs.has_worsened)
 
 
 @pytest.mark.parametrize("config", [{"promote": False}, {}])

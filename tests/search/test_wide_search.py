@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -45,13 +46,13 @@ def _rates(history, origin):
     return [candidate.values.learning_rate for candidate, _ in history if candidate.origin == origin]
 
 
-def _search(controller, tail):
+def _search(controller, tail, *, start=2.0):
     """Tell probes that end at the loss `tail(candidate)`, or diverge where that is None; return the candidates."""
     asked = []
     while (candidate := controller.ask()) is not None:
         asked.append(candidate)
         end, steps = tail(candidate), 20 * len(asked)
-        losses = [] if end is None else [2.0] * 5 + [end] * 15
+        losses = [] if end is None else [start] * 5 + [end] * 15
         controller.tell(_observe(candidate, losses, steps=steps, diverged=end is None))
     return asked
 
@@ -125,6 +126,33 @@ def test_adamw_is_drawn_to_the_rate_that_is_usual_for_the_models_weights():
     assert unknown_low.values.learning_rate < low.values.learning_rate < 0.01
     assert "drawn towards 0.01, which is usual for such weights" in high.reason
     assert "usual" not in unknown.reason
+
+
+def _slow_to_begin(candidate, *, harm=0.1, fall=0.05):
+    """The loss of a net that learns nothing in a probe: it falls with its batches, and a little more at low rates."""
+    rate = candidate.values.learning_rate
+    learned = 0.01 if rate < 0.01 else -harm
+    return 2.0 * math.exp(-fall - learned * (rate > 1e-4))
+
+
+@pytest.mark.parametrize(
+    ("told", "is_usual"), [({}, True), ({"harm": 1.0}, False), ({"fall": 0.5}, False)], ids=["", "harm", "all train"]
+)
+def test_where_probes_show_next_to_nothing_the_run_has_its_usual_rate_unless_that_does_harm(told, is_usual):
+    decision, _ = _opened(partial(_slow_to_begin, **told), guess=0.01)
+
+    assert (decision.values.learning_rate == pytest.approx(0.01)) is is_usual
+    assert ("no rate trained clearly better" in decision.reason) is is_usual
+
+
+def test_a_loss_of_any_sign_leads_to_the_rate_that_the_same_loss_leads_to_above_zero():
+    rates = []
+    for offset in (0.0, -1.9, -2.0, -2.1):
+        controller = _controller(0.1, optimizer="adamw")
+        _search(controller, lambda candidate, offset=offset: _bowl(candidate) + offset, start=2.0 + offset)
+        rates.append(controller.decide().values.learning_rate)
+
+    assert max(rates) < 2 * min(rates)
 
 
 @pytest.mark.parametrize(("optimizer", "why"), [("schedulefree_adamw", "for such weights"), ("muon", "for `muon`")])
