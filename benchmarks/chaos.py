@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from faults import audit
 from faults.clients import Clients
 from faults.live import LiveService, Victim, adopt_orphans, insist, kill
+from rows import append, read
 
 from api.client import Client
 from service.control import processes
@@ -52,7 +53,7 @@ Json = dict[str, Any]
 
 def main() -> int:
     given = parse()
-    rows = read(given.json)
+    rows = read(given.json) if given.json is not None else []
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through the clean-up
     while (done := num_rounds(rows)) < given.rounds:
@@ -60,8 +61,7 @@ def main() -> int:
         kinds = [given.kill or kind_of(number, given.seed) for number in range(first, last)]
         new = session(kinds, seed=given.seed, first=first)
         if given.json is not None:
-            with given.json.open("a") as out:
-                out.writelines(f"{json.dumps(row)}\n" for row in new)
+            append(given.json, *new)
         rows += new
     print(table(rows))
     return int(any(sum(row[name] for row in rows if row["kind"] == "audit") for name in WRONG))
@@ -75,10 +75,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--kill", choices=KINDS, help="this kind alone")
     parser.add_argument("--session", type=int, default=50, help="rounds of one live service")
     return parser.parse_args()
-
-
-def read(file: Path | None) -> list[Json]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file is not None and file.exists() else []
 
 
 def num_rounds(rows: list[Json]) -> int:

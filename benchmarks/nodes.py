@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 from contest.network import NoNetwork
 from faults.live import insist
 from faults.machines import Machines, NotReady, await_that, running
+from rows import append
 
 from service.job.states import TERMINAL
 
@@ -173,8 +174,7 @@ def main() -> int:
         rows.append(told)
         print(json.dumps(told), flush=True)
         if given.json is not None:
-            with given.json.open("a") as out:
-                out.write(f"{json.dumps(told)}\n")
+            append(given.json, told)
 
     try:
         with running(folder, given.nodes, cpus=1, mbps=given.mbps) as machines:

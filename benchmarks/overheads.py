@@ -66,7 +66,7 @@ def probe() -> list[str]:
         exchange=ThresholdConfig(density=0.01),
     )
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, RayGroup(config, Workers(count=2), storage_url=folder) as group:
+    with RayGroup(config, Workers(count=2)) as group:
         group_s = time.perf_counter() - started
         nothing = Segment(num_steps=0, learning_rate=0.01, level=0.01)
         group.run(nothing.model_copy(update={"num_steps": 2}))

@@ -11,7 +11,6 @@ program writes there; a test compares them.
 """
 
 import argparse
-import json
 import math
 import os
 import platform
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 
 import equal_cost
 from contest import auto_table, time_table
+from rows import append, read
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -94,8 +94,7 @@ def run(size: str) -> int:
             continue
         row = measure(program)
         num_failed += row["status"] != 0
-        with PROGRAMS.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append(PROGRAMS, row)
         print(f"{program.words}: {'failed' if row['status'] else 'done'} after {row['seconds']:.0f} s", flush=True)
     return num_failed
 
@@ -138,10 +137,6 @@ def machine() -> str:
 
 
 # -- writing -----------------------------------------------------------------------------------------------
-
-
-def read(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def report() -> Iterator[str]:

@@ -30,6 +30,7 @@ from typing import Any
 import httpx2
 import numpy as np
 from replicas import load
+from rows import append
 
 from api.cli.local import Server, start_server, stop_server
 from api.client import Client
@@ -345,11 +346,10 @@ if __name__ == "__main__":
         of_run = {name: getattr(given, name) for name in ("workers", "jobs", "drivers", "job_seconds")}
         with tempfile.TemporaryDirectory() as place:
             for line in simulate(given, url, Path(place) / "state"):
-                text = json.dumps(of_run | line)
-                print(text, flush=True)
+                row = of_run | line
+                print(json.dumps(row), flush=True)
                 if given.json:
-                    with given.json.open("a") as file:
-                        file.write(text + "\n")
+                    append(given.json, row)
     finally:
         if own is not None:
             databases.close()

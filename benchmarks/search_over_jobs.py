@@ -14,13 +14,14 @@ Each sample is one line of FILE. Other work on the machine changes none of these
 """
 
 import argparse
-import json
 import math
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from rows import append, read
 
 from search.sweep.draw import designed
 from search.sweep.propose import Seen, propose
@@ -164,14 +165,13 @@ SAMPLERS: dict[str, Callable[[JobSpec, int, Objectives], None]] = {
 def run(file: Path, samplers: Sequence[str], seeds: Sequence[int]) -> None:
     """Train every sampler's samples with every seed; what is in `file` is not trained again."""
     spec = JobSpec.model_validate(JOB)
-    done = {(row["sampler"], row["seed"]) for row in rows(file)}
+    done = {(row["sampler"], row["seed"]) for row in read(file)}
     with tempfile.TemporaryDirectory() as folder:
         pair = Pair(spec, folder)
         try:
             for sampler, seed in ((one, seed) for seed in seeds for one in samplers if (one, seed) not in done):
                 found = list(_samples(spec, pair, sampler, seed))
-                with file.open("a") as out:
-                    out.writelines(json.dumps(row) + "\n" for row in found)
+                append(file, *found)
                 print(sampler, seed, f"{hypervolume(found):.3f}", flush=True)
         finally:
             pair.close()
@@ -188,11 +188,6 @@ def _samples(spec: JobSpec, pair: Pair, sampler: str, seed: int) -> Iterator[Jso
 
     SAMPLERS[sampler](spec, seed, measure)
     yield from found
-
-
-def rows(file: Path) -> list[Json]:
-    """Return the samples that were trained so far."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def hypervolume(found: Sequence[Json]) -> float:
@@ -227,7 +222,7 @@ def saving(found: Sequence[Json]) -> tuple[float, float, float]:
 def table(file: Path) -> None:
     """Print a row for each sampler."""
     by: dict[str, dict[int, list[Json]]] = {}
-    for row in rows(file):
+    for row in read(file):
         by.setdefault(row["sampler"], {}).setdefault(row["seed"], []).append(row)
     print("| sampler | seeds | hypervolume | ASHA leaves out | best loss of it | of all |\n" + "| --- " * 6 + "|")
     for sampler, seeds in by.items():

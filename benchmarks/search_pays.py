@@ -12,7 +12,6 @@ somebody knows who has trained the task before. The others start from a guess 10
 """
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from rows import append, read
 
 from search.config import Budget, ControllerConfig
 from search.types import Steer
@@ -240,8 +240,8 @@ def run_all(runs: Sequence[Run], file: Path) -> None:
 
     def one(run: Run) -> None:
         row = measure(run)
-        with lock, file.open("a") as out:
-            out.write(json.dumps(row) + "\n")
+        with lock:
+            append(file, row)
             print(
                 f"{run.task:8} {run.arm:18} {run.learning_rate:<8g} seed {run.seed:<3} "
                 f"loss {row['validation_loss'] or float('nan'):.4f}  {row['seconds']:.0f} s, "
@@ -251,10 +251,6 @@ def run_all(runs: Sequence[Run], file: Path) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(one, open_runs))
-
-
-def read(file: Path) -> list[Json]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 # -- the table -------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ below 64 MB. The last line says whether they were met.
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from faults.clients import FAMILIES
 from faults.live import LiveService, Victim, adopt_orphans, insist, kill
+from rows import append
 
 from api.client import Client
 from api.failures import ApiError
@@ -73,8 +73,7 @@ def main() -> int:
     print(told(samples, trend))
     num_well = states.count(JobState.SUCCEEDED)
     if given.json:
-        with given.json.open("a") as out:
-            print(json.dumps(record(samples, trend) | {"jobs": len(states), "succeeded": num_well}), file=out)
+        append(given.json, record(samples, trend) | {"jobs": len(states), "succeeded": num_well})
     print(f"{num_well} of {len(states)} jobs succeeded; goals {'met' if trend.is_met else 'missed'}")
     return int(not trend.is_met or num_well < len(states))
 

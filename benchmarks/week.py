@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, TypeVar
 from faults import audit
 from faults.clients import KEY_LABEL, Book
 from faults.live import LiveService, NobodyToKill, Victim, adopt_orphans, insist, kill
+from rows import append
 
 from api.client import Client
 from api.failures import ApiError, DamagedDownload, Unreachable
@@ -105,8 +106,7 @@ def main() -> int:
             kill(Victim(os.getpid(), "tree"))
     print(json.dumps(row, indent=1))
     if given.json:
-        with given.json.open("a") as out:
-            print(json.dumps(row), file=out)
+        append(given.json, row)
     return int(any(row["wrong"].values()))
 
 

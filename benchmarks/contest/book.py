@@ -1,10 +1,11 @@
 """The record of what has been run: JSON rows in a file that is only added to."""
 
-import json
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from rows import append, read
 
 Json = dict[str, Any]
 
@@ -16,13 +17,12 @@ class Book:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._commit = commit()  # now: a run of hours may see others, but its code is this one's
-        self.rows: list[Json] = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        self.rows: list[Json] = read(file)
 
     def add(self, kind: str, rows: Iterable[Json]) -> None:
-        with self._file.open("a") as out:
-            for row in rows:
-                self.rows.append({"kind": kind, "commit": self._commit, **row})
-                print(json.dumps(self.rows[-1]), file=out, flush=True)
+        for row in rows:
+            self.rows.append({"kind": kind, "commit": self._commit, **row})
+            append(self._file, self.rows[-1])
 
     def find(self, **wanted: object) -> list[Json]:
         return [row for row in self.rows if all(row[name] == value for name, value in wanted.items())]

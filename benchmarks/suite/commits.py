@@ -10,13 +10,13 @@ standard deviations. It prints how the forecasts of the family that was left out
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rows import append, read
 from scipy.optimize import minimize
 
 from search import strategies
@@ -67,13 +67,12 @@ class Commits(NamedTuple):
 
 
 def record(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int]) -> None:
-    done = {(row["task"], row["steps"], row["seed"], row["guess"]) for row in recorded()}
+    done = {(row["task"], row["steps"], row["seed"], row["guess"]) for row in read(FILE)}
     cells = [(task, length, seed, guess) for length in steps for seed in seeds for guess in GUESSES for task in tasks]
     for task, length, seed, guess in (cell for cell in cells if cell not in done):
         row = {"task": task, "steps": length, "seed": seed, "guess": guess}
         row["commits"] = [[float(f"{each:.5g}") for each in commit] for commit in _commits(task, length, seed, guess)]
-        with FILE.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append(FILE, row)
 
 
 def _commits(task: str, num_steps: int, seed: int, guess: float) -> list[tuple[float, ...]]:
@@ -111,13 +110,9 @@ def _commits(task: str, num_steps: int, seed: int, guess: float) -> list[tuple[f
     ]
 
 
-def recorded() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
-
-
 def choose() -> None:
     """Print the constants without each family, and how forecasts of what was left out did."""
-    rows = [(row, commit) for row in recorded() for commit in row["commits"]]
+    rows = [(row, commit) for row in read(FILE) for commit in row["commits"]]
     commits = Commits(*np.array([commit for _, commit in rows]).T)
     family = np.array([TASKS[row["task"]].family for row, _ in rows])
     steps = np.array([row["steps"] for row, _ in rows])

@@ -12,7 +12,6 @@ that the controller has, SGD's by the sharpness alone. Nothing is charged here: 
 """
 
 import argparse
-import json
 import math
 import statistics
 from collections import defaultdict
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from rows import append, read
 
 from search import strategies
 from search.bayesian.setup import SearchSetup
@@ -74,13 +74,12 @@ def collect(tasks: Sequence[str], seeds: Sequence[int]) -> None:
                 [rate * ramp.factor(step) * SCHEDULES["half"](step / RUN_STEPS) for step in range(RUN_STEPS)]
             )
             runs[quarter] = line.evaluate() if len(losses) == RUN_STEPS else math.inf
-        with FILE.open("a") as file:
-            file.write(json.dumps({"task": task, "seed": seed, "probes": probes, "runs": runs}) + "\n")
+        append(FILE, {"task": task, "seed": seed, "probes": probes, "runs": runs})
 
 
 @cache
 def recorded() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
+    return read(FILE)
 
 
 def _setup(task: Task, guess: float, weights: Weights | None = None) -> SearchSetup:

@@ -1,12 +1,13 @@
 """By what share of a task's reference recorded runs end above it. Reads rows alone: no torch, no rival."""
 
-import json
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rows import read
 
 ROWS = Path(__file__).parent / "rows.jsonl"
 OPTIMIZER_ROWS = ROWS.with_name("optimizers.jsonl")
@@ -20,7 +21,7 @@ KNOWN_BEFORE = "grid", "best of the other seeds"
 
 
 def rows(path: Path = ROWS) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return read(path)
 
 
 def references(known: Sequence[Row], steps: int) -> dict[str, float]:

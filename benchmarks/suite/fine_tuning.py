@@ -12,7 +12,6 @@ again.
 """
 
 import argparse
-import json
 import math
 import statistics
 from collections import defaultdict
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rows import append, read
 from torch import Tensor, nn
 
 from search import strategies
@@ -114,7 +114,7 @@ def start(before: str, after: str, seed: int) -> Line:
 
 
 def run(seeds: Sequence[int], part: Sequence[int]) -> None:
-    done = {(*row["pair"], row["seed"]) for row in recorded()}
+    done = {(*row["pair"], row["seed"]) for row in read(FILE)}
     cells = [(*pair, seed) for seed in seeds for pair in PAIRS]
     for before, after, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
         steps = ENCODER_STEPS if before == ENCODER else NUM_STEPS
@@ -129,8 +129,7 @@ def run(seeds: Sequence[int], part: Sequence[int]) -> None:
                 guess: _searched(start(before, after, seed), 10 ** (best / 2) * factor, steps, seed, arm)
                 for guess, factor in GUESSES.items()
             }
-        with FILE.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append(FILE, row)
 
 
 def _decayed(line: Line, rate: float, steps: int) -> float:
@@ -154,10 +153,6 @@ def _searched(line: Line, guess: float, steps: int, seed: int, arm: str) -> dict
     return {"exported": done.best.loss, "rate": math.log10(done.decisions[0].values.learning_rate)}
 
 
-def recorded() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
-
-
 def table() -> None:
     """Print how far above the best of the grid runs end, by pair and of all."""
     cells = defaultdict[tuple[str, str], list[float]](list)
@@ -167,7 +162,7 @@ def table() -> None:
         + "|"
     )
     for pair in PAIRS:
-        found = [row for row in recorded() if tuple(row["pair"]) == pair]
+        found = [row for row in read(FILE) if tuple(row["pair"]) == pair]
         told = []
         for arm in ARMS:
             above = [each["exported"] / row["best"] - 1 for row in found for each in row[arm].values()]

@@ -13,7 +13,6 @@ of the validation set; what a job exports counts.
 """
 
 import argparse
-import json
 import math
 import time
 from collections import defaultdict
@@ -25,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from equal_cost import HELD_OUT, LOST
+from rows import append
 
 from search import strategies
 from search.budget.link import StepCost
@@ -122,8 +122,7 @@ def run_all(tasks: Sequence[str], arms: Sequence[str], steps: int, seeds: Sequen
             for seed in seeds:
                 if (task, arm, steps, seed) not in done:
                     row = run(task, arm, steps, seed)
-                    with ROWS.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
+                    append(ROWS, row)
 
 
 def table(steps: int) -> None:

@@ -10,7 +10,6 @@ and is not run again. In a mean, a run that is lost counts as 50 % above the low
 """
 
 import argparse
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,10 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rows import append, read
+
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from suite.tasks import TASKS
-from suite.two_ranks import Row, measured, preload
+from suite.two_ranks import measured, preload
 
 HERE = Path(__file__).parent
 ROWS = HERE / "optimizers_two_ranks.jsonl"
@@ -55,25 +56,20 @@ def trial(way: str, task: str, optimizer: str, seed: int) -> TrialSpec:
 
 def run_all(tasks: Sequence[str], seeds: Sequence[int]) -> None:
     """Run what the file does not hold yet, and append each result at once."""
-    done = {(row["way"], row["task"], row["optimizer"], row["seed"]) for row in rows()}
+    done = {(row["way"], row["task"], row["optimizer"], row["seed"]) for row in read(ROWS)}
     cells = [(way, task, kind, seed) for seed in seeds for way in WAYS for task in tasks for kind in OPTIMIZERS]
     for cell in cells:
         if cell not in done:
             key = dict(zip(("way", "task", "optimizer", "seed"), cell, strict=True))
             row = key | measured(trial(*cell)) | {"date": datetime.now(UTC).date().isoformat()}
-            with ROWS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append(ROWS, row)
             print(*cell, row["loss"], flush=True)
-
-
-def rows() -> list[Row]:
-    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
 
 
 def table() -> None:
     """Print the mean loss of each optimizer over the seeds, how far above the lowest it is, and the mean of that."""
     losses = defaultdict[tuple[str, str], dict[str, list[float]]](lambda: defaultdict(list))
-    for row in rows():
+    for row in read(ROWS):
         losses[row["way"], row["task"]][row["optimizer"]].append(row["loss"])
     print("| | task | " + " | ".join(OPTIMIZERS) + " |\n" + "| --- " * (len(OPTIMIZERS) + 2) + "|")
     above = defaultdict[str, list[dict[str, float]]](list)

@@ -22,7 +22,6 @@ costs least. A line of `option_probes.jsonl` is an option of a task, with its da
 
 import argparse
 import itertools
-import json
 import math
 import multiprocessing
 from collections import defaultdict
@@ -35,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rows import append, read
 
 from search.bayesian.rewards import PROBED_PART
 from search.budget.link import KNEE
@@ -162,20 +162,15 @@ def row(task: str, seed: int, part: float, option: str, losses: Sequence[float])
     return {"task": task, "seed": seed, "part": part, "option": option, "losses": means, "date": date}
 
 
-def rows() -> list[Row]:
-    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
-
-
 def run_all(tasks: Sequence[str], seeds: Sequence[int], part: float, steps: int) -> None:
     """Run what the file does not hold yet, and append each task's rows at once."""
-    done = {(each["task"], each["seed"], each["part"], each["option"] in SENT) for each in rows()}
+    done = {(each["task"], each["seed"], each["part"], each["option"] in SENT) for each in read(ROWS)}
     further = [option for option in DENSITIES if option not in SENT]
     for seed in seeds:
         for task, options in itertools.product(tasks, ([*SENT], further)):
             if (task, seed, part, options[0] in SENT) not in done:
                 found = measure(task, seed, part, steps, options)
-                with ROWS.open("a") as file:
-                    file.writelines(json.dumps(each) + "\n" for each in found)
+                append(ROWS, *found)
                 print(f"{task}, seed {seed}: {[each['losses'][-1] for each in found]}", flush=True)
 
 
@@ -186,7 +181,7 @@ def run_all(tasks: Sequence[str], seeds: Sequence[int], part: float, steps: int)
 def cells(options: tuple[str, ...] = tuple(SENT)) -> tuple[Cell, ...]:
     """Return each task of which dense training and some of `options` are recorded, with these."""
     by_cell: dict[tuple[str, int, float], dict[str, Losses]] = defaultdict(dict)
-    for each in rows():
+    for each in read(ROWS):
         if each["option"] in options or each["option"] == "none":
             by_cell[each["task"], each["seed"], each["part"]][each["option"]] = np.array(each["losses"])
     return tuple(Cell(task, losses) for (task, _, _), losses in by_cell.items() if "none" in losses and len(losses) > 1)

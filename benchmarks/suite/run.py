@@ -22,7 +22,6 @@ what was added afterwards is *new*.
 """
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -35,6 +34,7 @@ from typing import Any
 
 import torch
 from pydantic import TypeAdapter
+from rows import append
 
 from search import strategies
 from search.config import BoConfig, Budget, ControllerConfig
@@ -205,8 +205,7 @@ def run(what: str, tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[i
                 print(f"{task}: {error}", file=sys.stderr)
                 break
             result = row | measured | {"date": datetime.now(UTC).date().isoformat()}
-            with ROWS.open("a") as file:
-                file.write(json.dumps(result) + "\n")
+            append(ROWS, result)
 
 
 # -- the table ---------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ lines of `small_batches.jsonl`; what is there is not run again.
 """
 
 import argparse
-import json
 import math
 import statistics
 from collections import defaultdict
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rows import append, read
 
 from search import strategies
 from search.config import BoConfig, Budget
@@ -48,14 +48,13 @@ def task_of(name: str, batch_size: int) -> Task:
 
 
 def run(seeds: Sequence[int], part: Sequence[int]) -> None:
-    done = {(row["task"], row["batch"], row["seed"]) for row in recorded()}
+    done = {(row["task"], row["batch"], row["seed"]) for row in read(FILE)}
     cells = [(name, batch, seed) for seed in seeds for batch in BATCHES for name in NAMES]
     for name, batch, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
         task = task_of(name, batch)
         row: dict[str, Any] = {"task": name, "batch": batch, "seed": seed, "cosine": _best_cosine(task, seed)}
         row["exported"] = {guess: _exported(task, seed, factor) for guess, factor in GUESSES.items()}
-        with FILE.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append(FILE, row)
 
 
 def _exported(task: Task, seed: int, factor: float) -> float:
@@ -81,14 +80,10 @@ def _best_cosine(task: Task, seed: int) -> float:
     return min(filter(math.isfinite, losses))
 
 
-def recorded() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
-
-
 def table() -> None:
     """Print how far above the best cosine runs end, by task and batch, and of all of a batch."""
     cells = defaultdict[tuple[str, int], list[float]](list)
-    for row in recorded():
+    for row in read(FILE):
         cells[row["task"], row["batch"]] += [loss / row["cosine"] - 1 for loss in row["exported"].values()]
     print("| task | batch | above the best cosine in %: median | worst |\n" + "| --- " * 4 + "|")
     for (task, batch), above in cells.items():

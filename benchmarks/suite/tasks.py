@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+from trainers.methods.optimizer.spec import AVERAGING
 from trainers.spec.workloads import FashionConv
 from trainers.traffic.shapes import Transformer as TransformerSize
 from trainers.workload import Batch, Workload
@@ -78,7 +79,7 @@ class Task:
     @property
     def decays(self) -> bool:
         """True if its rate must fall to 0 at the end: that of Schedule-Free need not."""
-        return not self.optimizer.startswith("schedulefree")
+        return self.optimizer not in AVERAGING
 
     @property
     def group(self) -> str:

@@ -15,7 +15,6 @@ with the right guess?
 """
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import tempfile
@@ -27,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rows import append, read
 from search_pays import Notes
 
 from service.cluster.trial import train
@@ -110,20 +110,15 @@ def runs(tasks: Sequence[str], guesses: Sequence[str], seeds: Sequence[int], ste
                 yield from (Run(task, arm, guess, seed, steps) for arm in ARMS)
 
 
-def rows() -> list[Row]:
-    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
-
-
 def run_all(wanted: Iterator[Run]) -> None:
     """Run what the file does not hold yet, and append each result at once."""
-    done = {Run(*(row[name] for name in Run.__dataclass_fields__)) for row in rows()}
+    done = {Run(*(row[name] for name in Run.__dataclass_fields__)) for row in read(ROWS)}
     for run in wanted:
         if run in done:
             continue
         began = time.monotonic()
         row = run.measure() | {"date": datetime.now(UTC).date().isoformat()}
-        with ROWS.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append(ROWS, row)
         print(f"{run}: {row['loss']}, {row['picked']}, {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -133,7 +128,7 @@ def run_all(wanted: Iterator[Run]) -> None:
 def table() -> None:
     """Print the mean loss of each arm, and in how many cells the joint search ends no worse than what keeps 1 %."""
     by_cell: dict[tuple[str, str, int], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    for row in rows():
+    for row in read(ROWS):
         loss = float("inf") if row["loss"] is None else row["loss"]
         by_cell[row["task"], row["guess"], row["steps"]][row["arm"]][row["seed"]] = loss
     print("| task | guess | steps at 1 % | seeds | " + " | ".join(ARMS) + " | joint, above the better at 1 % |")

@@ -12,7 +12,6 @@ Results are lines of `usual_rates.jsonl`; what is there is not run again.
 """
 
 import argparse
-import json
 import math
 import statistics
 from collections import defaultdict
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rows import append, read
 
 from search import strategies
 from search.bayesian.setup import SearchSetup
@@ -68,7 +68,7 @@ def task_of(optimizer: str, name: str) -> Task:
 
 
 def run(optimizer: str, steps: Sequence[int], seeds: Sequence[int], part: Sequence[int], tasks: Sequence[str]) -> None:
-    done = {(row["task"], row["steps"], row["seed"]) for row in recorded() if row["optimizer"] == optimizer}
+    done = {(row["task"], row["steps"], row["seed"]) for row in read(FILE) if row["optimizer"] == optimizer}
     cells = [(name, length, seed) for length in steps for seed in seeds for name in tasks or names_of(optimizer)]
     for name, length, seed in (cell for cell in cells[part[0] :: part[1]] if cell not in done):
         task, space = task_of(optimizer, name), space_of(task_of(optimizer, name), seed)
@@ -80,8 +80,7 @@ def run(optimizer: str, steps: Sequence[int], seeds: Sequence[int], part: Sequen
         with nothing_usual(optimizer):
             untold = space.model_copy(update={"sharpness": None})  # which takes no time
             row["untold"] = [_controlled(task, untold, each, length, seed) for each in GUESSES.values()]
-        with FILE.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append(FILE, row)
 
 
 def space_of(task: Task, seed: int) -> SearchSpace:
@@ -127,17 +126,13 @@ def _controlled(task: Task, space: SearchSpace, factor: float, steps: int, seed:
     return train(Line(task, seed), strategy, left).best.loss
 
 
-def recorded() -> list[Row]:
-    return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
-
-
 # -- the table ---------------------------------------------------------------------------------------------
 
 
 def table() -> None:
     """Print how far above the best rate runs end, by optimizer, length and group; and what each family would choose."""
     groups = defaultdict[tuple[str, int, str], list[Row]](list)
-    for row in recorded():
+    for row in read(FILE):
         is_new = row["optimizer"] == "schedulefree_sgd" and row["task"] in OTHERS
         groups[row["optimizer"], row["steps"], "took no part" if is_new else TASKS[row["task"]].group].append(row)
     print("| optimizer | steps | tasks | runs | told, in %: mean, median, lost | untold | lower, higher by 1 % |")
@@ -149,7 +144,7 @@ def table() -> None:
         print(
             f"| {optimizer} | {steps} | {group} | {len(found)} | {_told(told)} | {_told(untold)} | {lower}, {higher} |"
         )
-    for optimizer in dict.fromkeys(row["optimizer"] for row in recorded()):
+    for optimizer in dict.fromkeys(row["optimizer"] for row in read(FILE)):
         print(f"\n{optimizer}")
         print("\n".join(_chosen(optimizer)))
 
@@ -157,7 +152,7 @@ def table() -> None:
 def _chosen(optimizer: str) -> Iterator[str]:
     """Yield, for each family of data, the constant that the others choose at 300 steps, and where it then ends."""
     regrets = defaultdict[str, list[dict[int, float]]](list)
-    for row in recorded():
+    for row in read(FILE):
         task = TASKS[row["task"]]
         is_of_choice = task.optimizer == CHOSEN_BY[optimizer] and task.added != SLOW
         if row["optimizer"] == optimizer and row["steps"] == 300 and is_of_choice:
