@@ -57,12 +57,12 @@ async function send(path, parameters, { timeoutMs, read = null, ...request }) {
   }
 }
 
-// The same answer, which calls `renew` now and with each part of its body.
+// The same answer, which calls `renew` now and with each part of its body, which it hands to it.
 function renewing(answer, renew) {
   renew();
   if (!answer.body) return answer;
   const transform = (part, parts) => {
-    renew();
+    renew(part);
     parts.enqueue(part);
   };
   return new Response(answer.body.pipeThrough(new TransformStream({ transform })), answer);
@@ -111,9 +111,13 @@ export const predict = (asked) => post("/v1/predictions", {}, { "Content-Type": 
 export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");
 
 // Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
-export async function download(href, name) {
+// Calls `tell` with how many bytes are there, and of how many; null where that is not known.
+export async function download(href, name, tell) {
   const answer = await send(href, {}, { timeoutMs: 60000 });
-  const address = URL.createObjectURL(await answer.blob());
+  const whole = answer.headers.get("content-encoding") ? null : answer.headers.get("content-length");
+  let taken = 0;
+  const heard = renewing(answer, (part) => tell(taken += part?.byteLength ?? 0, whole && Number(whole)));
+  const address = URL.createObjectURL(await heard.blob());
   const link = document.createElement("a");
   link.href = address;
   link.download = name;

@@ -76,8 +76,8 @@ export function whenChanged(draw) {
 // Runs `act` once for each call, one at a time: it goes on from what the one before has left, also where that failed.
 export function inTurn(act) {
   let turn = Promise.resolve();
-  return () => {
-    turn = turn.catch(() => {}).then(act);
+  return (...given) => {
+    turn = turn.catch(() => {}).then(() => act(...given));
     return turn;
   };
 }

@@ -11,11 +11,12 @@ import { clusterPage } from "./pages/cluster.js";
 import { jobsPage } from "./pages/jobs/jobs.js";
 import { keysPage } from "./pages/keys.js";
 import { clonePage, submitPage } from "./pages/submit/submit.js";
-import { listen, paced } from "./live/live.js";
+import { listen, paced, unseen } from "./live/live.js";
 
 // A page is called by its own parameter: "/?job=ID". It calls `ask` where it got no answer: what is wrong is told then,
 // and the page refreshed until it has one. Each has `refresh`, and `shows` for a job that changed, with whether it has
 // moved to another state, was edited, or is new or gone. `missed` tells one that changes may be lost to it.
+// `retitle` brings the tab's title alone up to date, where a page has it: for a tab that nobody looks at.
 // `ages` says whether a page now shows what changes without an event, such as places in the queue and nodes of Ray.
 const PAGES = {
   job: jobPage,
@@ -31,6 +32,7 @@ const PAGES = {
 const STATES = { connecting: "connecting …", live: "live", waiting: "reconnecting …", refused: "signed out" };
 
 const AGED_MS = 5000;
+const TITLE_MS = 12000;
 
 const root = document.getElementById("page");
 const notice = document.getElementById("notice");
@@ -55,6 +57,9 @@ const ask = paced(
   },
   { gapMs: 1000 },
 );
+
+// What fails here is told of once somebody looks.
+const retitle = unseen(() => page?.retitle?.().catch(() => {}), TITLE_MS);
 
 function open() {
   left = null;
@@ -84,7 +89,13 @@ function hear({ state, jobs, moved }) {
   else if (state === "live" || state === "refused") {
     page?.missed?.();
     ask();
-  } else if (page && jobs.filter((job) => page.shows(job, moved.includes(job))).length) ask();
+    retitle(true);
+  } else if (page) {
+    const shown = jobs.filter((job) => page.shows(job, moved.includes(job)));
+    if (!shown.length) return;
+    ask();
+    retitle(shown.some((job) => moved.includes(job)));
+  }
 }
 
 function tell(text) {

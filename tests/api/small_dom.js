@@ -102,6 +102,7 @@ globalThis.IntersectionObserver = class {
 };
 globalThis.matchMedia = () => ({ matches: false, addEventListener() {} });
 globalThis.location = new URL("http://page.invalid/");
+globalThis.addEventListener = () => {};
 globalThis.history = { pushState() {}, replaceState() {} };
 globalThis.setInterval = () => {};
 

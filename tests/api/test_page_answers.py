@@ -60,6 +60,42 @@ def test_nothing_of_an_attempt_stands_under_the_number_of_another():
     assert found[1:] == [["", "", ""], ["", "", "its log is gone"]]
 
 
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({"Content-Length": "2000000"}, ["0 B", "1.5 MB of 2.0 MB", "2.0 MB of 2.0 MB", ""]),
+        ({"Content-Length": "999", "Content-Encoding": "gzip"}, ["0 B", "1.5 MB", "2.0 MB", ""]),
+    ],
+)
+def test_a_download_says_how_far_it_is_and_its_button_waits_for_its_end(headers, told):
+    script = """
+      const asked = heldService();
+      document.body.constructor.prototype.click = () => {};
+      const { body, update } = files("job-1");
+      document.body.append(body);
+      update({ version: 1, attempt: 0 }, "running");
+      const button = body.querySelector("button");
+      button.onclick({ currentTarget: button });
+      const found = [];
+      const look = async () => { await settled(); found.push([button.disabled, button.parentNode.textContent]); };
+      await look();
+      let parts = null;
+      asked.at(-1)[1](new Response(new ReadableStream({ start: (given) => { parts = given; } }), { headers }));
+      for (const bytes of [1500000, 500000]) {
+        parts.enqueue(new Uint8Array(bytes));
+        await look();
+      }
+      parts.close();
+      await look();
+      return found;
+    """
+
+    found = played(script, ("{ files }", "pages/job/files.js"), headers=headers)
+
+    assert [is_disabled for is_disabled, _ in found] == [True, True, True, False]
+    assert [text.removeprefix("metrics.csv").strip() for _, text in found] == told
+
+
 @pytest.mark.parametrize("late", ["new Response('of before')", "refusal(404, 'of before')"])
 def test_an_answer_that_comes_after_another_attempt_was_chosen_is_not_shown(late):
     found = of_log(f"""
@@ -99,6 +135,57 @@ def test_an_error_of_a_log_goes_once_it_is_read_though_nothing_new_was_printed()
     assert found == [["", "the storage does not answer", "printed"], ["", "1 lines, 7 B", "printed"]]
 
 
+def of_log_under_way(script):
+    before = "let now = 0, tick = null; Date.now = () => now; globalThis.setInterval = (act) => { tick = act; };"
+    return played(f"{before}{LOG_PANEL}{script}", ("{ logs }", "pages/job/logs.js"))
+
+
+def test_a_log_is_read_to_its_end_though_the_job_ended_while_an_answer_was_under_way():
+    found = of_log_under_way("""
+      update({ attempt: 3, finished_at: null });
+      await answer(new Response("of another"));
+      update({ attempt: 3, finished_at: "2026-01-01T00:00:00Z" });
+      await answer(new Response("begun\\n"));
+      await answer(new Response("done"));
+      return [text.textContent, asked.length];
+    """)
+
+    assert found == ["begun\ndone", 0]
+
+
+def test_a_log_is_followed_for_a_while_after_the_end_and_not_for_ever():
+    found = of_log_under_way("""
+      await answer(new Response(""));
+      now = Date.parse("2026-01-02T00:00:00Z");
+      const at = async (seconds) => {
+        now += 1000 * seconds;
+        tick();
+        await settled();
+        for (const [, give] of asked.splice(0)) give(new Response(`after ${seconds}\\n`));
+        await settled();
+      };
+      await at(1);
+      update({ attempt: 2, finished_at: null });
+      await at(2);
+      update({ attempt: 2, finished_at: "2026-01-02T00:00:00Z" });
+      await at(3);
+      await at(26);
+      await at(4);
+      return text.textContent;
+    """)
+
+    assert found.split("\n") == ["after 2", "after 3", "after 26"]
+
+
+def test_a_line_that_a_progress_bar_wrote_again_and_again_shows_what_was_written_last():
+    found = of_log("""
+      await answer(new Response("first\\r\\n(pid=7) 10 %\\r(pid=7) 20 %\\r\\nlast 1\\rlast 2\\r"));
+      return text.textContent;
+    """)
+
+    assert found.split("\n") == ["first", "20 %", "last 2"]
+
+
 LIST = """
   const asked = heldService();
   const answer = async (given) => { asked.shift()[1](given); await settled(); };
@@ -135,6 +222,38 @@ def of_audit(script):
 
 def test_a_filter_of_the_list_that_gets_no_answer_is_asked_for_again_and_told_of():
     assert of_jobs('archived("true"); await answer(refusal(503, "busy")); return told;') == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "shown"),
+    [
+        ("89abcdef", ["text=89abcdef", "ref=89abcdef"], ["2 jobs", "job-0123456789abcdef", "job-2"]),
+        ("job-0123", ["text=job-0123", "ref=job-0123"], ["2 jobs", "job-0123456789abcdef", "job-2"]),
+        ("fade in", ["text=fade+in"], ["1 job", "job-2"]),
+    ],
+)
+def test_a_search_for_a_word_that_may_be_an_id_finds_the_job_of_it_as_well(text, asked, shown):
+    rows = [
+        {"id": name, "name": name, "state": "queued", "labels": {}, "arms": [], "created_at": "2026-01-01T00:00:00Z"}
+        | {"best_validation_loss": None, "finished_at": None, "reason": "", "verbs": []}
+        | {"progress": {"share": 0, "num_trials": 1, "losses": [], "learning_rate": None, "bytes_sent": 0}}
+        for name in ("job-0123456789abcdef", "job-2")
+    ]
+    script = """
+      const root = document.createElement("main");
+      const asked = [];
+      globalThis.fetch = async (path) => {
+        if (path === "/v1/me") return Response.json({ role: "admin", name: "anna", may: [] });
+        asked.push(/(text|ref)=[^&]*/.exec(path)[0]);
+        const [byId, byText] = rows;
+        return Response.json({ jobs: [path.includes("ref=") ? byId : byText], total: 1, next_cursor: null });
+      };
+      await jobsPage(root, "all", new URLSearchParams({ text }), () => {}).refresh();
+      const names = root.querySelector("tbody").childNodes.map((row) => row.querySelector("a").textContent);
+      return [asked, [root.querySelector("caption").textContent, ...names]];
+    """
+
+    assert played(script, ("{ jobsPage }", "pages/jobs/jobs.js"), rows=rows, text=text) == [asked, shown]
 
 
 def test_the_refusal_of_an_earlier_filter_is_not_told_of_the_present_one():
@@ -434,6 +553,59 @@ def test_the_head_names_who_is_signed_in_also_after_another_has_signed_in_elsewh
     assert found == ["anna · submitter · project vision", "bert · submitter · project vision"]
 
 
+def test_the_title_of_a_tab_that_nobody_looks_at_goes_on_and_nothing_of_the_page_is_drawn():
+    found = of_main("""
+      await say("id: 1");
+      const job = { name: "digits", state: "queued", started_at: null, labels: {}, unreadable: "workers.colour" };
+      asked.length = 0;
+      globalThis.fetch = async (path) => {
+        asked.push(path);
+        return Response.json(path === "/v1/me" ? {} : { whole: true, cursor: 1, job, trials: [], series: [] });
+      };
+      const before = part("page").textContent;
+      const titles = [];
+      const hear = async (event) => {
+        await say(`data: ${JSON.stringify(event)}`);
+        titles.push(document.title.replace(" – Wiretune", ""));
+      };
+      document.hidden = true;
+      await hear({ kind: "gap", job_id: null }); // as after the stream was begun again
+      job.state = "failed";
+      await hear({ kind: "loss", job_id: "job-1" });
+      await hear({ kind: "job", job_id: "job-1" });
+      return [titles, part("page").textContent === before, asked.filter((path) => path !== "/v1/me").length];
+    """)
+
+    assert found == [["queued · digits", "queued · digits", "failed · digits"], True, 2]
+
+
+def test_what_runs_while_nobody_looks_waits_for_its_turn_unless_it_is_urgent():
+    script = """
+      const due = new Map();
+      globalThis.setTimeout = (act, ms) => { due.set(act, ms); return act; };
+      globalThis.clearTimeout = (act) => due.delete(act);
+      const pass = () => { for (const [act] of due) { due.delete(act); act(); } };
+      let runs = 0;
+      const ask = unseen(() => { runs += 1; }, 12000);
+      ask(true);
+      document.hidden = true;
+      const found = [due.size];
+      for (const isUrgent of [false, false, true, false]) {
+        ask(isUrgent);
+        found.push([...due.values()]);
+      }
+      pass();
+      ask(false);
+      document.hidden = false;
+      pass();
+      return [...found, runs];
+    """
+
+    found = played(script, ("{ unseen }", "live/live.js"))
+
+    assert found == [0, [12000], [12000], [0], [0], 1]
+
+
 def test_bytes_that_did_not_come_are_told_of_and_asked_for_again():
     script = """
       const asked = [];
@@ -496,6 +668,29 @@ def test_points_of_a_part_that_is_no_longer_looked_at_do_not_take_the_place_of_o
     """)
 
     assert found == [0, 100, 200, 250, 300]
+
+
+def test_finer_points_of_steps_that_were_taken_back_go_and_those_of_the_new_steps_come():
+    found = of_curves("""
+      const asked = heldService();
+      const shown = curves("job-1", { held: choice }, null);
+      document.body.append(shown.loss);
+      seeAll();
+      await shown.update(held(0, 100, 200, 300));
+      const zoom = async (...steps) => {
+        await settled();
+        asked.shift()[1](Response.json([lossAt(...steps)]));
+        await settled();
+        return drawn.at(-1);
+      };
+      zoomTo(0, 100);
+      const before = await zoom(0, 50, 100);
+      shown.forget();
+      await shown.update(held(0, 90, 200, 300));
+      return [before, drawn.at(-1), await zoom(0, 60, 90)];
+    """)
+
+    assert found == [[0, 50, 100, 200, 300], [0, 90, 200, 300], [0, 60, 90, 200, 300]]
 
 
 def test_bytes_of_an_earlier_state_are_not_drawn_under_a_newer_one():

@@ -30,7 +30,9 @@ class Page:
     def wait_until(self, state: JobState) -> None:
         """Wait until the page shows the job in `state`, with the buttons that go with it."""
         self.tab.wait_for(f"location.search.includes('{self._job_id}') && {STATE} === '{state.value}'")
-        assert self.tab.value_of(BUTTONS) == [*self._client.job(self._job_id).view.verbs, "clone"]
+        view = self._client.job(self._job_id).view
+        others = ["archive", "delete"] if view.is_over else []
+        assert self.tab.value_of(BUTTONS) == [*view.verbs, "clone", "edit", *others]
 
     def click(self, where: str, label: str) -> None:
         buttons, wanted = (

@@ -80,6 +80,20 @@ process.exit();"""
     assert "owner anna" in said and "project vision" in said
 
 
+@pytest.mark.parametrize(("priority", "is_said"), [("normal", False), ("urgent", True)])
+def test_a_jobs_head_says_a_priority_that_is_not_the_usual_one(priority, is_said):
+    job = {"name": "digits", "id": "job-1", "state": "queued", "labels": {}, "unreadable": "workers.colour"}
+    job |= {"created_at": "2026-01-01T00:00:00Z", "priority": priority}
+    script = f"""
+import "{SMALL_DOM}";
+const {{ heading }} = await import("{DASHBOARD.as_uri()}/pages/job/heading.js");
+document.body.append(...heading(job).filter((part) => part !== null));
+console.log(JSON.stringify(document.body.textContent.includes("priority")));
+process.exit();"""
+
+    assert run(script, job=job) is is_said
+
+
 @pytest.mark.parametrize(
     ("text", "labels"),
     [
@@ -110,15 +124,37 @@ def test_a_running_mean_begins_at_its_first_value_and_leaves_gaps():
     assert found[:3] == [4, None, 4] and 0 < found[3] < 4
 
 
-def test_a_mean_over_seeds_is_where_all_are_known_and_its_band_within_them():
-    lines = [{"x": [0, 10], "y": [1, 3]}, {"x": [2, 12], "y": [2, 2]}]
+def test_a_mean_over_seeds_is_of_those_that_are_known_there_and_its_band_within_them():
+    lines = [{"x": [0, 5, 10], "y": [1, 2, 3]}, {"x": [0, 5], "y": [2, 2]}, {"x": [0, 5], "y": [None, None]}]
 
     found = call("charts/loss.js", "it.meanOf(lines)", lines=lines)
 
-    assert (found["x"][0], found["x"][-1]) == (2, 10)
-    assert found["mean"] == pytest.approx([1.7, 2.5])
-    assert found["lower"] == pytest.approx([1.4, 2.0]) and found["upper"] == pytest.approx([2.0, 3.0])
-    assert call("charts/loss.js", "it.meanOf(lines)", lines=[lines[0], {"x": [11], "y": [1]}]) is None
+    assert (found["x"], found["counts"]) == ([0, 5, 10], [2, 2, 1])
+    assert found["mean"] == pytest.approx([1.5, 2, 3])
+    assert found["lower"] == pytest.approx([1, 2, 3]) and found["upper"] == pytest.approx([2, 2, 3])
+    assert call("charts/loss.js", "it.meanOf(lines)", lines=lines[2:]) is None
+
+
+@pytest.mark.parametrize(("ends", "said"), [([10, 10], "mean of 2 seeds"), ([10, 5], "mean of up to 2 seeds")])
+def test_the_legend_of_a_mean_says_of_how_many_seeds_it_is(ends, said):
+    looks = [{"trial_id": str(at), "arm": "tuned", "label": "", "arm_index": 0, "is_first_seed": True} for at in (0, 1)]
+    series = [
+        look | {"steps": [0, end], "values": [2, 1], "seconds": [0, 1]} for look, end in zip(looks, ends, strict=True)
+    ]
+    trials = [look | {"outcome": None, "metric_directions": {}, "validation_loss": None} for look in looks]
+    place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", [], [])'
+    choice = {"metric": "loss", "smooth": 0, "isLogLoss": False, "isLogAxis": False, "isEach": False}
+
+    chart = call(
+        "charts/loss.js",
+        f"it.lossChart({{ training: [], validation: series, trials, stages: [], choice, place: {place} }})",
+        series=series,
+        trials=trials,
+        choice=choice,
+    )
+
+    [line] = [each for each in chart["traces"] if "mean" in each.get("name", "")]
+    assert line["name"] == f"tuned, {said} ± 1 std"
 
 
 @pytest.mark.parametrize("values", [[2.3], [2.3, 2.4], [0.001, 2.3]])
@@ -328,6 +364,17 @@ after"""
         ("model.py", 30, "return 1 / 0")
     ]
     assert len(found["others"]) == 2
+
+
+@pytest.mark.parametrize("file", ["wiretune/train.py", "wiretune/api/model.py", "search/data.py"])
+def test_code_of_the_user_is_his_own_whatever_its_folder_is_called(file):
+    frames = [f"/home/me/{file}", "/srv/wiretune/trainers/training/replica.py", "/srv/wiretune/api/client.py"]
+    lines = [f'  File "{each}", line 1, in loss' for each in frames]
+    log = "\n".join(["Traceback (most recent call last):", *lines, "ValueError: no"])
+
+    (found,) = call("pages/job/traceback.js", "it.tracebacks(log)", log=log)
+
+    assert [each["file"] for each in found["own"]] == frames[:1]
 
 
 def test_an_error_that_ray_brings_is_named_by_what_was_raised_and_one_that_python_ignores_is_none():

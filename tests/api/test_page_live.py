@@ -212,7 +212,7 @@ def test_there_are_the_buttons_that_the_role_may_use(browser, live_url, store, j
     with Client(live_url, key) as client:
         show(browser, client, job_id, job.name)
 
-        expected = {"viewer": [], "submitter": ["clone"], "operator": ["pause", "cancel", "steer", "clone"]}
+        expected = {"viewer": [], "submitter": ["clone"], "operator": ["pause", "cancel", "steer", "clone", "edit"]}
         assert browser.value_of(BUTTONS) == expected[role]
 
 

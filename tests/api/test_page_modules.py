@@ -165,6 +165,72 @@ console.log(JSON.stringify(held.map((value) => [value, yaml(value)])));"""
     assert sum(len(text.splitlines()) for _, text in held) < 2000  # what is as by default is not written
 
 
+FORM = f"""
+import {{ settled }} from "{SMALL_DOM}";
+let leave = null;
+globalThis.addEventListener = (_, hear) => {{ leave = hear; }};
+globalThis.fetch = async (path) => Response.json(answers[path] ?? {{ id: "job-2" }});
+location.assign = () => {{}};
+const {{ submitPage }} = await import("{DASHBOARD.as_uri()}/pages/submit/submit.js");
+await submitPage(document.body, "new").refresh();
+const field = (name) => document.body.querySelector(`[data-pointer=/${{name}}]`).querySelector("input");
+const write = (value) => field("name").oninput({{ currentTarget: {{ value }} }});
+const begin = document.body.querySelector("[class=begin]").querySelector("select");
+const beginWith = async (value) => {{
+  begin.value = value;
+  begin.onchange({{ currentTarget: begin }});
+  await settled();
+}};
+const isAsked = () => {{ let asked = false; leave({{ preventDefault() {{ asked = true; }} }}); return asked; }};
+const shown = () => [begin.value, field("name").value, isAsked()];
+"""
+
+
+def of_form(anonymous, script):
+    document = anonymous.get("/openapi.json").json()
+    answers = {
+        "/v1/me": {"role": "submitter", "may": ["create a job"]},
+        "/openapi.json": {"components": document["components"]},
+    }
+    examples = document["components"]["schemas"]["JobSpec"]["examples"]
+    return examples, run(f"{FORM}\n{script}\nprocess.exit();", answers=answers)
+
+
+def test_an_example_takes_the_place_of_what_somebody_wrote_only_after_a_question(anonymous):
+    examples, found = of_form(
+        anonymous,
+        """
+await beginWith("1");
+const found = [shown(), Boolean(document.body.querySelector("dialog"))];
+await beginWith("");
+found.push(shown());
+write("mine");
+await beginWith("0");
+found.push([begin.value, isAsked()]);
+document.body.querySelector("dialog").querySelector("form").onsubmit({ preventDefault() {} });
+await settled();
+found.push(shown());
+console.log(JSON.stringify(found));""",
+    )
+
+    assert found[:2] == [["1", examples[1]["name"], False], False]
+    assert found[2:] == [["", "", False], ["", True], ["0", examples[0]["name"], False]]
+
+
+def test_who_leaves_a_form_is_asked_while_something_is_written_and_not_submitted(anonymous):
+    _, found = of_form(
+        anonymous,
+        """
+const found = [isAsked()];
+write("mine");
+found.push(isAsked());
+await document.body.querySelector("[class=primary]").onclick();
+console.log(JSON.stringify([...found, isAsked()]));""",
+    )
+
+    assert found == [False, True, False]
+
+
 def test_a_field_names_the_bound_that_binds():
     seconds = {"schema": {"minimum": 0.01, "exclusiveMinimum": 0, "maximum": 100}, "options": []}
     module = f'import {{ bounds }} from "{DASHBOARD.as_uri()}/pages/submit/schema.js";'
@@ -283,6 +349,102 @@ console.log(JSON.stringify(document.body.querySelector("[name=density]").value))
 process.exit();"""
 
     assert run(script, steering=steering) == shown
+
+
+CONTROLS = f"""
+import {{ settled }} from "{SMALL_DOM}";
+const sent = [];
+globalThis.fetch = async (path, {{ method, headers, body }}) => {{
+  sent.push([method, path, headers["If-Match"], body && JSON.parse(body)]);
+  return new Response(null, {{ status: 204 }});
+}};
+const {{ controls }} = await import("{DASHBOARD.as_uri()}/pages/job/controls.js");
+const {{ body, update }} = controls(() => {{}});
+document.body.append(body);
+update(job, me);
+const buttons = body.querySelector("[class=buttons]").childNodes.map((each) => each.textContent);
+const press = async (verb) => {{ body.querySelector(`[class=${{verb}}]`).onclick(); await settled(); }};
+const answer = async () => {{
+  document.body.querySelector("dialog").querySelector("form").onsubmit({{ preventDefault() {{}} }});
+  await settled();
+}};
+"""
+OF_ANNA = {"id": "job-1", "name": "one", "owner": "anna", "version": 3, "verbs": [], "archived": False, "notes": ""}
+OF_ANNA |= {"labels": {"team": "red", "env": "a b=c"}, "priority": "normal"}
+
+
+def of_controls(script, **changes):
+    me = {"name": "anna", "role": "submitter"}
+    return run(f"{CONTROLS}\n{script}\nprocess.exit();", job=OF_ANNA | changes, me=me)
+
+
+@pytest.mark.parametrize(
+    ("changes", "buttons"),
+    [
+        ({"state": "running"}, ["clone", "edit"]),
+        ({"state": "failed"}, ["clone", "edit", "archive", "delete"]),
+        ({"state": "failed", "archived": True}, ["clone", "edit", "unarchive", "delete"]),
+        ({"state": "failed", "owner": "bert"}, ["clone"]),
+    ],
+)
+def test_a_jobs_own_page_edits_archives_and_deletes_what_is_ones_own(changes, buttons):
+    assert of_controls("console.log(JSON.stringify(buttons));", **changes) == buttons
+
+
+def test_archiving_and_deleting_act_on_the_job_as_it_was_shown_and_deleting_asks_first():
+    found = of_controls(
+        """
+await press("archive");
+await press("delete");
+const before = sent.length;
+await answer();
+console.log(JSON.stringify([before, sent]));""",
+        state="failed",
+    )
+
+    archived = ["PATCH", "/v1/jobs/job-1", '"3"', {"archived": True}]
+    assert found == [1, [archived, ["DELETE", "/v1/jobs/job-1", '"3"', None]]]
+
+
+@pytest.mark.parametrize(
+    ("state", "priority", "more"),
+    [("queued", "high", {"priority": "high"}), ("queued", "normal", {}), ("failed", None, {})],
+)
+def test_the_edit_dialog_changes_notes_labels_and_the_priority_of_what_is_not_over(state, priority, more):
+    [[*asked, patch]] = of_controls(
+        f"""
+await press("edit");
+const field = (name) => document.body.querySelector("dialog").querySelector(`[name=${{name}}]`);
+const shown = field("labels").textContent;
+field("labels").value = `${{shown.replace("team=red\\n", "")}}\\n use = x=y \\n`;
+field("notes").value = "second try";
+if ({json.dumps(priority)}) field("priority").value = {json.dumps(priority)};
+await answer();
+console.log(JSON.stringify(sent));""",
+        state=state,
+    )
+
+    assert asked == ["PATCH", "/v1/jobs/job-1", '"3"']
+    labels = {"team": None, "env": "a b=c", "use": "x=y"}
+    assert patch == {"notes": "second try", "labels": labels} | more
+
+
+def test_several_failed_jobs_are_retried_at_once():
+    script = f"""
+import {{ settled }} from "{SMALL_DOM}";
+const sent = [];
+globalThis.fetch = async (path) => {{ sent.push(path); return Response.json({{}}); }};
+const {{ bulk }} = await import("{DASHBOARD.as_uri()}/pages/jobs/bulk.js");
+const {{ bar, update }} = bulk(() => jobs, () => {{}}, () => {{}});
+update({{ name: "anna", role: "submitter", may: ["change this job"] }});
+bar.querySelector("[class=retry]").onclick();
+document.body.querySelector("form").onsubmit({{ preventDefault() {{}} }});
+await settled();
+console.log(JSON.stringify(sent));
+process.exit();"""
+    jobs = [OF_ANNA | {"id": f"job-{at}", "state": "failed", "verbs": ["retry"]} for at in (1, 2)]
+
+    assert run(script, jobs=jobs) == ["/v1/jobs/job-1:retry", "/v1/jobs/job-2:retry"]
 
 
 def test_a_steer_of_which_a_part_was_refused_says_what_holds_and_goes_on_with_the_rest():

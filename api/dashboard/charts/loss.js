@@ -18,27 +18,27 @@ export function smoothed(values, weight) {
   });
 }
 
-// The mean of some lines, and ± 1 standard deviation but no further than the outermost line, where all of them are known;
-// null where they do not overlap. A band beyond all lines would reach below 0, which a logarithmic axis cannot show.
+// The mean of some lines, and ± 1 standard deviation but no further than the outermost line, of those that are known at each
+// place: `counts`, how many. One that began late or diverged hides nothing of the others. Null where none has a point.
+// A band beyond all lines would reach below 0, which a logarithmic axis cannot show.
 export function meanOf(lines) {
   const known = lines.map(({ x, y }) => {
     const there = x.map((_, at) => at).filter((at) => y[at] !== null && x[at] !== null);
     return { x: there.map((at) => x[at]), y: there.map((at) => y[at]) };
-  });
-  const [low, high] = [Math.max(...known.map((line) => line.x[0] ?? Infinity)), Math.min(...known.map((line) => line.x.at(-1) ?? -Infinity))];
-  if (!(low <= high)) return null;
+  }).filter((line) => line.x.length);
+  if (!known.length) return null;
+  const [low, high] = [Math.min(...known.map((line) => line.x[0])), Math.max(...known.map((line) => line.x.at(-1)))];
   const longest = Math.max(...known.map((line) => line.x.length));
   const count = low === high ? 1 : Math.max(2, Math.min(ON_THE_GRID, longest));
-  const x = Array.from({ length: count }, (_, at) => (count === 1 ? low : low + ((high - low) * at) / (count - 1)));
-  const values = known.map((line) => x.map(between(line.x, line.y)));
-  const mean = x.map((_, at) => values.reduce((sum, each) => sum + each[at], 0) / values.length);
-  const std = x.map((_, at) => (values.length < 2 ? 0
-    : Math.sqrt(values.reduce((sum, each) => sum + (each[at] - mean[at]) ** 2, 0) / (values.length - 1))));
-  const [upper, lower] = [1, -1].map((sign) => mean.map((value, at) => {
-    const seen = values.map((each) => each[at]);
-    return sign > 0 ? Math.min(value + std[at], Math.max(...seen)) : Math.max(value - std[at], Math.min(...seen));
-  }));
-  return { x, mean, upper, lower };
+  const grid = Array.from({ length: count }, (_, at) => (at === count - 1 ? high : low + ((high - low) * at) / (count - 1)));
+  const valuesAt = (place) => known.flatMap(({ x, y }) => (x[0] <= place && place <= x.at(-1) ? between(x, y)(place) : []));
+  const there = grid.map((x) => ({ x, values: valuesAt(x) })).filter(({ values }) => values.length).map(({ x, values }) => {
+    const mean = values.reduce((sum, each) => sum + each, 0) / values.length;
+    const std = values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, each) => sum + (each - mean) ** 2, 0) / (values.length - 1));
+    return { x, mean, upper: Math.min(mean + std, Math.max(...values)), lower: Math.max(mean - std, Math.min(...values)), count: values.length };
+  });
+  const all = (name) => there.map((each) => each[name]);
+  return { x: all("x"), mean: all("mean"), upper: all("upper"), lower: all("lower"), counts: all("count") };
 }
 
 // `choice`: {metric, smooth, isLogLoss, isLogAxis, isEach}. `stages` are those of one trial, which are shaded; `trials` all.
@@ -88,6 +88,8 @@ function lines(series, name, { unit }) {
   }));
 }
 
+const seeds = (count) => `${count} ${count === 1 ? "seed" : "seeds"}`;
+
 // An arm's seeds as their mean, and ± 1 standard deviation around it.
 function meanLines(trained, validated, { unit }) {
   const arms = [...new Map([...trained, ...validated].map((each) => [each.arm, each])).values()];
@@ -96,13 +98,15 @@ function meanLines(trained, validated, { unit }) {
     const found = own.length ? meanOf(own) : null;
     if (!found) return [];
     const isBold = name === "validation";
+    const most = Math.max(...found.counts);
+    const upTo = Math.min(...found.counts) < most ? "up to " : "";
     const base = { type: "scatter", mode: "lines", legendgroup: arm.arm };
     return [
       { ...base, x: [...found.x, ...found.x.toReversed()], y: [...found.upper, ...found.lower.toReversed()], showlegend: false,
         line: { width: 0 }, fill: "toself", fillcolor: tint(colour(arm.arm_index), isBold ? 0.22 : 0.1), hoverinfo: "skip" },
-      { ...base, x: found.x, y: found.mean, name: `${arm.arm}, mean of ${own.length} seeds ± 1 std`, showlegend: isBold,
+      { ...base, x: found.x, y: found.mean, name: `${arm.arm}, mean of ${upTo}${seeds(most)} ± 1 std`, showlegend: isBold, text: found.counts.map(seeds),
         line: isBold ? look(arm, 2.2) : { color: colour(arm.arm_index), width: 1 }, opacity: isBold ? 1 : 0.5,
-        hovertemplate: `${arm.arm} ${name}, mean: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>` },
+        hovertemplate: `${arm.arm} ${name}, mean of %{text}: %{y:.4~g}<br>%{x:.4~g} ${unit}<extra></extra>` },
     ];
   }));
 }

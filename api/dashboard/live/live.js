@@ -22,6 +22,19 @@ export function listen(hear, job = null) {
   return () => again();
 }
 
+// Has `act` run while nobody looks: within `gapMs` of being asked for, or at once where that is urgent.
+export function unseen(act, gapMs) {
+  let timer = null;
+  return (isUrgent) => {
+    if (!document.hidden || (timer && !isUrgent)) return;
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      timer = null;
+      if (document.hidden) act();
+    }, isUrgent ? 0 : gapMs);
+  };
+}
+
 // Has `act` run soon after it is asked for, once for all who ask meanwhile; not while nobody looks, except at first.
 // After a failure it runs again, after ever longer waits, if `failed` says so.
 export function paced(act, failed, { gapMs, longestMs = 30000 }) {

@@ -4,6 +4,7 @@ import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
 import { element, patch } from "../../dom.js";
 import { number } from "../../units.js";
+import { OVER } from "./states.js";
 
 const MEANING = {
   pause: "Write a checkpoint and give workers back; the job keeps its place",
@@ -14,11 +15,18 @@ const MEANING = {
   extend: "Go on with a larger budget",
   steer: "Pin or veto values, from the next stage on",
   clone: "Queue a new job: this one with changes",
+  edit: "Change its labels, notes and priority",
+  archive: "Have lists leave it out",
+  unarchive: "Have lists show it again",
+  delete: "Remove it with all that it has stored",
 };
+
+const PRIORITIES = ["low", "normal", "high", "urgent"];
 
 const STOP = `It ends as if its budget were spent now: evaluated, exported, and succeeded with what it has by then.
   Trials that have not begun stay out. Afterwards it can go on only by "extend".`;
 const CANCEL = `It ends without a result. What it trained since its last checkpoint is lost; "retry" goes on from there.`;
+const DELETE = "Its metrics, logs, checkpoints and weights are deleted, too. This cannot be undone.";
 
 // `changed` is called when the job is no longer as it was shown.
 export function controls(changed) {
@@ -27,7 +35,8 @@ export function controls(changed) {
   const state = element("p", { class: "visually-hidden", role: "status" });
   const body = element("div", { class: "controls", role: "group", "aria-label": "Actions", tabindex: "-1" },
     buttons, refused, state);
-  const asks = { stop: confirmed(STOP), cancel: confirmed(CANCEL), extend: askToExtend, steer: askToSteer, clone: openForm };
+  const asks = { stop: confirmed(STOP), cancel: confirmed(CANCEL), extend: askToExtend, steer: askToSteer, clone: openForm, edit: askToEdit,
+    archive: (of) => api.edit(of, { archived: true }), unarchive: (of) => api.edit(of, { archived: false }), delete: confirmed(DELETE, api.remove) };
   let job = null;
 
   function update(given, me) {
@@ -64,15 +73,17 @@ export function controls(changed) {
 function verbsFor(me, job) {
   if (me.role === "viewer") return [];
   const isOwn = me.role !== "submitter" || me.name === job.owner;
-  return [...(isOwn ? job.verbs : []), ...(job.unreadable ? [] : ["clone"])];
+  const isOver = OVER.includes(job.state);
+  const others = ["edit", job.archived ? "unarchive" : isOver ? "archive" : null, isOver ? "delete" : null].filter(Boolean);
+  return [...(isOwn ? job.verbs : []), ...(job.unreadable ? [] : ["clone"]), ...(isOwn ? others : [])];
 }
 
 const openForm = (job) => location.assign(`/?clone=${encodeURIComponent(job.id)}`);
 
-const confirmed = (text) => (job, verb) => question({
+const confirmed = (text, act = api.ask) => (job, verb) => question({
   title: `${verb} “${job.name}”?`,
   content: [element("p", {}, text)],
-  answers: [{ label: `${verb} the job`, kind: verb, act: () => api.ask(job, verb) }],
+  answers: [{ label: `${verb} the job`, kind: verb, act: () => act(job, verb) }],
 });
 
 function askToExtend(job) {
@@ -87,6 +98,30 @@ function askToExtend(job) {
       ...inputs.map((input, at) => element("label", {}, `${input.name}, until now ${units[at][1]}`, input)),
     ],
     answers: [{ label: "extend the job", act: () => api.ask(job, "extend", caps()) }],
+  });
+}
+
+// What of a job its users may change at any time; its priority only until it is over.
+function askToEdit(job) {
+  const notes = element("textarea", { name: "notes", rows: 4 }, job.notes);
+  const labels = element("textarea", { name: "labels", rows: 3, spellcheck: "false", placeholder: "team=vision" },
+    Object.entries(job.labels).map((each) => each.join("=")).join("\n"));
+  const priority = element("select", { name: "priority" },
+    ...PRIORITIES.map((each) => element("option", { value: each, selected: each === job.priority ? "" : null }, each)));
+  const given = () => Object.fromEntries(labels.value.split("\n").map((line) => line.trim()).filter(Boolean)
+    .map((line) => [line.split("=")[0].trim(), line.split("=").slice(1).join("=").trim()]));
+  const gone = Object.fromEntries(Object.keys(job.labels).map((name) => [name, null]));
+  const isOver = OVER.includes(job.state);
+  const patchOfJob = () => ({ notes: notes.value, labels: { ...gone, ...given() },
+    ...(isOver || priority.value === job.priority ? {} : { priority: priority.value }) }); // a role may not take every priority
+  return question({
+    title: `edit “${job.name}”`,
+    content: [
+      element("label", {}, "notes", notes),
+      element("label", {}, "labels, one name=value on each line", labels),
+      isOver ? "" : element("label", {}, "priority", priority),
+    ],
+    answers: [{ label: "edit the job", act: () => api.edit(job, patchOfJob()) }],
   });
 }
 

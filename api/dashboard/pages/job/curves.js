@@ -23,6 +23,7 @@ export function curves(id, { held: choice, choose }, fetchSeries) {
   let detail = null; // {range, series}: more points of a part of the axis
   let part = null; // of the axis, that the reader has zoomed to
   let timer = null;
+  let isTakenBack = false; // since the last `update`
 
   const drawLoss = whenChanged((given, series, place, finer, wanted) => {
     loss.body.hidden = !given.series.some((each) => each.steps.length);
@@ -39,10 +40,16 @@ export function curves(id, { held: choice, choose }, fetchSeries) {
   });
   const placed = whenKept((axis, series, bytes) => placing(axis, series.filter((each) => each.name === "loss"), bytes));
 
+  // Steps may have been taken back: what `update` takes next is not more of what it took before.
+  function forget() {
+    detail = null;
+    isTakenBack = true;
+  }
+
   async function update(given) {
-    const before = new Map(known.series.map((each) => [`${each.trial_id} ${each.name}`, each.num_points]));
-    if (given.series.some((each) => each.num_points < before.get(`${each.trial_id} ${each.name}`))) detail = null; // steps were taken back
     known = given;
+    if (isTakenBack && part) hearZoom([...part]);
+    isTakenBack = false;
     await show();
   }
 
@@ -108,7 +115,7 @@ export function curves(id, { held: choice, choose }, fetchSeries) {
     await show();
   }
 
-  return { loss: loss.body, schedule: schedule.body, update, show };
+  return { loss: loss.body, schedule: schedule.body, update, forget, show };
 }
 
 // What the trials measure besides the loss.

@@ -68,7 +68,21 @@ export function files(id) {
 
 // Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
 function button(href, name, label) {
-  const fetchIt = ({ currentTarget: { nextSibling: refused } }) =>
-    api.download(href, name).then(() => { refused.textContent = ""; }, (error) => { refused.textContent = ` ${error.message}`; });
-  return element("span", { key: name }, element("button", { type: "button", onclick: fetchIt }, label), element("span", { class: "quiet", role: "alert" }));
+  async function fetchIt({ currentTarget: pressed }) {
+    const refused = pressed.nextSibling;
+    const told = refused.nextSibling;
+    // With each part: the list may have been drawn anew meanwhile.
+    const tell = (taken, whole) => {
+      pressed.disabled = true;
+      told.textContent = ` ${size(taken)}${whole === null ? "" : ` of ${size(whole)}`}`;
+    };
+    refused.textContent = "";
+    tell(0, null);
+    await api.download(href, name, tell).catch((error) => { refused.textContent = ` ${error.message}`; });
+    told.textContent = "";
+    pressed.disabled = false;
+    if (document.activeElement === document.body) pressed.focus(); // which was lost meanwhile
+  }
+  return element("span", { key: name }, element("button", { type: "button", onclick: fetchIt }, label),
+    element("span", { class: "quiet", role: "alert" }), element("span", { class: "quiet" }));
 }

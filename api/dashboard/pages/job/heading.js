@@ -13,6 +13,7 @@ export function heading(job) {
     ["clone of", job.source && element("a", { href: `/?job=${encodeURIComponent(job.source)}` }, job.source)],
     ["owner", job.owner],
     ["project", job.project],
+    ["priority", job.priority === "normal" ? null : job.priority],
     ["created", since(job.created_at)],
     ["finished", job.finished_at && since(job.finished_at)],
     ["labels", Object.entries(job.labels).map((each) => each.join("=")).join(", ") || null],

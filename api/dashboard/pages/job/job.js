@@ -43,23 +43,30 @@ export function jobPage(root, id, _, ask) {
   let me = null;
   let isGone = false;
 
-  const refresh = inTurn(look); // a change is merged into what it is a change of
+  const inOrder = inTurn(look); // a change is merged into what it is a change of
+  const refresh = () => inOrder(true);
+  const retitle = () => inOrder(false);
 
-  async function look() {
+  // `isShown`: unless the title alone is wanted.
+  async function look(isShown) {
     if (isGone) return;
     try {
       me = await api.me();
       const since = held && !isTooLong(held) ? held.cursor : null;
       const change = await api.snapshot(id, since, MAX_POINTS);
-      if (change.whole) others = heldSeries(id); // steps may have been taken back
+      if (change.whole) { // steps may have been taken back
+        others = heldSeries(id);
+        shown.forget();
+      }
       held = merged(held, change);
-      if (held.job.state === "queued") held = { ...held, job: { ...held.job, queue: (await api.job(id)).queue } };
+      if (isShown && held.job.state === "queued") held = { ...held, job: { ...held.job, queue: (await api.job(id)).queue } };
     } catch (error) {
       if (error.status === 409) return showUnread(await api.job(id));
       if (error.status !== 404) throw error;
       return showNone();
     }
     document.title = `${tabTitle(held.job, held.trials)} – Wiretune`;
+    if (!isShown) return;
     actions.body.hidden = about.hidden = false;
     patch(head, ...heading(held.job));
     actions.update(held.job, me);
@@ -134,7 +141,7 @@ export function jobPage(root, id, _, ask) {
   // Whoever is signed in now may see it.
   const missed = () => { isGone = false; };
 
-  return { refresh, shows: (job) => job === id, ages, missed };
+  return { refresh, retitle, shows: (job) => job === id, ages, missed };
 }
 
 // What has an arm and a seed, with the name and the colour of its trial.

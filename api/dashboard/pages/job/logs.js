@@ -10,6 +10,7 @@ const SHOWN_LINES = 1000;
 const KEPT = 4_000_000; // characters in memory, the newest
 const AGAIN_MS = 2000;
 const BYTES_PER_MS = 1000;
+const LATE_MS = 30000; // last lines may come so long after the end
 
 export function logs(id) {
   const attempt = element("select", { onchange: () => more() });
@@ -25,11 +26,15 @@ export function logs(id) {
   let job = null;
   let read = null; // {number, offset, text, decoder, isShown}
   let isBusy = false;
+  let isWanted = false; // again: something may have been printed since the answer that is under way
   let seen = ""; // the attempt, and whether it has ended: what there was to read when the job last changed
   let dueAt = 0;
+  let quietAt = Infinity; // when nothing more of a job that has ended is waited for
   const look = whenSeen(body, more);
 
   function update(given) {
+    if (given.finished_at === null) quietAt = Infinity;
+    else if (quietAt === Infinity) quietAt = (job ? Date.now() : Date.parse(given.finished_at)) + LATE_MS;
     job = given;
     body.hidden = !job.attempt;
     const numbers = Array.from({ length: job.attempt }, (_, at) => String(job.attempt - at));
@@ -41,8 +46,8 @@ export function logs(id) {
     seen = now;
   }
 
-  const isLive = () => job.finished_at === null && attempt.value === String(job.attempt);
-  setInterval(() => job && body.isConnected && !document.hidden && following.checked && isLive() && Date.now() >= dueAt && look(), AGAIN_MS);
+  const isLive = () => Date.now() < quietAt && attempt.value === String(job.attempt);
+  setInterval(() => job && !isBusy && body.isConnected && !document.hidden && following.checked && isLive() && Date.now() >= dueAt && look(), AGAIN_MS);
 
   // What is read of the chosen attempt. Nothing of another one stays in sight.
   function chosen() {
@@ -55,7 +60,7 @@ export function logs(id) {
   // Only what was printed since.
   async function more() {
     const asked = chosen();
-    if (isBusy) return;
+    if (isBusy) return void (isWanted = true);
     isBusy = true;
     try {
       const piece = await api.log(id, asked.number, asked.offset);
@@ -65,7 +70,8 @@ export function logs(id) {
     } finally {
       isBusy = false;
       dueAt = Date.now() + read.offset / BYTES_PER_MS; // the service reads all of it each time
-      if (asked !== read) setTimeout(look); // another attempt was chosen meanwhile
+      if (isWanted || asked !== read) setTimeout(look); // another attempt was chosen meanwhile, or the job has ended
+      isWanted = false;
     }
   }
 

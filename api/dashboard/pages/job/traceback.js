@@ -4,16 +4,23 @@ const FIRST = "Traceback (most recent call last):";
 const IGNORED = "Exception ignored in";
 const BROUGHT = /^(?:ray\.exceptions\.RayTaskError\(\w+\): )?ray::/; // the process that an error comes from; its frames follow
 const FRAME = /^\s+File "([^"]+)", line (\d+)(?:, in (.+))?$/;
-// Of Python, of installed packages, of this product: not what the reader wrote.
-const FOREIGN = /(?:site|dist)-packages|\/lib\/python\d|^<|\/(?:trainers|service|search|api|wiretune)\/(?:[\w]+\/)*\w+\.py$/;
+// Of Python and of installed packages: not what the reader wrote.
+const FOREIGN = /(?:site|dist)-packages|\/lib\/python\d|^</;
+// Nor is this product, where it is a checkout: its folder is known by what no other has. The reader may have an `api` of his own.
+const CHECKOUT = /^\s+File "(.*?)\/(?:service\/(?:cluster|control)|trainers\/(?:exchange|methods|training))\/.+\.py", line/;
+const PACKAGES = ["api", "search", "service", "trainers", "wiretune"];
 const PREFIX = /^\([^)]*pid=[^)]*\)\s?/; // Ray names the process at the start of a line
+const OVERWRITTEN = /^[^]*\r(?!\r*$)|\r+$/g; // a progress bar writes its line again and again
 const COLOUR = /\x1b\[[0-9;]*m/g;
 
-export const plain = (line) => line.replace(COLOUR, "").replace(PREFIX, "");
+export const plain = (line) => line.replace(OVERWRITTEN, "").replace(COLOUR, "").replace(PREFIX, "");
 
 // Returns each traceback of `text` as {error, own, others}; frames are {file, line, name, code}. What Python ignored is none.
 export function tracebacks(text) {
   const lines = text.split("\n").map(plain);
+  const checkouts = new Set(lines.flatMap((line) => CHECKOUT.exec(line)?.[1] ?? []));
+  const products = [...checkouts].flatMap((folder) => PACKAGES.map((name) => `${folder}/${name}/`));
+  const isOwn = ({ file }) => !FOREIGN.test(file) && !products.some((each) => file.startsWith(each));
   const found = [];
   for (let at = 0; at < lines.length; at++) {
     const isFirst = lines[at].endsWith(FIRST) && !lines[at - 1]?.startsWith(IGNORED);
@@ -25,7 +32,6 @@ export function tracebacks(text) {
       if (frame) frames.push({ file: frame[1], line: Number(frame[2]), name: frame[3] ?? "", code: "" });
       else if (frames.length && !frames.at(-1).code) frames.at(-1).code = lines[end].trim();
     }
-    const isOwn = (frame) => !FOREIGN.test(frame.file);
     if (frames.length) found.push({ error: (lines[end] ?? "").trim(), own: frames.filter(isOwn), others: frames.filter((frame) => !isOwn(frame)) });
     at = end - 1; // an error may be told with another's traceback: `worker 0 failed: Traceback …`
   }

@@ -13,6 +13,7 @@ const verb = (name, done, text) => ({ may: "change this job", fits: ({ verbs }) 
 const VERBS = {
   pause: verb("pause", "asked to pause", "They write a checkpoint and give their workers back."),
   resume: verb("resume", "queued again", "They go on from their checkpoints."),
+  retry: verb("retry", "queued again", "They go on from their last checkpoints."),
   cancel: verb("cancel", "cancelled", "They end without a result. What they trained since their last checkpoints is lost."),
   archive: { may: "change this job", fits: (job) => isOver(job) && !job.archived, act: (job) => api.edit(job, { archived: true }),
     done: "archived", text: "Lists leave them out." },

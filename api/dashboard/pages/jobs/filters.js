@@ -25,6 +25,9 @@ export function addressOf(filter) {
 export const isNarrowed = ({ order_by, limit, archived, cursor, ...narrowing }) =>
   archived !== "false" || Object.values(narrowing).some((value) => value?.length);
 
+// Whether somebody may mean a job's id by it, or the end of one that the list shows.
+export const isLikeAnId = (text) => /^(?:job-)?[0-9a-f]{4,}$/.test(text ?? "");
+
 // Labels as somebody writes them, with spaces or commas between. A value may have both: what follows is a label if it has a name.
 export const labelsOf = (text) => text.replace(/^[\s,]+|[\s,]+$/g, "").split(/[\s,]+(?=[A-Za-z0-9][\w.-]*=)/).filter(Boolean);
 
@@ -62,7 +65,7 @@ export function filterFields(filter, changed) {
     element("input", { id: "filter-label", value: (filter.label ?? []).join(" "), placeholder: "team=vision", autocomplete: "off",
       onchange: ({ currentTarget }) => set("label", labelsOf(currentTarget.value)) }));
   body.append(
-    text("text", "Search", { type: "search", placeholder: "name, notes, labels" }), states(), text("owner", "Owner"),
+    text("text", "Search", { type: "search", placeholder: "name, notes, labels, id" }), states(), text("owner", "Owner"),
     text("project", "Project"), label,
     choice("archived", "Archived", [["false", "left out"], ["true", "alone"], ["any", "with the others"]]),
     choice("limit", "On a page", SIZES.map((each) => [each, each])));

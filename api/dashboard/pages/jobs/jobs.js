@@ -4,7 +4,7 @@ import { go } from "../../address.js";
 import * as api from "../../api.js";
 import { element, empty, patch } from "../../dom.js";
 import { bulk } from "./bulk.js";
-import { addressOf, filterFields, filterOf, isNarrowed } from "./filters.js";
+import { addressOf, filterFields, filterOf, isLikeAnId, isNarrowed } from "./filters.js";
 import { cells, COLUMNS } from "./row.js";
 
 const WRITING_MS = 300;
@@ -54,7 +54,7 @@ export function jobsPage(root, _, asked, ask) {
     changed = new Set();
     try {
       if (isWhole) await look(of);
-      else await renew(await api.jobs({ ...of, cursor: null, id: ids, limit: ids.length, progress: true }), ids, of);
+      else await renew(await api.jobs({ ...of, text: null, cursor: null, id: ids, limit: ids.length, progress: true }), ids, of);
     } catch (error) {
       isStale = true;
       if (of !== filter) return; // something else was asked for meanwhile
@@ -66,7 +66,7 @@ export function jobsPage(root, _, asked, ask) {
   }
 
   async function look(of) {
-    const [caller, found] = await Promise.all([api.me(), api.jobs({ ...of, progress: true, count: true })]);
+    const [caller, found] = await Promise.all([api.me(), search(of)]);
     if (of !== filter) return; // something else was asked for meanwhile
     me = caller;
     const before = new Map(rows);
@@ -75,6 +75,15 @@ export function jobsPage(root, _, asked, ask) {
     for (const id of [...chosen]) if (!rows.has(id)) chosen.delete(id);
     patch(title, element("h1", {}, "Jobs"), me.may.includes("create a job") ? element("a", { class: "action", href: "/?submit=new" }, "New job") : null);
     draw(found);
+  }
+
+  // The API has no "or": whose id is searched for comes first, then those that have the word.
+  async function search(of) {
+    const asked = { ...of, progress: true, count: true };
+    const mayBeId = isLikeAnId(of.text) && !of.cursor;
+    const [byText, byId] = await Promise.all([api.jobs(asked), mayBeId ? api.jobs({ ...asked, text: null, ref: of.text }) : { jobs: [] }]);
+    const others = byText.jobs.filter((job) => !byId.jobs.some(({ id }) => id === job.id));
+    return { ...byText, jobs: [...byId.jobs, ...others], total: byText.total + byId.jobs.length + others.length - byText.jobs.length };
   }
 
   async function renew(found, ids, of) {

@@ -1,7 +1,7 @@
 // A new job, by a form that is made from the job's JSON Schema, or as text; the service checks it while it is written.
 
 import * as api from "../../api.js";
-import { reason } from "../../dialog.js";
+import { question, reason } from "../../dialog.js";
 import { element, empty, patch } from "../../dom.js";
 import { paced } from "../../live/live.js";
 import { fieldsFor, placeOf, showProblems } from "./fields.js";
@@ -57,11 +57,13 @@ function editor(root, document, source) {
   let isRead = true; // what the text tab has is in `value`
   let version = 0;
   let sent = { text: null };
+  let isWritten = false; // something that is nowhere else
+  let begun = ""; // the example that the form began with
 
   const form = element("div", { role: "tabpanel", id: "as-form", "aria-label": "Form" });
   const text = element("textarea", { rows: 26, spellcheck: "false", "aria-label": "The job as YAML", oninput: () => {
     isRead = false;
-    touch();
+    write();
   } });
   const asText = element("div", { role: "tabpanel", id: "as-text", hidden: "", "aria-label": "YAML" }, text);
   const verdict = element("div", { class: "verdict panel", role: "status" });
@@ -70,9 +72,7 @@ function editor(root, document, source) {
   const tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Write it as" }, tab("Form", "as-form", true), tab("YAML", "as-text", false));
   const submit = element("button", { type: "button", class: "primary", onclick: send }, "Submit the job");
   const examples = schema.examples ?? [];
-  const begin = element("label", { class: "begin" }, "Begin with ", element("select", { onchange: ({ currentTarget }) => {
-    if (currentTarget.value !== "") load(examples[Number(currentTarget.value)]);
-  } }, element("option", { value: "" }, "an empty form"), ...examples.map((each, at) => element("option", { value: at }, each.name))));
+  const begin = element("label", { class: "begin" }, "Begin with ", element("select", { onchange: beginWith }, element("option", { value: "" }, "an empty form"), ...examples.map((each, at) => element("option", { value: at }, each.name))));
   const prediction = predictionPanel({ schema: document.components.schemas.PredictionRequest, field, source, write: rewrite,
     currentJob: async () => (await api.validate(written())).spec });
   root.replaceChildren(
@@ -87,6 +87,7 @@ function editor(root, document, source) {
     return true;
   }, { gapMs: CHECK_EVERY_MS });
   draw();
+  addEventListener("beforeunload", (event) => isWritten && root.contains(form) && event.preventDefault());
   if (source) touch();
   else patch(verdict, element("p", {}, "Choose a workload and give it a budget: the service checks the job while you write."));
 
@@ -104,7 +105,7 @@ function editor(root, document, source) {
     const set = (given) => {
       const { [name]: _, ...rest } = value;
       value = given === undefined ? rest : { ...value, [name]: given };
-      touch();
+      write();
     };
     return field(name, schema.properties[name], `/${name}`, () => value[name], set, schema.required.includes(name));
   }
@@ -117,8 +118,26 @@ function editor(root, document, source) {
     touch();
   }
 
+  async function beginWith({ currentTarget: select }) {
+    const chosen = select.value;
+    select.value = begun;
+    const act = () => {
+      begun = select.value = chosen;
+      load(examples[chosen] ?? {});
+      isWritten = false;
+    };
+    if (!isWritten) return act();
+    await question({ title: "Replace what you have written?", content: [], answers: [{ label: "replace it", act }] });
+  }
+
+  function write() {
+    isWritten = true;
+    touch();
+  }
+
   function rewrite(given) {
     load(given);
+    isWritten = true;
     placeOf(form, "/exchange").closest("details").open = true;
   }
 
@@ -184,6 +203,7 @@ function editor(root, document, source) {
     submit.disabled = true;
     try {
       const made = await api.submit(now, sent.key, source?.id);
+      isWritten = false;
       location.assign(`/?job=${encodeURIComponent(made.id)}`);
     } catch (error) {
       if (error.errors?.length) refuse(error);
