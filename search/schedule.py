@@ -7,10 +7,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from search.schedule_file import Entry, RecordedSchedule
+from search.schedule_file import OWN, Entry, RecordedSchedule
 from search.types import FURTHER
 
-OWN = "own"  # the optimizer of a user's workload, whose groups have rates already
 #: Searched values that a scheduler sets in its optimizer.
 OPTIONS = ("momentum", "weight_decay", "nesterov")
 #: Searched values that are no option of an optimizer: `period`, `outer_learning_rate`, `outer_momentum`, `share`,

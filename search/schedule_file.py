@@ -18,6 +18,7 @@ VERSION = 1  # what a later release adds without changing what is there keeps th
 
 #: No search tries a higher one (`search.space.SearchSpace`).
 MAX_LEARNING_RATE = 1e3
+OWN = "own"  # the optimizer of a user's workload, whose groups have rates already, which a schedule's multiply
 
 
 class Settable(Values):
@@ -52,13 +53,6 @@ class Entry(Value):
     threshold: float | None = Field(None, description="absolute cut-off in force at the entry's end")
     reason: str = ""
     steered_by: tuple[str, ...] = Field((), description="people whose pins and vetoes held")
-
-    @field_validator("learning_rate", "final_learning_rate")
-    @classmethod
-    def _is_one_that_trains(cls, given: float | None) -> float | None:
-        if given is not None and given > MAX_LEARNING_RATE:
-            raise ValueError(f"should be in [0, {MAX_LEARNING_RATE:g}], got {given:g}")
-        return given
 
     @field_validator("values")
     @classmethod
@@ -121,6 +115,9 @@ class ScheduleFile(Value):
             if entry.values.get("optimizer", self.optimizer) != self.optimizer:
                 named = entry.values["optimizer"]
                 raise ValueError(f"`entries[{index}].values.optimizer` must be {self.optimizer!r}, got {named!r}")
+            for name in ("learning_rate", "final_learning_rate"):
+                if self.optimizer != OWN and (rate := getattr(entry, name) or 0.0) > MAX_LEARNING_RATE:
+                    raise ValueError(f"`entries[{index}].{name}` should be in [0, {MAX_LEARNING_RATE:g}], got {rate:g}")
         if self.num_steps != expected:
             raise ValueError(f"`num_steps` must be {expected}, the sum over `entries`, got {self.num_steps}")
         return self

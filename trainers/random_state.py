@@ -9,10 +9,16 @@ import torch
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of torch (CPU), NumPy and Python, and put them back afterwards."""
-    with torch.random.fork_rng(devices=[]), host_seeded(seed):
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed the global generators of torch, NumPy and Python, and put them back afterwards.
+
+    Of torch's GPU generators only that of `device` is seeded, if it is one.
+    """
+    gpus = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus), host_seeded(seed):
         torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            torch.cuda.set_rng_state(torch.Generator(gpu).manual_seed(seed).get_state(), gpu)
         yield
 
 

@@ -100,7 +100,11 @@ def attach(
     check_optimizer(optimizer)
     handle = own_loop.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
     seed = how.get("seed", 0)
-    return Tuner(handle, config, budget=budget, seed=seed, batch_size=batch_size, pretrained=pretrained)
+    try:
+        return Tuner(handle, config, budget=budget, seed=seed, batch_size=batch_size, pretrained=pretrained)
+    except ValueError:
+        handle.detach()  # nobody else has it
+        raise
 
 
 def _with_warm_up(controller: Controlling) -> Controlling:

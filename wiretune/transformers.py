@@ -1,6 +1,7 @@
 """Attach to a Trainer of Hugging Face transformers, which the extra `recipes` installs."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError  # of torch.load, which with `weights_only` runs no code
@@ -8,15 +9,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from trainers.own_loop.attach import attach
-from trainers.own_loop.attachable import refuse_ranges
+from search.config import Budget
+from trainers.own_loop.attach import Attached
 from trainers.own_loop.handle import num_ranks, rank, shapes_of
 from trainers.spec.exchange import UpdateConfig
 from trainers.spec.replica import ReplicaConfig
+from wiretune.loop import attach
+from wiretune.tuner import Tuner
 
 log = logging.getLogger(__name__)
+#: What a Trainer does after a step if its control says so, and of a probe's steps later.
+EVENTS = ("should_evaluate", "should_save")
 #: Integers of as many bytes as an entry of a parameter: their sum is exact, on any device.
 INTEGERS = {2: torch.int16, 4: torch.int32}
 
@@ -28,7 +33,14 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
     of `attach`, whose handle is `handle` from then on. Most kinds want `ddp_find_unused_parameters=False` in the
     TrainingArguments, where transformers' own default is True. A further `train()` of the same model by the same
     optimizer goes on with that handle. `train()` raises ValueError for an exchange with which a loop must not clip
-    gradients, unless `max_grad_norm` is 0: by default the Trainer clips.
+    gradients, unless `max_grad_norm` is 0: by default the Trainer clips. So it does for `fp16` where ranks train apart,
+    of which one alone would skip a step.
+
+    With `controller` its search is `tuner`, which takes the losses of all micro-batches of a step as their sum, and
+    sets the rates in place of the Trainer's scheduler. `steps` are the Trainer's unless a budget is given, and the run
+    ends with the budget. After a probe's step the Trainer evaluates and saves later. Such a run cannot be resumed.
+
+    Where ranks train apart, the Trainer evaluates and saves the mean of their parameters, and ends with it.
 
     Each rank saves its memory into the Trainer's checkpoints, and a run that resumes from one in its `output_dir` takes
     it back. Where ranks train apart that is with the parameters and buffers of each, as the Trainer saves those of rank
@@ -38,14 +50,106 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, trainer: Trainer, **how: Any) -> None:
         self._trainer, self._how = trainer, how
         self._attached: tuple[Any, ...] = ()
+        self.tuner: Tuner | None = None
+        self._train: Callable[..., Tensor] | None = None  # the Trainer's, while its losses are kept
+        self._losses: list[Tensor] = []  # of a step's micro-batches so far
+        self._due: set[str] = set()  # events that are put off until no probe is under way
+        self._own: dict[str, Tensor] = {}  # this rank's parameters and buffers while the model has the mean of all
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        if state.global_step and "controller" in self._how:
+            raise ValueError(
+                "a run with a `controller` cannot be resumed, as the search has no memory: resume without one, or "
+                "begin a new run from the weights"
+            )
         found = self._trainer.model_wrapped, self._trainer.optimizer
+        if found != self._attached or state.global_step:
+            self._own = {}  # the Trainer has made or loaded other weights
+        self._take_back()
         if found != self._attached:
-            check = partial(_check, max_grad_norm=args.max_grad_norm)
-            self.handle, self._attached = attach(*found, check_ranges=check, **self._how), found
+            if self._attached:
+                self.handle.detach()
+            self._attach(args, state)
+            self._attached = found
+        if self.tuner is not None and not self.tuner.is_over:
+            self._listen()
         if state.global_step:
             self._resume(_place(args, state))
+
+    def _attach(self, args: TrainingArguments, state: TrainerState) -> None:
+        trainer, how = self._trainer, dict(self._how)
+        if (scaler := trainer.accelerator.scaler) is not None:
+            how.setdefault("scale", scaler.get_scale)
+        if "controller" in how:
+            if how.keys().isdisjoint(Budget.model_fields):
+                how["steps"] = state.max_steps
+            for group in trainer.optimizer.param_groups:  # whose rate is 0 where the scheduler warms up
+                group["lr"] = group.get("initial_lr", group["lr"])
+        how["check_loop"] = partial(_check, max_grad_norm=args.max_grad_norm, has_scaler=scaler is not None)
+        attached: Attached | Tuner = attach(trainer.model_wrapped, trainer.optimizer, **how)
+        self.tuner = attached if isinstance(attached, Tuner) else None
+        self.handle = attached.handle if isinstance(attached, Tuner) else attached
+
+    def _listen(self) -> None:
+        """Keep the losses of micro-batches until the training ends: no event of a Trainer tells them."""
+        train = self._train or self._trainer.training_step
+        self._losses.clear()
+
+        def training_step(*args: Any, **kwargs: Any) -> Tensor:
+            loss: Tensor = train(*args, **kwargs)
+            self._losses.append(loss.detach())
+            return loss
+
+        self._train, self._trainer.training_step = train, training_step
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self._take_back()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *_: Any, **__: Any
+    ) -> None:
+        if self.tuner is not None and not self.tuner.is_over:
+            self.tuner.report(torch.stack(self._losses).sum())  # each is divided by how many there are
+            self._losses.clear()
+            control.should_training_stop = control.should_training_stop or self.tuner.is_over
+        self.on_epoch_end(args, state, control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *_: Any, **__: Any
+    ) -> None:
+        if self.tuner is not None:
+            if control.should_training_stop and not self.tuner.is_over:
+                self._take_back()
+                self.tuner.stop()
+            self._due.update(name for name in EVENTS if getattr(control, name))
+            for name in self._due:
+                setattr(control, name, not self.tuner.is_probing)
+            if not self.tuner.is_probing:
+                self._due.clear()
+        if control.should_evaluate or control.should_save:
+            self._lend()
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        if self._train is not None:
+            self._trainer.training_step, self._train = self._train, None
+        if not args.load_best_model_at_end or state.best_model_checkpoint is None:  # which is loaded by now
+            self._lend()
+        if not self.handle.config.exchange.drifts:  # whose memory goes with a rank's own, if it trains further
+            self._own = {}
+
+    def _lend(self) -> None:
+        """Give the model the mean of the ranks' parameters; collective."""
+        if not self._own:
+            self._own = {name: each.detach().clone() for name, each in self._own_tensors().items()}
+            self.handle.average()
+
+    @torch.no_grad()
+    def _take_back(self) -> None:
+        """Go on from where this rank was before the model had the mean of all."""
+        if self._own:
+            for name, tensor in self._own_tensors().items():
+                tensor.copy_(self._own[name])
+        self._own = {}
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if args.save_only_model:
@@ -53,7 +157,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         saved = {"methods": _methods(self.handle.config), "fingerprint": self._fingerprint()}
         place = _place(args, state)
         if place.parent.is_dir():  # a search over runs has its checkpoints elsewhere
-            own = {name: each.detach() for name, each in self._own_tensors().items()}
+            own = self._own or {name: each.detach() for name, each in self._own_tensors().items()}
             torch.save(saved | {"handle": self.handle.state_dict(), "own": own}, place)
 
     @torch.no_grad()
@@ -135,10 +239,16 @@ def _go_together(saved: Any, now: Any) -> bool:
     return are_numbers or bool(saved == now)
 
 
-def _check(config: ReplicaConfig, *, max_grad_norm: float | None) -> None:
-    """Raise ValueError for a range, and for clipping where it would scale a direction, or each rank by itself."""
-    refuse_ranges(config)
+def _check(config: ReplicaConfig, *, max_grad_norm: float | None, has_scaler: bool) -> None:
+    """Raise ValueError for what would part the ranks: clipping, and a GradScaler where each has its own gradients."""
     exchange = config.exchange
+    trains_apart = config.sync.payload == "parameters"
+    if has_scaler and (trains_apart or exchange.drifts):
+        kind = config.sync.kind if trains_apart else exchange.kind
+        raise ValueError(
+            f"`fp16` must be off with `{kind}`: one rank alone would skip a step, and the others wait for it; give "
+            "`bf16=True` to the TrainingArguments"
+        )
     if max_grad_norm and (exchange.drifts or isinstance(exchange, UpdateConfig)):
         raise ValueError(
             f"`max_grad_norm` must be 0 with `{exchange.kind}`, which gradients must not be clipped with, got "

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from search import strategies
 from search.config import Budget, ControllerConfig, ScheduleConfig, StagedConfig
-from search.schedule import OWN, Schedule
-from search.schedule_file import Entry
+from search.schedule import Schedule
+from search.schedule_file import OWN, Entry
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.own_loop.attach import Attached, StepValues
+from trainers.own_loop.attachable import check_rates
 from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.cost import step_traffic
 from trainers.training.model import matrices
@@ -63,6 +64,7 @@ class Tuner:
     ) -> None:
         self.handle, self.is_over, self.is_probing, self.num_taken_back = handle, False, False, 0
         self._clock = clock
+        check_rates(handle.optimizer, "a controller")
         groups = handle.optimizer.param_groups
         guess = float(groups[0]["lr"])
         if not guess > 0:
@@ -89,6 +91,7 @@ class Tuner:
             weights=found and Weights(*found, is_new=not pretrained),
             dense_bytes=self._dense_bytes(),
         )
+        self._opening = space.opening
         self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
         self._committed = array("d")  # of each step that stays, the values as they are told: a run may have millions
         build = partial(strategies.build, config, seed=seed, budget=budget)
@@ -122,6 +125,21 @@ class Tuner:
             self._course.send(torch.as_tensor(loss).item())
         except StopIteration:
             return
+
+    def stop(self) -> None:
+        """End the search at this step, as where a loop ends early; collective.
+
+        The model is the committed one then, without the steps of a probe, and has the values of its last step.
+        """
+        if self.is_over:
+            return
+        self._course.close()
+        self.handle.settle()
+        if self.is_probing:
+            self.handle.restore("stage")
+            last = [*self._committed[-len(TOLD) :]]
+            self._set(values_of(last) if last else self._opening)
+        self._end()
 
     def schedule(self) -> Schedule:
         """Return the values of the steps that stay so far, without probes and without what was rolled back.
@@ -159,8 +177,12 @@ class Tuner:
             if losses and not math.isfinite(kept_loss):
                 kept_loss = losses[0]  # of the first probe, before its first update
             self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
-        self.is_over = True
+        self._end()
+
+    def _end(self) -> None:
+        self.is_over, self.is_probing = True, False
         self._signs.end()
+        self.handle.forget("stage")
 
     def _told(self, loss: float, task: int) -> float:
         """Return a step's `loss` as the leader is told it.

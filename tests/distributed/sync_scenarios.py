@@ -375,9 +375,9 @@ def taught(rank: int, num_workers: int) -> list[dict[str, Any]]:
     for num_steps in (6, 2):
         replica.run(Segment(num_steps=num_steps, learning_rate=0.05))
         before = teacher.tolist()
-        replica.evaluate()
+        [sent] = replica.evaluate().bytes_sent
         exported = exported_by(replica, "taught")
-        seen.append({"own": before, "afterwards": teacher.tolist(), "exported": exported.get("teacher.weight")})
+        seen.append({"own": before, "afterwards": teacher.tolist(), "sent": sent, "exported": exported})
     return seen
 
 

@@ -53,10 +53,11 @@ def test_a_loaded_state_trains_on_bit_for_bit(two_ranks: Reports, kind: str):
 
 
 def test_the_state_of_another_rank_or_of_another_number_of_ranks_is_refused(two_ranks: Reports):
+    remedy = ": without one, load the model before you attach it"
     for number, rank in enumerate(two_ranks["attached"]):
         assert rank["other states"] == [
             f"`state` must be what rank {number} of 2 has saved, got that of {other}"
-            for other in (f"rank {1 - number} of 2", f"rank {number} of 3", "rank None of None")
+            for other in (f"rank {1 - number} of 2", f"rank {number} of 3{remedy}", f"rank None of None{remedy}")
         ]
 
 
@@ -103,6 +104,7 @@ def test_what_takes_each_backward_for_a_step_refuses_a_second_one(two_ranks: Rep
         said = rank["twice"][kind]
         assert said.keys() == {"after a gradient"}
         assert "inside `model.no_sync()`" in said["after a gradient"]
+        assert "one optimizer alone, and not with `model.join()`" in said["after a gradient"]
 
 
 def test_an_exchange_waits_for_peers_as_long_as_the_default_group(two_ranks: Reports):
@@ -245,6 +247,22 @@ def test_gradients_that_nobody_exchanges_have_no_copy(how: dict[str, Any], num_b
     assert handle is not None
     assert handle._hook._buffer.gradient.untyped_storage().nbytes() == num_bytes
     assert len(handle._hook._buffer.gradient) == NUM_PARAMETERS
+
+
+@pytest.mark.parametrize("name", ["optimizer", "model"])
+def test_what_is_attached_is_not_attached_twice(name: str):
+    script = Script(0, bare=True, sync={"kind": "diloco", "period": 4})
+    assert script.handle is not None
+    if name == "model":
+        script.optimizer = torch.optim.SGD(script.model.parameters(), lr=0.1)
+    else:
+        script.model = torch.nn.Sequential(script.model)
+
+    with pytest.raises(ValueError, match=f"`{name}` must not be attached twice: first `detach`"):
+        attach(script.model, script.optimizer, sync={"kind": "diloco", "period": 4})
+
+    script.handle.detach()
+    attach(script.model, script.optimizer, sync={"kind": "diloco", "period": 4})
 
 
 def test_what_one_process_has_lost_begins_anew_where_ranks_meet():

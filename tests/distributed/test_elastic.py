@@ -26,10 +26,11 @@ from trainers.segment import Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training import elastic
-from trainers.training.call_results import Outcome, WorkerLost
+from trainers.training.call_results import Outcome, Unfit, WorkerLost
 from trainers.training.elastic import AS_FAST, KNOWN, LEAST_GRACE, LEAST_PACE, ElasticGroup, deadline_s
 from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.process_group import ProcessGroup
+from trainers.workload import WorkloadError
 
 CONFIG = ReplicaConfig(
     workload=DigitsMlp(batch_size=16),
@@ -346,6 +347,49 @@ def test_a_worker_that_comes_back_says_which_machine_it_is_on_also_where_nobody_
     ElasticGroup(workers, least=1).call("evaluate")
 
     assert workers.introduced == [1]
+
+
+def test_a_machine_that_is_not_fit_for_a_lost_worker_is_told_from_a_job_that_cannot_be_trained(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def refuse(ranks: Collection[int]) -> None:
+        raise WorkloadError(f"worker {ranks} lacks data")
+
+    monkeypatch.setattr(Answering, "await_places", lambda self, ranks: refuse(ranks))
+
+    for least in (1, 2):  # 2: the others wait for it
+        with pytest.raises(Unfit, match=r"worker \[1\] lacks data"):
+            ElasticGroup(Answering(), least=least).call("evaluate")
+
+
+class Hanging(Answering):
+    """Worker 1 never ends a round; `waited` are the seconds that it was given after the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
+        if self._asked[1] != "run_until_meeting":
+            return super().hear(ranks, timeout_s)
+        if 0 in ranks:
+            none: list[dict[str, int]] = [{}]
+            result = SegmentResult(
+                first_step=0, losses=(1.0,), step_seconds=(1.0,), bytes_sent=none, bytes_within=none, bytes_dense=0
+            )
+            return {0: Outcome("answer", result.model_dump())}
+        self.waited.append(timeout_s)
+        return {}
+
+
+def test_a_hung_worker_keeps_as_many_as_are_enough_no_longer_than_an_exchange_may_take():
+    workers = Hanging()
+    group = ElasticGroup(workers, least=1)
+
+    group.run(SEGMENTS[0].model_copy(update={"num_steps": 1}))
+
+    assert group.absent == [1]
+    assert [0 < each <= CONFIG.collective_timeout_s for each in workers.waited] == [True]
 
 
 def test_all_workers_lost_at_once_are_the_callers():

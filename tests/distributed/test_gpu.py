@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import torch
 from scenarios import Reports
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from trainers.methods.exchange.adacomp.spec import AdaCompConfig
@@ -22,9 +23,11 @@ from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
+from trainers.training import model as models
 from trainers.training.process_group import ProcessGroup
 from trainers.training.replica import Replica
 from trainers.workload import WorkloadError
+from trainers.workloads.digits import Digits
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="NO GPU ON THIS MACHINE: the CUDA path was neither tested nor traced"
@@ -125,6 +128,25 @@ def test_an_anchor_in_host_memory_trains_as_one_on_the_gpu_bit_for_bit(sync: typ
         assert {kept[name].is_cuda for name in kept if name.endswith(("anchor", "velocity"))} == {not offload}
 
     assert losses[0] == losses[1]
+
+
+def test_a_model_that_is_built_on_a_gpu_is_that_of_its_seed_on_every_rank() -> None:
+    built = []
+    for drawn in (0, 1):  # other processes have drawn other numbers
+        torch.randn(drawn, device="cuda:0")
+        kept = torch.cuda.get_rng_state("cuda:0")
+        built.append(models.build(BuiltOnGpu(DigitsMlp()), 3, device=torch.device("cuda:0")).state_dict())
+        assert torch.equal(torch.cuda.get_rng_state("cuda:0"), kept)
+
+    assert all(torch.equal(built[1][name], tensor) for name, tensor in built[0].items())
+
+
+class BuiltOnGpu(Digits):
+    """Draws its weights on the GPU that is the process's current one."""
+
+    def model(self) -> nn.Module:
+        with torch.device("cuda"):
+            return super().model()
 
 
 def waits(replica: Replica, segment: Segment) -> int:

@@ -41,6 +41,7 @@ from trainers.methods.sync.policy import Update
 from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
+from trainers.traffic import collectives
 
 DEFINITIONS: dict[str, Definition] = {
     "local_sgd": partial(local_sgd, period=4),
@@ -366,7 +367,17 @@ def test_a_frozen_teacher_stays_each_ranks_own_and_is_exported_as_the_mean(three
 
     assert all(rank["afterwards"] == rank["own"] for rank in seen)
     assert seen[0]["own"] != seen[1]["own"]
-    np.testing.assert_allclose(seen[0]["exported"], np.mean([rank["own"] for rank in seen], axis=0), atol=1e-6)
+    exported = seen[0]["exported"]["teacher.weight"]
+    np.testing.assert_allclose(exported, np.mean([rank["own"] for rank in seen], axis=0), atol=1e-6)
+
+
+def test_an_evaluation_sends_what_differs_alone_and_a_constant_keeps_its_bits(three_ranks: Reports):
+    teacher, statistics, trained = 7, 12, 19
+    for rank in three_ranks["taught"]:
+        for seen, parts in zip(rank, ([trained, teacher, statistics], [teacher, statistics]), strict=True):
+            expected = sum(collectives.all_reduce(4 * numel, 3).bytes for numel in parts)
+            assert seen["sent"]["state"] == expected
+    assert {*three_ranks["taught"][0][0]["exported"]["constant"]} == {torch.tensor(0.1).item()}
 
 
 @pytest.mark.long

@@ -164,6 +164,17 @@ class Counting(torch.optim.SGD):
                 parameter.sub_(group["lr"] / count * parameter.grad)
 
 
+class CountingInGroups(Counting):
+    """Counts its steps by a number of each group, which the first step makes: as Lamb and Adan do."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            for parameter in group["params"]:
+                parameter.sub_(group["lr"] / group["step"] * parameter.grad)
+
+
 class Hoarding(Counting):
     """Keeps past gradients in a list."""
 
@@ -201,7 +212,13 @@ class Grouping(Counting):
 class OddOptimizer(Regression):
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.kind = {"counting": Counting, "hoarding": Hoarding, "global": Global, "grouping": Grouping}[kind]
+        self.kind = {
+            "counting": Counting,
+            "counting in groups": CountingInGroups,
+            "hoarding": Hoarding,
+            "global": Global,
+            "grouping": Grouping,
+        }[kind]
 
     def optimizer(self, model: Any) -> torch.optim.Optimizer:
         return self.kind(model.parameters(), lr=0.05)
@@ -266,9 +283,9 @@ class Averaged(Regression):
 class Taught(Regression):
     """A frozen teacher that follows the first layer: its values are replaced by new ones, or changed in place."""
 
-    def __init__(self, in_place: bool) -> None:
+    def __init__(self, in_place: bool, always: bool = False) -> None:
         super().__init__()
-        self.in_place = in_place
+        self.in_place, self.always = in_place, always
 
     def model(self) -> nn.Module:
         model = nn.ModuleDict({"student": nn.Linear(WIDTH, 1), "teacher": nn.Linear(WIDTH, 1)})
@@ -276,7 +293,7 @@ class Taught(Regression):
         return model
 
     def loss(self, model: Any, batch: Any) -> Tensor:
-        if model.training:
+        if model.training or self.always:
             for mine, taught in zip(model["teacher"].parameters(), model["student"].parameters(), strict=True):
                 if self.in_place:
                     mine.lerp_(taught.detach(), 0.1)
@@ -291,7 +308,7 @@ class Taught(Regression):
 
 
 class TaughtNormed(Taught):
-    """The same behind a normalisation, whose statistics are taken in passes of their own."""
+    """The same behind a normalisation, whose statistics are taken in passes of their own, with a constant."""
 
     def __init__(self) -> None:
         super().__init__(in_place=True)
@@ -299,6 +316,7 @@ class TaughtNormed(Taught):
     def model(self) -> nn.Module:
         model = super().model()
         model.norm = nn.BatchNorm1d(WIDTH)
+        model.register_buffer("constant", torch.full((WIDTH,), 0.1))  # of which three thirds are a little more
         return model
 
     def loss(self, model: Any, batch: Any) -> Tensor:
@@ -464,6 +482,13 @@ class Endless(IterableDataset[Tensor]):
         return iter(())
 
 
+class Scaled(nn.Module):
+    """Keeps a number where `state_dict` alone finds it."""
+
+    def get_extra_state(self) -> dict[str, float]:
+        return {"scale": 1.0}
+
+
 class Broken(Regression):
     """Each `fault` is one way to be unfit for training."""
 
@@ -498,6 +523,8 @@ class Broken(Regression):
                 model.register_buffer("mask", torch.ones(1, 2).expand(3, 2))
             case "complex128":
                 model.register_buffer("turns", torch.zeros(4, dtype=torch.complex128))
+            case "extra state":
+                model.append(Scaled())
             case "sparse":
                 model.register_buffer("graph", torch.eye(3).to_sparse())
             case "synchronised":
@@ -540,7 +567,13 @@ class Broken(Regression):
         return measured
 
     def optimizer(self, model: Any) -> Any:
-        return torch.optim.LBFGS(model.parameters()) if self.fault == "lbfgs" else super().optimizer(model)
+        if self.fault == "lbfgs":
+            return torch.optim.LBFGS(model.parameters())
+        if self.fault == "no rate":
+            optimizer = Counting(model.parameters(), lr=0.05)
+            optimizer.param_groups[0]["lr"] = None
+            return optimizer
+        return super().optimizer(model)
 
 
 class Unequal(Regression):

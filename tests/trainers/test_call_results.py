@@ -1,10 +1,13 @@
 """What the ranks' outcomes say about each other."""
 
+import errno
+import gzip
 import pickle
 from typing import Any
 
 import pytest
 
+from trainers.training import rank
 from trainers.training.call_results import BLAME_S, Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.workload import WorkloadError
 
@@ -49,6 +52,30 @@ def test_an_error_of_the_machine_may_pass_and_one_of_the_code_will_not(kind: Any
         judge({0: PEER_LOST, 1: Outcome(kind, "Traceback ...")})
 
     assert (failed.value.rank, failed.value.is_passing) == (1, kind == "machine_error")
+
+
+def _raised_from(cause: Exception) -> Exception:
+    error = OSError("max retries exceeded")
+    error.__context__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (TimeoutError(), True),
+        (ConnectionError(), True),
+        (_raised_from(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")), True),
+        (OSError("Caught OSError in DataLoader worker process 0.\nOSError: [Errno 5] Input/output error"), True),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), False),
+        (gzip.BadGzipFile("Not a gzipped file (b'no')"), False),
+        (_raised_from(IndexError("image file is truncated")), False),
+    ],
+    ids=repr,
+)
+def test_what_the_system_says_may_pass_and_a_damaged_file_will_not(error: Exception, may_pass: bool):
+    assert rank._may_pass(error) is may_pass
 
 
 def test_a_refused_workload_explains_everything_but_a_death():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
@@ -144,6 +145,17 @@ def test_taking_the_statistics_disturbs_no_bit_of_training(averaging: Replica):
     assert statistics(averaging) == before
     assert averaging.model.get_submodule("1").momentum == 0.5
     assert averaging.run(SEGMENT).losses == losses
+
+
+def test_persistent_buffers_are_those_of_the_state_under_a_wrapper_that_renames_them_too():
+    inside = nn.Sequential(nn.BatchNorm1d(3))
+    inside.register_buffer("mask", torch.ones(3), persistent=False)
+    net = nn.Sequential(nn.Linear(3, 3), checkpoint_wrapper(inside))
+
+    found = model.persistent_buffers(net)
+
+    assert {*map(id, found.values())} == {*map(id, inside[0].buffers())}
+    assert found.keys() < dict(net.named_buffers()).keys()
 
 
 def test_the_scale_of_a_models_matrices_leaves_out_vectors_and_zeros():

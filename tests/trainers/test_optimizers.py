@@ -15,6 +15,7 @@ from trainers.methods.optimizer.spec import (
     LarsConfig,
     MuonConfig,
     OptimizerConfig,
+    OwnOptimizerConfig,
     ScheduleFreeAdamWConfig,
     ScheduleFreePlusConfig,
     ScheduleFreeSgdConfig,
@@ -205,6 +206,27 @@ def test_adamw_steps_as_torchs_plain_one_whatever_the_strides_and_precision(
         optimizer.set_learning_rate(0.05, step)
         optimizer.step(1.0)
         plain.step()
+
+    torch.testing.assert_close(kernel.weight, theirs.weight, rtol=1e-5, atol=1e-6)
+
+
+class OwnFused(Digits):
+    """Asks for torch's fused SGD."""
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.05, fused=True)
+
+
+@pytest.mark.parametrize("strides", [torch.contiguous_format, torch.channels_last])
+def test_a_users_fused_optimizer_steps_as_a_plain_one_whatever_the_strides(strides: torch.memory_format):
+    kernel, theirs = (nn.Conv2d(4, 8, 3, bias=False) for _ in range(2))
+    theirs.load_state_dict(kernel.state_dict())
+    optimizer = optimizers.build(OwnOptimizerConfig(), OwnFused(DigitsMlp()), kernel.to(memory_format=strides))
+    gradient = torch.randn(8, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+    kernel.weight.grad, theirs.weight.grad = gradient, gradient.clone()
+
+    optimizer.step(1.0)
+    torch.optim.SGD(theirs.parameters(), lr=0.05).step()
 
     torch.testing.assert_close(kernel.weight, theirs.weight, rtol=1e-5, atol=1e-6)
 

@@ -215,6 +215,7 @@ def test_own_metrics_are_measured_on_the_whole_validation_set(replica: Train):
     ("name", "optimizer", "params"),
     [
         ("OddOptimizer", OwnOptimizerConfig(), {"kind": "counting"}),
+        ("OddOptimizer", OwnOptimizerConfig(), {"kind": "counting in groups"}),
         ("PartlyFrozen", PLAIN, {}),
         ("Mixed", PLAIN, {}),
         ("Averaged", PLAIN, {"in_place": True}),
@@ -249,6 +250,21 @@ def test_evaluating_and_exporting_leave_a_teacher_as_it_was(replica: Train, tmp_
 
     assert torch.equal(teacher, before)
     assert torch.equal(weights["teacher.weight"], before)
+
+
+def test_evaluating_leaves_a_buffer_that_is_not_saved_as_it_was(replica: Train):
+    ours = replica("Averaged", in_place=True)
+    ours.model._non_persistent_buffers_set.add("average")
+    before = ours.model.average.clone()
+
+    ours.evaluate()
+
+    assert torch.equal(ours.model.average, before)
+
+
+def test_a_teacher_that_evaluating_changes_is_refused(replica: Train):
+    with pytest.raises(WorkloadError, match=r"`evaluate` changed `teacher.weight`: do that only `if model.training`"):
+        replica("Taught", in_place=True, always=True).evaluate()
 
 
 def test_evaluating_leaves_each_part_in_its_own_mode(replica: Train):
@@ -447,6 +463,7 @@ FAULTS = {
     "no entries": r"`nobody` is trained and has no entries, its shape is \(0, 3\): freeze it",
     "expanded": r"buffer `mask` of shape \(3, 2\) has strides \(0, 1\): several entries .*add `.clone\(\)`",
     "complex128": "buffer `turns` is torch.complex128, which no checkpoint holds: keep it as torch.complex64",
+    "extra state": r"module `3` \(Scaled\) has a state of its own \(`get_extra_state`\).*keep it in a buffer",
     "sparse": r"buffer `graph` is sparse .*add `.to_dense\(\)`",
     "synchronised": "module `1` is a SyncBatchNorm, .*: return BatchNorm",
     "max_norm": r"`max_norm` of module `0` \(Embedding\) .*: clip the whole table in `loss`",
@@ -514,7 +531,12 @@ def test_what_goes_wrong_while_a_module_is_imported_is_the_users_to_see(replica:
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"), [("lbfgs", "LBFGS, which evaluates the loss several times"), ("", "needs Broken to have")]
+    ("fault", "message"),
+    [
+        ("lbfgs", "LBFGS, which evaluates the loss several times"),
+        ("no rate", "Counting, whose parameter group 0 has no `lr` for the learning rate to multiply: give it one"),
+        ("", "needs Broken to have"),
+    ],
 )
 def test_an_optimizer_that_cannot_be_stepped_is_refused(replica: Train, fault: str, message: str):
     with pytest.raises(WorkloadError, match=message):

@@ -59,9 +59,10 @@ def factory(width: int, names: tuple[str, ...] = ("a",), rate: float = float("na
     raise NotImplementedError
 
 
-def rehearsed(workload: Workload | None = None, *, exchange: Any = None) -> Rehearsed:
+def rehearsed(workload: Workload | None = None, *, exchange: Any = None, **parts: Any) -> Rehearsed:
     named = OwnWorkload(factory="own_models:Regression", path=HERE)
-    config = ReplicaConfig(workload=named, optimizer=SgdConfig(learning_rate=0.01), exchange=exchange or NoneConfig())
+    common = {"workload": named, "optimizer": SgdConfig(learning_rate=0.01), "exchange": exchange or NoneConfig()}
+    config = ReplicaConfig.model_validate(common | parts)
     return rehearse(config, 2, lambda doing: None, workload)[1]
 
 
@@ -73,6 +74,12 @@ def test_it_trains_and_evaluates_what_the_job_names() -> None:
     assert len(found.losses) == 3 and set(found.validation) == {"loss", "mae"}
     assert found.seconds_step > 0 and found.spread_step >= 1
     assert found.bytes_kept > 0 and found.bytes_peak > 1_000_000
+
+
+def test_all_drawn_blocks_count_as_trained() -> None:
+    found = rehearsed(blocks={"kind": "jointspar", "share": 0.5})
+
+    assert found.num_trained == found.num_parameters == 65
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Data by URL: downloaded once for a node, held to the hash, kept within bounds, and never from where it may not be."""
 
+import errno
 import hashlib
 import os
 import socket
@@ -95,8 +96,9 @@ def test_a_missing_file_is_refused_and_a_fault_of_the_server_may_pass(server: st
         got(remote(f"{server}/none"))
     with pytest.raises(OSError, match="answered 503"):
         got(remote(f"{server}/down"))
-    with pytest.raises(OSError, match="ended after 4 of 14 bytes"):
+    with pytest.raises(OSError, match="ended after 4 of 14 bytes") as torn:
         got(remote(f"{server}/torn"))
+    assert torn.value.errno == errno.EIO
 
     assert [each.suffix for each in (tmp_path / "cache").iterdir()] == [".lock"]
 

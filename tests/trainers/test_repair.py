@@ -13,9 +13,10 @@ from trainers.methods.optimizer.spec import SgdConfig
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
-from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost
+from trainers.training.call_results import Outcome, Unfit, WorkerFailed, WorkerLost
 from trainers.training.group import Group, WorkerGroup
 from trainers.training.repair import MAX_REPAIRS, RepairingGroup
+from trainers.workload import WorkloadError
 
 Losses = dict[int, tuple[int, ...]]  # by number of the call, the first is 0: the ranks that do not survive it
 
@@ -206,6 +207,17 @@ def test_a_failure_is_not_repaired(monkeypatch: pytest.MonkeyPatch):
         RepairingGroup(inner).run(RUN)
 
     assert inner.replaced == []
+
+
+@pytest.mark.parametrize("error", [WorkloadError("this machine lacks data"), WorkerFailed(1, "no file `x`")])
+def test_a_machine_that_is_not_fit_for_a_lost_worker_is_told_from_a_job_that_cannot_be_trained(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    inner = SummingGroup({0: (1,)})
+    monkeypatch.setattr(inner, "replace", _raise(error))
+
+    with pytest.raises(Unfit, match=str(error)):
+        RepairingGroup(inner).run(RUN)
 
 
 def _raise(error: Exception) -> Callable[..., Any]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-ARGUMENTS = SimpleNamespace(max_grad_norm=1.0)
-BEGINNING = SimpleNamespace(global_step=0)
+import wiretune
+
+ARGUMENTS = SimpleNamespace(max_grad_norm=1.0, load_best_model_at_end=False)
+BEGINNING = SimpleNamespace(global_step=0, max_steps=60, best_model_checkpoint=None)
 LOCAL = {"kind": "diloco", "period": 4}
 WEIGHTS = "model.pt"
 
@@ -20,6 +22,7 @@ WEIGHTS = "model.pt"
 def callback_type(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     package: Any = ModuleType("transformers")
     package.Trainer = package.TrainerCallback = package.TrainerState = package.TrainingArguments = object
+    package.TrainerControl = object
     monkeypatch.setitem(sys.modules, "transformers", package)
     monkeypatch.setitem(sys.modules, "wiretune.transformers", None)  # put back afterwards
     del sys.modules["wiretune.transformers"]
@@ -27,10 +30,16 @@ def callback_type(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     return callback
 
 
+def made(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, scaler: Any = None) -> SimpleNamespace:
+    """Return the stand-in of a Trainer of `model`."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    return SimpleNamespace(model_wrapped=model, optimizer=optimizer, accelerator=SimpleNamespace(scaler=scaler))
+
+
 def test_a_second_training_goes_on_with_the_handle_of_the_first(callback_type: type[Any]):
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = SimpleNamespace(model_wrapped=model, optimizer=optimizer)
+    trainer = made(model, optimizer)
     callback = callback_type(trainer, sync={"kind": "diloco", "period": 2})
     callback.on_train_begin(ARGUMENTS, BEGINNING)
     handle = callback.handle
@@ -43,7 +52,7 @@ def test_a_second_training_goes_on_with_the_handle_of_the_first(callback_type: t
 
 def test_another_optimizer_is_attached_anew(callback_type: type[Any]):
     model = nn.Linear(4, 1)
-    trainer = SimpleNamespace(model_wrapped=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    trainer = made(model)
     callback = callback_type(trainer, sync={"kind": "diloco", "period": 2})
     callback.on_train_begin(ARGUMENTS, BEGINNING)
     trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -56,7 +65,7 @@ def test_another_optimizer_is_attached_anew(callback_type: type[Any]):
 @pytest.mark.parametrize("kind", ["demo", "cser", "liec_sgd"])
 def test_clipping_is_refused_where_it_would_part_the_ranks(callback_type: type[Any], kind: str):
     model = nn.Linear(4, 1)
-    trainer = SimpleNamespace(model_wrapped=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    trainer = made(model)
     callback = callback_type(trainer, exchange={"kind": kind})
 
     with pytest.raises(ValueError, match=f"`max_grad_norm` must be 0 with `{kind}`.* got 1: "):
@@ -68,12 +77,184 @@ def test_clipping_is_refused_where_it_would_part_the_ranks(callback_type: type[A
 @pytest.mark.parametrize("max_grad_norm", [0.0, None])
 def test_without_clipping_such_an_exchange_is_attached(callback_type: type[Any], max_grad_norm: float | None):
     model = nn.Linear(4, 1)
-    trainer = SimpleNamespace(model_wrapped=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    trainer = made(model)
     callback = callback_type(trainer, exchange={"kind": "cser"})
 
     callback.on_train_begin(SimpleNamespace(max_grad_norm=max_grad_norm), BEGINNING)
 
     assert callback.handle.config.exchange.kind == "cser"
+
+
+@pytest.mark.parametrize(
+    ("how", "kind"), [({"sync": LOCAL}, "diloco"), ({"exchange": {"kind": "cser"}}, "cser")], ids=["sync", "drifts"]
+)
+def test_a_grad_scaler_is_refused_where_one_rank_alone_would_skip_a_step(
+    callback_type: type[Any], how: dict[str, Any], kind: str
+):
+    model = nn.Linear(4, 1)
+    trainer = made(model, scaler=torch.amp.GradScaler("cpu"))
+
+    with pytest.raises(ValueError, match=f"`fp16` must be off with `{kind}`.*`bf16=True`"):
+        callback_type(trainer, **how).on_train_begin(SimpleNamespace(max_grad_norm=0.0), BEGINNING)
+
+
+@pytest.mark.parametrize(("given", "scale"), [({}, 512.0), ({"scale": lambda: 2.0}, 2.0)])
+def test_an_exchange_is_told_the_scale_of_the_losses(callback_type: type[Any], given: dict[str, Any], scale: float):
+    model = nn.Linear(4, 1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    callback = callback_type(made(model, scaler=scaler), exchange={"kind": "topk", "density": 0.1}, **given)
+
+    callback.on_train_begin(ARGUMENTS, BEGINNING)
+
+    assert callback.handle._hook._scale() == scale
+
+
+class Loop:
+    """The loop of a Trainer, with two micro-batches a step, a warm-up, and an evaluation after each fifth step."""
+
+    def __init__(self, callback_type: type[Any], *, max_steps: int, warm_up: int = 10, **how: Any) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: min(1.0, step / warm_up))
+        self.trainer = made(self.model, self.optimizer)
+        self.trainer.training_step = self._train
+        self.callback = callback_type(self.trainer, **how)
+        self.state = SimpleNamespace(global_step=0, max_steps=max_steps, best_model_checkpoint=None)
+        self.control = SimpleNamespace(should_training_stop=False, should_evaluate=False, should_save=False)
+        self.told = ARGUMENTS, self.state, self.control
+        self.rates: list[float] = []
+        self.losses: list[float] = []
+        self.evaluated: list[tuple[bool, float]] = []  # whether within a probe, and the first weight
+
+    def _train(self, scale: float) -> Tensor:
+        loss = (self.model(scale * torch.eye(4)) - 1).square().mean() / 2
+        loss.backward()
+        return loss.detach()
+
+    def run(self, *, stops_at: int | None = None) -> "Loop":
+        self.callback.on_train_begin(*self.told)
+        while not self.control.should_training_stop:
+            self.step(stops=self.state.global_step + 1 in (stops_at, self.state.max_steps))
+        self.callback.on_epoch_end(*self.told)
+        self.callback.on_train_end(*self.told)
+        return self
+
+    def step(self, *, stops: bool = False) -> None:
+        self.control.should_evaluate = self.control.should_save = False
+        self.callback.on_step_begin(*self.told)
+        self.optimizer.zero_grad()
+        self.losses.append(sum(self.trainer.training_step(scale).item() for scale in (1.0, 2.0)))
+        self.rates.append(self.optimizer.param_groups[0]["lr"])
+        self.optimizer.step()
+        self.scheduler.step()
+        self.state.global_step += 1
+        self.control.should_evaluate, self.control.should_training_stop = self.state.global_step % 5 == 0, stops
+        self.callback.on_step_end(*self.told)
+        if self.control.should_evaluate:
+            is_probing = self.callback.tuner is not None and self.callback.tuner.is_probing
+            self.evaluated.append((is_probing, self.model.weight[0, 0].item()))
+
+
+def test_a_controller_sets_the_rates_in_place_of_the_trainers_scheduler(callback_type: type[Any]):
+    loop = Loop(callback_type, max_steps=20, controller={"kind": "linear"}).run()
+
+    assert len(loop.rates) == 20
+    assert loop.rates[0] == pytest.approx(0.1, rel=0.1)
+    assert sorted(loop.rates, reverse=True) == loop.rates
+    assert loop.callback.tuner.is_over
+
+
+def test_a_controller_is_told_the_loss_of_each_step(callback_type: type[Any], monkeypatch: pytest.MonkeyPatch):
+    told, report = list[float](), wiretune.Tuner.report
+    monkeypatch.setattr(wiretune.Tuner, "report", lambda self, loss: (told.append(float(loss)), report(self, loss)))
+
+    loop = Loop(callback_type, max_steps=20, controller={"kind": "fixed"}).run()
+
+    assert told == pytest.approx(loop.losses)
+    assert loop.trainer.training_step == loop._train
+
+
+def test_a_trainer_evaluates_between_probes_alone(callback_type: type[Any]):
+    loop = Loop(callback_type, max_steps=200, controller={"kind": "bo"}).run()
+
+    assert loop.callback.tuner.decisions[0].search_steps > 5
+    assert loop.evaluated and not any(is_probing for is_probing, _ in loop.evaluated)
+    assert len(loop.evaluated) < 200 / 5
+
+
+def test_a_training_that_stops_within_a_probe_ends_without_it(callback_type: type[Any]):
+    loop = Loop(callback_type, max_steps=200, controller={"kind": "bo"})
+    before = loop.model.weight.clone()
+
+    loop.run(stops_at=3)
+
+    assert torch.equal(loop.model.weight, before)
+    assert loop.callback.tuner.is_over
+
+
+def test_a_training_ends_with_the_budget_of_its_controller(callback_type: type[Any]):
+    loop = Loop(callback_type, max_steps=100, controller={"kind": "fixed"}, steps=7).run()
+
+    assert loop.state.global_step == 7
+
+
+def test_a_search_is_not_resumed(callback_type: type[Any]):
+    loop = Loop(callback_type, max_steps=200, controller={"kind": "bo"})
+    loop.state.global_step = 10
+
+    with pytest.raises(ValueError, match="a run with a `controller` cannot be resumed"):
+        loop.run()
+
+
+def with_a_mean_of_zeros(loop: Loop) -> Loop:
+    """Have other ranks be where the mean of all is 0."""
+    loop.callback.on_train_begin(*loop.told)
+    loop.callback.handle.average = lambda: nn.init.zeros_(loop.model.weight)
+    return loop
+
+
+def test_a_trainer_evaluates_the_mean_of_the_ranks_and_trains_on_from_its_own(callback_type: type[Any]):
+    alone = Loop(callback_type, max_steps=8, exchange={"kind": "none"}).run()
+
+    loop = with_a_mean_of_zeros(Loop(callback_type, max_steps=8, sync={"kind": "local_sgd", "period": 100}))
+    for _ in range(8):
+        loop.step()
+
+    assert [weight for _, weight in loop.evaluated] == [0.0]
+    assert torch.equal(loop.model.weight, alone.model.weight)
+
+
+def test_a_rank_saves_its_own_parameters_beside_the_mean(callback_type: type[Any], tmp_path: Path):
+    loop = with_a_mean_of_zeros(Loop(callback_type, max_steps=8, sync=LOCAL))
+    before = loop.model.weight.detach().clone()
+    loop.control.should_save = True
+    loop.callback.on_step_end(*loop.told)
+    (tmp_path / "checkpoint-0").mkdir()
+
+    loop.callback.on_save(SimpleNamespace(output_dir=str(tmp_path), save_only_model=False), loop.state)
+
+    saved = torch.load(tmp_path / "checkpoint-0/wiretune-0.pt")
+    assert torch.equal(saved["own"]["weight"], before) and not saved["fingerprint"][0]
+
+
+@pytest.mark.parametrize("lent", [False, True])
+@pytest.mark.parametrize("has_best", [False, True])
+def test_a_training_ends_with_the_mean_of_the_ranks_or_with_the_best_that_was_loaded(
+    callback_type: type[Any], lent: bool, has_best: bool
+):
+    loop = with_a_mean_of_zeros(Loop(callback_type, max_steps=8, sync=LOCAL))
+    loop.control.should_evaluate = lent
+    loop.callback.on_epoch_end(*loop.told)
+    if has_best:
+        nn.init.ones_(loop.model.weight)
+        loop.state.best_model_checkpoint = "checkpoint-4"
+
+    arguments = SimpleNamespace(max_grad_norm=1.0, load_best_model_at_end=has_best)
+    loop.callback.on_train_end(arguments, loop.state)
+    loop.callback.on_train_begin(arguments, loop.state)
+
+    assert loop.model.weight.unique().tolist() == [float(has_best)]
 
 
 class Run:
@@ -94,7 +275,7 @@ class Run:
         if weights.is_file():
             self.model.load_state_dict(torch.load(weights), strict=False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        trainer = SimpleNamespace(model_wrapped=self.model, optimizer=self.optimizer)
+        trainer = made(self.model, self.optimizer)
         self.callback = callback_type(trainer, sync=sync)
         self.arguments = SimpleNamespace(max_grad_norm=1.0, output_dir=str(folder), save_only_model=saves_model_only)
         self.state = SimpleNamespace(global_step=step)

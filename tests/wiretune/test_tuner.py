@@ -20,6 +20,7 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import FromExchangeConfig, OwnOptimizerConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.own_loop.attach import attach
+from trainers.snapshot import LIVE
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from wiretune.gradient_signs import GradientSigns
@@ -79,6 +80,86 @@ def test_every_probe_begins_where_the_run_began(tuned: Script):
 
     assert len({tuned.rates[start] for start in starts[:-1]}) == len(probes) > 3
     assert {tuned.losses[start] for start in starts} == {tuned.losses[0]}
+
+
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_a_search_that_stops_within_a_probe_leaves_what_is_committed(num_steps: int):
+    script = Script(controller={"kind": "bo"}, steps=STEPS)
+    tuner, before = script.tuner, script.state
+    assert isinstance(tuner, wiretune.Tuner)
+    for _ in range(num_steps):
+        script.step()
+    assert tuner.is_probing
+
+    tuner.stop()
+
+    assert all(map(torch.equal, script.state, before))
+    assert [group["lr"] for group in script.optimizer.param_groups] == pytest.approx([0.001, 0.002])
+    assert tuner.is_over and not tuner.is_probing
+    script.step()
+    assert not all(map(torch.equal, script.state, before))
+
+
+def test_a_search_that_stops_within_a_later_probe_goes_back_to_the_committed_values():
+    script = Script(controller={"kind": "local"}, steps=400)
+    tuner, committed = script.tuner, list[float]()
+    assert isinstance(tuner, wiretune.Tuner)
+    for _ in range(100):
+        if tuner.is_probing and tuner.decisions:
+            break
+        is_probing = tuner.is_probing
+        script.step()
+        committed += [] if is_probing else [script.rates[-1][0]]
+    before = script.state
+    script.step()
+
+    tuner.stop()
+
+    assert all(map(torch.equal, script.state, before))
+    assert script.optimizer.param_groups[0]["lr"] == committed[-1]
+    assert tuner.schedule().num_steps == len(committed)
+
+
+def test_a_search_that_stops_within_a_probe_sets_a_rate_in_a_tensor_too():
+    model, rate = nn.Linear(4, 1), torch.tensor(0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    tuner = wiretune.attach(model, optimizer, controller={"kind": "bo"}, steps=STEPS)
+    for _ in range(20):
+        tuner.report(1.0)
+    assert tuner.is_probing and rate.item() != pytest.approx(0.01)
+
+    tuner.stop()
+
+    assert rate.item() == pytest.approx(0.01)
+
+
+def test_a_search_that_stops_within_a_commit_keeps_its_steps():
+    script = Script(controller={"kind": "fixed"}, steps=STEPS)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+    for _ in range(3):
+        script.step()
+    before = script.state
+
+    tuner.stop()
+    tuner.stop()
+
+    assert all(map(torch.equal, script.state, before))
+    assert tuner.schedule().num_steps == 3
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_search_that_is_over_keeps_no_copy_of_the_model(stops: bool):
+    script = Script(controller={"kind": "fixed"}, steps=5)
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner) and tuner.handle._state.images().keys() == {LIVE, "stage"}
+
+    for _ in range(1 if stops else 6):
+        script.step()
+    if stops:
+        tuner.stop()
+
+    assert tuner.handle._state.images().keys() == {LIVE}
 
 
 def test_what_stays_is_plain_training_at_the_committed_rates(tuned: Script):
@@ -679,3 +760,33 @@ def test_a_rate_of_zero_is_no_guess():
 
     with pytest.raises(ValueError, match="must have a positive learning rate"):
         wiretune.attach(model, torch.optim.SGD(model.parameters(), lr=0.0), controller={"kind": "bo"}, steps=100)
+
+
+def test_an_optimizer_that_a_search_was_refused_can_be_attached_again():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    with pytest.raises(ValueError, match="must have a positive learning rate"):
+        wiretune.attach(model, optimizer, controller={"kind": "bo"}, steps=100)
+
+    wiretune.attach(model, optimizer)
+
+
+@pytest.mark.parametrize("how", [{"controller": {"kind": "bo"}, "steps": 100}, {"exchange": {"kind": "cser"}}])
+def test_an_optimizer_without_a_rate_is_refused_where_the_rate_is_searched_or_followed(how: dict[str, Any]):
+    model = nn.Linear(4, 4)
+    groups: list[dict[str, Any]] = [{"params": [model.weight]}, {"params": [model.bias], "lr": None}]
+
+    with pytest.raises(ValueError, match=r"must have a learning rate for .* group 1 has no `lr`"):
+        wiretune.attach(model, torch.optim.SGD(groups, lr=0.1), **how)
+
+
+def test_an_optimizer_without_a_rate_trains_by_what_does_not_follow_it():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = wiretune.attach(model, optimizer, sync={"kind": "local_sgd", "period": 1})
+    optimizer.param_groups[0]["lr"] = None
+
+    optimizer.step()  # nothing has a gradient
+
+    assert handle.last is not None

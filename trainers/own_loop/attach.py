@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -37,8 +38,10 @@ from trainers.own_loop.attachable import (
     Exchanging,
     Syncing,
     check_ddp,
+    check_rates,
     check_steps,
     ddp_in,
+    follows_rate,
     job_config,
     refuse_ranges,
     takes_backwards_for_steps,
@@ -65,6 +68,7 @@ def attach(
     scale: Callable[[], float] | None = None,
     seed: int = 0,
     check_ranges: Check = refuse_ranges,
+    check_loop: Check = lambda config: None,
 ) -> "Attached":
     """Have the ranks that train `model` by `optimizer` exchange as `exchange` and `sync` say. All ranks must call this.
 
@@ -72,20 +76,27 @@ def attach(
     apart it may be a bare module: rank 0's parameters and buffers become everybody's, and the default process group
     connects the ranks. By default gradients are exchanged densely in every step: nothing changes but that bytes are
     counted. `per_node`, `scale` and `seed` are those of `compress_gradients`. Whoever searches the ranges that
-    `check_ranges` lets pass sets the handle's `chosen` before each step. The loop must not clip gradients with an
-    exchange of `attachable.DIRECTIONS`, nor with `cser` or `liec_sgd`, whose ranks would drift apart. To resume, attach
-    first, and then load the state of the model, of the optimizer and of the handle.
+    `check_ranges` lets pass sets the handle's `chosen` before each step. `check_loop` raises ValueError for what does
+    not go with the loop. The loop must not clip gradients with an exchange of `attachable.DIRECTIONS`, nor with `cser`
+    or `liec_sgd`, whose ranks would drift apart. To resume, attach first, and then load the state of the model, of the
+    optimizer and of the handle.
 
     Raises ValueError for what a job would refuse, by the names of the fields, for a range, for what needs the data, for
     what sets rates or gradients of its own, and for a model that cannot be exchanged like that.
     """
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner  # Accelerate, Lightning and Fabric wrap it
+    for name, each in (("optimizer", optimizer), ("model", model)):
+        if each in _ATTACHED:
+            raise ValueError(f"`{name}` must not be attached twice: first `detach` the handle that it has")
     config = job_config(optimizer, exchange, sync, seed=seed)
     ddp = ddp_in(model)
     check_ranges(config)
+    check_loop(config)
     check_ddp(ddp, model, config)
     check_steps(config, optimizer, scale)
+    if follows_rate(config):
+        check_rates(optimizer, f"`{config.exchange.kind}`")
     parameters = trained_parameters(model, optimizer, config)
     node_links = _connected(per_node, config, parameters[0].device)
     return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
@@ -102,6 +113,8 @@ def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -
 #: What models were attached over, to the end of the process: where a DDP is a group's last holder, torch waits with the
 #: GIL for a thread of gloo that may itself wait for the GIL, to let go of a backward's context (2.13).
 _GROUPS: set[dist.ProcessGroup] = set()
+#: The optimizers and models that have a handle: a second one would count each step again, and average again.
+_ATTACHED = WeakSet[torch.optim.Optimizer | nn.Module]()
 
 
 class StepValues(NamedTuple):
@@ -176,6 +189,7 @@ class Attached(Handle):
             self._enter(ddp)
             self._undo.append(bill_buffers(ddp, node_links).remove)
         self._undo.append(optimizer.register_step_post_hook(self._advance).remove)
+        _ATTACHED.update((optimizer, model))
 
     def _gradient_buffer(self) -> GradientBuffer:
         """Return the buffer that the hook fills. Where nothing goes through the hook, it has shapes and no memory."""
@@ -255,7 +269,8 @@ class Attached(Handle):
             self.node_links.charge_sum({"gradient": sum(each.nbytes for each in self._parameters)})
 
     def _rate(self) -> float:
-        return max(float(group["lr"]) for group in self.optimizer.param_groups)  # 0 says that nothing was applied
+        rates = [group.get("lr") for group in self.optimizer.param_groups]  # None: the optimizer sets its own
+        return max(1.0 if rate is None else float(rate) for rate in rates)  # 0 says that nothing was applied
 
     def _advance(self, *_: object) -> None:
         """Count a step of the optimizer, and let the ranks meet if it is time to.
@@ -296,7 +311,7 @@ class Attached(Handle):
         """Wait for an average that is under way. Before that nobody may use `node_links`, whose groups it uses."""
         self._sync.settle()
 
-    def _agree(self) -> None:
+    def average(self) -> None:
         """Give all ranks the mean of their parameters, if these differ; collective."""
         self.settle()
         if self._sync.is_apart:
@@ -309,7 +324,7 @@ class Attached(Handle):
     def averaged(self) -> Iterator[None]:
         """Lend the model the mean of the ranks' parameters, to evaluate it or to save it; collective."""
         own = [each.clone() for each in self._parameters]
-        self._agree()
+        self.average()
         try:
             yield
         finally:
@@ -320,10 +335,11 @@ class Attached(Handle):
 
         A DistributedDataParallel averages gradients by torch's `allreduce_hook` from then on.
         """
-        self._agree()
+        self.average()
         for undo in self._undo:
             undo()
         self._undo.clear()
+        _ATTACHED.difference_update((self.optimizer, self._model))
 
     def snapshot(self, slot: str) -> None:
         """Keep a copy of model, optimizer and memories in memory under the name `slot`.
@@ -333,6 +349,10 @@ class Attached(Handle):
         self._check_buffers()
         self._check_parameters(self._held)
         self._state.snapshot(slot)
+
+    def forget(self, slot: str) -> None:
+        """Free the memory of `slot`, if there is such a one."""
+        self._state.forget(slot)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's memories, as `Handle` does, and the level and the values that were set."""

@@ -126,6 +126,22 @@ def check_steps(config: ReplicaConfig, optimizer: torch.optim.Optimizer, scale: 
         )
 
 
+def follows_rate(config: ReplicaConfig) -> bool:
+    """Return whether an exchange of `config` goes by the optimizer's learning rate."""
+    exchange, levels = config.exchange, getattr(config.exchange, "levels", None)
+    follows = any(getattr(exchange, name, False) for name in ("lr_corrected", "follows_rate"))
+    return follows or exchange.drifts or (isinstance(levels, AccordionConfig) and levels.follow_decay)
+
+
+def check_rates(optimizer: torch.optim.Optimizer, user: str) -> None:
+    """Raise ValueError for a group without a learning rate, as of Adafactor, which `user` goes by."""
+    for index, group in enumerate(optimizer.param_groups):
+        if group.get("lr") is None:
+            raise ValueError(
+                f"`optimizer` must have a learning rate for {user}, and group {index} has no `lr`: give one"
+            )
+
+
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer, config: ReplicaConfig) -> list[nn.Parameter]:
     """Return the parameters that are trained.
 

@@ -214,7 +214,8 @@ class BucketHook:
             if self._once_a_step and not self.stepped:
                 raise RuntimeError(
                     "a second backward has come before `optimizer.step()`, and this exchange goes on from what all "
-                    "backwards of a step add up to: have those before the last inside `model.no_sync()`"
+                    "backwards of a step add up to: have those before the last inside `model.no_sync()`; it goes with "
+                    "one optimizer alone, and not with `model.join()`"
                 )
         parts = [
             (self._layers[id(parameter)], _laid_out(gradient, parameter))

@@ -44,7 +44,10 @@ class Handle:
         saved_by = {name: state.get(name) for name in self._place}
         if saved_by != self._place:
             wanted, given = ("rank {rank} of {num_ranks}".format(**each) for each in (self._place, saved_by))
-            return f"`state` must be what {wanted} has saved, got that of {given}"
+            remedy = (
+                ": without one, load the model before you attach it" if saved_by["num_ranks"] != num_ranks() else ""
+            )
+            return f"`state` must be what {wanted} has saved, got that of {given}{remedy}"
         expected, got = shapes_of(tensors_of(self._parts)), shapes_of(state["tensors"])
         if expected != got:
             return f"`state` must be of the same exchange, model and number of ranks: {expected}, got {got}"

@@ -1,6 +1,7 @@
 """The results of a call on each rank, and the ranks that they show to be lost. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from trainers.overload import explained
@@ -59,6 +60,19 @@ class WorkerFailed(Exception):
 
     def __str__(self) -> str:
         return f"worker {self.rank} failed: {self.traceback}"
+
+
+class Unfit(Exception):
+    """A worker cannot train on the machine where it has taken another's place; on others it could."""
+
+
+@contextmanager
+def in_place_of_others() -> Iterator[None]:
+    """Raise Unfit for what workers that take the place of others cannot do: those could."""
+    try:
+        yield
+    except (WorkloadError, WorkerFailed) as error:
+        raise Unfit(str(error)) from error
 
 
 def judge(outcomes: Mapping[int, Outcome], overload: str | None = None) -> list[Any]:

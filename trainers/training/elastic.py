@@ -19,7 +19,7 @@ from trainers import overload
 from trainers.overload import explained
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
-from trainers.training.call_results import Outcome, WorkerLost, judge
+from trainers.training.call_results import Outcome, WorkerLost, in_place_of_others, judge
 from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.replica import BEFORE_MEETING
 from trainers.training.segment_results import in_a_row, merge, with_meeting
@@ -168,6 +168,8 @@ class ElasticGroup(Group):
             if len(results) >= self._least:
                 due_s = deadline_s([*arrivals.values()], len(self._present), self._lateness, done=self._done(results))
                 left = [before[rank].seconds for rank in missing if rank not in results]
+                if math.isinf(due_s):  # nobody can be said to be late yet, but one that hangs must not keep the others
+                    due_s = min(left, default=0.0) + time.monotonic() - started + self.config.collective_timeout_s
                 end_s = min(limit_s, due_s - min(left, default=0.0))
         if not results:
             raise WorkerLost(self._present, "none of them has finished a round")
@@ -275,7 +277,8 @@ class ElasticGroup(Group):
             if self._round and not is_waiting:
                 break  # whoever joins within a round counts steps that others have taken
             if is_waiting:
-                self._group.await_places([rank for rank, call in self._away.items() if call == "build"])
+                with in_place_of_others():
+                    self._group.await_places([rank for rank, call in self._away.items() if call == "build"])
             late = [rank for rank, call in self._away.items() if call != "build"]
             patience_s = self.config.collective_timeout_s if late else self.config.start_timeout_s
             heard = self._group.hear([*self._away], patience_s if is_waiting else 0.0)
@@ -293,10 +296,13 @@ class ElasticGroup(Group):
     def _take_back(self, heard: Mapping[int, Outcome]) -> None:
         """Give the ranks that have been `heard` the state of one that is there, or replace them if they have died."""
         ready = [rank for rank, outcome in heard.items() if outcome.kind != "death"]
-        for rank, answer in zip(ready, judge({rank: heard[rank] for rank in ready}), strict=True):
-            if self._away[rank] == "build":
-                self._group.await_places([rank])  # at once: it has started, but its machine may be unfit
-                self._group.agree([answer])
+        built = {rank: heard[rank] for rank in ready if self._away[rank] == "build"}
+        judge({rank: heard[rank] for rank in ready if rank not in built})
+        if built:
+            with in_place_of_others():
+                answers = judge(built)
+                self._group.await_places([*built])  # at once: they have started, but their machines may be unfit
+                self._group.agree(answers)
         donor, dead = self._present[0], [rank for rank in heard if rank not in ready]
         for rank in heard:
             del self._away[rank]

@@ -40,9 +40,10 @@ class EvaluatedState:
         # Ranks train apart under local updates, and nodes under an exchange that lets them drift.
         copies = self.node_links.copies if self.config.exchange.drifts else num_present
         parameters = self._together(copies) | self._means_of_frozen(copies)
-        saved = self.model.state_dict().keys()  # other buffers (masks, tables) are constants
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name in saved}
-        return parameters | self._averaged(buffers | self._statistics(parameters, step, rank), over=num_present)
+        own = {name: buffer.clone() for name, buffer in self.model.named_buffers()}  # a forward pass may change them
+        buffers = own | self._statistics(parameters, step, rank)
+        kept = {name: buffers[name] for name in model.persistent_buffers(self.model)}  # others are scratch or constants
+        return parameters | buffers | self._means_of_differing(kept, over=num_present)
 
     def _together(self, copies: int) -> dict[str, Tensor]:
         """Return what the optimizer has to be evaluated, or, where that of the ranks may differ, its mean."""
@@ -58,17 +59,8 @@ class EvaluatedState:
         They also do where ranks that trained apart have just met: what is trained alone is averaged there.
         """
         trained, held = self.optimizer.parameters, self.parameters.tensors()
-        frozen = {name: each for name, each in held.items() if name not in trained and each.is_floating_point()}
-        if not frozen or not self.may_differ:
-            return {}
-        # Of a frozen base model, which is equal everywhere and may be large, nothing else is sent.
-        mine = torch.stack([each.view(_BITS[each.itemsize]).sum() for each in frozen.values()]).cpu()
-        first = mine.clone()
-        self.node_links.tell(first)
-        differ = (mine != first).float()
-        self.node_links.all_reduce_sum(differ, {"control": differ.nbytes})
-        numbers = zip(frozen, differ.tolist(), strict=True)
-        return self._averaged({name: frozen[name].clone() for name, number in numbers if number}, over=copies)
+        frozen = {name: each for name, each in held.items() if name not in trained}
+        return self._means_of_differing(frozen, over=copies) if self.may_differ else {}
 
     @torch.no_grad()
     def _statistics(self, parameters: dict[str, Tensor], step: int, rank: int) -> dict[str, Tensor]:
@@ -91,12 +83,27 @@ class EvaluatedState:
                 self.passes.loss(feed.Place(step + ahead, rank, micro))
         return {name: scratch[name] for name in model.norm_statistics(self.model, layers)}
 
-    def _averaged(self, tensors: dict[str, Tensor], *, over: int) -> dict[str, Tensor]:
-        """Average `tensors` over `over` ranks, in place, where they are floating-point; returns them."""
-        floating = [each for each in tensors.values() if each.is_floating_point()]
-        groups = [[each] for each in floating]
-        parts = parts_of_means(self.config.sync, self.node_links, groups, over=over)
-        for mean, ([part], number) in zip(floating, parts, strict=True):
-            torch.div(part, number, out=mean)  # before the sum, which could overflow
-            self.node_links.all_reduce_sum(mean, {"state": mean.nbytes})
-        return tensors
+    def _means_of_differing(self, tensors: dict[str, Tensor], *, over: int) -> dict[str, Tensor]:
+        """Return the means over `over` ranks of the floating-point `tensors` that differ between them.
+
+        Nothing is sent of what is equal everywhere, such as a frozen base model, which may be large.
+        """
+        names = self._differing({name: each for name, each in tensors.items() if each.is_floating_point()})
+        parts = parts_of_means(self.config.sync, self.node_links, [[tensors[name]] for name in names], over=over)
+        shares = {name: part / number for name, ([part], number) in zip(names, parts, strict=True)}
+        means: dict[str, Tensor] = {}
+        for dtype in dict.fromkeys(each.dtype for each in shares.values()):
+            alike = {name: each for name, each in shares.items() if each.dtype == dtype}
+            means |= zip(alike, self.node_links.average([*alike.values()], "state", over=1), strict=True)
+        return means
+
+    def _differing(self, tensors: dict[str, Tensor]) -> list[str]:
+        """Return the names of those whose bits add up to another number on some rank than on the first; collective."""
+        if not tensors:
+            return []
+        mine = torch.stack([each.view(_BITS[each.itemsize]).sum() for each in tensors.values()]).cpu()
+        first = mine.clone()
+        self.node_links.tell(first)
+        differ = (mine != first).float()
+        self.node_links.all_reduce_sum(differ, {"control": differ.nbytes})
+        return [name for name, number in zip(tensors, differ.tolist(), strict=True) if number]

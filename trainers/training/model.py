@@ -3,7 +3,7 @@
 import hashlib
 import math
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 
 import torch
@@ -31,6 +31,16 @@ def norm_statistics(model: nn.Module, layers: Sequence[_BatchNorm]) -> dict[str,
     """Return the running means and variances of `layers` by their names in `model`."""
     wanted = {id(tensor) for layer in layers for tensor in (layer.running_mean, layer.running_var)}
     return {name: buffer for name, buffer in model.named_buffers() if id(buffer) in wanted}
+
+
+def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that `state_dict` holds, by their names in `model`, which need not be those that it gives."""
+    transient = {
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    return {name: buffer for name, buffer in model.named_buffers() if name not in transient}
 
 
 def forget_lost(model: nn.Module) -> None:
@@ -91,12 +101,15 @@ def _is_elsewhere(tensor: Tensor, known: Tensor | None) -> bool:
     return tensor is not known and (known is None or tensor.data_ptr() != known.data_ptr())
 
 
-def build(workload: Workload, seed: int, *, weights_url: str | None = None) -> nn.Module:
+def build(
+    workload: Workload, seed: int, *, device: torch.device | None = None, weights_url: str | None = None
+) -> nn.Module:
     """Return the model of `seed`, the same on every rank, with the weights at `weights_url` if one is given.
 
-    The global generators are left as they were. Raises WorkloadError for a model that cannot be trained here.
+    A model that draws its weights on a GPU must draw them on `device`. The global generators are left as they were.
+    Raises WorkloadError for a model that cannot be trained here.
     """
-    with random_state.seeded(seed):
+    with random_state.seeded(seed, device):
         model = _bare(workload)
     _check(model)
     if not model.training:  # as pretrained ones come; a part that is in evaluation mode alone stays so
@@ -140,6 +153,11 @@ def _check(model: nn.Module) -> None:
                 f"`max_norm` of module `{name or 'model'}` ({kind}) shortens the rows of a rank's own batch: "
                 "clip the whole table in `loss`, which is the same on all ranks"
             )
+        if _has_extra_state(module):
+            raise WorkloadError(
+                f"module `{name or 'model'}` ({kind}) has a state of its own (`get_extra_state`), which is neither put "
+                "back when training is rewound nor exported: keep it in a buffer"
+            )
     for name, parameter in model.named_parameters():
         _check_parameter(name, parameter)
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
@@ -147,6 +165,13 @@ def _check(model: nn.Module) -> None:
             _check_written(f"{kind} `{name}`", tensor)
     if fault := overlap(model):
         raise WorkloadError(fault)
+
+
+def _has_extra_state(module: nn.Module) -> bool:
+    if type(module).get_extra_state is nn.Module.get_extra_state:
+        return False
+    state = module.get_extra_state()
+    return state is not None and not (isinstance(state, Tensor) and not state.numel())
 
 
 def overlap(model: nn.Module) -> str | None:
@@ -266,6 +291,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, is_training in modes.items():
             module.training = is_training
+
+
+@contextmanager
+def untouched(model: nn.Module, *, besides: Collection[str]) -> Iterator[None]:
+    """Raise WorkloadError if an evaluation changes a parameter in place that is not among the names `besides`.
+
+    Ranks have shares of different sizes of the validation set, so theirs would drift apart.
+    """
+    watched = {name: each for name, each in model.named_parameters() if name not in besides}
+    before = {name: each._version for name, each in watched.items()}
+    yield
+    for name, each in watched.items():
+        if each._version != before[name]:
+            raise WorkloadError(f"`evaluate` changed `{name}`: do that only `if model.training`")
 
 
 @contextmanager

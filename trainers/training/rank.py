@@ -21,8 +21,19 @@ _LOADER_LOST = ("DataLoader worker (pid", "DataLoader timed out")
 def _may_pass(error: Exception) -> bool:
     """Return whether the machine failed, which it may not do again."""
     if isinstance(error, OSError):
-        return not isinstance(error, _LASTING)
+        return not isinstance(error, _LASTING) and _is_of_system(error)
     return isinstance(error, RuntimeError) and str(error).startswith(_LOADER_LOST)
+
+
+def _is_of_system(error: BaseException) -> bool:
+    """Return whether the system or the network is behind an OSError; libraries raise others for damaged files.
+
+    Theirs may come from one of the system's. A loader process passes on its text alone.
+    """
+    if isinstance(error, ConnectionError | TimeoutError) or getattr(error, "errno", None) is not None:
+        return True
+    cause = error.__cause__ or error.__context__
+    return "[Errno" in str(error) or (cause is not None and _is_of_system(cause))
 
 
 class Rank:

@@ -24,6 +24,7 @@ from trainers.segment import Segment, SegmentResult
 from trainers.spec.ranges import first
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
+from trainers.traffic.collectives import num_elements
 from trainers.training import feed
 from trainers.training.replica import Replica
 from trainers.workload import Batch, Workload, WorkloadError
@@ -106,7 +107,7 @@ def rehearse(
     training: Any = workload.training
     return workload, Rehearsed(
         num_parameters=sum(each.numel() for each in parameters),
-        num_trained=sum(each.numel() for each in parameters if each.requires_grad),
+        num_trained=num_elements(replica.shapes),  # `requires_grad` tells of the blocks drawn last
         num_training=len(training) if isinstance(training, Sized) else None,
         num_validation=evaluation.num_samples,
         shapes=tuple(map(tuple, replica.shapes)),

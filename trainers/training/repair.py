@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainers.spec.replica import ReplicaConfig
-from trainers.training.call_results import WorkerLost
+from trainers.training.call_results import WorkerLost, in_place_of_others
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.group import Group, Recovery, WorkerGroup
 
@@ -81,7 +81,10 @@ class History:
 
 
 class RepairingGroup(Group):
-    """Wraps `group`, and owns it. Raises WorkerLost only if all workers are lost at once, or again and again."""
+    """Wraps `group`, and owns it. Raises WorkerLost only if all workers are lost at once, or again and again.
+
+    Raises Unfit if one that takes the place of a lost one cannot train on its machine, as does `ElasticGroup`.
+    """
 
     def __init__(self, group: WorkerGroup) -> None:
         self._group = group
@@ -147,7 +150,8 @@ class RepairingGroup(Group):
             if len(lost.ranks) == self.num_workers:
                 break  # nobody is left to repair the group around
             try:
-                self._repair(wanted, lost)
+                with in_place_of_others():
+                    self._repair(wanted, lost)
                 repeated = time.monotonic()
                 answers = self._ask(wanted)
             except WorkerLost as again:

@@ -92,7 +92,10 @@ class Replica:
             device = f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
         self.workload = workload or registry.build(config.workload)
-        self.model = model.build(self.workload, config.seed, weights_url=config.workload.weights).to(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # where a model is built that asks for "cuda"
+        built = model.build(self.workload, config.seed, device=self.device, weights_url=config.workload.weights)
+        self.model = built.to(self.device)
         apart = config.blocks.leaves_out
         optimizer = contenders(config.optimizer)[0]  # of several, until `Group.rebuild` is told another
         self._optimizer = optimizers.build(optimizer, self.workload, self.model, apart=apart)
@@ -560,7 +563,9 @@ class Replica:
         num_samples = len(self.workload.validation)
         sums = torch.zeros(len(names), dtype=torch.float64)
         evaluated = self._evaluated.tensors(self.step, self.rank, num_present=len(self._present))
-        with model.evaluating(self.model), model.lent(self.model, evaluated), random_state.seeded(0):
+        untouched = model.untouched(self.model, besides=evaluated)
+        lent = model.lent(self.model, evaluated)
+        with untouched, model.evaluating(self.model), lent, random_state.seeded(0, self.device):
             share = torch.arange(num_samples)[self._present.index(self.rank) :: len(self._present)]
             for indices in torch.split(share, self.workload.evaluation_batch_size):
                 if len(indices):  # a set smaller than the ranks leaves some without a share

@@ -4,6 +4,7 @@ A cached file is named by its SHA-256. Who uses one holds a shared lock on it un
 evicted; who downloads one holds an exclusive lock.
 """
 
+import errno
 import fcntl
 import hashlib
 import http.client
@@ -131,7 +132,8 @@ def _download(field: str, file: RemoteFile, path: Path) -> None:
         partial.rename(path)
         _make_room(field, path.parent, 0)  # where its size was not known before
     except (OSError, http.client.HTTPException) as error:  # which may pass: the next attempt tries it again
-        raise OSError(f"`{field}`: cannot get {file.url}: {error or type(error).__name__}") from error
+        why = f"`{field}`: cannot get {file.url}: {error or type(error).__name__}"
+        raise OSError(errno.EIO, why) from error
     finally:
         partial.unlink(missing_ok=True)
     log.info("%s: %d bytes in %.1f s, kept as %s", file.url, num_bytes, time.monotonic() - started, path)

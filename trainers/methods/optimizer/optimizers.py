@@ -1,5 +1,6 @@
 """The optimizers behind one face: rates with warm-up, complete state, and the iterate to evaluate."""
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -38,6 +39,8 @@ FUSED_DTYPES = (torch.float32, torch.float64)
 #: Of parameters whose rates are the optimizer's.
 NO_FACTORS: Mapping[Parameter, float] = {}
 
+log = logging.getLogger("wiretune.optimizers")
+
 
 class Optimizer:
     """Steps parameters by the gradients in their `.grad`. Mutable: parameters, state tensors, scalars.
@@ -60,6 +63,7 @@ class Optimizer:
         self._scales = [group["lr"] for group in self._groups]
         self.parameters = {name: parameter for parameter, name in names.items()}
         self._constants = {place: value.clone() for place, value in self._group_tensors()}
+        self._given = {name for group in self._groups for name in group}  # options from before the first step
 
     @property
     def _groups(self) -> list[Group]:
@@ -192,6 +196,9 @@ class Optimizer:
 
     def load_scalars(self, scalars: Mapping[str, Any]) -> None:
         for group, saved in zip(self._groups, scalars["groups"], strict=True):
+            for name in [name for name, value in group.items() if _is_number(value)]:
+                if name not in saved and name not in self._given and name != "initial_lr":  # made since then
+                    del group[name]
             group.update(saved)
         for name, value in list(self._state()):
             if _is_number(value) and name not in scalars["state"]:  # made since then
@@ -262,6 +269,8 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
                 shape = tuple(parameter.shape)
                 raise WorkloadError(f"a parameter of shape {shape} is in a parameter group and not in the model")
         group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+    if isinstance(config, OwnOptimizerConfig):
+        _unfuse(optimizer.param_groups)
     trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if not trained:
         raise WorkloadError("no parameter is trained: all are frozen, or in no parameter group")
@@ -312,6 +321,12 @@ def _checked(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             f"`optimizer` returned {type(optimizer).__name__}, which evaluates other weights than it trains; "
             "for Schedule-Free take `optimizer: {kind: schedulefree_sgd}` or `schedulefree_adamw`"
         )
+    for index, group in enumerate(optimizer.param_groups):
+        if group.get("lr") is None:
+            raise WorkloadError(
+                f"`optimizer` returned {type(optimizer).__name__}, whose parameter group {index} has no `lr` for the "
+                "learning rate to multiply: give it one (Adafactor takes it with `relative_step=False`)"
+            )
     return optimizer
 
 
@@ -382,6 +397,14 @@ def _can_be_fused(groups: Sequence[Group]) -> bool | None:
     """
     parameters = [each for group in groups for each in group["params"]]
     return all(each.is_cpu and each.is_contiguous() and each.dtype in FUSED_DTYPES for each in parameters) or None
+
+
+def _unfuse(groups: Sequence[Group]) -> None:
+    """Leave to torch how to step groups that a user wants fused, where that is wrong (see `_can_be_fused`)."""
+    for index, group in enumerate(groups):
+        if group.get("fused") and not all(each.is_contiguous() for each in group["params"]):
+            group["fused"] = None
+            log.warning("parameter group %d is stepped without `fused`: its gradients have other strides", index)
 
 
 def _initial_state(

@@ -171,6 +171,14 @@ ContenderConfig = Annotated[_OfKnownWorth, Field(discriminator="kind")]
 OptimizerConfig = Annotated[_OfKnownWorth | FromExchangeConfig | OwnOptimizerConfig, Field(discriminator="kind")]
 ContenderKind = Literal["sgd", "lars", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"]
 
+#: Those whose weights are an average that they keep: workers that train apart exchange both iterates.
+AVERAGING = frozenset({"schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"})
+
+
+def num_iterates(optimizer: str) -> int:
+    """Return how many vectors of the model's size an `optimizer` of this kind trains."""
+    return 2 if optimizer in AVERAGING else 1
+
 
 def _of_kind(given: object) -> object:
     """Return a kind by itself as what has all its defaults."""

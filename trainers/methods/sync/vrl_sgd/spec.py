@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from trainers.methods.optimizer.spec import num_iterates
 from trainers.spec.exchange import ExchangeBase
 from trainers.spec.method import Method, Paper
 from trainers.spec.sync import LocalUpdatesConfig
@@ -15,7 +16,7 @@ class VrlSgdConfig(LocalUpdatesConfig):
     def conflict(self, exchange: ExchangeBase, optimizer: str) -> str | None:
         if message := super().conflict(exchange, optimizer):
             return message
-        if optimizer.startswith("schedulefree"):
+        if num_iterates(optimizer) > 1:
             return (
                 f"`vrl_sgd` corrects one iterate, and `{optimizer}` trains two: give `optimizer: {{kind: sgd}}`, or "
                 "`sync: {kind: local_sgd}`"
