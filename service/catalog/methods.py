@@ -21,7 +21,7 @@ from service.wire.base import View
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.optimizer.spec import contenders
+from trainers.methods.optimizer.spec import contenders, num_iterates
 from trainers.spec.knobs import Knob, knobs_of
 from trainers.spec.ranges import first
 from trainers.spec.replica import ReplicaConfig
@@ -155,14 +155,16 @@ def _unknown(what: str, name: str, known: Any) -> str:
 
 @cache
 def _all() -> tuple[Composed, ...]:
-    """Return every method as what a job says to choose it, those that are kinds first within each part."""
-    kinds = []
+    """Return every method as what a job says to choose it: part by part, those that are kinds first in each."""
+    found = []
     for part, union in PARTS.items():
         for kind, config in kinds_of(union).items():
             summary = " ".join((config.__doc__ or "").partition("\n\n")[0].split())
             note = note_of(part, kind)
-            kinds.append(Composed(kind, part, summary, note.papers, choosing(part, kind), note.otherwise))
-    return (*kinds, *COMPOSED)
+            found.append(Composed(kind, part, summary, note.papers, choosing(part, kind), note.otherwise))
+    found += COMPOSED
+    parts = list(dict.fromkeys(each.part for each in found))
+    return tuple(sorted(found, key=lambda each: parts.index(each.part)))
 
 
 @cache
@@ -228,20 +230,20 @@ def mean_traffic_of(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: 
     neighbours that exchange as one, `workers` are the nodes.
     """
     exchange = replica.exchange
-    num_iterates = 2 if any(each.kind.startswith("schedulefree") for each in contenders(replica.optimizer)) else 1
+    averaged = max(num_iterates(each.kind) for each in contenders(replica.optimizer))
     if isinstance(exchange, AutoConfig):
         likely = (
-            mean_traffic(option, shapes, num_workers=workers, like=exchange, num_iterates=num_iterates)
+            mean_traffic(option, shapes, num_workers=workers, like=exchange, num_iterates=averaged)
             for option in replica.menu
         )
         return min(likely, key=lambda each: each.bytes)
     if isinstance(exchange, DriftingConfig):
-        return exchange.mean_traffic(shapes, num_workers=workers, num_iterates=num_iterates)
+        return exchange.mean_traffic(shapes, num_workers=workers, num_iterates=averaged)
     if isinstance(replica.blocks, JointSparConfig) and isinstance(exchange, NoneConfig):
         share = first(replica.blocks.share)
         return cost.drawn_step(shapes, num_workers=workers, exchange=exchange, share=share).over(1)
     period = first(replica.sync.period) if isinstance(replica.sync, LocalUpdatesConfig) else 1
     sent = replica.sync.meeting_traffic(
-        shapes, num_workers=workers, exchange=exchange, level=exchange.densest, num_iterates=num_iterates
+        shapes, num_workers=workers, exchange=exchange, level=exchange.densest, num_iterates=averaged
     )
     return sent.over(period)

@@ -18,7 +18,7 @@ class Hopeless(Exception):
 
 
 class NoPlace(Exception):
-    """There was no room for a worker for `workers.patience_s`: its machine is gone, and no other has room."""
+    """There was no place for a worker: none within `workers.patience_s`, or its machine is not fit."""
 
 
 def configure_process(name: str, **fields: Any) -> None:

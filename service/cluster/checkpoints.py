@@ -1,11 +1,13 @@
 """A run's checkpoints on storage: where they are, and which may go."""
 
+import json
 import logging
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -18,6 +20,8 @@ _log = logging.getLogger(__name__)
 #: Besides the last `keep` a run may hold the one being written, its stage's start, two that a larger budget needs, the
 #: best one, and the best one at its stage's start, for a stage that is rolled back.
 _NUM_BESIDES = 6
+#: The folder of a checkpoint as `Keeper.save` names it, in a path below a run's folder.
+_FOLDER = re.compile(r"(.*/)?\d{6}-step-\d+(?=/)")
 
 
 class NoRoom(Exception):
@@ -110,6 +114,33 @@ def require_room(url: str, *, num_more: int) -> None:
             f"the storage has {free / 1e9:.3g} GB free and the run needs {num_more * size / 1e9:.3g}, for {num_more} "
             "checkpoints more: make room (`wiretune clean`) and `wiretune retry`, or lower `checkpoint.keep`"
         )
+
+
+def remove_strays(storage_url: str, trial_id: str, *, number: int, resume: dict[str, Any] | None) -> None:
+    """Remove what killed attempts before attempt `number` left of a run: half files, checkpoints that nothing names.
+
+    Whatever `resume` names stays; by that alone does anything go on. `storage_url` is the attempt's own folder.
+    """
+    above, named = storage_url.rpartition("/")[0], json.dumps(resume)
+    job = above.rpartition("/")[0]  # the storage, whose name may have changed since
+    for each in range(1, number):
+        try:
+            written = {*_written(f"{above}/attempt-{each}/{trial_id}")}
+        except OSError as error:
+            _log.warning("cannot tell what attempt %d left on storage: %s", each, error)
+            continue
+        for url in sorted(url for url in written if f'{url.removeprefix(job)}"' not in named):
+            _is_removed(url)
+
+
+def _written(root: str) -> Iterator[str]:
+    """Yield the URLs of the checkpoints and half-written files below a run's folder, some of them often."""
+    with reaching(root) as (filesystem, path):
+        for inside in (found[len(path) + 1 :] for found in filesystem.find(path)):
+            if folder := _FOLDER.match(inside):
+                yield f"{root}/{folder[0]}"
+            if inside.endswith(".partial"):
+                yield f"{root}/{inside}"
 
 
 def _discard(url: str) -> None:

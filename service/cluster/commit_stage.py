@@ -26,7 +26,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
             state.recorder.wait_for(state.checkpointed(commit))
             state.requests.leave()
         _hold_steady(state, commit, until)
-        _train_chunk(state, commit, until)
+        _push(state, commit, until)
         if commit.measured.diverged:
             return "roll_back"  # what follows is of states that stay
         progress.evaluation_due = progress.evaluation_due or progress.step % every == 0
@@ -80,9 +80,9 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     state.known = []
 
 
-def _train_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
+def _push(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
     """Train the next steps with the strategy's values."""
-    num_steps, started = _next_chunk(state, commit, until), state.seconds()
+    num_steps, started = _next_push(state, commit, until), state.seconds()
     values, step = state.strategy.values(state.spent()), state.progress.step
     piece = state.progress.piece = _open_piece(state) or _next_piece(state, until, least=num_steps)
     num_steps = min(num_steps, piece.end - step)
@@ -116,12 +116,12 @@ def _next_piece(state: TrialState, until: Allowance, *, least: int) -> Piece:
     return Piece(step=state.progress.step, num_steps=num_steps, learning_rate=first, final_learning_rate=last)
 
 
-def _next_chunk(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
+def _next_push(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
     every, progress = state.spec.objective.every, state.progress
     most = progress.steps_to_meeting if progress.evaluation_due else every - progress.step % every
     if state.spec.budget.seconds is not None:  # else a push is short enough
         most = min(most, max(1, _next_look(state, commit, until) - commit.measured.num_steps))
-    return segment_length.next_chunk(until, state.spent(), state.cost, most=most)
+    return segment_length.next_push(until, state.spent(), state.cost, most=most)
 
 
 def _next_look(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
@@ -151,7 +151,7 @@ def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
     """Keep the last state that does not depend on where the budget ends; an extended job goes on from there."""
     if state.progress.steady or _open_piece(state):
         return
-    least, spent = _next_chunk(state, commit, until), state.spent()
+    least, spent = _next_push(state, commit, until), state.spent()
     num_steps = segment_length.next_piece(until, spent, state.cost, budget=state.spec.budget, least=least)
     if state.strategy.anneals(segment_length.after(num_steps - 1, spent, state.cost)):
         held = state.checkpointed(commit, is_steady=True)

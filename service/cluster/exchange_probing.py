@@ -13,6 +13,7 @@ from search.types import Values
 from service.cluster.measured import bytes_per_worker
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, Option, mean_traffic
+from trainers.methods.optimizer.spec import num_iterates
 from trainers.segment import SegmentResult
 from trainers.spec.link import EmulateLink, LinkConfig
 from trainers.traffic.collectives import MeanTraffic
@@ -59,14 +60,13 @@ def opened(
 
 def predicted(spec: TrialSpec, group: Group) -> dict[Option, MeanTraffic]:
     """Return what a step sends between the nodes of `group` under each option of the job."""
-    num_iterates = 2 if spec.replica.optimizer.kind.startswith("schedulefree") else 1
     return {
         option: mean_traffic(
             option,
             group.shapes,
             num_workers=len(group.nodes),
             like=spec.replica.exchange,
-            num_iterates=num_iterates,
+            num_iterates=num_iterates(spec.replica.optimizer.kind),
         )
         for option in spec.replica.menu
     }

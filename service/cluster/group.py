@@ -1,16 +1,15 @@
 """A group of ranks as Ray actors, one in each bundle of the trial's own placement group."""
 
-import fcntl
 import os
 import platform
 import socket
-import struct
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
+import psutil
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
@@ -80,14 +79,15 @@ class RankActor:
         return f"{socket.gethostname()} ({self.address})", versions()
 
     def sees(self, mark: str) -> tuple[str, bool]:
-        """Return its machine, and whether the file that the trial has written at `mark` is seen from there."""
+        """Return its machine, and whether the service's file at `mark` is seen from there."""
         return f"{socket.gethostname()} ({self.address})", shared_folder.sees(mark)
 
     def rendezvous(self) -> str:
         """Return an address on this node where the group can meet; this process holds its port from now on."""
         # As it may have several tenants, the first rank joins this one, where it would have opened the port by itself.
         self.meeting = TCPStore(self.address, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
-        return f"tcp://{self.address}:{self.meeting.port}"
+        host = f"[{self.address}]" if ":" in self.address else self.address  # IPv6
+        return f"tcp://{host}:{self.meeting.port}"
 
     def answer(self, method: str, args: Sequence[Any], trace: Mapping[str, str]) -> tuple[str, Any]:
         """Return what came of the call, as an `Outcome`'s fields; `trace` is the span that asks."""
@@ -112,12 +112,12 @@ class RankActor:
 class RayGroup(WorkerGroup):
     """The ranks as actors of the trial that makes it; workers that are placed together share one of its bundles.
 
-    NCCL where each rank has a GPU of its own, else gloo. `storage_url` is the attempt's folder, in which all write.
+    NCCL where each rank has a GPU of its own, else gloo. `mark` is the service's file on the storage.
     Raises WorkerLost if one of them does not start, WorkloadError or WorkerFailed if one cannot build its replica.
     """
 
-    def __init__(self, config: ReplicaConfig, workers: Workers, *, storage_url: str, lane: int = 0) -> None:
-        self.config, self.num_workers, self._storage_url = config, workers.count, storage_url
+    def __init__(self, config: ReplicaConfig, workers: Workers, *, mark: str | None = None, lane: int = 0) -> None:
+        self.config, self.num_workers, self._mark = config, workers.count, mark
         self._shape, self._first_worker = workers, lane * workers.count  # of all that the trial's bundles hold
         self._placement = ray.util.get_current_placement_group()  # of this thread: a lane is repaired in another one
         self._actors: dict[int, ActorHandle] = {}
@@ -183,13 +183,14 @@ class RayGroup(WorkerGroup):
         self._require_one_folder([asked[call] for call in ready])
 
     def _require_one_folder(self, ranks: Collection[int]) -> None:
-        """Raise WorkloadError if one of `ranks`, which have started, has a folder of its own for the attempt's."""
-        with shared_folder.marked(self._storage_url) as mark:
-            for call in [self._actors[rank].sees.remote(mark) for rank in ranks if mark is not None]:
-                with suppress(RayError):  # as above, or its storage hangs
-                    machine, is_seen = ray.get(call, timeout=self.config.start_timeout_s)
-                    if not is_seen:
-                        raise shared_folder.stranger(machine, self._storage_url)
+        """Raise WorkloadError if one of `ranks`, which have started, has a folder of its own for the service's."""
+        if (mark := self._mark) is None:
+            return
+        for call in [self._actors[rank].sees.remote(mark) for rank in ranks]:
+            with suppress(RayError):  # as above, or its storage hangs
+                machine, is_seen = ray.get(call, timeout=self.config.start_timeout_s)
+                if not is_seen:
+                    raise shared_folder.stranger(machine, mark)
 
     def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
         self._calls[rank] = self._actors[rank].answer.remote(method, args, tracing.carrier())
@@ -232,13 +233,6 @@ def death_of(error: RayError) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface that owns `address` (Linux), or None."""
-    for _, name in socket.if_nameindex():
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                packed = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
-            except OSError:
-                continue  # the interface has no IPv4 address
-            if socket.inet_ntoa(packed[20:24]) == address:
-                return name
-    return None
+    """Return the network interface that has `address` among its own, or None."""
+    found = psutil.net_if_addrs().items()
+    return next((name for name, own in found if any(each.address == address for each in own)), None)

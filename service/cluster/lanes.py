@@ -94,7 +94,7 @@ class ProbeRun:
                 return
             most = missing if missing > 0 else segment_length.NO_LIMIT
             check()
-            self._push(segment_length.next_chunk(until, self._spent(), self._cost, most=most))
+            self._push(segment_length.next_push(until, self._spent(), self._cost, most=most))
 
     def _push(self, num_steps: int) -> None:
         segment = segment_length.segment(self._values_after(0), self._values_after(num_steps - 1), num_steps)

@@ -4,22 +4,22 @@ import math
 from typing import Any
 
 from search.budget import spending
-from search.budget.link import StepCost
+from search.budget.link import StepCost, steps_that_fit
 from search.config import Budget
 from search.types import Allowance, Piece, Spent, Values
 from service.cluster.measured import bytes_per_worker
 from trainers.segment import Segment, SegmentResult
 
 #: Steps of a first push, when nothing is known about the cost of a step with these values.
-FIRST_CHUNK = 4
+FIRST_PUSH = 4
 #: Steps of a push under a budget in steps or bytes: a constant, because there no decision may read a clock.
-CLOCKLESS_CHUNK = 10
+CLOCKLESS_PUSH = 10
 #: The committed line is looked at after this share of a commit, but not before so many steps.
 LOOK_SHARE, LEAST_LOOK_STEPS = 0.02, 10
 #: Longest push under a budget in seconds; a cancel is heard between two pushes. Slow steps are pushed together,
-#: `FIRST_CHUNK` at most and for at most `MAX_SLOW_CHUNK_S`: the first step of a push shows no cosine, so pushes of one
+#: `FIRST_PUSH` at most and for at most `MAX_SLOW_PUSH_S`: the first step of a push shows no cosine, so pushes of one
 #: step show none, and a rate that is too low would not rise.
-MAX_CHUNK_S, MAX_SLOW_CHUNK_S = 0.5, 10.0
+MAX_PUSH_S, MAX_SLOW_PUSH_S = 0.5, 10.0
 NO_LIMIT = 10**9
 #: A rate that changes all the time does so in about so many straight pieces, however long the run: a schedule has each.
 MOST_PIECES = 1024
@@ -128,16 +128,16 @@ def after(num_steps: int, spent: Spent, cost: StepCost | None) -> Spent:
     )
 
 
-def next_chunk(until: Allowance, spent: Spent, cost: StepCost | None, *, most: int) -> int:
+def next_push(until: Allowance, spent: Spent, cost: StepCost | None, *, most: int) -> int:
     """Return how many steps to push next, in [1, `most`], so that no cap of `until` is passed."""
     limits: list[float] = [most, _steps_left(until, spent, cost)]
     if cost is None:
-        limits.append(FIRST_CHUNK)
+        limits.append(FIRST_PUSH)
     elif until.seconds is None:
-        limits.append(CLOCKLESS_CHUNK)
+        limits.append(CLOCKLESS_PUSH)
     elif cost.seconds > 0:
-        slow = min(FIRST_CHUNK, MAX_SLOW_CHUNK_S / cost.seconds)
-        limits.append(max(math.ceil(MAX_CHUNK_S / cost.seconds - 0.5), slow))
+        slow = min(FIRST_PUSH, MAX_SLOW_PUSH_S / cost.seconds)
+        limits.append(max(math.ceil(MAX_PUSH_S / cost.seconds - 0.5), slow))
     return max(1, int(min(limits)))
 
 
@@ -150,8 +150,7 @@ def next_piece(until: Allowance, spent: Spent, cost: StepCost | None, *, budget:
     if cost is None:
         return least
     share = spending.scale(spending.caps(budget), 1 / MOST_PIECES)
-    costs = {"steps": 1.0, "bytes": cost.bytes, "seconds": cost.seconds}
-    long = spending.num_steps(share, {unit: costs[unit] for unit in share})
+    long = steps_that_fit(share, cost)
     return max(least, int(min(math.ceil(min(long, NO_LIMIT)), _steps_left(until, spent, cost))))
 
 

@@ -1,49 +1,16 @@
-"""Tells whether a trial and its workers see one storage: the trial leaves a mark there, and each worker reads it.
+"""Tells whether a machine sees the service's storage, where that is a folder: the service has left a mark in it.
 
 A machine on which that folder is not mounted makes one of its own, and writes its part of every checkpoint there.
 """
 
-import logging
-import secrets
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-
-from fsspec.core import split_protocol
 
 from trainers import filesystem
 from trainers.workload import WorkloadError
 
-_log = logging.getLogger(__name__)
-#: Protocols whose URLs name a place on each machine; those of others, such as S3, name one for all.
-_OF_MACHINES = (None, "file", "local")
 #: How long to look for a file that a network's folder may show late, and how often.
 _PATIENCE_S, _LOOK_S = 30.0, 0.5
-
-
-@contextmanager
-def marked(url: str) -> Iterator[str | None]:
-    """Keep a small file in the attempt's folder `url`, and give its URL; None: there is nothing to look at."""
-    mark = _leave_mark(url)
-    try:
-        yield mark
-    finally:
-        if mark is not None:
-            with suppress(OSError), filesystem.reaching(mark) as (storage, path):
-                storage.rm_file(path)
-
-
-def _leave_mark(url: str) -> str | None:
-    if split_protocol(url)[0] not in _OF_MACHINES:
-        return None
-    mark = f"{url}/.seen-{secrets.token_hex(8)}"
-    try:
-        filesystem.write(mark, b"")
-    except OSError as error:  # the first checkpoint meets it, too
-        _log.warning("cannot tell whether all workers see %s: %s", url, error)
-        return None
-    return mark
 
 
 def sees(mark: str) -> bool:
@@ -61,10 +28,16 @@ def sees(mark: str) -> bool:
             return True
 
 
-def stranger(machine: str, url: str) -> WorkloadError:
-    """Return the refusal of a `machine` that does not see the attempt's folder `url` as this one does."""
-    root = url.rsplit("/", 2)[0]  # above the job's folder and the attempt's
+def require(mark: str | None) -> None:
+    """Raise WorkloadError if this machine does not see the service's file at `mark`, if there is one."""
+    if mark is not None and not sees(mark):
+        raise stranger(socket.gethostname(), mark)
+
+
+def stranger(machine: str, mark: str) -> WorkloadError:
+    """Return the refusal of a `machine` that does not see the service's `mark`."""
+    root = mark.rpartition("/")[0]
     return WorkloadError(
-        f"machine {machine} does not see the same {root} as {socket.gethostname()}, where the run is led: one of the "
-        "two has a folder of its own there; mount it on every node of the cluster"
+        f"machine {machine} does not see the same {root} as the service: one of the two has a folder of its own "
+        "there; mount it on the service's machine and on every node of the cluster"
     )

@@ -95,8 +95,9 @@ def _start(state: TrialState, prior: Prior) -> Begun:
     state.stage = StageStart(checkpoint=state.keeper.save(0), progress=state.progress)
     for lane in state.lanes:
         lane.hold(state.stage.checkpoint)  # their states are equal by construction
+    evaluation = _evaluate_off_the_clock(state)  # else a short budget could be spent before the first step
     state.clock.start()
-    state.evaluate_start()
+    state.note_start(evaluation)
     return Begun()
 
 
@@ -172,7 +173,7 @@ def _insure(state: TrialState, resume: Resume) -> None:
 def _train_alone(state: TrialState, begun: Begun) -> Course:
     """Train the one stage of a strategy that does not search, from its start or within a commit."""
     if begun.commit is None:
-        state.evaluate_start()
+        state.note_start(state.evaluate())
     course = commit_stage(state, begun.commit or search_stage(state, begun.search))
     state.progress.stop_clock(state.seconds(), num_held=state.recorder.num_held)
     return course
@@ -190,7 +191,7 @@ class KeptLine(NamedTuple):
 
 def _ending(line: TrialState) -> KeptLine:
     """Evaluate what the clock has stopped at, and go to the best checkpoint where that is better by the objective."""
-    end = _evaluate_behind_the_clock(line)
+    end = _evaluate_off_the_clock(line)
     progress, best = line.progress, line.progress.best
     line.recorder.report(*reports.evaluated(line.trial_id, end, progress.step, progress.seconds))
     is_last = line.spec.checkpoint.export == "last"
@@ -198,7 +199,7 @@ def _ending(line: TrialState) -> KeptLine:
         return KeptLine(line, end, end)
     last = _exported(line, "last/")
     line.group.load(best.checkpoint)
-    return KeptLine(line, _evaluate_behind_the_clock(line), end, best, last)
+    return KeptLine(line, _evaluate_off_the_clock(line), end, best, last)
 
 
 def _exported(line: TrialState, folder: str = "") -> Exported:
@@ -207,7 +208,7 @@ def _exported(line: TrialState, folder: str = "") -> Exported:
     return exported
 
 
-def _evaluate_behind_the_clock(line: TrialState) -> Evaluation:
+def _evaluate_off_the_clock(line: TrialState) -> Evaluation:
     evaluation = line.group.evaluate()
     line.progress.charge_bytes(evaluation)
     return evaluation

@@ -165,7 +165,9 @@ class TrialState:
 
     def evaluate_line(self) -> None:
         """Evaluate the committed line, and report it."""
-        evaluation = self.evaluate()
+        self._note(self.evaluate())
+
+    def _note(self, evaluation: Evaluation) -> None:
         score, min_delta = self.judge.score(evaluation), self.spec.objective.min_delta
         self.progress.note_evaluation(score, min_delta=min_delta, at_target=self.judge.is_at_target(score))
         self.recorder.report(*reports.evaluated(self.trial_id, evaluation, self.progress.step, self.seconds()))
@@ -187,9 +189,9 @@ class TrialState:
             self.progress.num_rungs += 1
             self.recorder.wait_for(reached)
 
-    def evaluate_start(self) -> None:
-        """Evaluate the state of the stage's checkpoint, which is in memory."""
-        self.evaluate_line()
+    def note_start(self, evaluation: Evaluation) -> None:
+        """Note and report an evaluation of the stage's checkpoint."""
+        self._note(evaluation)
         self.progress.note_checkpoint(self.stage.checkpoint)
 
     # -- checkpoints ------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from pydantic import ValidationError
 from ray import tune
@@ -10,8 +10,8 @@ from ray import tune
 from search.sweep.propose import Seen, propose
 from search.sweep.spec import SampleValues
 from service import tracing
-from service.cluster import trial
-from service.cluster.attempt import Hopeless, configure_process, is_wanted, last_line
+from service.cluster import checkpoints, shared_folder, trial
+from service.cluster.attempt import Hopeless, NoPlace, configure_process, is_wanted, last_line
 from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
@@ -19,7 +19,7 @@ from service.job.parts import TrialSpec
 from service.job.spec import NOT_DRAWN, JobSpec
 from service.job.sweep import at, faults, sample_name
 from service.wire.records import AttemptBrief, Control, ResumePoint, SampleDrawn
-from trainers.training.call_results import WorkerFailed
+from trainers.training.call_results import Unfit, WorkerFailed, in_place_of_others
 from trainers.training.elastic import ElasticGroup
 from trainers.training.group import Group
 from trainers.training.repair import RepairingGroup
@@ -51,10 +51,13 @@ def _run(trial_id: str) -> None:
     try:
         if point.sample is not None and point.sample.values is None:
             spec = _learned(brief, point, reporter)
+        checkpoints.remove_strays(brief.storage_url, point.trial_id, number=brief.number, resume=point.resume)
         with ExitStack() as lanes:
-            with tracing.span("start workers", workers=num_workers):
+            may_pass = nullcontext() if point.resume is None else in_place_of_others()
+            with tracing.span("start workers", workers=num_workers), may_pass:
+                shared_folder.require(brief.storage_mark)
                 group, *spare = [
-                    lanes.enter_context(_that_outlives_workers(spec, brief.storage_url, lane=lane))
+                    lanes.enter_context(_that_outlives_workers(spec, brief.storage_mark, lane=lane))
                     for lane in range(spec.lanes.count)
                 ]
             log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
@@ -72,6 +75,9 @@ def _run(trial_id: str) -> None:
     except Stopped as stopped:
         log.info("trial %s ends: %s", point.trial_id, stopped.reason)
         outcome = stopped.control
+    except Unfit as unfit:
+        log.error("%s", unfit)
+        raise NoPlace(last_line(unfit)) from unfit
     except (WorkloadError, NoRoom) as refused:
         raise Hopeless(str(refused)) from refused
     except WorkerFailed as failed:
@@ -85,10 +91,10 @@ def _run(trial_id: str) -> None:
     tune.report({"outcome": outcome})
 
 
-def _that_outlives_workers(spec: TrialSpec, storage_url: str, *, lane: int) -> Group:
+def _that_outlives_workers(spec: TrialSpec, mark: str | None, *, lane: int) -> Group:
     """Start the workers of a lane, in a group that does not end with one of them."""
     workers = spec.workers
-    group = RayGroup(spec.replica, workers, storage_url=storage_url, lane=lane)
+    group = RayGroup(spec.replica, workers, mark=mark, lane=lane)
     if workers.min is None or not spec.trains_apart:
         return RepairingGroup(group)
     return ElasticGroup(group, least=min(workers.min, workers.count), own_pace=workers.pace == "own")

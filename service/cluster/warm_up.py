@@ -12,7 +12,7 @@ from service.cluster import exchange_probing
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
-from trainers.methods.optimizer.spec import SgdConfig, contenders
+from trainers.methods.optimizer.spec import SgdConfig, contenders, num_iterates
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
 from trainers.spec.ranges import first
@@ -102,7 +102,7 @@ def _average(spec: TrialSpec, space: SearchSpace, group: Group) -> collectives.T
         num_workers=len(group.nodes),
         exchange=spec.replica.exchange,
         level=space.opening.level,
-        num_iterates=2 if space.optimizer.startswith("schedulefree") else 1,
+        num_iterates=num_iterates(space.optimizer),
     )
 
 

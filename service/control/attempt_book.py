@@ -64,6 +64,8 @@ class AttemptBook:
     def brief(self, job_id: str, number: int) -> AttemptBrief:
         """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
         settings = self._settings
+        storage = Storage(settings.resolved_storage_url)
+        mark = storage.mark(keys.storage_id(self._secret))
         with self._reading() as session:
             job = queries.job_row(session, job_id)
             attempt = attempts.require_owner(session, job, number)
@@ -71,7 +73,8 @@ class AttemptBook:
                 job_id=job_id,
                 number=number,
                 spec=stored_spec(job_id, job.spec),
-                storage_url=Storage(settings.resolved_storage_url).attempt_url(job_id, number),
+                storage_url=storage.attempt_url(job_id, number),
+                storage_mark=mark,
                 lease_s=settings.lease_s,
                 renew_s=settings.renew_s,
                 max_silence_s=settings.max_silence_s,

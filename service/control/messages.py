@@ -4,6 +4,7 @@ So a message outlives a restart, and `service.control.webhooks` sends it at leas
 """
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ MAX_TRIES = 7
 #: After the first try; each later wait is four times as long as the one before: the last try is 11 hours later.
 BACK_OFF_S = 30.0
 _AT_ONCE = 20
+#: Of one host: one that does not answer delays the others by no more than these take.
+_OF_ONE_HOST = 3
+_LOOKED_AT = 500
 
 
 class Message(NamedTuple):
@@ -47,8 +51,14 @@ def are_due(session: Session, *, now: float) -> bool:
 
 def claim(session: Session, *, now: float) -> list[Message]:
     """Return messages whose turn it is, and put each off to its next try, which comes if this one is lost."""
-    due = select(MessageRow).where(MessageRow.next_at <= now).order_by(MessageRow.next_at).limit(_AT_ONCE)
-    rows = session.scalars(due.with_for_update(skip_locked=True)).all()
+    due = select(MessageRow).where(MessageRow.next_at <= now).order_by(MessageRow.next_at).limit(_LOOKED_AT)
+    rows: list[MessageRow] = []
+    of_host: Counter[str] = Counter()
+    for row in session.scalars(due.with_for_update(skip_locked=True)):
+        host = "/".join(row.url.split("/", 3)[:3])
+        of_host[host] += 1
+        if of_host[host] <= _OF_ONE_HOST and len(rows) < _AT_ONCE:
+            rows.append(row)
     for row in rows:
         row.tries += 1
         row.next_at = now + BACK_OFF_S * 4 ** (row.tries - 1)

@@ -86,11 +86,16 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
     try:
         spec = spec or stored_spec(job.id, job.spec)
     except UnreadableJob as error:
-        verbs = tuple(verb for verb in verbs_in(job.job_state, searches=False) if verb not in _OF_READABLE)
+        verbs = tuple(verb for verb in verbs_of(job, searches=False) if verb not in _OF_READABLE)
         shown = UnreadJob.model_validate(job.spec)
         return _job_view(job, verbs=verbs, labels=job.spec["labels"], unreadable=error.fields, spec=shown)
-    verbs = verbs_in(job.job_state, searches=any(map(is_steerable, spec.trials())))
+    verbs = verbs_of(job, searches=any(map(is_steerable, spec.trials())))
     return _job_view(job, verbs=verbs, labels=spec.labels, advice=advice(spec), spec=spec)
+
+
+def verbs_of(job: JobRow, *, searches: bool = True) -> tuple[Verb, ...]:
+    """Return what may be asked of the job now, one that `searches` or not. It is stopped once."""
+    return verbs_in(job.job_state, searches=searches, has_run=job.started_at is not None and not job.stops)
 
 
 def _job_view(job: JobRow, **of_spec: Any) -> JobView:
@@ -141,7 +146,7 @@ def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgre
         archived=job.archived,
         priority=Priority(job.priority),
         version=job.version,
-        verbs=verbs_in(job.job_state, searches=has_steerable(job.spec)),
+        verbs=verbs_of(job, searches=has_steerable(job.spec)),
         progress=progress,
     )
 

@@ -184,16 +184,11 @@ class Reconciler:
             return
         self._busy_at = now
         try:
-            ray = self._cluster.connect()
-            there = ray.nodes()  # the first that is asked of somebody else's Ray: it tells whether that one is up
+            ray, nodes = self._look_at_cluster(now=now)
         except Unavailable as error:
-            self._store.telemetry.cluster_up.set(0)
             self._without_ray(jobs, backlog, str(error), now=now)
             return
         self._ray_since = min(now, self._ray_since)
-        nodes = self._largest or there
-        self._see(nodes, now=now)
-        self._store.telemetry.note_cluster(nodes)
         self._store.telemetry.note_running(job.size for job in backlog.running)
         self._watch(ray, [work for work in jobs if work.state in ACTIVE], now=now)
         for work in jobs:
@@ -211,9 +206,22 @@ class Reconciler:
         self._look_at = now + _LOOK_S
         if self._store.attempts.without_log():  # it may have the logs, and ends if nobody takes it over
             self._cluster.adopt()
-        # A cluster that nobody declared is asked what it holds: the first job, too, is refused if it never fits.
-        if not self._largest and self._cluster.declared() is None:
-            self._see(self._cluster.connect().nodes(), now=now)
+        # Somebody else's cluster is asked what it holds: the first job, too, is refused if it never fits.
+        if self._cluster.declared() is None:
+            self._look_at_cluster(now=now)
+
+    def _look_at_cluster(self, *, now: float) -> tuple[RayApi, Sequence[Node]]:
+        """Return Ray and its nodes, by which jobs are judged from now on; raises Unavailable."""
+        try:
+            ray = self._cluster.connect()
+            there = ray.nodes()  # the first that is asked of somebody else's Ray: it tells whether that one is up
+        except Unavailable:
+            self._store.telemetry.cluster_up.set(0)
+            raise
+        nodes = self._largest or there
+        self._see(nodes, now=now)
+        self._store.telemetry.note_cluster(nodes)
+        return ray, nodes
 
     def _without_ray(self, jobs: Sequence[Work], backlog: Backlog, reason: str, *, now: float) -> None:
         self._ray_since = math.inf

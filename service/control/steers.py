@@ -31,10 +31,11 @@ MAX_IN_FORCE = 100
 
 
 class _Heard(NamedTuple):
-    """By trial the first stage whose decision names a steer, and the trials that a decision made its search in."""
+    """The trials that have heeded a steer, by their decisions."""
 
-    first_stages: dict[str, int]
-    searched: set[str]
+    first_stages: dict[str, int]  # by trial the first one that names it
+    searched: set[str]  # trials that made its search
+    failed: set[str]  # trials whose later decisions do without its pinned rate
 
 
 def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:
@@ -48,10 +49,10 @@ def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, 
     withdrawn = _withdrawn(rows, asked, [*specs])
     left = [row for row in rows if row not in withdrawn and not _is_done(row, heard[row.id])]
     said = {**asked.model_dump(mode="json", exclude={"clear"}, exclude_none=True), "trials": [*specs]}
-    is_known = any(_is_same(row, said) and not _has_searched(row, heard[row.id]) for row in left)
+    is_known = any(_is_same(row, said) and not _has_ended(row, heard[row.id]) for row in left)
     is_new = bool(asked.pin or asked.veto or asked.search_now) and not is_known
     if is_new:
-        _require_sense(specs, _steer(SteerRow(id=job.num_steers + 1, name=by.name, said=said)), left)
+        _require_sense(specs, _steer(SteerRow(id=job.num_steers + 1, name=by.name, said=said)), left, heard)
         job.num_steers += 1
         session.add(SteerRow(job_id=job.id, id=job.num_steers, at=now, name=by.name, key_id=by.key_id, said=said))
     for row in withdrawn:
@@ -119,13 +120,18 @@ def _views(session: Session, job_id: str) -> tuple[SteerView, ...]:
 
 def _heard(session: Session, job_id: str, rows: Sequence[SteerRow]) -> dict[int, _Heard]:
     """Return by steer how far its trials have heeded it."""
-    heard = {row.id: _Heard({}, set()) for row in rows}
+    heard = {row.id: _Heard({}, set(), set()) for row in rows}
     for trial in queries.trials(session, job_id) if rows else ():
+        pinned, now = set[int](), set[int]()
         for stage, said in queries.heeded(session, trial.id):
+            now = {each["id"] for each in said if "learning_rate" in each["pin"]}
+            pinned |= now
             for each in (each for each in said if each["id"] in heard):
                 heard[each["id"]].first_stages.setdefault(trial.id, stage)
                 if each["search_now"]:
                     heard[each["id"]].searched.add(trial.id)
+        for failed in (pinned - now) & heard.keys():
+            heard[failed].failed.add(trial.id)
     return heard
 
 
@@ -146,15 +152,16 @@ def _view(row: SteerRow, heard: _Heard) -> SteerView:
     )
 
 
-def _has_searched(row: SteerRow, heard: _Heard) -> bool:
-    """Return whether the search that was asked for was made in every trial."""
-    return _steer(row).search_now and heard.searched >= set(row.said["trials"])
+def _has_ended(row: SteerRow, heard: _Heard) -> bool:
+    """Return whether the search that was asked for was made in every trial, or the pinned rate failed in any."""
+    return bool(heard.failed) or (_steer(row).search_now and heard.searched >= set(row.said["trials"]))
 
 
 def _is_done(row: SteerRow, heard: _Heard) -> bool:
-    """Return whether the steer asked for a search alone, and that was made."""
-    said = _steer(row)
-    return not (said.pin or said.veto) and _has_searched(row, heard)
+    """Return whether nothing of the steer holds in any trial: all searches were made, or its rate failed."""
+    trials, said = set(row.said["trials"]), _steer(row)
+    pins = set(said.pin) - ({"learning_rate"} if heard.failed >= trials else set())
+    return not (pins or said.veto) and (not said.search_now or heard.searched >= trials)
 
 
 def _in_force(session: Session, job: JobRow) -> Sequence[SteerRow]:
@@ -225,14 +232,23 @@ def _held(rows: Iterable[SteerRow]) -> str:
     return f"those that do: {ids}" if ids else "none does"
 
 
-def _require_sense(specs: dict[str, TrialSpec], steer: Steer, rows: Sequence[SteerRow]) -> None:
+def _left_in(trial_id: str, row: SteerRow, heard: _Heard) -> Steer:
+    """Return what of a steer holds in a trial: no rate that failed there."""
+    said = _steer(row)
+    pin = {name: value for name, value in said.pin.items() if name != "learning_rate" or trial_id not in heard.failed}
+    return said.model_copy(update={"pin": pin})
+
+
+def _require_sense(
+    specs: dict[str, TrialSpec], steer: Steer, rows: Sequence[SteerRow], heard: dict[int, _Heard]
+) -> None:
     """Raise InvalidJob where what is said makes no sense for one of the trials, beside what holds."""
     if len(rows) >= MAX_IN_FORCE:
         message = f"{len(rows)} steers hold, and no job has more than {MAX_IN_FORCE}: withdraw some"
         raise InvalidJob([Problem(pointer="", message=message)])
     found: dict[tuple[str, str], Problem] = {}  # trials of several seeds have the same
     for trial_id, spec in specs.items():
-        others = [_steer(row) for row in rows if trial_id in row.said["trials"]]
+        others = [_left_in(trial_id, row, heard[row.id]) for row in rows if trial_id in row.said["trials"]]
         for problem in steering.problems(spec, steer, others):
             known = found.setdefault((problem.pointer, problem.message), problem)
             found[problem.pointer, problem.message] = known.model_copy(

@@ -37,10 +37,13 @@ class StoredFile:
     etag: str
     content: IO[bytes]
 
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the content, piece by piece."""
+    def chunks(self, part: range | None = None) -> Iterator[bytes]:
+        """Yield the content, or the bytes at the places of a `part`, piece by piece."""
+        places = range(self.num_bytes) if part is None else part
         with self.content as file, files.as_os_error(getattr(file, "path", "")):
-            while chunk := file.read(_CHUNK_BYTES):
+            file.seek(places.start)
+            while places and (chunk := file.read(min(len(places), _CHUNK_BYTES))):
+                places = places[len(chunk) :]
                 yield chunk
 
     def first(self, most: int) -> bytes:
@@ -172,6 +175,19 @@ class Storage:
             filesystem.rm_file(path)
         if given != content:
             raise Unavailable(f"the storage gave back another file than it took, at {url}; check WIRETUNE_STORAGE_URL")
+
+    def mark(self, name: str) -> str | None:
+        """Return the URL of a file by which machines tell this folder from others, written unless it is there.
+
+        None where the storage is no folder, and where it cannot be written.
+        """
+        url = f"{self.root.rstrip('/')}/.storage-{name}"
+        with suppress(NotFound, Unavailable), _reaching(url, "write") as (filesystem, path):
+            if isinstance(filesystem, LocalFileSystem):
+                if not filesystem.exists(path):
+                    self.write(url, b"")
+                return url
+        return None
 
     def require_room(self, job_id: str, checkpoints: Iterable[str], *, at_once: int) -> None:
         """Raise Unavailable unless as many checkpoints fit as trials train at once; only a local disk says so.

@@ -457,7 +457,7 @@ class Store:
         return self._ask(job_id, Verb.RESUME, partial(verbs.resume, workers=workers), versions, by)
 
     def stop(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
-        """Have a running job end as if its budget were spent."""
+        """Have a job that has run end as if its budget were spent."""
         return self._ask(job_id, Verb.STOP, verbs.stop, versions, by)
 
     def cancel(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:

@@ -100,10 +100,12 @@ class Telemetry:
 
     @contextmanager
     def round(self, loop: str) -> Iterator[None]:
-        """Time a round of a loop, and count it where it raises."""
+        """Time a round of a loop, and count it where it fails: not where something else does not answer."""
         began = time.perf_counter()
         try:
             yield
+        except Unavailable:
+            raise
         except Exception:
             self.failed_rounds.labels(loop).inc()
             raise

@@ -1,6 +1,6 @@
 """Verbs: a user's requests to an existing job. Functions of one open transaction.
 
-All are called alike, and raise IllegalTransition where `service.job.states.ALLOWED_IN` does not have the job's state.
+All are called alike, and raise IllegalTransition where `service.job.states.verbs_in` does not have them.
 Those after which the job's own parts are read raise UnreadableJob where this release cannot.
 """
 
@@ -39,7 +39,7 @@ def require_version(job: JobRow, versions: Versions) -> None:
 
 def require_allowed(job: JobRow, verb: Verb) -> None:
     """Raise IllegalTransition unless `verb` means something for the job now."""
-    if job.job_state in ALLOWED_IN[verb]:
+    if verb in queries.verbs_of(job):
         return
     needed = _listed(state.value for state in JobState if state in ALLOWED_IN[verb])
     raise IllegalTransition(
@@ -74,10 +74,16 @@ def resume(_: Session, job: JobRow, *, workers: int | None, now: float) -> None:
 
 
 def stop(_: Session, job: JobRow, *, now: float) -> None:
-    """Have a running job end as if its budget were spent. A lost driver's successor does the same."""
+    """Have a job that has run end as if its budget were spent. Its next driver does it where it has none now."""
     require_allowed(job, Verb.STOP)
     job.stops = True
-    jobs.transition(job, JobState.STOPPING, now=now, reason=attempts.STOPPED_EARLY)
+    if job.job_state is JobState.RUNNING:
+        jobs.transition(job, JobState.STOPPING, now=now, reason=attempts.STOPPED_EARLY)
+    elif job.job_state is JobState.PAUSED:
+        stored_spec(job.id, job.spec)  # as in `resume`
+        _queue(job, workers=None, now=now, reason=attempts.STOPPED_EARLY)
+    else:  # its next driver hears of it when it begins, or with its first report
+        jobs.explain(job, attempts.STOPPED_EARLY)
 
 
 def cancel(_: Session, job: JobRow, *, now: float) -> None:

@@ -105,13 +105,17 @@ ALLOWED_IN: dict[Verb, frozenset[JobState]] = {
     Verb.STEER: frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING, _S.PAUSING, _S.PAUSED}),
 }
 
+#: The states in which a verb means something, too, to a job that has run before and has a result to keep.
+ONCE_RUN: dict[Verb, frozenset[JobState]] = {Verb.STOP: frozenset({_S.QUEUED, _S.STARTING, _S.PAUSED})}
+
 
 def may_follow(current: JobState, following: JobState) -> bool:
     """Return whether a job may go from `current` to `following`."""
     return following in RULES[current].next
 
 
-def verbs_in(state: JobState, *, searches: bool = True) -> tuple[Verb, ...]:
-    """Return what may be asked of a job in `state`, one that `searches` or not."""
-    allowed = (verb for verb, states in ALLOWED_IN.items() if state in states)
+def verbs_in(state: JobState, *, searches: bool = True, has_run: bool = False) -> tuple[Verb, ...]:
+    """Return what may be asked of a job in `state`, one that `searches` or not, and that `has_run` before or not."""
+    once_run = ONCE_RUN if has_run else {}
+    allowed = (verb for verb, states in ALLOWED_IN.items() if state in states | once_run.get(verb, frozenset()))
     return tuple(verb for verb in allowed if searches or verb is not Verb.STEER)

@@ -12,8 +12,9 @@ DEFAULT_PROJECT = "default"
 #: Of keys, owners and projects.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@:+-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-#: Of an owner, who may be the subject of an OIDC token.
+#: Of an owner, who may be the subject of an OIDC token, such as `oidc:auth0|0123`.
 MAX_OWNER_CHARS = 300
+OWNER = rf"[A-Za-z0-9][A-Za-z0-9._@:+|/=~-]{{0,{MAX_OWNER_CHARS - 1}}}"
 
 
 class Role(Vocabulary):
@@ -44,7 +45,9 @@ class NewKey(Asked):
     """A key to be made."""
 
     name: Name = Field(description="what the key is for")
-    owner: Name | None = Field(None, description="whose jobs are submitted with it; null: as `name`")
+    owner: Annotated[str, Field(pattern=f"^{OWNER}$")] | None = Field(
+        None, description="whose jobs are submitted with it; null: as `name`"
+    )
     role: Role = Role.SUBMITTER
     project: Name = Field(DEFAULT_PROJECT, description="whose jobs it sees")
     expires_at: Annotated[AwareDatetime, AfterValidator(_to_come)] | None = None

@@ -103,13 +103,14 @@ def of_zip(file: IO[bytes]) -> Package:
         raise CodeRefused(f"this is not a whole zip: {error or type(error).__name__}") from error
 
 
-def of_folder(folder: Path, exclude: Sequence[str] = ()) -> Package:
+def of_folder(folder: Path, exclude: str | Sequence[str] = ()) -> Package:
     """Return the package of a folder's files without `LEFT_OUT`, virtual environments and what matches `exclude`.
 
     Patterns, such as `data` or `*.csv`, are of a file's or folder's name, or of its path in the folder.
     Raises CodeRefused for a link, a pipe or a device, what cannot be read, a file over `MAX_FILE_BYTES`, and whatever
     a service would refuse.
     """
+    exclude = [exclude] if isinstance(exclude, str) else exclude
     try:
         if not folder.is_dir():
             raise CodeRefused(f"{folder} is not a folder")

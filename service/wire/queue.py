@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from service.job.priority import Priority
 from service.job.vocabulary import Vocabulary
-from service.wire.access import MAX_OWNER_CHARS
+from service.wire.access import OWNER
 from service.wire.base import View
 
 
@@ -33,7 +33,7 @@ class QuotaKind(Vocabulary):
 
 #: The quota of everyone who has none of his own.
 EVERYONE = "*"
-QuotaName = Annotated[str, Field(pattern=rf"^(\*|[A-Za-z0-9][A-Za-z0-9._@:+|/=~-]{{0,{MAX_OWNER_CHARS - 1}}})$")]
+QuotaName = Annotated[str, Field(pattern=rf"^(\*|{OWNER})$")]
 
 
 class QuotaLimits(View):

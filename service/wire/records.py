@@ -428,6 +428,7 @@ class AttemptBrief(Record):
     number: Count
     spec: StoredJob
     storage_url: str = Field(description="this attempt writes below it, reads anywhere in the job's folder")
+    storage_mark: str | None = Field(None, description="file that all machines must see; null: nothing tells of that")
     lease_s: float
     renew_s: float
     max_silence_s: float

@@ -52,7 +52,9 @@ class SteerView(View):
     first_stages: dict[str, int] = Field(
         description="by trial, the first stage that it held in; none yet: the trial's next stage has not opened"
     )
-    in_force: bool = Field(description="neither withdrawn nor, where it but asked for a search, done")
+    in_force: bool = Field(
+        description="neither withdrawn nor done: its search was made, or its pinned rate failed, in every trial"
+    )
     withdrawn_at: datetime | None = None
     withdrawn_by: str | None = None
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from service.cluster.checkpoints import Keeper, NoRoom
+from service.cluster.checkpoints import Keeper, NoRoom, remove_strays
+from trainers import filesystem
 
 
 @pytest.fixture
@@ -70,6 +71,43 @@ def test_an_old_checkpoint_that_cannot_be_removed_ends_nothing_and_is_tried_agai
 
     assert keeper.saved == [third, fourth]
     assert len([*tmp_path.iterdir()]) == 2
+
+
+@pytest.mark.parametrize("root", ["file://{}", "memory://{}", "s3://results{}"], ids=["file", "memory", "s3"])
+def test_checkpoints_that_killed_attempts_left_go_and_what_a_run_goes_on_from_stays(
+    root: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if root.startswith("s3"):
+        request.getfixturevalue("s3")
+    job = f"{root.format(tmp_path)}/job-1"
+    named = [
+        "attempt-1/a.0/000001-step-10",
+        "attempt-2/a.0/000000-step-20",
+        "attempt-2/a.0/insurance/a.0/000000-step-1",
+    ]
+    strays = [
+        "attempt-1/a.0/000011-step-10",
+        "attempt-2/a.0/000001-step-30",
+        "attempt-1/a.0/insurance/a.0/000000-step-1",
+    ]
+    others = ["attempt-3/a.0/000000-step-0", "attempt-2/b.0/000000-step-0"]  # it writes there itself; another trial
+    weights = [f"{job}/attempt-1/a.0/weights.safetensors", f"{job}/attempt-1/a.0/last/weights.safetensors"]
+    for folder in (*named, *strays, *others):
+        filesystem.write(f"{job}/{folder}/rank-0.safetensors", b"state")
+    for url in (*weights, f"{job}/attempt-1/a.0/weights.safetensors.1a2b.partial"):
+        filesystem.write(url, b"weights")
+    resume = {
+        "checkpoint": f"{job}/{named[1]}",
+        "stage": {"checkpoint": f"{job}/{named[0]}"},
+        "insurance": {"checkpoints": [f"{job}/{named[2]}"]},
+    }
+
+    remove_strays(f"{job}/attempt-3", "a.0", number=3, resume=resume)
+
+    with filesystem.reaching(job) as (reached, path):
+        left = {found[len(path) + 1 :] for found in reached.find(path)}
+    kept = {f"{folder}/rank-0.safetensors" for folder in (*named, *others)}
+    assert left == kept | {url.removeprefix(f"{job}/") for url in weights}
 
 
 def _refuse(*_: Any, **__: Any) -> None:

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from service.cluster.entrypoint import failure_of, outcome_of, run
 from service.cluster.group import death_of
 from service.job.spec import JobSpec
 from service.wire.records import AttemptBrief, Control, ResumePoint, Sample
+from trainers.workload import WorkloadError
 
 
 def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
@@ -134,6 +137,43 @@ def test_a_sample_whose_values_no_trial_can_have_fails_by_name_and_the_next_is_f
     with pytest.raises(Hopeless, match=r"cannot have the values \{'accumulate': 3.5\}: `accumulate` should be a valid"):
         tune_trial._find(brief, "sample-0")
     assert tune_trial._find(brief, "sample-1")[1].replica.accumulate == 4
+
+
+@pytest.mark.parametrize(
+    ("resume", "error"), [(None, Hopeless), ({"checkpoint": "file:///somewhere"}, NoPlace)], ids=["first", "later"]
+)
+def test_a_machine_that_is_not_fit_ends_a_job_that_begins_and_only_the_attempt_of_one_that_has_trained(
+    resume: dict[str, Any] | None, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief = _brief(finished=False).model_copy(update={"storage_mark": "file:///nowhere/.storage-1"})
+    point = brief.trials[0].model_copy(update={"resume": resume})
+    brief = brief.model_copy(update={"trials": (point,)})
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda: brief))
+    monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(tune_trial.shared_folder, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(tune_trial, "RayGroup", lambda *_, **__: pytest.fail("a worker was started"))
+
+    with pytest.raises(error, match="does not see the same file:///nowhere as the service"):
+        tune_trial._run(point.trial_id)
+
+
+def test_a_trial_of_a_later_attempt_first_removes_what_earlier_ones_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    brief = _brief(finished=False).model_copy(update={"storage_url": f"file://{tmp_path}/job/attempt-2"})
+    stray = tmp_path / "job" / "attempt-1" / brief.trials[0].trial_id / "000003-step-40"
+    stray.mkdir(parents=True)
+    (stray / "rank-0.safetensors").touch()
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda: brief))
+    monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: SimpleNamespace(close=lambda: None))
+
+    def start(*_: Any, **__: Any) -> None:
+        assert not stray.exists()
+        raise WorkloadError("it has started")
+
+    monkeypatch.setattr(tune_trial, "RayGroup", start)
+    with pytest.raises(Hopeless, match="it has started"):
+        tune_trial._run(brief.trials[0].trial_id)
 
 
 def test_a_driver_loads_neither_torch_nor_the_search():

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from service.cluster import group, shared_folder
-from service.cluster.group import RankActor, RayGroup, require_same_versions, versions
+from service.cluster.group import RankActor, RayGroup, interface_of, require_same_versions, versions
+from service.control.storage import Storage
 from service.job.spec import JobSpec
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
@@ -22,7 +23,7 @@ HERE = {"Python": "3.11", "ray": "2.60.0", "torch": "2.13.0", "wiretune": "0.1.0
 
 
 class Worker:
-    """A rank that answers at once, on a machine where the folder `there` is mounted in the place of `here`."""
+    """A rank that answers at once, on a machine that has the folder `there` in the place of `here`."""
 
     def __init__(self, here: Path, there: Path) -> None:
         self._here, self._there, self._actor = here, there, object.__new__(RankActor)
@@ -38,7 +39,7 @@ class Worker:
 
 @pytest.fixture
 def group_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayGroup]:
-    """Return a group of workers, whose attempt writes in the folder `storage`."""
+    """Return a group of workers of a service with a mark in the folder `storage`."""
     monkeypatch.setattr("ray.wait", lambda calls, **_: (calls, []))
     monkeypatch.setattr("ray.get", lambda call, **_: call())
     monkeypatch.setattr(shared_folder, "_PATIENCE_S", 0.0)
@@ -46,7 +47,7 @@ def group_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayGroup]:
     def make(storage: str, *workers: Worker) -> RayGroup:
         made = object.__new__(RayGroup)
         made.config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
-        made._storage_url, made._actors = f"{storage}/job/attempt-1", dict(enumerate(workers))
+        made._mark, made._actors = Storage(storage).mark("of-this-service"), dict(enumerate(workers))
         return made
 
     return make
@@ -74,10 +75,8 @@ def test_a_process_keeps_the_versions_that_it_began_with(monkeypatch: pytest.Mon
     assert versions() == before
 
 
-def test_machines_that_see_one_folder_train_together_and_leave_nothing_in_it(group_of, tmp_path: Path):
+def test_machines_that_see_the_services_folder_train_together(group_of, tmp_path: Path):
     group_of(f"file://{tmp_path}", *[Worker(tmp_path, tmp_path)] * 2).await_places([0, 1])
-
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_machine_that_has_a_folder_of_its_own_for_the_shared_one_is_named_before_the_first_step(
@@ -86,13 +85,28 @@ def test_a_machine_that_has_a_folder_of_its_own_for_the_shared_one_is_named_befo
     shared, own = tmp_path / "shared", tmp_path / "own"
     workers = group_of(f"file://{shared}", Worker(shared, shared), Worker(shared, own))
 
-    with pytest.raises(WorkloadError, match=rf"10\.0\.0\.4\) does not see the same file://{shared} as .*: one of"):
+    with pytest.raises(
+        WorkloadError, match=rf"10\.0\.0\.4\) does not see the same file://{shared} as the service: one"
+    ):
         workers.await_places([0, 1])
 
     workers.await_places([0])  # one that is replaced is asked by itself
     with pytest.raises(WorkloadError):
         workers.await_places([1])
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_trial_whose_machine_has_a_folder_of_its_own_is_told_from_the_service_before_it_starts_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(shared_folder, "_PATIENCE_S", 0.0)
+    mark = Storage(f"file://{tmp_path}/shared").mark("of-this-service")
+    shared_folder.require(mark)
+    shared_folder.require(None)  # an older service has not said
+
+    (tmp_path / "shared").rename(tmp_path / "not mounted here")
+
+    with pytest.raises(WorkloadError, match="does not see the same"):
+        shared_folder.require(mark)
 
 
 def test_a_folder_in_which_nothing_can_be_written_refuses_nobody_before_the_first_checkpoint(group_of, tmp_path: Path):
@@ -102,8 +116,8 @@ def test_a_folder_in_which_nothing_can_be_written_refuses_nobody_before_the_firs
     group_of(f"file://{file}", Worker(tmp_path, tmp_path / "own")).await_places([0])
 
 
-def test_a_bucket_which_is_one_for_all_machines_gets_no_mark(group_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shared_folder.filesystem, "write", lambda url, _: pytest.fail(url))
+def test_a_bucket_which_is_one_for_all_machines_gets_no_mark(group_of, tmp_path: Path):
+    assert Storage("s3://bucket").mark("of-this-service") is None
 
     group_of("s3://bucket", Worker(tmp_path, tmp_path)).await_places([0])
 
@@ -123,6 +137,24 @@ def test_what_a_machine_lacks_is_told_with_its_name_and_address_where_there_are_
 
     assert content.endswith("this machine lacks the data `x`")
     assert ("10.0.0.3" in content) == is_named
+
+
+def test_the_interface_of_any_address_that_it_has_is_found(monkeypatch: pytest.MonkeyPatch):
+    addresses = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.4", "10.0.1.4", "fd00::4"]}
+    own = {name: [SimpleNamespace(address=each) for each in found] for name, found in addresses.items()}
+    monkeypatch.setattr(group.psutil, "net_if_addrs", lambda: own)
+
+    assert [interface_of(each) for each in ("10.0.1.4", "fd00::4", "::1")] == ["eth0", "eth0", "lo"]
+    assert interface_of("10.0.0.40") is None
+
+
+@pytest.mark.parametrize(("address", "url"), [("10.0.0.4", "tcp://10.0.0.4:7"), ("fd00::4", "tcp://[fd00::4]:7")])
+def test_workers_meet_at_an_address_of_either_kind(address: str, url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(group, "TCPStore", lambda *_, **__: SimpleNamespace(port=7))
+    actor = object.__new__(RankActor)
+    actor.address = address
+
+    assert actor.rendezvous() == url
 
 
 def test_a_run_among_fewer_workers_is_the_same_run():

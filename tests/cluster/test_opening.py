@@ -1,5 +1,7 @@
 """A job's ranges become the axes of its search, and what is chosen on them reaches workers, records and schedule."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from service.cluster import trial
 from service.cluster.exchange_probing import predicted
 from service.cluster.warm_up import opening_space
 from service.job.parts import TrialSpec
-from service.wire.records import ProbeDone, StageDecided
+from service.wire.records import MetricPoints, ProbeDone, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial
 from trainers.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
@@ -298,3 +300,26 @@ def test_where_the_link_does_not_show_a_step_of_the_exchange_that_is_opened_with
     step = opening_space(spec, [group])[0].step
 
     assert step is not None and step.seconds == pytest.approx(0.01)
+
+
+def test_an_evaluation_that_outlasts_the_budget_leaves_all_of_it_to_the_steps(
+    group: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"controller": {"kind": "fixed"}, "objective": {"every": 10**6}}
+    spec, sink, now = digits_trial(budget={"seconds": 0.2}, **given), Memory(), [0.0]
+    run, evaluate = group.run, group.evaluate
+
+    def takes(seconds: float, result: Any) -> Any:
+        now[0] += seconds
+        return result
+
+    group.run = lambda segment: takes(0.001 * segment.num_steps, run(segment))
+    group.evaluate = lambda: takes(10.0, evaluate())
+    monkeypatch.setattr("service.cluster.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
+    trial.train(spec, group, sink, trial_id="job.tuned.0", storage_url=f"file://{tmp_path}")
+
+    [finished] = sink.of(TrialFinished)
+    assert finished.bill.steps == pytest.approx(200, abs=1)
+    assert finished.bill.seconds_training == pytest.approx(0.2, abs=0.001)
+    first = next(record for record in sink.of(MetricPoints) if record.name == "validation_loss")
+    assert (first.steps, first.seconds) == ((0,), (0.0,))

@@ -24,12 +24,13 @@ def make(store, **changes) -> IssuedKey:
     return store.keyring.create(NewKey(**({"name": "anna", "project": "red"} | changes)), by=LOCAL)
 
 
-def test_a_key_names_its_owner_role_and_project(store):
-    issued = make(store, name="ci", owner="anna", role="operator")
+@pytest.mark.parametrize("owner", ["anna", "oidc:auth0|0123", f"oidc:https://id.example/~a{'=' * 272}"])
+def test_a_key_names_its_owner_role_and_project(store, owner):
+    issued = make(store, name="ci", owner=owner, role="operator")
 
     holder = store.keyring.holder(issued.secret)
 
-    assert (holder.name, holder.role, holder.project, holder.key_id) == ("anna", "operator", "red", issued.key.id)
+    assert (holder.name, holder.role, holder.project, holder.key_id) == (owner, "operator", "red", issued.key.id)
 
 
 def test_a_revoked_key_and_its_sessions_open_nothing_at_once(store):

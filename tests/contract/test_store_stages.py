@@ -1,5 +1,7 @@
 """What the store keeps of trials and their stages, and where a new attempt goes on."""
 
+from pathlib import Path
+
 import pytest
 
 from service.errors import InvalidJob
@@ -163,6 +165,15 @@ def test_a_finished_trial_is_left_alone_by_later_attempts(store, driver, begin):
 
 def test_a_brief_names_a_folder_of_the_attempts_own(store, driver):
     assert store.attempts.brief(driver.job_id, 1).storage_url.endswith(f"/{driver.job_id}/attempt-1")
+
+
+def test_a_brief_names_a_file_that_tells_the_services_storage_from_a_folder_of_another_machine(store, driver):
+    mark = Path(store.attempts.brief(driver.job_id, 1).storage_mark.removeprefix("file://"))
+    assert mark.exists() and mark.parent == store.settings.state_dir / "results"
+
+    mark.unlink()  # somebody made room
+
+    assert store.attempts.brief(driver.job_id, 1).storage_mark == f"file://{mark}" and mark.exists()
 
 
 def test_a_stage_closed_before_it_was_decided_is_refused(driver):

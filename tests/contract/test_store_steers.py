@@ -106,6 +106,18 @@ def test_a_search_that_waits_holds_until_it_is_made(store, driver, beside):
     assert [each.in_force for each in store.steering(driver.job_id).steers] == [bool(beside), True]
 
 
+def test_a_pinned_rate_that_failed_neither_forbids_a_search_nor_stands_for_the_same_pin(store, driver):
+    store.steer(driver.job_id, PIN, by=ADA)
+    heed(driver, 0, *driver.send(stream=driver.trial_id).steers)
+    assert store.steering(driver.job_id).steers[0].in_force
+    heed(driver, 1)  # the rate failed
+
+    store.steer(driver.job_id, SteerRequest(search_now=True), by=ADA)
+    store.steer(driver.job_id, SteerRequest(clear=(2,), **PIN.model_dump(include={"pin"})), by=ADA)
+
+    assert [each.in_force for each in store.steering(driver.job_id).steers] == [False, False, True]
+
+
 @only("sqlite")
 def test_searches_that_were_made_leave_room_for_other_steers(store, driver, monkeypatch):
     monkeypatch.setattr(steers, "MAX_IN_FORCE", 1)

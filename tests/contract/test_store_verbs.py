@@ -125,6 +125,33 @@ def test_a_stop_outlives_its_driver(store, driver, begin):
 
 
 @only("sqlite")
+@pytest.mark.parametrize("state", [JobState.STARTING, JobState.QUEUED, JobState.PAUSED])
+def test_a_job_that_has_run_is_stopped_while_it_waits_and_its_next_driver_ends_it(store, driver, begin, state):
+    if state is JobState.PAUSED:
+        store.pause(driver.job_id)
+        driver.send(AttemptFinished(outcome="paused"))
+    else:
+        store.attempts.lose(driver.job_id, 1, reason="its driver failed")
+    second = begin(driver.job_id) if state is JobState.STARTING else None
+    before = store.job(driver.job_id)
+    assert before.state is state and Verb.STOP in before.verbs
+
+    stopped = store.stop(driver.job_id)
+
+    assert stopped.state is (JobState.QUEUED if state is JobState.PAUSED else state)
+    assert stopped.version > before.version and Verb.STOP not in stopped.verbs
+    assert Verb.STOP not in store.jobs().jobs[0].verbs
+    with pytest.raises(IllegalTransition):
+        store.stop(driver.job_id)
+    second = second or begin(driver.job_id)
+    assert store.attempts.brief(driver.job_id, 2).control is Control.STOP
+    second.start()
+    assert store.job(driver.job_id).state is JobState.STOPPING
+    second.send(AttemptFinished(outcome="succeeded"))
+    assert store.job(driver.job_id).reason == "stopped early by the user"
+
+
+@only("sqlite")
 @pytest.mark.parametrize("verb", ["retry", "resume"])
 def test_a_job_that_goes_on_has_all_its_attempts_again(store, driver, begin, verb):
     def lose(number):

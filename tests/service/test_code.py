@@ -188,7 +188,7 @@ def test_histories_caches_environments_and_what_is_excluded_stay_behind(folder):
     (folder / ".git" / "link").symlink_to("/")
 
     assert of_folder(folder, exclude=["*.csv"]) == before
-    assert of_folder(folder, exclude=["data"]) == before
+    assert of_folder(folder, exclude=["data"]) == of_folder(folder, exclude="data") == before
     assert of_folder(folder, exclude=["data/rows.csv"]) == before
     assert before.num_files == 2
 

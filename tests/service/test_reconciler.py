@@ -536,6 +536,19 @@ def test_the_first_job_can_be_refused_because_an_idle_cluster_is_looked_at(store
     assert [problem.pointer for problem in reconciler.conflicts(make_spec(count=5))] == ["/workers/count"]
 
 
+def test_an_idle_service_tells_operators_whether_ray_is_up_and_what_it_holds(store, settings, cluster, clock):
+    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+
+    reconciler.tick(clock.now)
+    up = store.telemetry.text()
+    cluster.ray.failure = "Ray at http://ray:8265 does not answer"
+    with pytest.raises(Unavailable):
+        reconciler.tick(clock.now + 11)
+
+    assert b"wiretune_cluster_up 1.0" in up and b'wiretune_cluster_resources{kind="cpus"} 2.0' in up
+    assert b"wiretune_cluster_up 0.0" in store.telemetry.text()
+
+
 def test_a_cluster_that_grew_while_idle_takes_what_it_could_not_hold_before(store, settings, cluster, clock, make_spec):
     reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
     reconciler.tick(clock.now)

@@ -26,6 +26,8 @@ def test_what_was_written_is_read_back(storage):
 
     assert found.num_bytes == len(content)
     assert b"".join(found.chunks()) == content
+    part = range(1_000_001, 2_999_999)
+    assert b"".join(storage.open("job-1", url).chunks(part)) == content[part.start : part.stop]
 
 
 def test_an_etag_changes_with_the_content(storage):

@@ -13,6 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.control.store import Store
+from service.errors import Unavailable
 from service.job.spec import JobSpec
 from service.settings import Settings
 from service.wire.records import AttemptFinished, Batch, Bill, Billed, Checkpointed, MetricPoints
@@ -111,6 +112,15 @@ def test_a_round_that_fails_is_counted_and_raises(store: Store) -> None:
         1,
         1,
     )
+
+
+def test_a_round_in_which_something_else_does_not_answer_has_not_failed(store: Store) -> None:
+    with pytest.raises(Unavailable), store.telemetry.round("reconciler"):
+        raise Unavailable("Ray does not answer")
+
+    counted = values(store)
+    assert counted["wiretune_round_seconds_count['reconciler']"] == 1
+    assert "wiretune_failed_rounds_total['reconciler']" not in counted
 
 
 def expressions() -> list[str]:

@@ -128,6 +128,23 @@ def test_a_message_outlives_a_restart_between_the_end_and_its_delivery(store, se
     again.close()
 
 
+def test_many_messages_to_one_host_leave_room_for_the_others(store, clock):
+    for number in range(30):
+        store.cancel(store.add_job(spec_for(f"http://dead.example/{number}"))[0].id)
+        clock.now += 1.0
+    for number in range(2):
+        store.cancel(store.add_job(spec_for(f"http://alive-{number}.example/"))[0].id)
+
+    first = [message.url for message in store.due_messages()]
+    left = len(first)
+    while more := len(store.due_messages()):
+        left += more
+
+    assert first[:3] == [f"http://dead.example/{number}" for number in range(3)]
+    assert first[3:] == [f"http://alive-{number}.example/" for number in range(2)]
+    assert left == 32  # all have had their turn
+
+
 def test_a_try_that_nobody_noted_is_made_again_as_the_same_message(store, settings, clock, target):
     store.cancel(store.add_job(spec_for(target.url))[0].id)
     [lost] = store.due_messages()  # whoever took it was killed

@@ -51,3 +51,8 @@ def write_private(path: Path, text: str) -> None:
 def attempt_token(secret: bytes, job_id: str, number: int | str) -> str:
     """Return the token that lets one attempt report: HMAC-SHA256, derivable again after a crash."""
     return hmac.new(secret, f"{job_id}|{number}".encode(), hashlib.sha256).hexdigest()
+
+
+def storage_id(secret: bytes) -> str:
+    """Return the name of the service's storage, the same at each replica; it tells nothing of the secret."""
+    return hmac.new(secret, b"storage", hashlib.sha256).hexdigest()[:16]
