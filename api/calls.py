@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Generic, Literal, TypedDict, TypeVar
@@ -32,6 +32,7 @@ from service.wire.trials import AttemptView, ScheduleView, Series, StageView, Tr
 T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]
 IDEMPOTENCY_KEY = "Idempotency-Key"
+_BINARY = "application/octet-stream"
 
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
@@ -79,6 +80,10 @@ class Call(Generic[T]):
     content: bytes | None = None
     #: To send it twice does no more than to send it once.
     is_repeatable: bool = True
+    #: Of its answer, where that has a body.
+    media_type: str = "application/json"
+    #: Its answer, where that is plain without asking.
+    known: T | None = None
 
 
 def submit(spec: Spec, *, idempotency_key: str | None = None, source: str | None = None) -> Call[JobView]:
@@ -141,7 +146,7 @@ class JobFilters(TypedDict, total=False):
     created_after: datetime | None
     created_before: datetime | None
     archived: bool | None
-    ids: Collection[str]
+    ids: Collection[str] | None
     progress: bool
     order_by: JobOrder
 
@@ -160,7 +165,7 @@ def jobs(
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     archived: bool | None = False,
-    ids: Collection[str] = (),
+    ids: Collection[str] | None = None,
     progress: bool = False,
     order_by: JobOrder = JobOrder.CREATED_DOWN,
     limit: int = 50,
@@ -170,7 +175,7 @@ def jobs(
     """Return a page of jobs, newest first unless `order_by` says otherwise.
 
     Args:
-        state: that they are in, or several of which any.
+        state: that they are in, or several of which any; of none, no job is returned.
         labels: that they have, all of them.
         ref: that the id begins or ends with; else the whole name.
         text: words, each of which is in the name, the notes or a label.
@@ -179,7 +184,7 @@ def jobs(
         created_after: they were submitted at this moment or later; without an offset it is local time.
         created_before: they were submitted before this moment.
         archived: False leaves archived jobs out, True lists them alone, None with the others.
-        ids: of which theirs is one, up to 500.
+        ids: of which theirs is one, up to 500; of none, no job is returned.
         progress: have `progress` filled in: how far each job is.
         order_by: such as `"name"`; `"-name"` is that turned around.
         limit: so many at most, up to 500.
@@ -187,7 +192,8 @@ def jobs(
         count: have `total` filled in.
     """
     after, before = (each and each.astimezone(UTC).isoformat() for each in (created_after, created_before))
-    return _get(
+    is_of_none = any(each is not None and not each for each in (state, ids))
+    call = _get(
         "/v1/jobs",
         reading(JobPage.model_validate_json),
         state=[state] if isinstance(state, str) else list(state or ()),
@@ -199,13 +205,14 @@ def jobs(
         created_after=after,
         created_before=before,
         archived=_ARCHIVED[archived],
-        id=[ids] if isinstance(ids, str) else list(ids),
+        id=[ids] if isinstance(ids, str) else list(ids or ()),
         progress=progress or None,
         order_by=order_by,
         limit=limit,
         cursor=cursor,
         count=count or None,
     )
+    return replace(call, known=JobPage(jobs=(), total=0 if count else None)) if is_of_none else call
 
 
 def candidates(ref: str, *, limit: int) -> Call[JobPage]:
@@ -283,9 +290,8 @@ def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind
     """Return a stream of what changes, of one job or of all."""
     path = "/v1/events" if job_id is None else f"/v1/jobs/{job_id}/events"
     params = _given(after=after) | {"kind": list(kinds)}
-    return Call(
-        "GET", path, reading(EventPage.model_validate_json), params=params, headers={"Accept": "text/event-stream"}
-    )
+    read, stream = reading(EventPage.model_validate_json), "text/event-stream"
+    return Call("GET", path, read, params=params, headers={"Accept": stream}, media_type=stream)
 
 
 def artifacts(job_id: str) -> Call[tuple[Artifact, ...]]:
@@ -295,22 +301,22 @@ def artifacts(job_id: str) -> Call[tuple[Artifact, ...]]:
 
 def logs(job_id: str, *, attempt: int | None = None, offset: int = 0) -> Call[bytes]:
     """Return what an attempt, by default the last, has printed, from byte `offset` on."""
-    return _get(f"/v1/jobs/{job_id}/logs", bytes, attempt=attempt, offset=offset)
+    return _get_bytes(f"/v1/jobs/{job_id}/logs", "text/plain", attempt=attempt, offset=offset)
 
 
 def weights(job_id: str, *, arm: str | None = None, seed: int | None = None, which: Which | None = None) -> Call[bytes]:
     """Return a trial's safetensors file; by default that of the first arm and seed."""
-    return _get(f"/v1/jobs/{job_id}/weights", bytes, arm=arm, seed=seed, which=which)
+    return _get_bytes(f"/v1/jobs/{job_id}/weights", _BINARY, arm=arm, seed=seed, which=which)
 
 
 def table(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Call[bytes]:
     """Return every point of every series as CSV; by default of all trials."""
-    return _get(f"/v1/jobs/{job_id}/metrics.csv", bytes, arm=arm, seed=seed)
+    return _get_bytes(f"/v1/jobs/{job_id}/metrics.csv", "text/csv", arm=arm, seed=seed)
 
 
 def file(job_id: str, path: str) -> Call[bytes]:
     """Return a file of the job's folder on storage: a checkpoint's manifest, or one that a manifest names."""
-    return _get(f"/v1/jobs/{job_id}/files/{quote(path)}", bytes)
+    return _get_bytes(f"/v1/jobs/{job_id}/files/{quote(path)}", _BINARY)
 
 
 def pause(job_id: str, *, version: int | None = None) -> Call[JobView]:
@@ -549,6 +555,10 @@ def sign_in_code() -> Call[SignInCode]:
 
 def _get(path: str, read: Callable[[bytes], T], **params: Any) -> Call[T]:
     return Call("GET", path, read, params=_given(**params))
+
+
+def _get_bytes(path: str, media_type: str, **params: Any) -> Call[bytes]:
+    return Call("GET", path, bytes, params=_given(**params), media_type=media_type)
 
 
 def _ask(

@@ -16,7 +16,7 @@ import httpx2
 
 from api import calls
 from api.calls import Call, JobFilters, Spec, reading
-from api.connection import CheckedFile, Connection, request
+from api.connection import Connection, is_answer, request
 from api.failures import UNSAYABLE, ApiError, UnknownJob, Unreachable, unsayable
 from api.jobs import POLL_S, AsyncJob, Job
 from api.retries import PATIENCE_S, StreamFailures
@@ -190,12 +190,12 @@ class Client(Connection):
             raise _without_own(me, self.send(calls.newest()))
         return _only(ref, self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
 
-    def upload_code(self, folder: str | Path, *, exclude: Sequence[str] = ()) -> str:
+    def upload_code(self, folder: str | Path, *, exclude: str | Sequence[str] = ()) -> str:
         """Upload a folder of Python code and return its digest, for a job's `workload.code`.
 
         Nothing is sent where this client's project has it. Histories, caches and virtual environments stay behind,
-        and what matches `exclude`, such as `data` or `*.csv`. Raises `CodeRefused` (a `ValueError`) for what is no
-        package.
+        and what matches `exclude`, a pattern such as `data` or `*.csv`, or several. Raises `CodeRefused` (a
+        `ValueError`) for what is no package.
         """
         package = of_folder(Path(folder), exclude)
         try:
@@ -217,9 +217,9 @@ class Client(Connection):
 
         A lost connection is made again, without a gap and without a double. An event of kind `gap` says that the
         service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
-        Raises `Unreachable` or `ApiError` once the service does not answer for `PATIENCE_S`.
+        Raises `Unreachable` or `ApiError` once the service does not answer for `retry_s`.
         """
-        failures = StreamFailures()
+        failures = StreamFailures(self._retry_s)
         while True:
             try:
                 for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
@@ -237,7 +237,7 @@ class Client(Connection):
         options: dict[str, Any] = {"params": call.params, "headers": call.headers, "timeout": timeout}
         try:
             with self._http.stream(call.method, call.path, **options) as response:
-                if not response.is_success:
+                if not is_answer(call, response):
                     response.read()
                 for event in httpx2.EventSource(self._checked(call, response)):
                     yield event.data, int(event.id)
@@ -302,23 +302,26 @@ class Client(Connection):
 
     def send(self, call: Call[T], *, within_s: float = math.inf) -> T:
         """Make a call, again if need be and if that is safe, and return its answer."""
+        if call.known is not None:
+            return call.known
         return call.read(self._answer(call, within_s=within_s).content)
 
     def save(self, call: Call[Any], out: BinaryIO) -> None:
         """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says.
 
-        Where the connection breaks, this begins again if `out` can seek, for `retry_s` from the first break on.
+        Where the connection breaks, this goes on behind what has come if `out` can seek, or begins again where the
+        service has another file by now. It does so for `retry_s` from a break on, and anew once more has come.
         """
-        restarts = self._restarts(call, out)
+        file = self._file(call, out)
         while True:
             try:
-                with closing(self._answer(call, stream=True)) as response:
-                    checked = CheckedFile(response, out)
+                with closing(self._answer(file.call, stream=True)) as response:
+                    file.begin(response)
                     for chunk in response.iter_bytes():
-                        checked.write(chunk)
-                return checked.check()
+                        file.write(chunk)
+                return file.check()
             except httpx2.HTTPError as error:
-                time.sleep(restarts.pause_s(self._unreachable(call, error)))
+                time.sleep(file.pause_s(self._unreachable(call, error)))
 
     def _answer(self, call: Call[Any], *, within_s: float = math.inf, stream: bool = False) -> httpx2.Response:
         patience = self._patience(call, within_s)
@@ -331,7 +334,7 @@ class Client(Connection):
     def _try(self, call: Call[Any], *, stream: bool) -> httpx2.Response:
         try:
             response = self._http.send(request(self._http, call), stream=stream)
-            if not response.is_success:
+            if not is_answer(call, response):
                 response.read()
         except httpx2.HTTPError as error:
             raise self._unreachable(call, error) from error
@@ -425,7 +428,7 @@ class AsyncClient(Connection):
             raise _without_own(me, await self.send(calls.newest()))
         return _only(ref, await self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
 
-    async def upload_code(self, folder: str | Path, *, exclude: Sequence[str] = ()) -> str:
+    async def upload_code(self, folder: str | Path, *, exclude: str | Sequence[str] = ()) -> str:
         """As `Client.upload_code`."""
         package = await asyncio.to_thread(of_folder, Path(folder), exclude)
         try:
@@ -447,9 +450,9 @@ class AsyncClient(Connection):
 
         A lost connection is made again, without a gap and without a double. An event of kind `gap` says that the
         service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
-        Raises `Unreachable` or `ApiError` once the service does not answer for `PATIENCE_S`.
+        Raises `Unreachable` or `ApiError` once the service does not answer for `retry_s`.
         """
-        failures = StreamFailures()
+        failures = StreamFailures(self._retry_s)
         while True:
             try:
                 async for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
@@ -467,7 +470,7 @@ class AsyncClient(Connection):
         options: dict[str, Any] = {"params": call.params, "headers": call.headers, "timeout": timeout}
         try:
             async with self._http.stream(call.method, call.path, **options) as response:
-                if not response.is_success:
+                if not is_answer(call, response):
                     await response.aread()
                 async for event in httpx2.EventSource(self._checked(call, response)):
                     yield event.data, int(event.id)
@@ -538,20 +541,22 @@ class AsyncClient(Connection):
 
     async def send(self, call: Call[T], *, within_s: float = math.inf) -> T:
         """Make a call, again if need be and if that is safe, and return its answer."""
+        if call.known is not None:
+            return call.known
         return call.read((await self._answer(call, within_s=within_s)).content)
 
     async def save(self, call: Call[Any], out: BinaryIO) -> None:
         """As `Client.save`."""
-        restarts = self._restarts(call, out)
+        file = self._file(call, out)
         while True:
             try:
-                async with aclosing(await self._answer(call, stream=True)) as response:
-                    checked = CheckedFile(response, out)
+                async with aclosing(await self._answer(file.call, stream=True)) as response:
+                    file.begin(response)
                     async for chunk in response.aiter_bytes():
-                        checked.write(chunk)
-                return checked.check()
+                        file.write(chunk)
+                return file.check()
             except httpx2.HTTPError as error:
-                await asyncio.sleep(restarts.pause_s(self._unreachable(call, error)))
+                await asyncio.sleep(file.pause_s(self._unreachable(call, error)))
 
     async def _answer(self, call: Call[Any], *, within_s: float = math.inf, stream: bool = False) -> httpx2.Response:
         patience = self._patience(call, within_s)
@@ -564,7 +569,7 @@ class AsyncClient(Connection):
     async def _try(self, call: Call[Any], *, stream: bool) -> httpx2.Response:
         try:
             response = await self._http.send(request(self._http, call), stream=stream)
-            if not response.is_success:
+            if not is_answer(call, response):
                 await response.aread()
         except httpx2.HTTPError as error:
             raise self._unreachable(call, error) from error

@@ -4,13 +4,14 @@ import base64
 import hashlib
 import math
 import re
+from dataclasses import replace
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx2
 
 from api.calls import IDEMPOTENCY_KEY, Call
-from api.failures import UNSAYABLE, ApiError, DamagedDownload, Unreachable, not_finite, refusal, unsayable
+from api.failures import UNSAYABLE, ApiError, DamagedDownload, Unreachable, another, not_finite, refusal, unsayable
 from api.retries import PATIENCE_S, Patience, Restarts
 from service.wire.access import SignInCode
 from trainers import overload
@@ -18,6 +19,8 @@ from trainers import overload
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: A proxy has no answer of the service behind it; the service itself says neither.
 _OF_PROXIES = (502, 504)
+#: A connection that idles is closed here before the service, which waits for 5 s, closes it under a request.
+_LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=2.0)
 _SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
@@ -52,6 +55,7 @@ class Connection:
             "base_url": self.url,
             "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key the service says what to do
             "timeout": timeout_s,
+            "limits": _LIMITS,
             "trust_env": not self._is_local,
         }
 
@@ -62,9 +66,12 @@ class Connection:
         if response.status_code in _OF_PROXIES:
             said = f"a proxy says {response.status_code} {response.reason_phrase}"
             raise self._unreachable(call, httpx2.HTTPStatusError(said, request=response.request, response=response))
-        self._has_answered = True
-        if response.is_success:
+        if is_answer(call, response):
+            self._has_answered = True
             return response
+        if response.is_success or response.is_redirect:
+            raise another(self.url, call.path, response)
+        self._has_answered = True
         raise refusal(response)
 
     def _unreachable(self, call: Call[Any], error: httpx2.HTTPError) -> Unreachable:
@@ -87,8 +94,14 @@ class Connection:
     def _patience(self, call: Call[Any], within_s: float) -> Patience:
         return Patience(call, self._retry_s, within_s=within_s, has_answered=self._has_answered)
 
-    def _restarts(self, call: Call[Any], out: BinaryIO) -> Restarts:
-        return Restarts(out, lambda: self._patience(call, math.inf))
+    def _file(self, call: Call[Any], out: BinaryIO) -> "CheckedFile":
+        return CheckedFile(call, out, Restarts(out, lambda: self._patience(call, math.inf)))
+
+
+def is_answer(call: Call[Any], response: httpx2.Response) -> bool:
+    """Return whether the call is done, and what it is answered with is of the kind that the service gives."""
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    return response.is_success and (response.status_code == 204 or kind == call.media_type)
 
 
 def request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
@@ -106,14 +119,36 @@ def request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2
 
 
 class CheckedFile:
-    """A file that is written, held to the `Repr-Digest` (RFC 9530) of the answer that it comes in, if it has one."""
+    """A file that is written, held to the `Repr-Digest` (RFC 9530) of the answers that it comes in, if they have one.
 
-    def __init__(self, response: httpx2.Response, out: BinaryIO) -> None:
-        self._response, self._out, self._digest = response, out, hashlib.sha256()
+    After a break it goes on behind what has come, where the service still has the same file; else it begins again.
+    """
+
+    def __init__(self, call: Call[Any], out: BinaryIO, restarts: Restarts) -> None:
+        self.call = call  #: for what has not come yet
+        self._whole, self._out, self._restarts = call, out, restarts
+        self._response, self._num_bytes, self._digest = httpx2.Response(200), 0, hashlib.sha256()
+
+    def begin(self, response: httpx2.Response) -> None:
+        """Take the next chunks from an answer."""
+        self._response = response
+        if self._num_bytes and response.status_code != 206:
+            self._restarts.go_back()
+            self._num_bytes, self._digest = 0, hashlib.sha256()
 
     def write(self, chunk: bytes) -> None:
         self._digest.update(chunk)
         self._out.write(chunk)
+        self._num_bytes += len(chunk)
+
+    def pause_s(self, error: Unreachable) -> float:
+        """Return how long to wait before the next attempt; raises `error` where there is none."""
+        pause_s = self._restarts.pause_s(error, self._num_bytes)
+        headers, self.call = self._response.headers, self._whole
+        if self._num_bytes and headers.get("ETag", "W/")[:2] != "W/" and "Content-Encoding" not in headers:
+            rest = {"Range": f"bytes={self._num_bytes}-", "If-Range": headers["ETag"]}
+            self.call = replace(self._whole, headers={**self._whole.headers, **rest})
+        return pause_s
 
     def check(self) -> None:
         """Raise DamagedDownload unless what was written is what the answer says it holds."""

@@ -104,6 +104,17 @@ def refusal(response: httpx2.Response) -> ApiError:
     )
 
 
+def another(url: str, path: str, response: httpx2.Response) -> ApiError:
+    """Return the error of an answer to `path` that is none of the service: it leads elsewhere, or is another's."""
+    detail = f"what answers at {url} is no Wiretune service"
+    if response.next_request is not None:
+        found = str(response.next_request.url.copy_with(query=None, fragment=None))
+        is_moved = found.endswith(path)
+        moved = f"the service is at {found.removesuffix(path)}: give that as --url"
+        detail = moved if is_moved else f"{detail}; it leads to {found}"
+    return ApiError(response.status_code, "The URL is not the service's", detail=detail)
+
+
 def unsayable(error: UnicodeEncodeError | httpx2.InvalidURL) -> ApiError:
     """Return the refusal of text that a request cannot hold: half of a surrogate pair, or a header beyond ASCII."""
     if isinstance(error, httpx2.InvalidURL):

@@ -59,32 +59,40 @@ class Patience:
 
 
 class Restarts:
-    """Decides after each break of a download whether it begins again, in the place of what has come so far.
+    """Decides after each break of a download whether it goes on, and takes back what comes a second time.
 
-    Patience is counted from the first break on: a long download has outlived it by then.
+    Patience is counted from a break on: a long download has outlived it by then. It is counted anew from each break
+    before which more has come than ever.
     """
 
     def __init__(self, out: BinaryIO, patience: Callable[[], Patience]) -> None:
         self._out, self._begin = out, patience
         self._patience: Patience | None = None
+        self._most = 0
         try:
             # Where a shell appends (`>>`) the place is the beginning, and what is written goes to the end.
             self._start: int | None = out.seek(0, os.SEEK_END) if _appends(out) else out.tell()
         except (AttributeError, OSError):  # it cannot seek
             self._start = None
 
-    def pause_s(self, error: Unreachable) -> float:
-        """Return how long to wait before the next attempt, with `out` as it was; raises `error` where there is none."""
+    def pause_s(self, error: Unreachable, num_bytes: int) -> float:
+        """Return how long to wait before the next attempt, after `num_bytes`; raises `error` where there is none."""
         if self._start is None:
             raise error
-        self._patience = self._patience or self._begin()
+        if self._patience is None or num_bytes > self._most:
+            self._patience, self._most = self._begin(), num_bytes
         pause_s = self._patience.pause_s(error)
         try:
-            self._out.seek(self._start)
-            self._out.truncate()
+            self._out.truncate()  # what has come stays; it says whether `go_back` could
         except OSError:  # such as a device's
             raise error from None
         return pause_s
+
+    def go_back(self) -> None:
+        """Leave `out` as it was before the download."""
+        if self._start is not None:
+            self._out.seek(self._start)
+            self._out.truncate()
 
 
 def _appends(out: BinaryIO) -> bool:
@@ -98,9 +106,13 @@ def _appends(out: BinaryIO) -> bool:
 
 
 class StreamFailures:
-    """The failures of a stream, one after the other, without a word of the service between them."""
+    """The failures of a stream, one after the other, without a word of the service between them.
 
-    def __init__(self) -> None:
+    `retry_s` is how long they are borne; 0: not at all.
+    """
+
+    def __init__(self, retry_s: float) -> None:
+        self._retry_s = retry_s
         self._since: float | None = None
 
     def end(self) -> None:
@@ -108,10 +120,10 @@ class StreamFailures:
         self._since = None
 
     def bear(self, error: ApiError | Unreachable) -> None:
-        """Raise `error` unless it may pass, and the first of these failures is no older than `PATIENCE_S`."""
+        """Raise `error` unless it may pass, and the first of these failures is younger than `retry_s`."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        if not is_passing(error) or now - self._since > PATIENCE_S:
+        if not is_passing(error) or now - self._since >= self._retry_s:
             raise error
 
 

@@ -275,7 +275,16 @@ def clock(at: Service | None) -> Found:
 
 
 def interfaces(settings: Settings) -> Found:
-    """Return which address workers of this machine tell others: gloo takes that of the machine's name."""
+    """Return which address workers tell others; in jobs that of their node in Ray, else that of the machine's name."""
+    found = _interface_here()
+    if not settings.ray_address:
+        return found
+    verdict: Verdict = "ok" if found.verdict == "ok" else "warn"
+    text = f"workers of jobs use the address of their node in Ray; here: {found.text}"
+    return Found(verdict, text, fix=found.fix)
+
+
+def _interface_here() -> Found:
     if chosen := os.environ.get("GLOO_SOCKET_IFNAME"):
         if chosen in psutil.net_if_addrs():
             return Found("ok", f"workers use {chosen}, as GLOO_SOCKET_IFNAME says")
@@ -285,11 +294,8 @@ def interfaces(settings: Settings) -> Found:
     try:
         address = socket.gethostbyname(name)
     except OSError as error:
-        return Found("fail", f"{name} has no address ({error.strerror})", fix=fix)
-    if address.startswith("127.") and settings.ray_address:
-        text = f"{name} is {address}, which workers on other machines cannot reach"
-        return Found("warn", text, fix=fix)
-    return Found("ok", f"workers use {address}, the address of {name}")
+        return Found("warn", f"{name} has no address ({error.strerror}); only workers without Ray use it", fix=fix)
+    return Found("ok", f"workers without Ray use {address}, the address of {name}")
 
 
 def data_sets() -> Found:

@@ -1,7 +1,7 @@
 """`wiretune`'s commands about jobs: they speak to a service, wherever it runs."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +12,7 @@ import typer
 from api.calls import JobFilters
 from api.cli import explanation, exports, figures, report
 from api.cli.exports import DEFAULT_NAMES, Selection, What
+from api.cli.job_file import read_job
 from api.cli.logs import follow_log
 from api.cli.runs import follow
 from api.cli.sheet import Sheet
@@ -29,7 +30,6 @@ from api.cli.terminal import (
     open_client,
     print_advice,
     print_json,
-    read_job,
     require_writable,
     say,
 )
@@ -128,14 +128,18 @@ def _by_loss(jobs: Iterable[JobSummary], *, reverse: bool) -> tuple[JobSummary, 
     return tuple(sorted(jobs, key=loss, reverse=reverse))
 
 
-def _pages(client: Client, *, limit: int, **filters: Unpack[JobFilters]) -> JobPage:
-    """Return the first `limit` jobs, over as many pages as that takes."""
-    page = client.jobs(**filters, limit=min(limit, MAX_PAGE))
+def _pages(client: Client, *, limit: int, cursor: str | None, **filters: Unpack[JobFilters]) -> JobPage:
+    """Return the first `limit` jobs from `cursor` on, over as many pages as that takes."""
+    page = client.jobs(**filters, limit=min(limit, MAX_PAGE), cursor=cursor)
     jobs = page.jobs
     while page.next_cursor is not None and len(jobs) < limit:
         page = client.jobs(**filters, limit=min(limit - len(jobs), MAX_PAGE), cursor=page.next_cursor)
         jobs += page.jobs
     return JobPage(jobs=jobs, next_cursor=page.next_cursor)
+
+
+#: Of moments that are typed; without an offset it is this machine's time.
+_MOMENTS = ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
@@ -165,39 +169,57 @@ def list_jobs(
         str | None, typer.Option(metavar="WORDS", help="only those with all these words in name, notes or labels")
     ] = None,
     owner: Annotated[str | None, typer.Option(help="only those that OWNER submitted")] = None,
+    project: Annotated[str | None, typer.Option(help="only those of PROJECT")] = None,
+    created_after: Annotated[
+        datetime | None, typer.Option(metavar="WHEN", formats=_MOMENTS, help="only those submitted then or later")
+    ] = None,
+    created_before: Annotated[
+        datetime | None, typer.Option(metavar="WHEN", formats=_MOMENTS, help="only those submitted before")
+    ] = None,
     is_archived: Annotated[bool, typer.Option("--archived", help="the archived ones instead")] = False,
     sort: Annotated[
         SortKey, typer.Option(help="`created` and `finished` have the latest first; `loss`: of the newest, the lowest")
     ] = SortKey.CREATED,
     is_reversed: Annotated[bool, typer.Option("--reverse", help="turn the order around")] = False,
     limit: Annotated[int, typer.Option(min=1, help="list so many")] = 20,
+    cursor: Annotated[str | None, typer.Option(help="`next_cursor` of the page before, in the same order")] = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     filters: JobFilters = {
-        "state": state,
+        "state": state or None,
         "labels": _pairs(label or []),
         "text": text,
         "owner": owner,
+        "project": project,
+        "created_after": created_after,
+        "created_before": created_before,
         "archived": is_archived,
         "order_by": _ORDERS[sort][is_reversed],
     }
     with open_client(url, key) as client:
-        page = _pages(client, limit=limit, **filters)
+        page = _pages(client, limit=limit, cursor=cursor, **filters)
     if sort is SortKey.LOSS:
         page = page.model_copy(update={"jobs": _by_loss(page.jobs, reverse=is_reversed)})
     if as_json:
         print_json(page)
         return
-    sheet, now = Sheet("job", "state", "best loss", "age", "name", left=("job", "state", "name")), datetime.now(UTC)
-    for job in page.jobs:
-        age = figures.age((now - job.created_at).total_seconds())
-        sheet.add_row(job.id, job.state, figures.loss(job.best_validation_loss), age, job.name)
-    console().print(sheet)
+    console().print(_sheet(page.jobs))
     if page.next_cursor:
-        say(console(), f"there are more; --limit shows them (now {limit})")
+        say(console(), f"there are more: --cursor {page.next_cursor}, or a larger --limit (now {limit})")
+
+
+def _sheet(jobs: Sequence[JobSummary]) -> Sheet:
+    """Return the jobs as a table, with their owners and projects where these differ."""
+    differing = [name for name in ("owner", "project") if len({getattr(job, name) for job in jobs}) > 1]
+    sheet = Sheet("job", "state", *differing, "best loss", "age", "name", left=("job", "state", *differing, "name"))
+    now = datetime.now(UTC)
+    for job in jobs:
+        age, loss = figures.age((now - job.created_at).total_seconds()), figures.loss(job.best_validation_loss)
+        sheet.add_row(job.id, job.state, *(getattr(job, name) for name in differing), loss, age, job.name)
+    return sheet
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """`wiretune keys`, `me`, `audit`, `page`: who may call the service, and who did."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -97,6 +97,10 @@ def me(url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def audit(
+    name: Annotated[str | None, typer.Option(help="only what NAME did")] = None,
+    action: Annotated[str | None, typer.Option(help="only such as `createJob`")] = None,
+    target: Annotated[str | None, typer.Option(metavar="ID", help="only about this job or key")] = None,
+    outcome: Annotated[Literal["done", "refused"] | None, typer.Option(help="only what was done, or refused")] = None,
     limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE)] = 50,
     cursor: Annotated[int | None, typer.Option(min=1, help="`next_cursor` of the page before")] = None,
     url: Url = None,
@@ -105,7 +109,7 @@ def audit(
 ) -> None:
     """Show what users changed, and what their roles did not allow, newest first; for admins."""
     with open_client(url, key) as client:
-        found = client.audit(limit=limit, cursor=cursor)
+        found = client.audit(name=name, action=action, target=target, outcome=outcome, limit=limit, cursor=cursor)
     if as_json:
         print_json(found)
         return

@@ -34,6 +34,7 @@ from api.cli import (
 )
 from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.job_commands import print_result, require_success
+from api.cli.job_file import read_job
 from api.cli.local import stop_server
 from api.cli.runs import Interrupted, Run
 from api.cli.terminal import (
@@ -48,7 +49,6 @@ from api.cli.terminal import (
     fail,
     print_advice,
     print_json,
-    read_job,
     read_settings,
     refusals,
     require_writable,

@@ -7,9 +7,10 @@ import typer
 from pydantic import ValidationError
 
 from api.cli import figures
+from api.cli.job_file import read_job
 from api.cli.rehearsal import DEFAULT_S, CannotTrain, Timeout, answers
 from api.cli.sheet import Sheet
-from api.cli.terminal import AsJson, Key, Url, console, fail, open_client, print_advice, print_json, read_job, say
+from api.cli.terminal import AsJson, Key, Url, console, fail, open_client, print_advice, print_json, say
 from service.job.advice import advice
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec

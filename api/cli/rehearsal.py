@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from api.cli import figures
+from api.cli.job_file import read_job
 from api.cli.sheet import Sheet
-from api.cli.terminal import AsJson, JobFile, console, fail, print_advice, print_json, read_job, say
+from api.cli.terminal import AsJson, JobFile, console, fail, print_advice, print_json, say
 from service.job.advice import advice
 
 app = typer.Typer()

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from api.cli.job_file import read_document
 from api.cli.sheet import visible
 from api.cli.terminal import (
     AsJson,
@@ -18,7 +19,6 @@ from api.cli.terminal import (
     fail,
     open_client,
     print_json,
-    read_document,
     require_agreement,
     say,
     warn,
@@ -340,6 +340,8 @@ def _assign(patch: dict[str, Any], text: str) -> None:
     """Put `budget.seconds=80` into `patch`."""
     path, found, written = text.partition("=")
     value = _value(written, f"--set {text}")
+    if (path == "name" or path.startswith("labels.")) and value is not None and not isinstance(value, str):
+        value = written.strip()  # these hold text: a name may be 2024, a label `yes`
     *above, last = names = _names(path, value)
     if not found or not all(names):
         fail(f"--set takes FIELD=VALUE, e.g. budget.seconds=80, got {text!r}")

@@ -18,6 +18,7 @@ from service.control.access.keys import PREFIX
 from service.control.access.rules import Action, Principal, may
 from service.control.store import Store
 from service.errors import Forbidden, NotFound, Unauthorized
+from service.job.states import Verb
 from service.wire.records import MAX_WHOLE
 
 _READING = (
@@ -28,7 +29,7 @@ _READING = (
     *("listCode", "getCode"),
     "getQueue",
 )
-_CHANGING = ("pauseJob", "resumeJob", "stopJob", "cancelJob", "retryJob", "extendJob", "steerJob", "updateJob")
+_CHANGING = (*(f"{verb}Job" for verb in Verb), "updateJob")
 #: What a caller does by each operation. One that is not here is nobody's.
 ACTIONS = {
     **dict.fromkeys(_READING, Action.READ),

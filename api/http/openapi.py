@@ -86,15 +86,19 @@ _HEADERS = {
     "Retry-After": "seconds after which to try again",
     "WWW-Authenticate": "the scheme of keys",
     "Content-Disposition": "the file's name",
+    "Accept-Ranges": "`bytes`: one `Range` is answered with 206",
+    "Content-Range": "which bytes of the file these are",
     "Repr-Digest": "the file's SHA-256 (RFC 9530), where it is known",
     "Set-Cookie": "the session",
 }
 _OF_STATUS = {"401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
+_OF_FILES = ["ETag", "Content-Disposition", "Repr-Digest", "Accept-Ranges"]
 _OF_OPERATION = {
     **{(name, status): ["Location"] for name, status in (("createJob", "202"), ("cloneJob", "202"))},
     **{(name, "201"): ["Location"] for name in ("createKey", "createCode")},
     **{(name, status): ["ETag"] for name in ("getJob", "getSnapshot") for status in ("200", "304")},
-    **{(name, "200"): ["ETag", "Content-Disposition", "Repr-Digest"] for name in ("getWeights", "getFile")},
+    **{(name, "200"): _OF_FILES for name in ("getWeights", "getFile")},
+    **{(name, "206"): [*_OF_FILES, "Content-Range"] for name in ("getWeights", "getFile")},
     **{(name, "304"): ["ETag"] for name in ("getWeights", "getFile")},
     ("updateJob", "200"): ["ETag"],
     ("exportMetrics", "200"): ["Content-Disposition"],

@@ -16,10 +16,12 @@ from api.cli.doctor import Found, Service
 from api.cli.local import LocalServerError
 from api.client import Client
 from service.control import database
+from service.control.access.rules import Principal
 from service.control.store import Store
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.settings import Settings
+from service.wire.access import Role
 from service.wire.jobs import JobEdit
 from tests.api.conftest import Reporting
 
@@ -139,9 +141,26 @@ def test_jobs_are_listed_by_label_and_sorted(at: None, store: Store, job: JobSpe
     assert names("--limit", "2", "--sort", "name") == ["a", "b"]
     assert names("--sort", "name", "--reverse") == ["c", "b", "a"]
     assert names("--state", "queued", "--state", "running", "--text", "VIS") == ["a", "b"]
-    assert names("--owner", "nobody") == []
+    assert names("--owner", "nobody") == names("--project", "nobody") == names("--created-before", "2026-01-01") == []
+    assert names("--created-after", "2026-01-01T00:00:00Z", "--project", "default") == ["a", "c", "b"]
+    shown = run_cli.invoke(main.app, ["list", "--limit", "2"]).stdout
+    assert names("--cursor", shown.split("--cursor ")[1].split(",")[0]) == ["b"]
     assert run_cli.invoke(main.app, ["list", "--label", "team"]).exit_code == 2
     assert run_cli.invoke(main.app, ["list", "--label", "team=a", "--label", "team=b"]).exit_code == 2
+
+
+def test_a_list_names_owners_and_projects_where_they_differ(at: None, store: Store, job: JobSpec) -> None:
+    def headings() -> list[str]:
+        return run_cli.invoke(main.app, ["list"], env={"COLUMNS": "200"}).stdout.splitlines()[0].split()
+
+    store.add_job(job)
+    assert not {"owner", "project"} & {*headings()}
+
+    store.add_job(job, by=Principal(name="anna", role=Role.SUBMITTER, project="default", key_id="k", address=""))
+    assert "owner" in headings() and "project" not in headings()
+
+    store.add_job(job, by=Principal(name="anna", role=Role.SUBMITTER, project="red", key_id="k", address=""))
+    assert {"owner", "project"} < {*headings()}
 
 
 def test_a_job_is_labelled_noted_archived_and_deleted_by_a_part_of_its_id(at: None, store: Store, job: JobSpec) -> None:
@@ -254,10 +273,7 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
 def test_what_is_wrong_is_found_with_its_remedy(
     live_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_address(name: str) -> str:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "gethostbyname", no_address)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none0")
     away = settings.model_copy(
         update={"database_url": "nonsense", "storage_url": "nowhere://x", "ray_address": "http://127.0.0.1:9"}
     )
@@ -275,6 +291,25 @@ def test_what_is_wrong_is_found_with_its_remedy(
     for remedy, check in wrong.items():
         found = found_by(check)
         assert found.verdict == "fail" and remedy in f"{found.text} {found.fix}", found
+
+
+@pytest.mark.parametrize(
+    ("address", "chosen", "verdict"),
+    [("", "", "warn"), ("http://ray:8265", "", "warn"), ("http://ray:8265", "none0", "warn"), ("", "none0", "fail")],
+)
+def test_the_name_of_this_machine_fails_nobody_as_workers_of_jobs_do_not_use_it(
+    address: str, chosen: str, verdict: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_address(name: str) -> str:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "gethostbyname", no_address)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen)
+
+    found = doctor.interfaces(settings.model_copy(update={"ray_address": address}))
+
+    assert found.verdict == verdict and "GLOO_SOCKET_IFNAME" in f"{found.text} {found.fix}"
+    assert ("their node in Ray" in found.text) == bool(address)
 
 
 def test_a_check_that_raises_is_a_finding_and_the_exit_status_says_so(

@@ -1,6 +1,7 @@
 """The Python client against the application over a real socket."""
 
 import inspect
+import io
 import json
 import re
 import socket
@@ -11,11 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from api import calls
 from api.client import AsyncClient, Client
 from api.failures import ApiError, DamagedDownload, Unreachable
+from api.http.app import create_app
+from api.http.connections import Deadlines
+from api.http.server import server_config
 from api.jobs import AsyncJob, Job
 from service.control.storage import Storage
 from service.control.store import Store
@@ -226,6 +231,17 @@ def test_jobs_are_listed_by_their_ids_and_a_clone_names_its_source(client: Clien
     assert len(client.jobs(ids=[one.id, other.id]).jobs) == 2
 
 
+@pytest.mark.parametrize("none", [{"ids": []}, {"state": ()}], ids=str)
+def test_of_no_id_and_of_no_state_there_is_no_job_and_of_any_there_is(
+    client: Client, job: JobSpec, none: dict[str, Any]
+) -> None:
+    made = client.submit(job)
+
+    assert client.jobs(**none, count=True).total == 0
+    assert [*client.iter_jobs(**none)] == []
+    assert [each.id for each in client.iter_jobs(**dict.fromkeys(none))] == [made.id]
+
+
 def test_a_key_the_cluster_and_a_choice_of_what_users_did_are_read(client: Client) -> None:
     made = client.create_key("ci")
     client.revoke_key(made.key.id)
@@ -279,6 +295,57 @@ def test_a_service_that_is_late_on_an_overloaded_machine_is_no_wrong_url(busy_ma
             client.jobs()
 
     assert str(late.value).endswith(busy_machine)
+
+
+def test_a_client_closes_an_idle_connection_before_the_service_does(client: Client) -> None:
+    kept_s = server_config(create_app, Deadlines()).timeout_keep_alive
+
+    for made in (client, AsyncClient(client.url, "")):
+        assert made._http._transport._pool._keepalive_expiry < kept_s - 1  # type: ignore[attr-defined]
+
+
+def answered(status: int, content: str, **headers: str) -> Client:
+    """A client of `http://x`, which answers so whatever is asked."""
+    client = Client("http://x", "wt_any")
+    answer = httpx2.Response(status, text=content, headers={name.replace("_", "-"): headers[name] for name in headers})
+    client._http = httpx2.Client(base_url=client.url, transport=httpx2.MockTransport(lambda _: answer))
+    return client
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("https://tuning.example/a/v1/jobs?limit=50", "the service is at https://tuning.example/a: give that as --url"),
+        ("/v1/jobs", "the service is at http://x: give that as --url"),
+        ("https://login.example/?next=1", "at http://x is no Wiretune service; it leads to https://login.example/$"),
+    ],
+)
+def test_an_answer_that_leads_elsewhere_says_where_the_service_is(location: str, said: str) -> None:
+    with answered(301, "<html>moved", Location=location) as client, pytest.raises(ApiError, match=said):
+        client.jobs()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client, _: client.jobs(),
+        lambda client, _: client.logs("j"),
+        lambda client, _: next(client.events()),
+        lambda client, out: client.save_weights("j", out),
+        lambda client, out: client.save_metrics("j", out),
+        lambda client, out: client.save_file("j", "a", out),
+    ],
+)
+def test_another_web_server_is_no_service_and_its_page_is_no_file(ask: Callable[[Client, io.BytesIO], Any]) -> None:
+    out = io.BytesIO()
+
+    with (
+        answered(200, "<html>hello", Content_Type="text/html; charset=utf-8") as client,
+        pytest.raises(ApiError, match="what answers at http://x is no Wiretune service"),
+    ):
+        ask(client, out)
+
+    assert out.getvalue() == b""
 
 
 def test_nothing_behind_the_url_is_said_so(busy_machine: str) -> None:

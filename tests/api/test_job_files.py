@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.cli.terminal import read_job, with_schedules
+from api.cli.job_file import read_job, with_schedules
 from api.documents import checked
 from service.errors import InvalidJob
 from service.job.spec import JobSpec

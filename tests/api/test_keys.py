@@ -48,6 +48,8 @@ def test_a_key_is_made_listed_rotated_and_revoked(http: TestClient) -> None:
     [
         ({}, "/name"),
         ({"name": "-rf"}, "/name"),
+        ({"name": "a", "owner": "*"}, "/owner"),
+        ({"name": "a", "owner": "x" * 301}, "/owner"),
         ({"name": "a", "role": "boss"}, "/role"),
         ({"name": "a", "project": "x" * 81}, "/project"),
         ({"name": "a", "expires_at": "2020-01-01T00:00:00Z"}, "/expires_at"),
@@ -267,6 +269,19 @@ def test_a_page_of_the_audit_log_says_where_the_next_begins(at: str) -> None:
     assert (
         json.loads(run("audit", "--cursor", str(page["next_cursor"]), "--json"))["entries"][0]["action"] == "createKey"
     )
+
+
+def test_the_audit_log_is_asked_by_who_what_about_what_and_how_it_ended(at: str) -> None:
+    run("keys", "create", "ci")
+    made = json.loads(run("keys", "list", "--json"))["keys"][-1]["id"]
+    run("keys", "revoke", made)
+
+    def actions(*options: str) -> list[str]:
+        return [each["action"] for each in json.loads(run("audit", "--json", *options))["entries"]]
+
+    assert actions("--target", made, "--name", "test") == ["revokeKey", "createKey"]
+    assert actions("--target", made, "--action", "createKey", "--outcome", "done") == ["createKey"]
+    assert actions("--outcome", "refused") == actions("--name", "nobody") == []
 
 
 def test_the_link_to_the_page_holds_no_key(at: str, key: str) -> None:

@@ -159,6 +159,46 @@ def test_weights_that_the_caller_holds_are_not_sent_again(http: TestClient, repo
     assert others.content == b"weights of dense"
 
 
+@pytest.mark.parametrize(
+    ("asked", "part"),
+    [("bytes=8-", "of tuned"), ("bytes=8-9", "of"), ("bytes=0-6", "weights"), ("bytes=8-99", "of tuned")],
+)
+def test_a_range_of_the_weights_is_sent_alone_and_says_where_it_lies(
+    http: TestClient, reporting: Reporting, asked: str, part: str
+) -> None:
+    reporting.run_to_the_end()
+    url = f"/v1/jobs/{reporting.job_id}/weights"
+    whole = http.get(url)
+
+    answer = http.get(url, headers={"Range": asked, "If-Range": whole.headers["etag"]})
+
+    first = whole.text.index(part)
+    assert (answer.status_code, answer.text) == (206, part)
+    assert answer.headers["content-range"] == f"bytes {first}-{first + len(part) - 1}/{len(whole.content)}"
+    assert int(answer.headers["content-length"]) == len(part)
+    same = ("etag", "repr-digest", "accept-ranges")
+    assert [answer.headers[name] for name in same] == [whole.headers[name] for name in same]
+
+
+@pytest.mark.parametrize("headers", [
+    {"Range": "bytes=8-", "If-Range": '"of another file"'},
+    {"Range": "bytes=99-"},
+    {"Range": "bytes=9-8"},
+    {"Range": "bytes=-8"},
+    {"Range": "bytes=0-1,3-4"},
+    {"Range": "lines=1-2"},
+], ids=str)  # fmt: skip
+def test_of_another_file_and_for_any_other_range_the_whole_is_sent(
+    http: TestClient, reporting: Reporting, headers: dict[str, str]
+) -> None:
+    reporting.run_to_the_end()
+
+    answer = http.get(f"/v1/jobs/{reporting.job_id}/weights", headers=headers)
+
+    assert (answer.status_code, answer.text) == (200, "weights of tuned")
+    assert "content-range" not in answer.headers
+
+
 def test_weights_are_by_default_the_first_trials(http: TestClient, reporting: Reporting) -> None:
     reporting.run_to_the_end()
 

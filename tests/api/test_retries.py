@@ -16,8 +16,11 @@ import pytest
 from api import calls
 from api.calls import Call
 from api.client import AsyncClient, Client
-from api.failures import ApiError, Unreachable
-from api.retries import Patience, may_repeat
+from api.connection import CheckedFile
+from api.failures import ApiError, DamagedDownload, Unreachable
+from api.retries import Patience, Restarts, may_repeat
+from service.control.storage import Storage
+from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.events import Event, EventKind
@@ -35,7 +38,9 @@ class Road(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Passing)
         self.target, self.url = target, f"http://127.0.0.1:{self.server_port}"
         self.faults: list[str | int] = []
+        self.passes_on: tuple[str, ...] = ("Content-Type",)  # besides the length; of the headers of answers
         self.seen: list[str] = []
+        self.ranges: list[str] = []
 
 
 class Passing(BaseHTTPRequestHandler):
@@ -44,6 +49,7 @@ class Passing(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.seen.append(f"{self.command} {self.path}")
+        self.server.ranges.append(self.headers.get("Range", ""))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fault = self.server.faults.pop(0) if self.server.faults else None
         if isinstance(fault, int):
@@ -57,9 +63,9 @@ class Passing(BaseHTTPRequestHandler):
         length = len(answer.content)
         if fault is CUT:
             self.close_connection = True
-            answer = httpx2.Response(200, content=answer.content[: length // 2], headers=answer.headers)
-        told = {"Content-Type": answer.headers["content-type"], "Content-Length": str(length)}
-        self._answer(answer.status_code, answer.content, told)
+            answer = httpx2.Response(answer.status_code, content=answer.content[: length // 2], headers=answer.headers)
+        told = {name: answer.headers[name] for name in self.server.passes_on if name in answer.headers}
+        self._answer(answer.status_code, answer.content, {**told, "Content-Length": str(length)})
 
     do_POST = do_GET
 
@@ -213,6 +219,49 @@ def test_a_download_that_breaks_begins_again_behind_what_was_there(
     assert (out.getvalue(), len(road.seen)) == (b"mine, weights of tuned", 3)
 
 
+WHOLE_ROAD = ("Content-Type", "ETag", "Repr-Digest", "Content-Range")
+
+
+def test_a_download_that_breaks_goes_on_behind_what_has_come(far: Client, road: Road, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+    road.faults, road.passes_on, road.ranges = [CUT, LOST, CUT], WHOLE_ROAD, []
+    out = io.BytesIO()
+    out.write(b"mine, ")
+
+    far.save_weights(reporting.job_id, out)
+
+    assert out.getvalue() == b"mine, weights of tuned"
+    assert road.ranges == ["", "bytes=8-", "bytes=8-", "bytes=12-"]
+
+
+def test_the_digest_is_of_all_that_came_before_and_after_a_break(
+    far: Client, road: Road, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting.run_to_the_end()
+    road.faults, road.passes_on = [CUT], WHOLE_ROAD
+    write, out = CheckedFile.write, io.BytesIO()
+    monkeypatch.setattr(CheckedFile, "write", lambda file, chunk: write(file, chunk.replace(b"w", b"W")))
+
+    with pytest.raises(DamagedDownload):
+        far.save_weights(reporting.job_id, out)
+
+    assert out.getvalue() == b"Weights of tuned"
+
+
+def test_a_file_that_has_changed_at_a_break_is_downloaded_anew(
+    far: Client, road: Road, store: Store, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, out = Storage(store.settings.resolved_storage_url), io.BytesIO()
+    url = storage.file_url(reporting.job_id, "notes.txt")
+    storage.write(url, b"at first")
+    road.faults, road.passes_on, road.ranges = [CUT], WHOLE_ROAD, []
+    monkeypatch.setattr("api.client.time.sleep", lambda _: storage.write(url, b"by now another"))
+
+    far.save_file(reporting.job_id, "notes.txt", out)
+
+    assert (out.getvalue(), road.ranges) == (b"by now another", ["", "bytes=4-"])
+
+
 def test_a_download_that_breaks_keeps_what_it_is_appended_to(
     far: Client, road: Road, reporting: Reporting, tmp_path: Path
 ) -> None:
@@ -289,6 +338,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("api.retries.time", clock)
     return clock
+
+
+def test_patience_with_a_download_is_renewed_where_more_has_come_than_ever(clock: Clock) -> None:
+    restarts, broken = Restarts(io.BytesIO(), lambda: Patience(calls.weights("j"), 20.0)), away()
+    for num_bytes in (0, 1, 2):
+        clock.now += 60.0
+        restarts.pause_s(broken, num_bytes)
+
+    clock.now += 60.0
+    with pytest.raises(Unreachable):
+        restarts.pause_s(broken, 2)  # it began again, and has come no further
 
 
 def test_the_service_says_how_long_to_wait(clock: Clock) -> None:
@@ -369,16 +429,18 @@ class Streams:
         raise away()
 
 
+#: Only the first of several failures is borne.
+SHORT_S = 1e-9
+
+
 @pytest.fixture
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the first of several failures is borne."""
-    monkeypatch.setattr("api.retries.PATIENCE_S", 0.0)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.client.POLL_S", 0.001)
 
 
-@pytest.mark.usefixtures("no_patience")
+@pytest.mark.usefixtures("no_pause")
 def test_a_reader_that_takes_its_time_loses_no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Client("http://x", "") as client:
+    with Client("http://x", "", retry_s=SHORT_S) as client:
         monkeypatch.setattr(client, "_stream", Streams([said(1)], [said(2)], [], []).blocking)
         events = client.events()
 
@@ -387,10 +449,21 @@ def test_a_reader_that_takes_its_time_loses_no_patience(monkeypatch: pytest.Monk
             next(events)
 
 
-@pytest.mark.usefixtures("no_patience")
+@pytest.mark.usefixtures("no_pause")
+def test_a_reader_without_patience_is_told_of_the_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client("http://x", "", retry_s=0.0) as client:
+        monkeypatch.setattr(client, "_stream", Streams([said(1)], [said(2)]).blocking)
+        events = client.events()
+
+        assert next(events).id == 1
+        with pytest.raises(Unreachable):
+            next(events)
+
+
+@pytest.mark.usefixtures("no_pause")
 def test_a_reader_that_awaits_loses_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read() -> list[int]:
-        async with AsyncClient("http://x", "") as client:
+        async with AsyncClient("http://x", "", retry_s=SHORT_S) as client:
             monkeypatch.setattr(client, "_stream", Streams([said(1)], [said(2)], [], []).awaited)
             found = []
             with pytest.raises(Unreachable):

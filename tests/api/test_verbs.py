@@ -103,6 +103,7 @@ def test_the_clients_verbs_are_those_of_the_service(client: Client, reporting: R
 
     states = [verb(job_id).state for verb in (client.pause, client.resume, client.cancel, client.retry)]
     assert states == [JobState.PAUSED, JobState.QUEUED, JobState.CANCELLED, JobState.QUEUED]
+    assert client.stop(job_id).reason == "stopped early by the user"
     with pytest.raises(ApiError, match="`stop` is for one that is running"):
         client.stop(job_id)
 
@@ -229,6 +230,13 @@ def test_where_people_choose_the_names_a_kind_is_a_name_like_any_other(place: tu
             {"params": {"workload.params.choice": {"integer": [1, 2]}}},
         ),
         ("params.clip=null", {"params": {"clip": None}}),
+        ("labels.paper=2", {"labels": {"paper": "2"}}),
+        ("labels.draft= yes", {"labels": {"draft": "yes"}}),
+        ("labels.paper=null", {"labels": {"paper": None}}),
+        ("name=2024", {"name": "2024"}),
+        ("name=1e3", {"name": "1e3"}),
+        ("name='2024 b'", {"name": "2024 b"}),
+        ("name=null", {"name": None}),
     ],
 )
 def test_a_setting_leads_to_its_field_though_names_of_params_and_labels_have_dots(text: str, patch: Any) -> None:

@@ -11,6 +11,7 @@ from api.http.auth import Caller, StoreOf, require_key, require_visible
 from api.http.downloads import Download, DownloadOf
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, file, refusals
+from api.http.ranges import PARTIAL, Part, PartOf, content_range
 from api.http.slots import Slot
 from api.tables import csv_chunks
 from service.control.metrics.points import EVERY_STEP, Steps
@@ -129,13 +130,18 @@ def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     "/weights",
     operation_id="getWeights",
     response_class=Response,
-    responses=UNCHANGED | _DOWNLOADING | _READING_THE_JOB | file("application/octet-stream", "a safetensors file"),
+    responses=PARTIAL
+    | UNCHANGED
+    | _DOWNLOADING
+    | _READING_THE_JOB
+    | file("application/octet-stream", "a safetensors file"),
 )
 def get_weights(
     job: str,
     store: StoreOf,
     trial: TrialOf,
     download: DownloadOf,
+    part: PartOf,
     _: Slot,
     which: Annotated[
         Which | None, Query(description="of the best evaluated state, or of the end; default: as `checkpoint.export`")
@@ -148,18 +154,26 @@ def get_weights(
     download.closing.callback(found.content.close)
     if (short := unchanged(found.etag, if_none_match)) is not None:
         return short
-    return _sent(found, weights_name(trial, which), download, weights_sha256(trial, url))
+    return _sent(found, part, weights_name(trial, which), download, weights_sha256(trial, url))
 
 
 #: No part of it begins with a dot.
 _PATH = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$"
 
 
-def _sent(found: StoredFile, name: str, download: Download, sha256: str | None) -> StreamingResponse:
-    headers = _attachment(name) | {"Content-Length": str(found.num_bytes), "ETag": found.etag}
+def _sent(found: StoredFile, part: Part, name: str, download: Download, sha256: str | None) -> StreamingResponse:
+    places = part.of(found)
+    where = content_range(places, found.num_bytes)
+    headers = _attachment(name) | where | {"Accept-Ranges": "bytes", "ETag": found.etag}
+    headers["Content-Length"] = str(len(places))
     if sha256 is not None:
         headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"  # RFC 9530
-    return StreamingResponse(download.chunks(found.chunks()), media_type="application/octet-stream", headers=headers)
+    return StreamingResponse(
+        download.chunks(found.chunks(places)),
+        status_code=206 if where else 200,
+        media_type="application/octet-stream",
+        headers=headers,
+    )
 
 
 @router.get("/artifacts", operation_id="listArtifacts", responses=refusals(Unavailable, Busy, UnreadableJob))
@@ -173,13 +187,14 @@ def list_artifacts(job: str, store: StoreOf, _: Slot) -> tuple[Artifact, ...]:
     "/files/{path:path}",
     operation_id="getFile",
     response_class=Response,
-    responses=UNCHANGED | _DOWNLOADING | file("application/octet-stream", "the file"),
+    responses=PARTIAL | UNCHANGED | _DOWNLOADING | file("application/octet-stream", "the file"),
 )
 def get_file(
     job: str,
     path: Annotated[str, Path(pattern=_PATH, max_length=500, description="in the job's folder on storage")],
     store: StoreOf,
     download: DownloadOf,
+    part: PartOf,
     _: Slot,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
@@ -191,7 +206,7 @@ def get_file(
     if (short := unchanged(found.etag, if_none_match)) is not None:
         return short
     url = storage.file_url(job, path)
-    return _sent(found, path.rpartition("/")[2], download, storage.listed_sha256(job, url))
+    return _sent(found, part, path.rpartition("/")[2], download, storage.listed_sha256(job, url))
 
 
 @router.get("/report", operation_id="getReport", responses=_READING_THE_JOB)

@@ -68,7 +68,7 @@ def resume_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersion
 
 @router.post("/{job}:stop", status_code=202, operation_id="stopJob", responses=_ANSWERS, dependencies=_NO_BODY)
 def stop_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
-    """End a running job as if its budget were spent, with the result that it has by then."""
+    """End a job that has run as if its budget were spent, with the result that it has by then."""
     return store.stop(job, versions=versions, by=caller)
 
 
