@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from search.bayesian.probe_costs import has_room_for_wide
-from search.bayesian.rewards import diverged_values, scores, start_loss
+from search.bayesian.rewards import diverged_values, lowest_diverged, scores, start_loss
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Probe, Score, Stage, is_barred
 from search.budget import spending
@@ -158,12 +158,17 @@ def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
 
     None: nobody knows one, a probe diverged at it, or a stated range or past jobs know more.
     """
+    rate = _told_rate(setup, stage)
+    return None if rate is None or _is_barred(setup, stage, rate) else rate
+
+
+def _told_rate(setup: SearchSetup, stage: Stage) -> float | None:
     knows_more = setup.config.stated_rates is not None or past_tells(setup, stage)
-    rate = None if knows_more else rate_of_model(setup)
-    if rate is None:
-        return None
-    values = setup.opening.model_copy(update={"learning_rate": rate})
-    return None if is_barred(values, diverged_values(stage)) else rate
+    return None if knows_more else rate_of_model(setup)
+
+
+def _is_barred(setup: SearchSetup, stage: Stage, rate: float) -> bool:
+    return is_barred(setup.opening.model_copy(update={"learning_rate": rate}), diverged_values(stage))
 
 
 def rate_of_model(setup: SearchSetup) -> float | None:
@@ -191,10 +196,15 @@ def rate_of_model(setup: SearchSetup) -> float | None:
 def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:
     """Return the usual rate where a run may begin with it though no probe has shown it to train; None: elsewhere.
 
-    Where weights tell that rate it is one of new models, and those that were trained before may be ruined by it.
+    Where weights tell that rate it is one of new models, and those that were trained before may be ruined by it. If a
+    probe diverged at about that rate, it is half of the rate of that probe.
     """
     is_safe = setup.traits.told_by != "weights" or not setup.is_pretrained
-    return usual_rate(setup, stage) if is_safe else None
+    rate = _told_rate(setup, stage) if is_safe else None
+    if rate is None or not _is_barred(setup, stage, rate):
+        return rate
+    lowest = lowest_diverged(stage)
+    return lowest / 2 if lowest is not None and lowest > rate / 2 else None
 
 
 def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:

@@ -145,6 +145,15 @@ def test_where_probes_show_next_to_nothing_the_run_has_its_usual_rate_unless_tha
     assert ("no rate trained clearly better" in decision.reason) is is_usual
 
 
+def test_where_a_probe_diverged_at_about_the_usual_rate_half_of_its_rate_is_used():
+    def tail(candidate):
+        return None if candidate.values.learning_rate > 0.009 else _slow_to_begin(candidate)
+
+    decision, _ = _opened(tail, guess=0.01)
+
+    assert decision.values.learning_rate == pytest.approx(0.005)
+
+
 def test_a_loss_of_any_sign_leads_to_the_rate_that_the_same_loss_leads_to_above_zero():
     rates = []
     for offset in (0.0, -1.9, -2.0, -2.1):
