@@ -29,7 +29,7 @@ from search.budget import spending
 from search.budget.spending import Amounts
 from search.config import AutoLrsConfig, Budget
 from search.curves.curve_summary import OPENING_LOSSES, usable_median
-from search.curves.forecast import has_diverged
+from search.curves.forecast import has_diverged, size_of
 from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.space import Axis, SearchSpace
 from search.surrogate.model import MAX_FIT_ITERATIONS, quiet_and_single_threaded
@@ -167,7 +167,7 @@ def told_losses(forecasts: Sequence[Forecast]) -> list[float]:
     if not finite:
         return [0.0] * len(forecasts)
     worst = max(finite)
-    spread = max((worst - min(finite)) / 2, float(np.std(finite)), LEAST_PENALTY * abs(worst))
+    spread = max((worst - min(finite)) / 2, float(np.std(finite)), LEAST_PENALTY * size_of(worst))
     return [worst + spread if each.status == "diverged" else each.mean for each in forecasts]
 
 

@@ -25,7 +25,7 @@ from search.curves.client_drift import client_drift, first_steps
 from search.curves.curve_summary import Reading, side_by_side, trace_of
 from search.curves.events import Event, Signs
 from search.curves.faults import Known
-from search.curves.forecast import standard_error
+from search.curves.forecast import size_of, standard_error
 from search.types import Candidate, Course, Observation, Spent
 
 Array = NDArray[np.float64]
@@ -163,7 +163,7 @@ def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) 
     if sum(first > 0 for first in averaged) < LEAST_AVERAGES or "option" in stage.pinned or not setup.space.synchronous:
         return 0.0
     rise = client_drift(observation.losses, averaged, errors=DRIFT_ERRORS)
-    return rise if rise > DRIFT_SHARE * abs(float(np.median(observation.losses))) else 0.0
+    return rise if rise > DRIFT_SHARE * size_of(float(np.median(observation.losses))) else 0.0
 
 
 def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:

@@ -297,8 +297,8 @@ def shows_progress(stage: Stage) -> bool:
 
 
 def shows_too_little(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether coarse probes gain so little that the usual rate is better known, which does no harm in them."""
-    usual = trusted_rate(setup, stage)
+    """Return whether coarse probes gain so little that weights know the rate better, and do no harm about that rate."""
+    usual = trusted_rate(setup, stage) if setup.traits.told_by == "weights" else None
     finite = sorted((each.values.learning_rate, each.reward) for each in scores(stage) if each.reward is not None)
     if usual is None or not finite:
         return False
@@ -310,8 +310,9 @@ def shows_too_little(setup: SearchSetup, stage: Stage) -> bool:
 
 def _is_below(probe: Probe, other: Probe, *, is_paired: bool) -> bool:
     # the shares by which the probe's losses lie below the other's, step by step, as far as both go
-    pairs = zip(probe.reading.losses, other.reading.losses, strict=False)
-    gaps = np.array([(other_loss - loss) / (size_of(other_loss) or 1.0) for loss, other_loss in pairs])
+    pairs = list(zip(probe.reading.losses, other.reading.losses, strict=False))
+    lowest = min((min(pair) for pair in pairs), default=0.0)
+    gaps = np.array([(other_loss - loss) / (size_of(other_loss, lowest) or 1.0) for loss, other_loss in pairs])
     half = gaps[len(gaps) // 2 :]
     if not is_paired:
         return _is_surely_above(half, LEAST_PROGRESS)
@@ -366,10 +367,8 @@ def _jumps(probe: Probe, below: Probe, *, start: float, is_paired: bool) -> bool
     losses, others = (np.asarray(each.reading.losses) for each in (probe, below))
     num_points = min(len(losses), len(others))
     last = slice(2 * num_points // 3, num_points)
-    gaps = losses[last] - others[last]
-    if not is_paired:
-        return _is_surely_above(gaps, JUMP * size_of(start))
-    return bool(np.any(gaps > JUMP * size_of(start)))
+    gaps, least = losses[last] - others[last], JUMP * size_of(start, *losses, *others)
+    return _is_surely_above(gaps, least) if not is_paired else bool(np.any(gaps > least))
 
 
 def _is_surely_above(gaps: NDArray[np.float64], least: float) -> bool:

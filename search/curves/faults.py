@@ -61,6 +61,7 @@ class Known(NamedTuple):
     probed: Probed | None = None  # the lowest that a probe of the run ended at
     gradient_scale: float | None = None  # in the run's beginning
     first: float | None = None  # the loss before the run's first step
+    unit: float = 0.0  # what a share of the run's first loss is a share of
 
 
 class Fault(NamedTuple):
@@ -92,14 +93,16 @@ def fault(
     start = known.start
     if start is None:
         start = float(np.median(opening or losses[: WINDOW // 4]))
-    known = known._replace(start=start, initial=initial_loss(known, start))
-    unit = size_of(known.initial or 0.0)
+    initial = initial_loss(known, start)
+    known = known._replace(start=start, initial=initial, unit=size_of(initial, float(losses.min())))
     levels = _Levels(losses, window)
     last, before, lowest = levels.at(-1), levels.at(-2), levels.lowest(but=1)
     best = lower(known.best, lower(LossLevel(start, 0.0), lowest))
     rose = _is_above(last, lower(LossLevel(start, last.error), lowest), least=0.0)
     is_falling = _is_above(before, last, least=0.0)
-    is_clear = all(_is_above(level, best, least=CLEAR_SHARE * unit) for level in (before, last))  # no passing spike
+    is_clear = all(
+        _is_above(level, best, least=CLEAR_SHARE * known.unit) for level in (before, last)
+    )  # no passing spike
     is_worse = window == WINDOW and rose and is_clear and (is_over or not is_falling)
     return Fault(
         has_worsened=is_worse,
@@ -127,7 +130,7 @@ def _has_blown_up(losses: Array, known: Known) -> bool:
     if len(losses) <= BLOWN_POINTS:
         return False
     start = float(losses[0]) if known.start is None else known.start
-    unit = size_of(start if known.initial is None else known.initial)
+    unit = size_of(start if known.initial is None else known.initial, float(losses.min()))
     return bool(np.all(losses[-BLOWN_POINTS:] > start + BLOWN_UP * unit))
 
 
@@ -139,7 +142,7 @@ def _is_dead(last: LossLevel, before: LossLevel, best: LossLevel, known: Known, 
     if not _is_flat(before, last, known):
         return False
     reachable = best if known.probed is None else lower(best, _level_of(known.probed, last, window))
-    is_above = _is_above(last, reachable, least=CLEAR_SHARE * size_of(known.initial or 0.0))
+    is_above = _is_above(last, reachable, least=CLEAR_SHARE * known.unit)
     return sum(map(bool, (_is_ignorant(last, known), is_above, is_gone))) >= 2
 
 
@@ -153,13 +156,12 @@ def _is_flat(before: LossLevel, last: LossLevel, known: Known) -> bool:
 
 
 def _falls(before: LossLevel, last: LossLevel, known: Known) -> bool:
-    return _is_above(before, last, least=FLAT_SHARE * size_of(known.initial or 0.0))
+    return _is_above(before, last, least=FLAT_SHARE * known.unit)
 
 
 def _is_ignorant(level: LossLevel, known: Known, errors: float = 0.0) -> bool:
     # whether it is no better than the run's first loss, taken so many of its standard errors higher
-    initial = known.initial or 0.0
-    return level.loss + errors * level.error >= initial - IGNORANCE_SHARE * size_of(initial)
+    return level.loss + errors * level.error >= (known.initial or 0.0) - IGNORANCE_SHARE * known.unit
 
 
 def has_vanished(scales: Sequence[float], reference: float | None) -> bool:

@@ -72,22 +72,26 @@ def forecast_loss(
         known = start if start is not None and math.isfinite(start) else 0.0
         mean = float(np.median(usable)) if len(usable) else known
         return Forecast(mean=mean, std=abs(mean), status="diverged")
-    size = np.abs(values)
-    unit = max(float(np.median(size)), abs(start or 0.0)) or float(size.max()) or 1.0  # the largest may be a spike
+    sizes = np.abs(values)
+    unit = max(float(np.median(sizes)), abs(start or 0.0)) or float(sizes.max()) or 1.0  # the largest may be a spike
     scaled_start = None if start is None else start / unit
     points, steps_per_point = _reduce(np.clip(values, -FARTHEST * unit, FARTHEST * unit) / unit)
-    forecast = _forecast(points, horizon / steps_per_point, scaled_start, weight=weight)
+    size = 0.0 if start is None else size_of(start, float(values.min())) / unit
+    forecast = _forecast(points, horizon / steps_per_point, scaled_start, size=size, weight=weight)
     numbers = {name: getattr(forecast, name) for name in ("mean", "std", "tail", "average")}
     return forecast.model_copy(update={name: unit * value for name, value in numbers.items() if value is not None})
 
 
-def has_diverged(losses: Sequence[float], *, start: float | None, tolerance: float = 0.0) -> bool:
+def has_diverged(
+    losses: Sequence[float], *, start: float | None, tolerance: float = 0.0, size: float | None = None
+) -> bool:
     """Return whether a curve blew up: a loss is not finite, or most of 7 neighbours rise above any noise.
 
     Of a series below 12 they are 3 or 5. Of fewer losses than 3 the first shows nothing: it comes before any update,
     and on small batches may be many times the others. The bound is `start` + max(2 |start|, `tolerance`, 10 sigma). A
     bare multiple of `start` would call batch noise a divergence once the loss is small; a `tolerance` of 0.7 x the
-    run's first loss prevents that. Where the curve has a negative loss, |start| counts as 1 at least.
+    run's first loss prevents that. Where the curve has a negative loss, |start| counts as 1 at least; `size` stands in
+    for it where losses are in another unit.
     """
     values = np.asarray(losses, dtype=np.float64)
     if len(values) == 0 or not is_usable(values):
@@ -96,7 +100,8 @@ def has_diverged(losses: Sequence[float], *, start: float | None, tolerance: flo
         values = values[1:]
     if start is None or not len(values):
         return False
-    bound = start + max(2 * size_of(start, float(values.min())), tolerance, 10 * noise(values))
+    size = size_of(start, float(values.min())) if size is None else size
+    bound = start + max(2 * size, tolerance, 10 * noise(values))
     return bool(_running_median(values, _spike_window(values)).max() > bound)
 
 
@@ -135,7 +140,7 @@ def is_usable(values: Array) -> bool:
     return bool(np.all(np.abs(values) < LARGEST))
 
 
-def _forecast(values: Array, horizon: float, start: float | None, *, weight: float) -> Forecast:
+def _forecast(values: Array, horizon: float, start: float | None, *, size: float, weight: float) -> Forecast:
     num_points = len(values)
     ratio = max(1.0, horizon / num_points)
     if num_points < MIN_POINTS:
@@ -143,12 +148,12 @@ def _forecast(values: Array, horizon: float, start: float | None, *, weight: flo
         return Forecast(mean=middle, std=_std(float(np.ptp(values)), middle, ratio), status="too_short")
     clean = _without_spikes(values)
     tail, error = _tail(clean)
-    if has_diverged(values.tolist(), start=start):
+    if has_diverged(values.tolist(), start=start, size=size):
         return Forecast(mean=tail, std=abs(tail), status="diverged")
     if start is not None and tail >= start - 2 * error:
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="no_progress")
     # a smoothed value has an error 1.26 times the tail's: it is a median of fewer
-    if start is not None and float(smooth(clean).max()) > start + 4 * error + 0.02 * size_of(start):
+    if start is not None and float(smooth(clean).max()) > start + 4 * error + 0.02 * size:
         return Forecast(mean=tail, std=_std(error, tail, ratio), status="overshoot")
     average = min(tail, _bounded_average(values, horizon, tail=tail, error=error))
     std = _std(error, tail, ratio, fall=tail - average)

@@ -101,6 +101,7 @@ def test_a_curve_that_rises_at_its_end_has_diverged(num_points, rising):
 def test_noise_about_zero_is_no_divergence_and_a_blow_up_there_is_one(losses):
     assert not has_diverged(losses, start=-0.01)
     assert has_diverged([*losses, *[8.0] * 8], start=-0.01)
+    assert forecast_loss([*losses, 0.2] * 3, 100, start=-0.01).status in ("no_progress", "too_short")
 
 
 @pytest.mark.parametrize("num_points", [1, 8, 100])
