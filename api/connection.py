@@ -132,9 +132,13 @@ class CheckedFile:
     def begin(self, response: httpx2.Response) -> None:
         """Take the next chunks from an answer."""
         self._response = response
-        if self._num_bytes and response.status_code != 206:
-            self._restarts.go_back()
-            self._num_bytes, self._digest = 0, hashlib.sha256()
+        is_part, said = response.status_code == 206, response.headers.get("Content-Range", "")
+        if not self._num_bytes or (is_part and said.startswith(f"bytes {self._num_bytes}-")):
+            return
+        self._restarts.go_back()
+        self._num_bytes, self._digest = 0, hashlib.sha256()
+        if is_part:  # the next attempt asks for the whole
+            raise httpx2.RemoteProtocolError(f"another part than was asked for, `{said}`", request=response.request)
 
     def write(self, chunk: bytes) -> None:
         self._digest.update(chunk)

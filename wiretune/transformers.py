@@ -57,7 +57,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         self._own: dict[str, Tensor] = {}  # this rank's parameters and buffers while the model has the mean of all
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        if state.global_step and "controller" in self._how:
+        if state.global_step and self._how.get("controller") is not None:
             raise ValueError(
                 "a run with a `controller` cannot be resumed, as the search has no memory: resume without one, or "
                 "begin a new run from the weights"
@@ -80,7 +80,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         trainer, how = self._trainer, dict(self._how)
         if (scaler := trainer.accelerator.scaler) is not None:
             how.setdefault("scale", scaler.get_scale)
-        if "controller" in how:
+        if how.get("controller") is not None:
             if how.keys().isdisjoint(Budget.model_fields):
                 how["steps"] = state.max_steps
             for group in trainer.optimizer.param_groups:  # whose rate is 0 where the scheduler warms up
@@ -132,9 +132,10 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if self._train is not None:
             self._trainer.training_step, self._train = self._train, None
-        if not args.load_best_model_at_end or state.best_model_checkpoint is None:  # which is loaded by now
+        has_best = args.load_best_model_at_end and state.best_model_checkpoint is not None  # which is loaded by now
+        if not has_best:
             self._lend()
-        if not self.handle.config.exchange.drifts:  # whose memory goes with a rank's own, if it trains further
+        if has_best or not self.handle.config.exchange.drifts:  # whose memory goes with a rank's own, to train further
             self._own = {}
 
     def _lend(self) -> None:
@@ -231,12 +232,17 @@ def _methods(config: ReplicaConfig) -> dict[str, Any]:
 def _go_together(saved: Any, now: Any) -> bool:
     """Return whether two configurations are the same but for their numbers, and for fields that only one has.
 
-    A memory goes on with another density, and a release may add a field.
+    A memory goes on with another density, or with one where a range was searched, and a release may add a field.
     """
     if isinstance(saved, dict) and isinstance(now, dict):
         return all(_go_together(saved[name], now[name]) for name in saved.keys() & now.keys())
-    are_numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (saved, now))
-    return are_numbers or bool(saved == now)
+    return (_is_amount(saved) and _is_amount(now)) or bool(saved == now)
+
+
+def _is_amount(value: Any) -> bool:
+    """Return whether `value` is a number, or a range, which is a pair of them."""
+    pair = value if isinstance(value, list) and len(value) == 2 else [value]
+    return all(isinstance(each, int | float) and not isinstance(each, bool) for each in pair)
 
 
 def _check(config: ReplicaConfig, *, max_grad_norm: float | None, has_scaler: bool) -> None:

@@ -65,7 +65,9 @@ class AttemptBook:
         """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
         settings = self._settings
         storage = Storage(settings.resolved_storage_url)
-        mark = storage.mark(keys.storage_id(self._secret))
+        with self._reading() as session:
+            attempts.require_owner(session, queries.job_row(session, job_id), number)
+        mark = storage.mark(keys.storage_id(self._secret))  # of a caller who may ask, and while nothing else is held
         with self._reading() as session:
             job = queries.job_row(session, job_id)
             attempt = attempts.require_owner(session, job, number)

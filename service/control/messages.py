@@ -5,6 +5,7 @@ So a message outlives a restart, and `service.control.webhooks` sends it at leas
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -19,9 +20,8 @@ MAX_TRIES = 7
 #: After the first try; each later wait is four times as long as the one before: the last try is 11 hours later.
 BACK_OFF_S = 30.0
 _AT_ONCE = 20
-#: Of one host: one that does not answer delays the others by no more than these take.
+#: Of one host, before others have had as many: then one that does not answer keeps no other waiting.
 _OF_ONE_HOST = 3
-_LOOKED_AT = 500
 
 
 class Message(NamedTuple):
@@ -51,18 +51,26 @@ def are_due(session: Session, *, now: float) -> bool:
 
 def claim(session: Session, *, now: float) -> list[Message]:
     """Return messages whose turn it is, and put each off to its next try, which comes if this one is lost."""
-    due = select(MessageRow).where(MessageRow.next_at <= now).order_by(MessageRow.next_at).limit(_LOOKED_AT)
-    rows: list[MessageRow] = []
-    of_host: Counter[str] = Counter()
-    for row in session.scalars(due.with_for_update(skip_locked=True)):
-        host = "/".join(row.url.split("/", 3)[:3])
-        of_host[host] += 1
-        if of_host[host] <= _OF_ONE_HOST and len(rows) < _AT_ONCE:
-            rows.append(row)
+    is_due = MessageRow.next_at <= now
+    found = session.execute(select(MessageRow.id, MessageRow.url).where(is_due).order_by(MessageRow.next_at))
+    chosen = select(MessageRow).where(MessageRow.id.in_(_of_a_round(found)), is_due)
+    rows = session.scalars(chosen.order_by(MessageRow.next_at).with_for_update(skip_locked=True)).all()
     for row in rows:
         row.tries += 1
         row.next_at = now + BACK_OFF_S * 4 ** (row.tries - 1)
     return [Message(row.id, row.url, row.body) for row in rows]
+
+
+def _of_a_round(due: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the ids to send now, of pairs of an id and its URL, the oldest first."""
+    of_host: Counter[str] = Counter()
+    first: list[str] = []
+    others: list[str] = []
+    for message_id, url in due:
+        host = "/".join(url.split("/", 3)[:3])
+        of_host[host] += 1
+        (first if of_host[host] <= _OF_ONE_HOST else others).append(message_id)
+    return [*first, *others][:_AT_ONCE]
 
 
 def note(session: Session, message_id: str, *, fault: str, is_final: bool) -> bool:

@@ -17,7 +17,7 @@ from service.control.results import divergence
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec
-from service.job.states import ALLOWED_IN, JobState, Verb
+from service.job.states import ALLOWED_IN, ONCE_RUN, JobState, Verb
 from service.wire.steering import SteerRequest
 from service.wire.stored import stored_spec
 
@@ -41,14 +41,18 @@ def require_allowed(job: JobRow, verb: Verb) -> None:
     """Raise IllegalTransition unless `verb` means something for the job now."""
     if verb in queries.verbs_of(job):
         return
+    if verb is Verb.STOP and job.stops and job.job_state in ONCE_RUN[verb]:
+        raise IllegalTransition(
+            f"job `{job.id}` was stopped already; its next attempt ends it; what it allows now: {_allowed(job)}"
+        )
     needed = _listed(state.value for state in JobState if state in ALLOWED_IN[verb])
     raise IllegalTransition(
         f"job `{job.id}` is {job.state}: `{verb}` is for one that is {needed}; what it allows now: {_allowed(job)}"
     )
 
 
-def _allowed(job: JobRow) -> str:
-    return _listed(f"`{each}`" for each in queries.job_view(job).verbs) or "nothing"
+def _allowed(job: JobRow, but: Verb | None = None) -> str:
+    return _listed(f"`{each}`" for each in queries.job_view(job).verbs if each is not but) or "nothing"
 
 
 def pause(_: Session, job: JobRow, *, now: float) -> None:
@@ -73,9 +77,14 @@ def resume(_: Session, job: JobRow, *, workers: int | None, now: float) -> None:
     _queue(job, workers=workers, now=now, reason="resumed by the user")
 
 
-def stop(_: Session, job: JobRow, *, now: float) -> None:
+def stop(session: Session, job: JobRow, *, now: float) -> None:
     """Have a job that has run end as if its budget were spent. Its next driver does it where it has none now."""
     require_allowed(job, Verb.STOP)
+    if job.job_state is not JobState.RUNNING and not _has_result(session, job):
+        raise IllegalTransition(
+            f"job `{job.id}` is {job.state}, and no trial has a checkpoint yet: `cancel` it; what it allows now: "
+            f"{_allowed(job, but=Verb.STOP)}"
+        )
     job.stops = True
     if job.job_state is JobState.RUNNING:
         jobs.transition(job, JobState.STOPPING, now=now, reason=attempts.STOPPED_EARLY)
@@ -149,6 +158,14 @@ def checkpoints(session: Session, job: JobRow) -> list[str]:
         if not _is_over(trial)
     ]
     return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
+
+
+def _has_result(session: Session, job: JobRow) -> bool:
+    """Return whether any trial has ended well, or can go on: what has not begun is left out once the job stops."""
+    return any(
+        attempts.resume_of(session, trial) is not None if trial.outcome is None else trial.outcome != "diverged"
+        for trial in queries.trials(session, job.id)
+    )
 
 
 def _queue(job: JobRow, *, workers: int | None, now: float, reason: str) -> None:

@@ -228,7 +228,8 @@ def test_a_filter_of_the_list_that_gets_no_answer_is_asked_for_again_and_told_of
     ("text", "asked", "shown"),
     [
         ("89abcdef", ["text=89abcdef", "ref=89abcdef"], ["2 jobs", "job-0123456789abcdef", "job-2"]),
-        ("job-0123", ["text=job-0123", "ref=job-0123"], ["2 jobs", "job-0123456789abcdef", "job-2"]),
+        ("job-01234567", ["text=job-01234567", "ref=job-01234567"], ["2 jobs", "job-0123456789abcdef", "job-2"]),
+        ("job-0123456", ["text=job-0123456"], ["1 job", "job-2"]),  # ids begin with their time: nearly all have it
         ("fade in", ["text=fade+in"], ["1 job", "job-2"]),
     ],
 )

@@ -366,7 +366,16 @@ after"""
     assert len(found["others"]) == 2
 
 
-@pytest.mark.parametrize("file", ["wiretune/train.py", "wiretune/api/model.py", "search/data.py"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "wiretune/train.py",
+        "wiretune/api/model.py",
+        "search/data.py",
+        "service/control/plant.py",
+        "trainers/training/loss.py",
+    ],
+)
 def test_code_of_the_user_is_his_own_whatever_its_folder_is_called(file):
     frames = [f"/home/me/{file}", "/srv/wiretune/trainers/training/replica.py", "/srv/wiretune/api/client.py"]
     lines = [f'  File "{each}", line 1, in loss' for each in frames]

@@ -26,7 +26,7 @@ from service.job.states import JobState
 from service.wire.events import Event, EventKind
 from tests.api.conftest import Reporting
 
-LOST, CUT = "its answer is lost", "half of its answer is lost"
+LOST, CUT, ELSEWHERE = "its answer is lost", "half of its answer is lost", "another part is answered"
 
 
 class Road(ThreadingHTTPServer):
@@ -56,6 +56,8 @@ class Passing(BaseHTTPRequestHandler):
             self._answer(fault, b"busy", {"Retry-After": "0"})
             return
         headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        if fault is ELSEWHERE:
+            headers["Range"] = "bytes=2-"
         answer = httpx2.request(self.command, self.server.target + self.path, content=body, headers=headers)
         if fault is LOST:
             self.close_connection = True
@@ -232,6 +234,17 @@ def test_a_download_that_breaks_goes_on_behind_what_has_come(far: Client, road: 
 
     assert out.getvalue() == b"mine, weights of tuned"
     assert road.ranges == ["", "bytes=8-", "bytes=8-", "bytes=12-"]
+
+
+def test_a_part_that_was_not_asked_for_is_not_appended(far: Client, road: Road, reporting: Reporting) -> None:
+    reporting.run_to_the_end()
+    road.faults, road.passes_on, road.ranges = [CUT, ELSEWHERE], WHOLE_ROAD, []
+    out = io.BytesIO()
+    out.write(b"mine, ")
+
+    far.save_weights(reporting.job_id, out)
+
+    assert (out.getvalue(), road.ranges) == (b"mine, weights of tuned", ["", "bytes=8-", ""])
 
 
 def test_the_digest_is_of_all_that_came_before_and_after_a_break(

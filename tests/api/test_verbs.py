@@ -104,7 +104,7 @@ def test_the_clients_verbs_are_those_of_the_service(client: Client, reporting: R
     states = [verb(job_id).state for verb in (client.pause, client.resume, client.cancel, client.retry)]
     assert states == [JobState.PAUSED, JobState.QUEUED, JobState.CANCELLED, JobState.QUEUED]
     assert client.stop(job_id).reason == "stopped early by the user"
-    with pytest.raises(ApiError, match="`stop` is for one that is running"):
+    with pytest.raises(ApiError, match="was stopped already"):
         client.stop(job_id)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import InvalidJob
+from service.errors import Fenced, InvalidJob
 from service.wire.records import (
     Bill,
     Billed,
@@ -174,6 +174,13 @@ def test_a_brief_names_a_file_that_tells_the_services_storage_from_a_folder_of_a
     mark.unlink()  # somebody made room
 
     assert store.attempts.brief(driver.job_id, 1).storage_mark == f"file://{mark}" and mark.exists()
+
+
+def test_an_attempt_that_does_not_own_its_job_has_nothing_written_to_storage(store, driver):
+    with pytest.raises(Fenced):
+        store.attempts.brief(driver.job_id, 2)
+
+    assert not (store.settings.state_dir / "results").exists()
 
 
 def test_a_stage_closed_before_it_was_decided_is_refused(driver):

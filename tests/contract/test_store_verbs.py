@@ -127,6 +127,7 @@ def test_a_stop_outlives_its_driver(store, driver, begin):
 @only("sqlite")
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.QUEUED, JobState.PAUSED])
 def test_a_job_that_has_run_is_stopped_while_it_waits_and_its_next_driver_ends_it(store, driver, begin, state):
+    close_a_stage(driver)
     if state is JobState.PAUSED:
         store.pause(driver.job_id)
         driver.send(AttemptFinished(outcome="paused"))
@@ -141,7 +142,7 @@ def test_a_job_that_has_run_is_stopped_while_it_waits_and_its_next_driver_ends_i
     assert stopped.state is (JobState.QUEUED if state is JobState.PAUSED else state)
     assert stopped.version > before.version and Verb.STOP not in stopped.verbs
     assert Verb.STOP not in store.jobs().jobs[0].verbs
-    with pytest.raises(IllegalTransition):
+    with pytest.raises(IllegalTransition, match="was stopped already; its next attempt ends it; what it allows now: "):
         store.stop(driver.job_id)
     second = second or begin(driver.job_id)
     assert store.attempts.brief(driver.job_id, 2).control is Control.STOP
@@ -149,6 +150,52 @@ def test_a_job_that_has_run_is_stopped_while_it_waits_and_its_next_driver_ends_i
     assert store.job(driver.job_id).state is JobState.STOPPING
     second.send(AttemptFinished(outcome="succeeded"))
     assert store.job(driver.job_id).reason == "stopped early by the user"
+
+
+@only("sqlite")
+def test_a_job_that_waits_is_not_stopped_before_any_trial_has_a_checkpoint(store, driver, begin):
+    driver.decide(0, first_step=0)
+    for act in (
+        lambda: store.attempts.lose(driver.job_id, 1, reason="its driver failed"),
+        lambda: begin(driver.job_id),
+    ):
+        act()
+        before = store.job(driver.job_id)
+        with pytest.raises(IllegalTransition, match="no trial has a checkpoint yet: `cancel` it; ") as refusal:
+            store.stop(driver.job_id)
+        assert "`stop`" not in str(refusal.value)
+        assert store.job(driver.job_id) == before
+
+
+@only("sqlite")
+def test_a_trial_that_diverged_is_no_result_to_stop_with_and_one_that_ended_well_is(store, make_spec, begin):
+    driver = begin(store.add_job(make_spec(seeds=[0, 1, 2]))[0].id)
+    driver.start()
+    first, second, _ = (trial.trial_id for trial in store.trials(driver.job_id))
+    driver.send(finished(first, outcome="diverged"), stream=first)
+    store.attempts.lose(driver.job_id, 1, reason="its driver failed")
+    with pytest.raises(IllegalTransition, match="no trial has a checkpoint yet"):
+        store.stop(driver.job_id)
+
+    again = begin(driver.job_id)
+    again.send(finished(second), stream=second)
+    store.attempts.lose(driver.job_id, 2, reason="its driver failed")
+
+    assert store.stop(driver.job_id).reason == "stopped early by the user"
+
+
+@only("sqlite")
+@pytest.mark.parametrize(("verb", "is_held"), [("resume", True), ("retry", False)])
+def test_a_resume_keeps_a_stop_and_a_retry_takes_it_back(store, driver, begin, verb, is_held):
+    close_a_stage(driver)
+    store.attempts.lose(driver.job_id, 1, reason="its driver failed")
+    store.stop(driver.job_id)
+
+    {"resume": store.pause, "retry": store.cancel}[verb](driver.job_id)
+    getattr(store, verb)(driver.job_id)
+
+    begin(driver.job_id)
+    assert (store.attempts.brief(driver.job_id, 2).control is Control.STOP) == is_held
 
 
 @only("sqlite")
@@ -171,6 +218,11 @@ def test_a_job_that_goes_on_has_all_its_attempts_again(store, driver, begin, ver
     assert lose(3) is JobState.QUEUED  # the limit is two
     begin(driver.job_id)
     assert lose(4) is JobState.FAILED
+
+
+def close_a_stage(driver):
+    driver.decide(0, first_step=0)
+    driver.close(0, step=10, num_steps=10, bill=Bill(steps=10), resume={"at": "a checkpoint"})
 
 
 def commit(driver, *, steps, steady=None, resume=None, checkpoint=None):

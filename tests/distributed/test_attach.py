@@ -265,6 +265,16 @@ def test_what_is_attached_is_not_attached_twice(name: str):
     attach(script.model, script.optimizer, sync={"kind": "diloco", "period": 4})
 
 
+def test_a_bare_model_is_attached_anew_once_its_first_optimizer_is_gone():
+    model = torch.nn.Linear(4, 4)
+    attach(model, torch.optim.SGD(model.parameters(), lr=0.1), sync={"kind": "diloco", "period": 4})
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = attach(model, optimizer, sync={"kind": "diloco", "period": 4})
+
+    assert handle.optimizer is optimizer
+
+
 def test_what_one_process_has_lost_begins_anew_where_ranks_meet():
     script = Script(0, bare=True, momentum=0.9, sync={"kind": "diloco", "period": 4, "max_z": 3.0})
     script.inputs[8] = math.nan

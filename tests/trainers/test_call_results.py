@@ -3,7 +3,10 @@
 import errno
 import gzip
 import pickle
+from email.message import Message
+from types import SimpleNamespace
 from typing import Any
+from urllib.error import ContentTooShortError, HTTPError
 
 import pytest
 
@@ -60,6 +63,16 @@ def _raised_from(cause: Exception) -> Exception:
     return error
 
 
+def _answered(status: int) -> HTTPError:
+    return HTTPError("https://x.org", status, "told so", Message(), None)
+
+
+def _answered_by_requests(status: int) -> OSError:
+    error = OSError(f"{status} for url: https://x.org")
+    error.response = SimpleNamespace(status_code=status)  # type: ignore[attr-defined]
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "may_pass"),
     [
@@ -71,6 +84,13 @@ def _raised_from(cause: Exception) -> Exception:
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), False),
         (gzip.BadGzipFile("Not a gzipped file (b'no')"), False),
         (_raised_from(IndexError("image file is truncated")), False),
+        (_answered(429), True),
+        (_answered(503), True),
+        (_raised_from(_answered(503)), True),
+        (_answered(404), False),
+        (_answered_by_requests(502), True),
+        (_answered_by_requests(403), False),
+        (ContentTooShortError("got 1 of 2 bytes", ("file", Message())), True),
     ],
     ids=repr,
 )

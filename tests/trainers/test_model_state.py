@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training import feed, model
 from trainers.training.checkpoint import commit_manifest, read_tensors
+from trainers.training.evaluated_state import EvaluatedState
 from trainers.training.model import NUM_BATCHES
 from trainers.training.replica import BEFORE_MEETING, Replica
 from trainers.workloads import registry
@@ -145,6 +148,26 @@ def test_taking_the_statistics_disturbs_no_bit_of_training(averaging: Replica):
     assert statistics(averaging) == before
     assert averaging.model.get_submodule("1").momentum == 0.5
     assert averaging.run(SEGMENT).losses == losses
+
+
+def _differing(buffer: torch.Tensor, tell: Callable[[torch.Tensor], object]) -> list[str]:
+    """Return what differs on a rank with this `buffer`, which the first rank can `tell` of its own."""
+    rank: Any = SimpleNamespace(node_links=SimpleNamespace(tell=tell, all_reduce_sum=lambda *_: None))
+    return EvaluatedState._differing(rank, {"buffer": buffer})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "order", [[1, 0], [1, 0, 3, 2], [1, 0, 2, 3, 5, 4], [*range(1 << 20, 3 << 19), *range(1 << 20)]], ids=len
+)
+def test_ranks_with_the_same_entries_in_another_order_differ(order: list[int], dtype: torch.dtype):
+    entries = torch.tensor([1.0, -1.0, -1.0, 1.0, 2.0, 3.0], dtype=dtype)
+    of_the_first = entries.repeat(1 + len(order) // 6)[: len(order)]
+    told: list[torch.Tensor] = []
+
+    assert _differing(of_the_first, lambda sums: told.append(sums.clone())) == []
+    assert _differing(of_the_first.clone(), lambda sums: sums.copy_(told[0])) == []
+    assert _differing(of_the_first[order], lambda sums: sums.copy_(told[0])) == ["buffer"]
 
 
 def test_persistent_buffers_are_those_of_the_state_under_a_wrapper_that_renames_them_too():

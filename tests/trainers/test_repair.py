@@ -220,6 +220,22 @@ def test_a_machine_that_is_not_fit_for_a_lost_worker_is_told_from_a_job_that_can
         RepairingGroup(inner).run(RUN)
 
 
+def test_code_that_fails_on_the_way_back_does_so_on_any_machine(monkeypatch: pytest.MonkeyPatch):
+    inner = SummingGroup({1: (1,)})
+    group = RepairingGroup(inner)
+    group.run(RUN)
+    replace = inner.replace
+
+    def replace_and_fail(ranks: Collection[int]) -> None:
+        replace(ranks)
+        monkeypatch.setattr(inner, "call", _raise(WorkerFailed(0, "Traceback ...")))
+
+    monkeypatch.setattr(inner, "replace", replace_and_fail)
+
+    with pytest.raises(WorkerFailed):
+        group.run(RUN)
+
+
 def _raise(error: Exception) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
         raise error

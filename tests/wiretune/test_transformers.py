@@ -239,18 +239,24 @@ def test_a_rank_saves_its_own_parameters_beside_the_mean(callback_type: type[Any
 
 
 @pytest.mark.parametrize("lent", [False, True])
-@pytest.mark.parametrize("has_best", [False, True])
+@pytest.mark.parametrize(
+    ("how", "has_best"),
+    [({"sync": LOCAL}, False), ({"sync": LOCAL}, True), ({"exchange": {"kind": "cser"}}, True)],
+    ids=["mean", "best", "drifts"],
+)
 def test_a_training_ends_with_the_mean_of_the_ranks_or_with_the_best_that_was_loaded(
-    callback_type: type[Any], lent: bool, has_best: bool
+    callback_type: type[Any], how: dict[str, Any], has_best: bool, lent: bool
 ):
-    loop = with_a_mean_of_zeros(Loop(callback_type, max_steps=8, sync=LOCAL))
+    loop = Loop(callback_type, max_steps=8, **how)
+    arguments = SimpleNamespace(max_grad_norm=0.0, load_best_model_at_end=has_best)
+    loop.told = arguments, loop.state, loop.control
+    with_a_mean_of_zeros(loop)
     loop.control.should_evaluate = lent
     loop.callback.on_epoch_end(*loop.told)
     if has_best:
         nn.init.ones_(loop.model.weight)
         loop.state.best_model_checkpoint = "checkpoint-4"
 
-    arguments = SimpleNamespace(max_grad_norm=1.0, load_best_model_at_end=has_best)
     loop.callback.on_train_end(arguments, loop.state)
     loop.callback.on_train_begin(arguments, loop.state)
 
@@ -268,6 +274,7 @@ class Run:
         step: int = 0,
         saves_model_only: bool = False,
         sync: dict[str, Any] | None = LOCAL,
+        **how: Any,
     ) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
@@ -276,7 +283,7 @@ class Run:
             self.model.load_state_dict(torch.load(weights), strict=False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         trainer = made(self.model, self.optimizer)
-        self.callback = callback_type(trainer, sync=sync)
+        self.callback = callback_type(trainer, sync=sync, **how)
         self.arguments = SimpleNamespace(max_grad_norm=1.0, output_dir=str(folder), save_only_model=saves_model_only)
         self.state = SimpleNamespace(global_step=step)
         self.callback.on_train_begin(self.arguments, self.state)
@@ -307,6 +314,17 @@ def test_a_run_that_resumes_goes_on_as_if_it_had_not_stopped(callback_type: type
     ends = whole.model.state_dict(), resumed.model.state_dict()
     assert all(map(torch.equal, ends[0].values(), ends[1].values()))
     assert str(whole.callback.handle.state_dict()) == str(resumed.callback.handle.state_dict())
+
+
+def test_a_controller_of_none_is_no_controller(callback_type: type[Any], tmp_path: Path):
+    whole = Run(callback_type, tmp_path, controller=None)
+    whole.train(2)
+    whole.save()
+
+    resumed = Run(callback_type, tmp_path, step=2, controller=None)
+
+    assert resumed.callback.tuner is None
+    assert resumed.callback.handle.state_dict()["scalars"]["steps"]["taken"] == 2
 
 
 @pytest.mark.parametrize("part", [None, 0, 0.5])
@@ -364,6 +382,23 @@ def test_a_memory_goes_on_with_the_same_methods_alone(
 
     assert resumed.callback.handle.state_dict()["scalars"]["steps"]["taken"] == (2 if is_taken_back else 0)
     assert ("by the same exchange and sync" in caplog.text) != is_taken_back
+
+
+@pytest.mark.parametrize(("saved", "is_taken_back"), [([2, 8], True), (["2", "8"], False)])
+def test_a_memory_of_a_searched_range_goes_on_with_a_number(
+    callback_type: type[Any], tmp_path: Path, saved: list[Any], is_taken_back: bool
+):
+    before = Run(callback_type, tmp_path)
+    before.train(2)
+    before.save()
+    place = tmp_path / "checkpoint-2/wiretune-0.pt"
+    memory = torch.load(place)
+    memory["methods"]["sync"]["period"] = saved
+    torch.save(memory, place)
+
+    resumed = Run(callback_type, tmp_path, step=2)
+
+    assert resumed.callback.handle.state_dict()["scalars"]["steps"]["taken"] == (2 if is_taken_back else 0)
 
 
 @pytest.mark.parametrize("saves_model_only", [False, True])

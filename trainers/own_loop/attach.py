@@ -7,6 +7,7 @@ The loop calls `backward()` and `optimizer.step()` as before. DDP's communicatio
 of the optimizer counts its steps and lets ranks meet.
 """
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -86,9 +87,7 @@ def attach(
     """
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner  # Accelerate, Lightning and Fabric wrap it
-    for name, each in (("optimizer", optimizer), ("model", model)):
-        if each in _ATTACHED:
-            raise ValueError(f"`{name}` must not be attached twice: first `detach` the handle that it has")
+    _refuse_attached(model, optimizer)
     config = job_config(optimizer, exchange, sync, seed=seed)
     ddp = ddp_in(model)
     check_ranges(config)
@@ -113,8 +112,21 @@ def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -
 #: What models were attached over, to the end of the process: where a DDP is a group's last holder, torch waits with the
 #: GIL for a thread of gloo that may itself wait for the GIL, to let go of a backward's context (2.13).
 _GROUPS: set[dist.ProcessGroup] = set()
-#: The optimizers and models that have a handle: a second one would count each step again, and average again.
-_ATTACHED = WeakSet[torch.optim.Optimizer | nn.Module]()
+#: The handles that are not detached. An optimizer holds its own, so that none outlives an optimizer that is let go of.
+_ATTACHED = WeakSet["Attached"]()
+
+
+def _refuse_attached(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise ValueError for what has a handle: a second one would count each step again, and average again."""
+    if any(each.optimizer is optimizer for each in _ATTACHED):
+        raise ValueError("`optimizer` must not be attached twice: first `detach` the handle that it has")
+    if any(each._model is model for each in _ATTACHED):
+        gc.collect()  # an optimizer and its handle hold each other
+    if any(each._model is model for each in _ATTACHED):
+        raise ValueError(
+            "`model` must not be attached twice: first `detach` the handle that it has, or, if it is a bare module, "
+            "drop that handle and the optimizer that it was attached with"
+        )
 
 
 class StepValues(NamedTuple):
@@ -189,7 +201,7 @@ class Attached(Handle):
             self._enter(ddp)
             self._undo.append(bill_buffers(ddp, node_links).remove)
         self._undo.append(optimizer.register_step_post_hook(self._advance).remove)
-        _ATTACHED.update((optimizer, model))
+        _ATTACHED.add(self)
 
     def _gradient_buffer(self) -> GradientBuffer:
         """Return the buffer that the hook fills. Where nothing goes through the hook, it has shapes and no memory."""
@@ -339,7 +351,7 @@ class Attached(Handle):
         for undo in self._undo:
             undo()
         self._undo.clear()
-        _ATTACHED.difference_update((self.optimizer, self._model))
+        _ATTACHED.discard(self)
 
     def snapshot(self, slot: str) -> None:
         """Keep a copy of model, optimizer and memories in memory under the name `slot`.

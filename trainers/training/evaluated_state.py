@@ -16,6 +16,10 @@ from trainers.training.passes import Passes
 
 #: Whole numbers of as many bytes as a number of a tensor, to add up its bits.
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+#: Numbers of a tensor that are added up at once, so that it may fill the device.
+_CHUNK = 1 << 20
+#: Odd, to lose no bit by a product, with bits all over: 2**64 over the golden ratio.
+_ODD = 0x9E3779B97F4A7C15 - 2**64
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,28 @@ class EvaluatedState:
         return means
 
     def _differing(self, tensors: dict[str, Tensor]) -> list[str]:
-        """Return the names of those whose bits add up to another number on some rank than on the first; collective."""
+        """Return the names of those that have another `_sum_of_bits` on some rank than on the first; collective."""
         if not tensors:
             return []
-        mine = torch.stack([each.view(_BITS[each.itemsize]).sum() for each in tensors.values()]).cpu()
+        mine = torch.stack([_sum_of_bits(each) for each in tensors.values()]).cpu()
         first = mine.clone()
         self.node_links.tell(first)
         differ = (mine != first).float()
         self.node_links.all_reduce_sum(differ, {"control": differ.nbytes})
         return [name for name, number in zip(tensors, differ.tolist(), strict=True) if number]
+
+
+def _sum_of_bits(tensor: Tensor) -> Tensor:
+    """Return the sum of the bits of each entry, times a weight of its place: a plain one ignores the order."""
+    bits = tensor.view(_BITS[tensor.itemsize]).flatten()
+    # Mixed, as weights in proportion to the places let mirrored swaps cancel.
+    weights = _mixed(torch.arange(min(len(bits), _CHUNK), device=bits.device) * _ODD) * _ODD | 1
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for chunk in torch.split(bits, _CHUNK):
+        total = total * _ODD + (_mixed(chunk.long()) * weights[: len(chunk)]).sum()
+    return total
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """Return 64-bit `words` whose high bits count in the low ones, too: a product may lose the high ones."""
+    return words ^ (words >> 32)

@@ -3,7 +3,9 @@
 import gc
 import traceback
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
+from urllib.error import ContentTooShortError
 
 from trainers.exchange.connection import PeerLost
 from trainers.segment import Segment
@@ -28,12 +30,20 @@ def _may_pass(error: Exception) -> bool:
 def _is_of_system(error: BaseException) -> bool:
     """Return whether the system or the network is behind an OSError; libraries raise others for damaged files.
 
-    Theirs may come from one of the system's. A loader process passes on its text alone.
+    Theirs may come from one of the system's. A loader process passes on its text alone. A server may be out of order.
     """
-    if isinstance(error, ConnectionError | TimeoutError) or getattr(error, "errno", None) is not None:
+    if isinstance(error, ConnectionError | TimeoutError | ContentTooShortError) or _is_of_server(error):
+        return True
+    if getattr(error, "errno", None) is not None:
         return True
     cause = error.__cause__ or error.__context__
     return "[Errno" in str(error) or (cause is not None and _is_of_system(cause))
+
+
+def _is_of_server(error: BaseException) -> bool:
+    """Return whether a server answered that it has a fault of its own, or too much to do, by urllib or requests."""
+    status = getattr(getattr(error, "response", None), "status_code", getattr(error, "code", None))
+    return isinstance(status, int) and (status == HTTPStatus.TOO_MANY_REQUESTS or status >= 500)
 
 
 class Rank:

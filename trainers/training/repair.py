@@ -150,8 +150,7 @@ class RepairingGroup(Group):
             if len(lost.ranks) == self.num_workers:
                 break  # nobody is left to repair the group around
             try:
-                with in_place_of_others():
-                    self._repair(wanted, lost)
+                self._repair(wanted, lost)
                 repeated = time.monotonic()
                 answers = self._ask(wanted)
             except WorkerLost as again:
@@ -165,7 +164,8 @@ class RepairingGroup(Group):
         """Replace the lost ranks, and bring all to the state that `wanted` started from."""
         log.warning("%s; in `%s`, which will be repeated", lost, wanted.method)
         self._charge(repairs=1)
-        self._group.replace(lost.ranks)
+        with in_place_of_others():
+            self._group.replace(lost.ranks)
         self._count()
         unreported = self._group.call("take_bytes")
         self._charge(num_bytes=_most_bytes([*lost.answers, *({"bytes_sent": [rank]} for rank in unreported)]))

@@ -6,8 +6,8 @@ const BROUGHT = /^(?:ray\.exceptions\.RayTaskError\(\w+\): )?ray::/; // the proc
 const FRAME = /^\s+File "([^"]+)", line (\d+)(?:, in (.+))?$/;
 // Of Python and of installed packages: not what the reader wrote.
 const FOREIGN = /(?:site|dist)-packages|\/lib\/python\d|^</;
-// Nor is this product, where it is a checkout: its folder is known by what no other has. The reader may have an `api` of his own.
-const CHECKOUT = /^\s+File "(.*?)\/(?:service\/(?:cluster|control)|trainers\/(?:exchange|methods|training))\/.+\.py", line/;
+// Nor is this product, where it is a checkout: its folder is known by what no other has. The reader may have a `service/control` of his own.
+const CHECKOUT = /^\s+File "(.*?)\/(?:service\/cluster\/(?:entrypoint|tune_trial)|trainers\/(?:(?:exchange|methods)\/.+|training\/(?:rank|replica)))\.py", line/;
 const PACKAGES = ["api", "search", "service", "trainers", "wiretune"];
 const PREFIX = /^\([^)]*pid=[^)]*\)\s?/; // Ray names the process at the start of a line
 const OVERWRITTEN = /^[^]*\r(?!\r*$)|\r+$/g; // a progress bar writes its line again and again

@@ -25,8 +25,9 @@ export function addressOf(filter) {
 export const isNarrowed = ({ order_by, limit, archived, cursor, ...narrowing }) =>
   archived !== "false" || Object.values(narrowing).some((value) => value?.length);
 
-// Whether somebody may mean a job's id by it, or the end of one that the list shows.
-export const isLikeAnId = (text) => /^(?:job-)?[0-9a-f]{4,}$/.test(text ?? "");
+// Whether somebody may mean a job's id by it, or the end of one that the list shows. Ids begin with their time: nearly all
+// have the first few characters.
+export const isLikeAnId = (text) => /^(?:job-)?[0-9a-f]{8,}$/.test(text ?? "");
 
 // Labels as somebody writes them, with spaces or commas between. A value may have both: what follows is a label if it has a name.
 export const labelsOf = (text) => text.replace(/^[\s,]+|[\s,]+$/g, "").split(/[\s,]+(?=[A-Za-z0-9][\w.-]*=)/).filter(Boolean);
