@@ -27,7 +27,7 @@ from rows import append, read
 from search import strategies
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Ramp
-from search.bayesian.wide_optimum import LOSS_POWER, SHARPNESS_POWER, expected_rate
+from search.bayesian.usual_rate import LOSS_POWER, SHARPNESS_POWER, expected_rate
 from search.config import BoConfig, Budget
 from search.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits
 from search.space import SearchSpace, Weights

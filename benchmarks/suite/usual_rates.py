@@ -26,7 +26,7 @@ from rows import append, read
 
 from search import strategies
 from search.bayesian.setup import SearchSetup
-from search.bayesian.wide_optimum import rate_of_model
+from search.bayesian.usual_rate import rate_of_model
 from search.config import BoConfig, Budget
 from search.optimizer_traits import OPTIMIZER_TRAITS, usual_rate_told_by
 from search.space import SearchSpace

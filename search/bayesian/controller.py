@@ -32,7 +32,7 @@ from search.bayesian.reports import commit_forecast, probe_reports
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Ramp, Stage
 from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
-from search.bayesian.wide_optimum import begins_as_usual
+from search.bayesian.usual_rate import begins_as_usual
 from search.budget import spending
 from search.config import Budget, SearchConfig, WideConfig
 from search.curves.calibration import learned_weight

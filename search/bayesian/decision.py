@@ -24,9 +24,9 @@ from search.bayesian.rewards import (
 )
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import FINAL_RUNG, Score, Stage, is_barred
+from search.bayesian.usual_rate import begins_as_usual, trusted_rate, usual_rate
 from search.bayesian.wide_optimum import (
     at_best_option,
-    begins_as_usual,
     coarse_pick,
     harmless_rate,
     interpolated_peak,
@@ -37,9 +37,7 @@ from search.bayesian.wide_optimum import (
     shows_progress,
     shows_too_little,
     steady_scores,
-    trusted_rate,
     usual_pick,
-    usual_rate,
 )
 from search.config import SearchConfig
 from search.space import Axis, Box

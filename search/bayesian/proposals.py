@@ -12,15 +12,14 @@ from search.bayesian.exchange_shortlist import promising
 from search.bayesian.rewards import any_sound, diverged_values, evidence, scores, surrogate_of
 from search.bayesian.setup import MAX_EXTENSIONS, SearchSetup
 from search.bayesian.stage import FINAL_RUNG, Proposal, Score, Stage, is_barred
+from search.bayesian.usual_rate import begins_as_usual, trusted_rate
 from search.bayesian.wide_optimum import (
     LEAST_PROGRESS,
-    begins_as_usual,
     coarse_pick,
     lowest_peak,
     parabola_peak,
     shows_progress,
     steady_scores,
-    trusted_rate,
 )
 from search.budget.link import MIN_CONTRAST
 from search.budget.spending import fraction_spent

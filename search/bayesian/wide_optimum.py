@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from search.bayesian.probe_costs import has_room_for_wide
-from search.bayesian.rewards import diverged_values, lowest_diverged, scores, start_loss
+from search.bayesian.rewards import diverged_values, scores, start_loss
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Probe, Score, Stage, is_barred
+from search.bayesian.usual_rate import expected_rate, past_tells, trusted_rate, usual_rate
 from search.budget import spending
-from search.config import WideConfig
 from search.curves.forecast import size_of
 from search.past_jobs.transfer import worth_of_divergence
 from search.space import AnyAxis, Axis, Box
@@ -36,13 +35,6 @@ LEAST_PROGRESS = 0.001
 WEAK_GAIN, WEAK_FALL, HARM_OF_USUAL = 0.02, 0.15, 0.2
 #: The plateau holds the rates that gain at least this share of what the best one gains.
 PLATEAU = 0.7
-#: Standard deviations in decades: of the best rate about what the plateau asks for, and about what is usual ...
-PLATEAU_STD, USUAL_STD = 0.6, 0.2
-#: ... but for this share of runs, which want a rate anywhere in so many decades.
-UNUSUAL_SHARE, UNUSUAL_DECADES = 0.1, 6.0
-#: By these powers of a model's sharpness and of its first loss its usual rate is lower (docs/decisions/0042). They add
-#: up to 1, so c times the loss is trained at 1 / c of the rate.
-SHARPNESS_POWER, LOSS_POWER = 0.8, 0.2
 #: What is usual draws no rate further above the plateau than by this factor.
 MOST_ABOVE = 1.8
 #: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
@@ -153,100 +145,11 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     return setup.clip_rate(expected * larger_batch)
 
 
-def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
-    """Return the rate that is usual for the optimizer on such a model.
-
-    None: nobody knows one, a probe diverged at it, or a stated range or past jobs know more.
-    """
-    rate = _told_rate(setup, stage)
-    return None if rate is None or _is_barred(setup, stage, rate) else rate
-
-
-def _told_rate(setup: SearchSetup, stage: Stage) -> float | None:
-    knows_more = setup.config.stated_rates is not None or past_tells(setup, stage)
-    return None if knows_more else rate_of_model(setup)
-
-
-def _is_barred(setup: SearchSetup, stage: Stage, rate: float) -> bool:
-    return is_barred(setup.opening.model_copy(update={"learning_rate": rate}), diverged_values(stage))
-
-
-def rate_of_model(setup: SearchSetup) -> float | None:
-    """Return the rate that follows from the model before its first step, or that is usual for all; None: none is.
-
-    AdamW moves an entry by about the rate in each step, so it is a share of the entries' size. In a chain of L matrices
-    changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024). SGD moves
-    them by rate x gradient: the sharper the loss, the sooner the gradient turns. With momentum a gradient is used
-    1 / (1 - momentum) times. A loss that is not above 0 has no scale. Muon's steps have singular values of one size,
-    whatever the gradient.
-    """
-    traits, weights = setup.traits, setup.space.weights
-    sharpness, loss = setup.space.sharpness, setup.space.first_loss
-    if traits.usual is None or traits.told_by == "optimizer":
-        return traits.usual
-    if traits.told_by == "weights":
-        return None if weights is None else traits.usual * weights.scale / math.sqrt(weights.num_matrices)
-    if sharpness is None or loss is None or loss <= 0:
-        return None
-    level = setup.opening.level if setup.space.level_name == "density" else None
-    momentum, density = (1 - setup.space.momentum) ** traits.momentum_power, (level or 1.0) ** traits.density_power
-    return float(traits.usual * momentum / density / sharpness**SHARPNESS_POWER / loss**LOSS_POWER)
-
-
-def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:
-    """Return the usual rate where a run may begin with it though no probe has shown it to train; None: elsewhere.
-
-    Where weights tell that rate it is one of new models, and those that were trained before may be ruined by it. If a
-    probe diverged at about that rate, it is half of the rate of that probe.
-    """
-    is_safe = setup.traits.told_by != "weights" or not setup.is_pretrained
-    rate = _told_rate(setup, stage) if is_safe else None
-    if rate is None or not _is_barred(setup, stage, rate):
-        return rate
-    lowest = lowest_diverged(stage)
-    return lowest / 2 if lowest is not None and lowest > rate / 2 else None
-
-
-def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033).
-
-    A person who pins the rate has it, and one who asks for a search, as far as the cap has room for one.
-    """
-    config = setup.config
-    return (
-        not (stage.has_incumbent or stage.is_pinned)
-        and not (stage.search_asked and has_room_for_wide(setup, stage))
-        and isinstance(config, WideConfig)
-        and config.trusts_usual(setup.space.optimizer)
-        and setup.is_of_rate_alone
-        and trusted_rate(setup, stage) is not None
-    )
-
-
 def usual_pick(setup: SearchSetup, stage: Stage) -> float:
     """Return the rate of a run that `begins_as_usual`: of a large batch it is higher, of a long run it may be lower."""
     rate = usual_rate(setup, stage)
     assert rate is not None
     return setup.clip_rate(rate * setup.space.num_alone**BATCH_POWER * length_factor(setup, stage))
-
-
-def past_tells(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether a past job has searched what this one searches."""
-    return stage.prior.tells([axis.name for axis in setup.space.axes])
-
-
-def expected_rate(asked: float, usual: float | None) -> float:
-    """Return the rate to expect as the best where the plateau asks for the rate `asked`, and another one is `usual`.
-
-    It is the mean of a posterior of the log rate: seven steps know less about it than the weights do. The prior is part
-    normal and part flat, so a run that is far from what is usual is drawn towards it by less (docs/decisions/0032).
-    """
-    if usual is None:
-        return asked
-    away, variance = math.log10(usual / asked), PLATEAU_STD**2 + USUAL_STD**2
-    as_usual = (1 - UNUSUAL_SHARE) * math.exp(-(away**2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)
-    is_usual = as_usual / (as_usual + UNUSUAL_SHARE / UNUSUAL_DECADES)
-    return float(asked * 10 ** (is_usual * away * PLATEAU_STD**2 / variance))
 
 
 def length_factor(setup: SearchSetup, stage: Stage) -> float:

@@ -13,7 +13,7 @@ from search.bayesian.decision import MIN_COARSE, choose
 from search.bayesian.proposals import _coarse_plan, propose
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Stage
-from search.bayesian.wide_optimum import usual_rate
+from search.bayesian.usual_rate import usual_rate
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Reading
 from search.past_jobs.prior import NO_PRIOR, PastProbe, PastSearch, Prior

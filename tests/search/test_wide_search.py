@@ -13,7 +13,8 @@ from search.bayesian.proposals import MAX_FINALIST_EXTENSIONS
 from search.bayesian.refinement import MOST_OF_GUESS
 from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
-from search.bayesian.wide_optimum import MOST_ABOVE, expected_rate, shows_progress, steady_scores
+from search.bayesian.usual_rate import expected_rate
+from search.bayesian.wide_optimum import MOST_ABOVE, shows_progress, steady_scores
 from search.budget.link import StepCost
 from search.config import PAYING_STEPS, BoConfig, Budget
 from search.curves.curve_summary import Reading
