@@ -92,7 +92,10 @@ def test_every_verb_is_explained_on_its_button() -> None:
     meanings = re.search(r"const MEANING = \{(.*?)\};", (DASHBOARD / "pages/job/controls.js").read_text(), re.DOTALL)
 
     assert meanings is not None
-    assert re.findall(r"^  (\w+): ", meanings[1], re.MULTILINE) == [*Verb, "clone"]
+    assert re.findall(r"^  (\w+): ", meanings[1], re.MULTILINE) == [
+        *Verb,
+        *("clone", "edit", "archive", "unarchive", "delete"),
+    ]
 
 
 def test_the_chart_library_is_the_one_of_the_installed_package() -> None:
