@@ -77,7 +77,7 @@ bench-suite: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m pip install --quiet --no-deps plotnine
 	for what in grid grid guess search rivals table; do PYTHONPATH=benchmarks $(BIN)/python benchmarks/suite/run.py $$what || exit; done
-	for part in two_ranks option_probes; do for what in run table; do PYTHONPATH=benchmarks $(BIN)/python benchmarks/suite/$$part.py $$what || exit; done; done
+	for part in two_ranks option_probes odd; do for what in run table; do PYTHONPATH=benchmarks $(BIN)/python benchmarks/suite/$$part.py $$what || exit; done; done
 
 bench-links: setup
 	for what in rates reach pace bytes table; do $(BIN)/python benchmarks/links.py $$what || exit; done

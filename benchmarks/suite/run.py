@@ -88,7 +88,7 @@ def guess(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Ro
 
 def search(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
     for name, factor in GUESSES.items():
-        yield {"what": "search", "arm": name} | _controlled(task, {"kind": "bo"}, steps, seed, factor)
+        yield {"what": "search", "arm": name} | _controlled(TASKS[task], {"kind": "bo"}, steps, seed, factor)
 
 
 def rivals(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
@@ -98,7 +98,7 @@ def rivals(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[R
     definition = TASKS[task]
     if definition.optimizer not in DEFAULT_OF_FREE:
         return
-    yield {"what": "rival", "arm": "AutoLRS"} | _controlled(task, {"kind": "autolrs"}, steps, seed, 1.0)
+    yield {"what": "rival", "arm": "AutoLRS"} | _controlled(definition, {"kind": "autolrs"}, steps, seed, 1.0)
     own = replace(definition, optimizer="own")
     yield {"what": "rival", "arm": "Prodigy, cosine"} | _scheduled(own, "cosine", 1.0, steps, seed)
     free = replace(definition, optimizer=f"schedulefree_{definition.optimizer}")
@@ -136,20 +136,19 @@ def _scheduled(task: Task, schedule: str, rate: float, steps: int, seed: int) ->
     return key | {"run": run}
 
 
-def _controlled(task: str, controller: Row, steps: int, seed: int, factor: float) -> Row:
-    key = {"task": task, "steps": steps, "seed": seed}
+def _controlled(task: Task, controller: Row, steps: int, seed: int, factor: float) -> Row:
+    key = {"task": task.name, "steps": steps, "seed": seed}
 
     def run() -> Row:
-        definition = TASKS[task]
-        line, config = Line(definition, seed), TypeAdapter[Any](ControllerConfig).validate_python(controller)
-        is_trusted = isinstance(config, BoConfig) and config.trusts_usual(definition.optimizer)
-        is_measured = is_trusted and usual_rate_told_by(definition.optimizer) == "sharpness"
+        line, config = Line(task, seed), TypeAdapter[Any](ControllerConfig).validate_python(controller)
+        is_trusted = isinstance(config, BoConfig) and config.trusts_usual(task.optimizer)
+        is_measured = is_trusted and usual_rate_told_by(task.optimizer) == "sharpness"
         landscape = line.landscape() if is_measured else {}
         left = steps - (GRADIENTS_OF_LANDSCAPE if landscape else 0)
         space = SearchSpace(
-            optimizer=definition.optimizer,
-            batch_size=definition.batch_size,
-            guess=Values(learning_rate=definition.guess * factor),
+            optimizer=task.optimizer,
+            batch_size=task.batch_size,
+            guess=Values(learning_rate=task.guess * factor),
             weights=line.weights,
             **landscape,
         )

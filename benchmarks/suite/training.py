@@ -36,7 +36,7 @@ class Best:
 
     def look(self, loss: float, part: float) -> None:
         """Keep a state that was evaluated after this part of the budget, if it is worth it."""
-        if loss < (1 - LEAST_GAIN) * self.loss and part - self.part >= LEAST_PART:
+        if loss < self.loss * (1 - math.copysign(LEAST_GAIN, self.loss)) and part - self.part >= LEAST_PART:
             self.loss, self.part = loss, part
 
 

@@ -9,6 +9,7 @@ pytest.importorskip("prodigyopt")
 pytest.importorskip("statsmodels")
 
 from suite import commits, run
+from suite.tasks import TASKS
 
 from search import strategies
 from search.config import BoConfig, Budget
@@ -32,6 +33,6 @@ def test_commits_are_of_the_controller_of_whole_runs(task: str, monkeypatch: pyt
     with pytest.raises(Built) as recorded:
         commits._commits(task, STEPS, SEED, FACTOR)
     with pytest.raises(Built) as trained:
-        run._controlled(task, {"kind": "bo"}, STEPS, SEED, FACTOR)["run"]()
+        run._controlled(TASKS[task], {"kind": "bo"}, STEPS, SEED, FACTOR)["run"]()
 
     assert recorded.value.args == trained.value.args
