@@ -12,9 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from service.job.spec import JobSpec
 from service.wire.jobs import JobView
-from service.wire.stored import has_one_seed
-from service.wire.trials import Series, TrialView
+from service.wire.reports import TrialReport
+from service.wire.stored import UnreadJob, has_one_seed
+from service.wire.trials import ScheduleView, Series, TrialView
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -87,6 +89,11 @@ def frame(points: bytes, name: str | None) -> "DataFrame":
     return own.drop(columns="name").rename(columns={"value": name}).reset_index(drop=True)
 
 
+def trial_name(trial: TrialView | TrialReport | ScheduleView | Series, spec: JobSpec | UnreadJob) -> str:
+    """Return the arm's name, with the seed where there are several."""
+    return trial.arm if has_one_seed(spec) else f"{trial.arm} seed {trial.seed}"
+
+
 def figure(job: JobView, series: Sequence[Series], x: Axis) -> "Figure":
     """Return the series over `x` as lines, each named after its trial.
 
@@ -98,7 +105,7 @@ def figure(job: JobView, series: Sequence[Series], x: Axis) -> "Figure":
     if x not in ("seconds", "step"):
         raise ValueError(f"`x` must be seconds or step, got {x!r}")
     lines = [
-        plotly.Scatter(x=each.seconds if x == "seconds" else each.steps, y=each.values, name=_trial(job, each))
+        plotly.Scatter(x=each.seconds if x == "seconds" else each.steps, y=each.values, name=trial_name(each, job.spec))
         for each in series
     ]
     over = "training seconds" if x == "seconds" else "step"
@@ -114,7 +121,7 @@ def _rows(job: JobView, trials: Trials) -> Iterator[tuple[str, ...]]:
     for trial in trials:
         state = trial.outcome or ("training" if trial.backend else "waiting")
         yield (
-            _trial(job, trial),
+            trial_name(trial, job.spec),
             state,
             str(trial.step),
             f"{trial.seconds:.1f}",
@@ -122,10 +129,6 @@ def _rows(job: JobView, trials: Trials) -> Iterator[tuple[str, ...]]:
             _number(trial.validation_loss),
             filesize.decimal(trial.bill.bytes_sent),
         )
-
-
-def _trial(job: JobView, trial: TrialView | Series) -> str:
-    return trial.arm if has_one_seed(job.spec) else f"{trial.arm} seed {trial.seed}"
 
 
 def _number(value: float | None) -> str:

@@ -10,7 +10,7 @@ import typer
 from api.cli import figures
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, JobIds, Key, Url, console, fail, open_client, print_json, say
-from api.cli.watch import trial_name
+from api.display import trial_name
 from service.job.parts import LOSS
 from service.wire.comparison import Comparison
 

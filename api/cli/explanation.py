@@ -6,8 +6,9 @@ from pydantic import BaseModel
 
 from api.cli import figures
 from api.cli.sheet import Sheet
-from api.cli.watch import level_name, trial_name, values_text
+from api.cli.watch import level_name, values_text
 from api.client import Client
+from api.display import trial_name
 from search.curves.calibration import Calibration
 from search.types import GridAxis, Posterior
 from service.wire.jobs import JobView

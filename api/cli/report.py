@@ -9,8 +9,9 @@ from pydantic import BaseModel
 
 from api.cli import figures
 from api.cli.sheet import INDENT, Sheet
-from api.cli.watch import level_name, trial_name
+from api.cli.watch import level_name
 from api.client import Client
+from api.display import trial_name
 from api.failures import ApiError
 from search.config import Budget
 from service.job.spec import JobSpec

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 from api.cli import figures
 from api.cli.sheet import INDENT
 from api.client import Client
+from api.display import trial_name
 from search.config import Budget
 from search.types import Values
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.jobs import JobView
 from service.wire.records import Bill
-from service.wire.reports import TrialReport
-from service.wire.stored import UnreadJob, has_one_seed
-from service.wire.trials import ProbeView, ScheduleView, StageView, TrialView
+from service.wire.stored import UnreadJob
+from service.wire.trials import ProbeView, StageView, TrialView
 
 #: Training seconds between two lines about a trial that decides nothing.
 QUIET_S = 5.0
@@ -93,11 +93,6 @@ class Progress:
         elif trial.seconds >= self._next_line_s.setdefault(trial.trial_id, QUIET_S):
             self._next_line_s[trial.trial_id] = trial.seconds + QUIET_S
             yield f"{name}: {_where(trial)}"
-
-
-def trial_name(trial: TrialView | TrialReport | ScheduleView, spec: JobSpec | UnreadJob) -> str:
-    """Return the arm's name, with the seed where there are several."""
-    return trial.arm if has_one_seed(spec) else f"{trial.arm} seed {trial.seed}"
 
 
 def level_name(spec: JobSpec | UnreadJob, arm: str) -> str:

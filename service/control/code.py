@@ -8,7 +8,6 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from datetime import UTC, datetime
 from functools import partial
 
 from pydantic import TypeAdapter
@@ -19,6 +18,7 @@ from service.control import rows
 from service.control.access import audit
 from service.control.access.rules import Action, Owned, Principal, may, visible_project
 from service.control.models import CodeRemovalRow, CodeRow, JobRow
+from service.control.moments import moment
 from service.control.storage import Storage
 from service.control.writer import Writer
 from service.errors import CodeInUse, InvalidJob, InvalidRequest, NotFound, TooMuchCode, Unavailable
@@ -27,7 +27,6 @@ from service.job.spec import JobSpec
 from service.job.states import TERMINAL
 from service.wire.base import MAX_PAGE
 from service.wire.code import CodePage, CodeView, Package
-from trainers.spec.workloads import OwnWorkload
 
 _log = logging.getLogger(__name__)
 _PLACE = TypeAdapter(tuple[float, str, str])
@@ -191,7 +190,7 @@ def _is_removal(project: str, digest: str, created_at: float) -> ColumnElement[b
 
 def use(session: Session, spec: JobSpec, *, project: str, now: float) -> None:
     """Note that a job of `project` needs the code that it names. Raises InvalidJob where the project has none such."""
-    if (digest := code_of(spec)) is not None:
+    if (digest := spec.code) is not None:
         row = session.get(CodeRow, (project, digest), with_for_update=True)
         if row is None:
             raise _unknown(digest)
@@ -200,13 +199,8 @@ def use(session: Session, spec: JobSpec, *, project: str, now: float) -> None:
 
 def require(session: Session, spec: JobSpec, *, project: str) -> None:
     """Raise InvalidJob where the project has no such code as the job names."""
-    if (digest := code_of(spec)) is not None and session.get(CodeRow, (project, digest)) is None:
+    if (digest := spec.code) is not None and session.get(CodeRow, (project, digest)) is None:
         raise _unknown(digest)
-
-
-def code_of(spec: JobSpec) -> str | None:
-    """Return the digest of the code that the job names; None: it names none."""
-    return spec.workload.code if isinstance(spec.workload, OwnWorkload) else None
 
 
 def _unknown(digest: str) -> InvalidJob:
@@ -258,7 +252,7 @@ def _view(session: Session, row: CodeRow) -> CodeView:
         project=row.project,
         num_bytes=row.num_bytes,
         num_files=row.num_files,
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
-        used_at=datetime.fromtimestamp(row.used_at, UTC),
+        created_at=moment(row.created_at),
+        used_at=moment(row.used_at),
         in_use=_live_job(session, row) is not None,
     )

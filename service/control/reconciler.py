@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from service import log_lines, tracing
 from service.control.access import permissions
-from service.control.code import code_of
 from service.control.judgement import Action, Verdict, judge, judge_alone
 from service.control.queue.capacity import Node, Shape, conflicts
 from service.control.queue.outlook import Outlook
@@ -360,7 +359,7 @@ class Reconciler:
 
         Jobs can write to the storage. What is there now may not be what was uploaded, so its digest is checked again.
         """
-        digest = code_of(work.spec)
+        digest = work.spec.code
         if digest is None:
             return None
         name = f"_ray_pkg_{digest.removeprefix('sha256:')}.zip"  # Ray's own prefix

@@ -6,7 +6,6 @@ counts twice.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sqlalchemy import select
@@ -16,6 +15,7 @@ from search.types import Steer
 from service.control import events, jobs, queries
 from service.control.access.rules import Principal
 from service.control.models import JobRow, SteerRow, TrialRow
+from service.control.moments import moment, moment_or_none
 from service.errors import InvalidJob
 from service.job import steering
 from service.job.parts import TrialSpec
@@ -139,7 +139,7 @@ def _view(row: SteerRow, heard: _Heard) -> SteerView:
     said = _steer(row)
     return SteerView(
         id=row.id,
-        at=datetime.fromtimestamp(row.at, UTC),
+        at=moment(row.at),
         by=row.name,
         trials=tuple(row.said["trials"]),
         pin=said.pin,
@@ -147,7 +147,7 @@ def _view(row: SteerRow, heard: _Heard) -> SteerView:
         search_now=said.search_now,
         first_stages=heard.first_stages,
         in_force=row.withdrawn_at is None and not _is_done(row, heard),
-        withdrawn_at=None if row.withdrawn_at is None else datetime.fromtimestamp(row.withdrawn_at, UTC),
+        withdrawn_at=moment_or_none(row.withdrawn_at),
         withdrawn_by=row.withdrawn_by,
     )
 

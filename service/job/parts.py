@@ -26,11 +26,11 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import AdamWConfig, JobOptimizer
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.spec import SyncConfig
-from trainers.spec.link import LinkConfig, MeasureLink
+from trainers.spec.link import LinkConfig, MeasureLink, PerNode
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Conflict, Range, conflict_error
-from trainers.spec.replica import MAX_THREADS, PerNode, ReplicaConfig
-from trainers.spec.workloads import WorkloadConfig
+from trainers.spec.replica import MAX_THREADS, ReplicaConfig
+from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 
 #: The validation context of what a user gives. Jobs of earlier releases are read as they are.
 GIVEN = {"given": True}
@@ -352,6 +352,11 @@ class JobParts(Config):
         description="fields that samples vary, by path: `workload.width`; each sample is a trial besides the arms",
     )
     sweep: SweepConfig | None = Field(None, description="how samples are drawn, ended early, and ranked")
+
+    @property
+    def code(self) -> str | None:
+        """The digest of the code that the job names; None: it names none."""
+        return self.workload.code if isinstance(self.workload, OwnWorkload) else None
 
     @property
     def sweep_config(self) -> SweepConfig:

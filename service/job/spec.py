@@ -51,9 +51,8 @@ class JobSpec(JobParts):
             return of
         choices: list[Any] = []
         for workload in (at(self, {path: value}).workload for value in of.choice):
-            package = getattr(self.workload, "code", None)
-            if isinstance(workload, OwnWorkload) and workload.path is None and package:
-                workload = workload.model_copy(update={"code": package})  # as the job's own factory
+            if isinstance(workload, OwnWorkload) and workload.path is None and self.code:
+                workload = workload.model_copy(update={"code": self.code})  # as the job's own factory
             found = workload.resolved(folder).model_dump(mode="json", exclude_unset=True)
             choices.append(found if path == "workload" else found[path.removeprefix("workload.")])
         return of.model_copy(update={"choice": tuple(choices)})

@@ -13,7 +13,7 @@ from service.job.parts import SAMPLE_PREFIX, JobParts
 from service.job.problems import Problem, misread, problems_of
 from trainers.spec.ranges import Conflict
 from trainers.spec.refusals import pointer_to
-from trainers.spec.workloads import OwnWorkload, WorkloadConfig
+from trainers.spec.workloads import WorkloadConfig
 
 #: Parts of a job that a sample may change; the others are the same for all trials, or not about training.
 SWEPT = (
@@ -194,7 +194,7 @@ def _faults(job: JobParts, values: SampleValues) -> list[Conflict]:
         changed = at(job, values)
     except ValidationError as error:
         return list(map(_conflict, problems_of(error, _given(job, values), JobParts)))
-    if (code := _code(changed)) not in (None, _code(job)):
+    if (code := changed.code) not in (None, job.code):
         message = f"all trials import the same package, so a sample cannot change `workload.code`, got {code!r}"
         return [Conflict("/workload/code", code, message)]
     for path, value in values.items():
@@ -214,10 +214,6 @@ def _behind(path: str, pointer: str) -> str:
     """Return where in the value at `path` the `pointer` into the job leads; "": to the whole value, or elsewhere."""
     place = pointer_to(path.split("."))
     return pointer.removeprefix(place) if pointer.startswith(f"{place}/") else ""
-
-
-def _code(job: JobParts) -> str | None:
-    return job.workload.code if isinstance(job.workload, OwnWorkload) else None
 
 
 def _no_field(job: JobParts, path: str) -> str:

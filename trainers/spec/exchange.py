@@ -4,8 +4,8 @@ A kind that says nothing of a capability does not have it: whoever needs that ca
 only, so that a job can be checked without torch.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ from trainers.traffic.buckets import Bucket
 from trainers.traffic.collectives import NOTHING, Traffic
 
 if TYPE_CHECKING:
-    from trainers.methods.optimizer.spec import JobOptimizer
+    from trainers.methods.optimizer.spec import JobOptimizer, OptimizerConfig
 
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -216,3 +216,15 @@ class SteeredConfig(ExchangeBase):
         if self.level_name == "threshold":
             return None if critical < low else f"must be below the threshold, {low:g}, to send more"
         return None if critical > high else f"must be above the {self.level_name}, {high:g}, to send more"
+
+
+def group_conflict(
+    exchange: ExchangeBase, optimizer: "OptimizerConfig", groups: Iterable[Mapping[str, Any]]
+) -> str | None:
+    """Return why `exchange` does not go with the options that parameter groups bring; None: it does."""
+    for group in groups:
+        brought = {name: group[name] for name in ("momentum", "weight_decay") if name in group}
+        if message := exchange.optimizer_conflict(optimizer.model_copy(update=brought), clip=None):
+            given = ", ".join(f"{name} {value:g}" for name, value in brought.items())
+            return f"a parameter group brings {given}: {message}"
+    return None

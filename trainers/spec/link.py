@@ -6,6 +6,9 @@ from pydantic import Field
 
 from trainers.spec.ranges import Config
 
+#: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
+PerNode = int | Literal["auto"]
+
 
 class MeasureLink(Config):
     """Use the network as it is."""

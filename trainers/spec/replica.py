@@ -14,14 +14,12 @@ from trainers.methods.optimizer.spec import JobOptimizer, OptimizerConfig, conte
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.exchange import UpdateConfig
-from trainers.spec.link import LinkConfig, MeasureLink
+from trainers.spec.link import LinkConfig, MeasureLink, PerNode
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Config, Conflict, Range
 from trainers.spec.sync import LocalUpdatesConfig
 from trainers.spec.workloads import WorkloadConfig
 
-#: Neighbouring workers that share a node, at least 1; `auto`: those that are found on one machine.
-PerNode = int | Literal["auto"]
 MAX_THREADS = 256
 #: The parts of a replica with values that a search may change.
 _PARTS = ("workload", "optimizer", "exchange", "sync", "activations", "blocks")

@@ -3,8 +3,8 @@
 Pydantic only.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from trainers.traffic.collectives import MeanTraffic, Traffic, all_gather, all_t
 from trainers.traffic.sizes import WORD_BYTES, CodedLayout
 
 if TYPE_CHECKING:
-    from trainers.methods.optimizer.spec import JobOptimizer, OptimizerConfig
+    from trainers.methods.optimizer.spec import JobOptimizer
 
 Shapes = Sequence[Sequence[int]]
 
@@ -104,15 +104,3 @@ class DriftingConfig(TwoWayConfig):
 def is_plain(optimizer: "JobOptimizer") -> bool:
     """Return whether a step is the learning rate times the gradient, and decay."""
     return optimizer.kind == "sgd" and optimizer.momentum == 0
-
-
-def group_conflict(
-    exchange: ExchangeBase, optimizer: "OptimizerConfig", groups: Iterable[Mapping[str, Any]]
-) -> str | None:
-    """Return why `exchange` does not go with the options that parameter groups bring; None: it does."""
-    for group in groups:
-        brought = {name: group[name] for name in ("momentum", "weight_decay") if name in group}
-        if message := exchange.optimizer_conflict(optimizer.model_copy(update=brought), clip=None):
-            given = ", ".join(f"{name} {value:g}" for name, value in brought.items())
-            return f"a parameter group brings {given}: {message}"
-    return None

@@ -35,8 +35,8 @@ from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts, Update
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes, Written
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
+from trainers.spec.exchange import group_conflict
 from trainers.spec.replica import ReplicaConfig
-from trainers.spec.two_way import group_conflict
 from trainers.traffic import collectives
 from trainers.training import checkpoint, feed, landscape, model, state_handover
 from trainers.training.alignment import Alignment

@@ -16,8 +16,7 @@ from api.http.slots import Slot
 from api.tables import csv_chunks
 from service.control.metrics.points import EVERY_STEP, Steps
 from service.control.ray_cluster.logs import Logs
-from service.control.results.artifacts import artifacts, weights_name
-from service.control.results.exported import weights_sha256, weights_url
+from service.control.results.artifacts import artifacts, weights_name, weights_sha256, weights_url
 from service.control.storage import Storage, StoredFile
 from service.errors import Busy, NotFound, Unavailable, UnreadableJob
 from service.wire.artifacts import Artifact, Which

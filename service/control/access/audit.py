@@ -1,7 +1,6 @@
 """The audit log: who changed what, from where. Functions of one open session; no secret is ever written."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
@@ -9,6 +8,7 @@ from sqlalchemy.orm import Session
 from service.control import rows
 from service.control.access.rules import Principal
 from service.control.models import AuditRow
+from service.control.moments import moment
 from service.wire.access import AuditEntry, AuditPage
 
 DONE, REFUSED = "done", "refused"
@@ -52,7 +52,7 @@ def page(session: Session, where: AuditFilter, *, limit: int, cursor: int | None
 def _entry(row: AuditRow) -> AuditEntry:
     return AuditEntry(
         id=row.id,
-        at=datetime.fromtimestamp(row.at, UTC),
+        at=moment(row.at),
         name=row.name,
         key=row.key_id,
         address=row.address,

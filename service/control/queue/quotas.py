@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,6 +10,7 @@ from sqlalchemy.orm import Session
 from service.control.access import audit
 from service.control.access.rules import Principal
 from service.control.models import QuotaRow, UsageRow
+from service.control.moments import moment
 from service.control.queue.capacity import Size
 from service.control.queue.order import HALF_LIFE_S
 from service.control.queue.queued import QuotaKey
@@ -124,6 +124,6 @@ def _view(row: QuotaRow) -> QuotaView:
         kind=QuotaKind(row.kind),
         name=row.name,
         set_by=row.set_by,
-        set_at=datetime.fromtimestamp(row.set_at, UTC),
+        set_at=moment(row.set_at),
         **_limits(row).model_dump(),
     )

@@ -3,6 +3,7 @@
 import * as api from "../../api.js";
 import { sampleNames } from "../../charts/sweep.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
+import { trialName } from "../../states.js";
 
 export const MOST = 26; // a letter for each
 const WHOLE_LOOK_MS = 30000;
@@ -99,12 +100,12 @@ export function comparedTrials(jobs) {
   const coloured = shown.toSorted((one, other) => isSample(one) - isSample(other)); // another best sample: arms keep their colours
   return shown.flatMap((one) => {
     const { id, letter, name, held } = one;
-    const { seeds } = held.job.spec;
+    const { spec } = held.job;
     const arm = `${letter} ${name}`;
     return held.trials.filter((each) => each.arm === name).map((trial) => {
       const of = (rows) => rows.filter((row) => row.trial_id === trial.trial_id);
-      return { job: id, trial: { ...trial, stages: of(held.stages) }, arm, arm_index: coloured.indexOf(one), is_first_seed: trial.seed === seeds[0],
-        label: seeds.length > 1 ? `${arm} seed ${trial.seed}` : arm, series: of(held.series), schedules: of(held.schedules) };
+      return { job: id, trial: { ...trial, stages: of(held.stages) }, arm, arm_index: coloured.indexOf(one), is_first_seed: trial.seed === spec.seeds[0],
+        label: trialName(arm, trial.seed, spec), series: of(held.series), schedules: of(held.schedules) };
     });
   });
 }

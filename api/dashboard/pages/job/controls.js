@@ -3,8 +3,8 @@
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
 import { element, patch } from "../../dom.js";
+import { isOver, mayChange } from "../../states.js";
 import { number } from "../../units.js";
-import { OVER } from "./states.js";
 
 const MEANING = {
   pause: "Write a checkpoint and give workers back; the job keeps its place",
@@ -69,13 +69,11 @@ export function controls(changed) {
   return { body, update };
 }
 
-// As the service has it, which refuses the rest: a viewer only looks, a submitter changes what is his own.
 function verbsFor(me, job) {
-  if (me.role === "viewer") return [];
-  const isOwn = me.role !== "submitter" || me.name === job.owner;
-  const isOver = OVER.includes(job.state);
-  const others = ["edit", job.archived ? "unarchive" : isOver ? "archive" : null, isOver ? "delete" : null].filter(Boolean);
-  return [...(isOwn ? job.verbs : []), ...(job.unreadable ? [] : ["clone"]), ...(isOwn ? others : [])];
+  if (me.role === "viewer") return []; // all others may clone what they see
+  const others = ["edit", job.archived ? "unarchive" : isOver(job) ? "archive" : null, isOver(job) ? "delete" : null].filter(Boolean);
+  const canChange = mayChange(me, job);
+  return [...(canChange ? job.verbs : []), ...(job.unreadable ? [] : ["clone"]), ...(canChange ? others : [])];
 }
 
 const openForm = (job) => location.assign(`/?clone=${encodeURIComponent(job.id)}`);
@@ -111,15 +109,14 @@ function askToEdit(job) {
   const given = () => Object.fromEntries(labels.value.split("\n").map((line) => line.trim()).filter(Boolean)
     .map((line) => [line.split("=")[0].trim(), line.split("=").slice(1).join("=").trim()]));
   const gone = Object.fromEntries(Object.keys(job.labels).map((name) => [name, null]));
-  const isOver = OVER.includes(job.state);
   const patchOfJob = () => ({ notes: notes.value, labels: { ...gone, ...given() },
-    ...(isOver || priority.value === job.priority ? {} : { priority: priority.value }) }); // a role may not take every priority
+    ...(isOver(job) || priority.value === job.priority ? {} : { priority: priority.value }) }); // a role may not take every priority
   return question({
     title: `edit “${job.name}”`,
     content: [
       element("label", {}, "notes", notes),
       element("label", {}, "labels, one name=value on each line", labels),
-      isOver ? "" : element("label", {}, "priority", priority),
+      isOver(job) ? "" : element("label", {}, "priority", priority),
     ],
     answers: [{ label: "edit the job", act: () => api.edit(job, patchOfJob()) }],
   });

@@ -1,9 +1,9 @@
 // Where the job is, and what it was asked for.
 
 import { badge, element, since } from "../../dom.js";
+import { isOver, whyOf } from "../../states.js";
 import { duration, number, size } from "../../units.js";
 import { progressOf } from "./progress.js";
-import { OVER, whyOf } from "./states.js";
 
 export function heading(job) {
   const why = whyOf(job);
@@ -34,7 +34,7 @@ export function heading(job) {
 export function tabTitle(job, trials) {
   const shares = trials.map((trial) => (trial.backend ? progressOf(trial, job.spec.budget).share : 0));
   const done = shares.reduce((sum, each) => sum + each, 0) / shares.length;
-  const isUnderWay = job.started_at !== null && !OVER.includes(job.state);
+  const isUnderWay = job.started_at !== null && !isOver(job);
   return [...(isUnderWay ? [`${Math.floor(100 * done)} %`] : []), job.state, job.name].join(" · ");
 }
 
@@ -58,7 +58,7 @@ function budget(given) {
 
 export function waitingText(job) {
   if (job.unreadable) return `Another release of Wiretune has stored this job, and this one cannot read it: ${job.unreadable}.`;
-  if (OVER.includes(job.state)) return `This job ${job.state === "failed" ? "failed" : `was ${job.state}`} before it trained.`;
+  if (isOver(job)) return `This job ${job.state === "failed" ? "failed" : `was ${job.state}`} before it trained.`;
   if (job.state === "paused") return `It has not trained yet; "resume" has it go on.`;
   return job.state === "queued" ? "Waiting for its turn. Charts appear with the first report." : "Starting its workers.";
 }

@@ -4,6 +4,7 @@ import * as api from "../../api.js";
 import { sampleNames } from "../../charts/sweep.js";
 import { element, empty, inTurn, patch, whenChanged, whenKept } from "../../dom.js";
 import { isTooLong, MAX_POINTS, merged } from "../../live/snapshot.js";
+import { TRAINING, trialName } from "../../states.js";
 import { choices } from "./choices.js";
 import { controls } from "./controls.js";
 import { curves } from "./curves.js";
@@ -15,7 +16,6 @@ import { logs } from "./logs.js";
 import { progressTable } from "./progress.js";
 import { specification } from "./specification.js";
 import { stageList } from "./stages.js";
-import { TRAINING } from "./states.js";
 import { sweep } from "./sweep.js";
 import { armTable, billTable, crossings, notes, optionTables, unfinished } from "./tables.js";
 import { timeline } from "./timeline.js";
@@ -145,11 +145,11 @@ export function jobPage(root, id, _, ask) {
 }
 
 // What has an arm and a seed, with the name and the colour of its trial.
-function known(rows, { names, seeds }) {
+function known(rows, plan) {
   return rows.map((each) => ({
     ...each,
-    label: seeds.length > 1 ? `${each.arm} seed ${each.seed}` : each.arm,
-    arm_index: names.indexOf(each.arm),
-    is_first_seed: each.seed === seeds[0],
+    label: trialName(each.arm, each.seed, plan),
+    arm_index: plan.names.indexOf(each.arm),
+    is_first_seed: each.seed === plan.seeds[0],
   }));
 }

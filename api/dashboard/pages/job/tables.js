@@ -1,11 +1,12 @@
 // The tables of a job: what each arm came to, what was chosen, what was billed.
 
 import { element, empty, table } from "../../dom.js";
+import { isOver, TRAINING } from "../../states.js";
 import { besides, duration, level, loss, money, number, share, size, spread } from "../../units.js";
 import { linkText } from "./heading.js";
-import { OVER, TRAINING } from "./states.js";
+
 export function stageTable(stages, job) {
-  if (!stages.length) return empty(OVER.includes(job.state) ? "No stage was decided." : "No stage is decided yet: the first search is under way.");
+  if (!stages.length) return empty(isOver(job) ? "No stage was decided." : "No stage is decided yet: the first search is under way.");
   const open = TRAINING.includes(job.state) ? "runs" : "not finished";
   const result = (stage) => (stage.num_steps === null ? open : stage.num_steps === 0 ? "rewound" : String(stage.num_steps));
   return table("What was chosen, and why", [
@@ -131,7 +132,7 @@ const byWorkers = ({ bill }) =>
   Object.entries(bill.steps_by_workers).reverse().map(([num, steps]) => `${num}: ${steps}`).join(", ");
 
 export function unfinished(trial, job) {
-  if (OVER.includes(job.state)) return "not finished";
+  if (isOver(job)) return "not finished";
   if (trial.backend && job.state === "paused") return "paused";
   return trial.backend && TRAINING.includes(job.state) ? "training" : "waiting";
 }

@@ -3,9 +3,9 @@
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
 import { element, patch } from "../../dom.js";
+import { isOver, mayChange } from "../../states.js";
 
 const AT_ONCE = 4;
-const isOver = ({ state }) => ["succeeded", "failed", "cancelled"].includes(state);
 
 // label: { may, fits, act, done, text }: the right that it takes, the jobs that it can be asked of, what is asked, how that
 // is called once it is done, and what it means.
@@ -37,16 +37,13 @@ export function bulk(chosen, ended, clear) {
     patch(bar, element("b", { key: "number" }, `${jobs.length} chosen`),
       jobs.length > 1 ? element("a", { key: "compare", href: compare }, "compare") : null,
       ...Object.keys(VERBS).map((name) => button(name, jobs)),
-      me?.may.includes("change this job") ? labelButton(jobs.filter(isOwn)) : null,
+      me?.may.includes("change this job") ? labelButton(jobs.filter((job) => mayChange(me, job))) : null,
       element("button", { type: "button", key: "clear", onclick: clear }, "clear"));
   }
 
-  // As the service has it: a submitter changes what is his own.
-  const isOwn = (job) => me.role !== "submitter" || me.name === job.owner;
-
   function button(name, jobs) {
     const { may, fits } = VERBS[name];
-    const these = me?.may.includes(may) ? jobs.filter((job) => isOwn(job) && fits(job)) : [];
+    const these = me?.may.includes(may) ? jobs.filter((job) => mayChange(me, job) && fits(job)) : [];
     return these.length ? element("button", { type: "button", key: name, class: name, onclick: () => confirm(name, these) },
       these.length === jobs.length ? name : `${name} ${these.length}`) : null;
   }

@@ -1,8 +1,8 @@
 // A job as a row of the list.
 
 import { badge, drawn, element, since } from "../../dom.js";
+import { isOver, whyOf } from "../../states.js";
 import { duration, level, loss, number, share, size } from "../../units.js";
-import { OVER, whyOf } from "../job/states.js";
 
 const NONE = "–"; // a narrow window leaves it out
 const [WIDTH, HEIGHT] = [96, 26];
@@ -43,10 +43,11 @@ function stateOf(job) {
   return [badge(job.state), why ? element("div", { class: "why quiet small", title: why }, why) : null];
 }
 
-function progressOf({ state, progress }) {
+function progressOf(job) {
+  const { state, progress } = job;
   const { share: done, seconds_left, num_trials, num_finished } = progress;
   const percent = `${Math.floor(100 * done)} %`;
-  const isGoing = !OVER.includes(state) && state !== "queued" && state !== "paused" && seconds_left !== null;
+  const isGoing = !isOver(job) && state !== "queued" && state !== "paused" && seconds_left !== null;
   const rest = isGoing ? `, ${duration(seconds_left)} left` : "";
   const trials = num_trials > 1 ? `${num_finished} of ${num_trials} trials` : null;
   return [

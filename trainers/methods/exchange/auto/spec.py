@@ -8,11 +8,10 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator
 from trainers.methods import registry
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.spec.exchange import ExchangeBase
+from trainers.spec.link import PerNode
 from trainers.spec.method import Competing, Method
 from trainers.traffic.buckets import split
 from trainers.traffic.collectives import MeanTraffic
-
-PerNode = int | Literal["auto"]
 
 #: The kind of option whose ranks train by themselves, and average their parameters once a period.
 LOCAL = "local_sgd"
