@@ -1,7 +1,7 @@
 """Detect losses of a committed line: a level above its best, or a net that died. Pure functions of its course.
 
 All is judged on windows of `WINDOW` points of a trace, counted from its end, by their medians. A trace that is shorter
-than two of them shows a dead net alone, in its two halves; a very short one, a loss that has blown up.
+than two of them shows a loss that has blown up, and, unless it is very short, a dead net in its two halves.
 """
 
 import math
@@ -87,9 +87,10 @@ def fault(
     `is_over`: it ends here. Until then a loss that falls again is given time.
     """
     window = min(WINDOW, len(losses) // 2)
+    if window < WINDOW and is_over and _has_blown_up(losses, known):
+        return Fault(is_dead=True, is_lost=True)
     if window < SHORTEST_WINDOW:
-        blew_up = is_over and _has_blown_up(losses, known)
-        return Fault(is_dead=True, is_lost=True) if blew_up else NO_FAULT
+        return NO_FAULT
     start = known.start
     if start is None:
         start = float(np.median(opening or losses[: WINDOW // 4]))

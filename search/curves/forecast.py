@@ -96,11 +96,12 @@ def has_diverged(
     values = np.asarray(losses, dtype=np.float64)
     if len(values) == 0 or not is_usable(values):
         return True
+    lowest = float(values.min())
     if len(values) < FEWEST_NEIGHBOURS:
         values = values[1:]
     if start is None or not len(values):
         return False
-    size = size_of(start, float(values.min())) if size is None else size
+    size = size_of(start, lowest) if size is None else size
     bound = start + max(2 * size, tolerance, 10 * noise(values))
     return bool(_running_median(values, _spike_window(values)).max() > bound)
 

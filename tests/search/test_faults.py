@@ -56,6 +56,9 @@ def test_a_loss_that_blew_up_is_found_at_the_end_of_a_commit_too_short_for_windo
     assert _judge(blown, start=INITIAL, best=None) == Fault()  # it is given time
     for healthy in (blown[:5], INITIAL * np.array([1.0, 9.0, 8.0, 7.0]), -blown):
         assert _judge(healthy, start=INITIAL, best=None, is_over=True) == Fault()
+    for num_points in range(5, 2 * WINDOW):
+        found = _judge(INITIAL * np.geomspace(1.0, 1e6, num_points), start=INITIAL, best=None, is_over=True)
+        assert found.is_dead and found.is_lost
 
 
 def test_a_line_that_worsens_a_little_in_every_stage_is_found_though_no_stage_rises_far():
