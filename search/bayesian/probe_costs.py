@@ -64,9 +64,9 @@ def search_cap(setup: SearchSetup) -> Amounts:
 
 
 def room(setup: SearchSetup, search: Spent, spent: Spent) -> Amounts:
-    """Return what all probes to come may still spend together."""
+    """Return what all probes to come may still spend together: they leave as much of the run to use what they find."""
     left = spending.subtract(search_cap(setup), spending.amounts(setup.budget, search))
-    return spending.least(left, spending.remaining(setup.budget, spent))
+    return spending.least(left, spending.scale(spending.remaining(setup.budget, spent), 1 / 2))
 
 
 def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:

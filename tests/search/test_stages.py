@@ -14,6 +14,7 @@ from search.bayesian.decision import Verdict, choose, may_switch, trust_region
 from search.bayesian.early_stopping import events_of, is_hopeless, signs_of, stays_behind
 from search.bayesian.history import DRIFT, discounted, extended, learned_drift
 from search.bayesian.next_stage import next_stage
+from search.bayesian.probe_costs import room
 from search.bayesian.rewards import scores
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Score, Stage
@@ -390,6 +391,13 @@ def test_a_restored_controller_knows_what_was_promoted(switch):
     line.commit([1.0] * 300)
 
     assert line.restored().ask() == line.controller.ask()
+
+
+@pytest.mark.parametrize("num_left", [1, 30, 400])
+def test_probes_leave_as_much_of_the_run_as_they_take(num_left: int):
+    left = room(_setup(Budget(steps=2000)), Spent(), Spent(steps=2000 - num_left))
+
+    assert left["steps"] <= num_left / 2
 
 
 @pytest.mark.parametrize(
