@@ -31,7 +31,7 @@ class OptimizerTraits(BaseModel):
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
-#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035, 0042), and so
+#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035, 0042, 0045), and so
 #: was `step_worth` (0040, 0043).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(
@@ -53,8 +53,9 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
         centre=20.0, pick=1.5, decays=False, usual=1.75, told_by="sharpness", density_power=0.1, step_worth=0.6
     ),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, decays=False, usual=0.5),
-    # its pick is not from the benchmark yet
-    "schedulefree_plus": OptimizerTraits(centre=1.0, pick=0.3, decays=False, step_worth=0.4),
+    "schedulefree_plus": OptimizerTraits(
+        centre=1.0, pick=0.3, decays=False, usual=0.42, told_by="optimizer", step_worth=0.4
+    ),
     # as AdamW, to whose size steps are scaled; but a direction that has momentum in it always points on
     "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32),
     "own": OptimizerTraits(centre=1.0, pick=0.35, decays=True),
