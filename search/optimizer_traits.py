@@ -31,8 +31,8 @@ class OptimizerTraits(BaseModel):
 
 #: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
-#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035, 0042, 0045), and so
-#: was `step_worth` (0040, 0043).
+#: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035, 0042, 0045),
+#: and so was `step_worth` (0040, 0043).
 OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "sgd": OptimizerTraits(
         centre=1.0,
