@@ -352,7 +352,7 @@ def test_the_workers_timeout_is_that_of_every_collective():
     assert spec.replica.collective_timeout_s == 600
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "schedulefree_sgd", "schedulefree_adamw", "schedulefree_plus"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "schedulefree_sgd", "schedulefree_adamw"])
 def test_the_lowest_rate_that_is_accepted_opens_a_search(optimizer: str) -> None:
     spec = JobSpec.model_validate(JOB | {"optimizer": {"kind": optimizer, "learning_rate": 1e-8}})
     space = SearchSpace(optimizer=optimizer, guess=Values(learning_rate=spec.optimizer.learning_rate))
