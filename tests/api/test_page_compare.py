@@ -71,8 +71,8 @@ def test_what_is_not_there_is_named_and_the_rest_is_compared(browser, client, pa
     begun.finish("failed", "for good")
     store.cancel(begun.job_id)
     compare(browser, client, f"{done.job_id}:tuned,{done.job_id}:none,job-nope,{begun.job_id}")
-    said = browser.value_of("document.getElementById('page').innerText")
-    assert "There is no job job-nope" in said and "There is no arm A none" in said
+    for said in ("There is no job job-nope", "There is no arm A none"):
+        browser.wait_for(f"document.getElementById('page').innerText.includes('{said}')")
     assert browser.value_of(ROWS) == ["A tuned", "C tuned", "C dense"]
 
     client.delete(begun.job_id)
