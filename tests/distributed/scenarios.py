@@ -8,10 +8,12 @@ import multiprocessing
 import os
 import signal
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from attach_scenario import attached
 from auto_scenarios import auto, auto_on_nodes, auto_pairs
 from blocks_scenarios import jointspar, jointspar_on_nodes
@@ -45,7 +47,7 @@ from tests.patience import crowd
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.node_links import found
-from trainers.exchange.pacing import LinkPacer
+from trainers.exchange.pacing import LinkPacer, Unpaced
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
@@ -134,6 +136,22 @@ def paced_messages(rank: int, num_workers: int) -> dict[str, Any]:
     }
 
 
+def sums_in_pairs(rank: int, num_workers: int) -> dict[str, bool]:
+    """Whether two ranks' sums have the bits of an all-reduce on each, small ones that they swap and large ones."""
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
+    connection = Connection(2, Unpaced(), Ledger())
+    connection.group = pairs[rank // 2]
+    draws, equal = torch.Generator().manual_seed(rank), {}
+    for dtype, shape in product((torch.float32, torch.float16, torch.bfloat16), ((1,), (30, 40), (100, 400))):
+        for name, values in (("", torch.randn(shape, generator=draws)), (", strided", torch.randn(shape[::-1]).T)):
+            ours = values.to(dtype)
+            whole = ours.clone(memory_format=torch.contiguous_format)
+            connection.all_reduce_sum(ours, {"gradient": ours.nbytes})
+            dist.all_reduce(whole, group=connection.group)
+            equal[f"{dtype} {shape}{name}"] = torch.equal(ours, whole)
+    return equal
+
+
 def early_stop(rank: int, num_workers: int) -> dict[str, Any]:
     """A replica of which one rank's gradient is NaN from the sixth step on."""
     replica = _replica(rank, num_workers, NoneConfig() if num_workers == 4 else ThresholdConfig(density=0.02))
@@ -217,6 +235,7 @@ SCENARIOS = {
         changing_rates,
         bad_gradient,
         paced_messages,
+        sums_in_pairs,
         early_stop,
         equal_parameters,
         replicas_on_nodes,

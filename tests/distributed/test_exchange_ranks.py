@@ -11,7 +11,9 @@ from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.traffic import collectives, cost
 
 ON_THREE_RANKS = ["conservation", "overflow", "bad_gradient", "early_stop"]
-ON_FOUR_RANKS = ["equal_parameters", "early_stop", "replicas_on_nodes", "paced_messages", "silent_rank", DEADLY]
+ON_FOUR_RANKS = [
+    "equal_parameters", "early_stop", "replicas_on_nodes", "paced_messages", "sums_in_pairs", "silent_rank", DEADLY,
+]  # fmt: skip
 #: What a busy machine may add to a timeout.
 BUSY_S = 20.0 * crowd()
 
@@ -103,6 +105,11 @@ def test_dense_training_on_two_nodes_sends_what_two_workers_would_between_them(f
     dense = len(ranks[0]["losses"][-1]) * collectives.dense_step(ranks[0]["entries"], 2).bytes
 
     assert [(rank["sent"], rank["dense"]) for rank in ranks] == [(dense, dense), (0, dense)] * 2
+
+
+def test_two_ranks_sum_to_the_bits_of_an_all_reduce_whichever_way_they_send(four_ranks: Reports):
+    for rank in four_ranks["sums_in_pairs"]:
+        assert [name for name, is_equal in rank.items() if not is_equal] == []
 
 
 def test_nobody_has_a_message_sooner_than_the_link_allows(four_ranks: Reports):

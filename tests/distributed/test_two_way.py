@@ -111,7 +111,10 @@ def test_integers_go_to_one_server_and_back_as_defined(groups: Groups, bits: int
 
         total = _before(of_servers) + sent.mean(axis=1)
         got = total - of_servers
+        assert bool(of_servers.any()) == (len(group) > 2)  # two ranks have no server, and one sends itself what it can
         np.testing.assert_allclose(x[:, 0], _before(x[:, 0]) - rates * got, atol=1e-6)
+        if len(group) == 2:
+            continue
         # Within half a scale, and whole numbers of scales: sent again, they would arrive as they are.
         blocks = range(block, D, block)
         for of_all, kept in zip(*(np.split(each, blocks, axis=-1) for each in (total, of_servers)), strict=True):

@@ -73,6 +73,12 @@ def test_a_sum_at_one_rank_takes_as_long_as_at_all():
     assert collectives.reduce(1000, 4).seconds(link) == collectives.all_reduce(1000, 4).seconds(link)
 
 
+@pytest.mark.parametrize(("num_bytes", "rounds"), [(4, 1), (65_536, 1), (65_540, 2)])
+def test_two_ranks_swap_small_tensors_in_one_round_and_bill_as_a_ring_does(num_bytes: int, rounds: int):
+    assert collectives.all_reduce(num_bytes, 2) == collectives.Traffic(num_bytes, rounds)
+    assert collectives.all_reduce(num_bytes, 4).rounds == 6
+
+
 def test_seconds_add_transfer_and_latency():
     traffic = collectives.Traffic(bytes=1_250_000, rounds=4)
 

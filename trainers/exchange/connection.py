@@ -73,8 +73,21 @@ class Connection:
         started = self._now(tensor)
         if self.num_workers > 1:
             with self._in_place(tensor) as staged:
-                dist.all_reduce(staged, group=self.group)
+                if collectives.swaps(staged.nbytes, self.num_workers) and not staged.is_cuda:
+                    self._add_swapped(staged)
+                else:
+                    dist.all_reduce(staged, group=self.group)
         self._account(started, parts, collectives.all_reduce)
+
+    def _add_swapped(self, tensor: Tensor) -> None:
+        """Overwrite `tensor` by the sum of both ranks'; it has the bits of an all-reduce, as a + b has those of b + a.
+
+        gloo's ring takes 1 to 2.5 ms for what a swap takes 0.3 ms.
+        """
+        mine = tensor.detach().view(-1)
+        both = mine.new_empty(2 * len(mine))
+        dist.all_gather_single(both, mine, group=self.group)
+        torch.add(both[: len(mine)], both[len(mine) :], out=mine)
 
     def reduce_sum(self, tensor: Tensor, to: int, parts: BytesByPurpose) -> None:
         """Sum `tensor` over the ranks, in place at rank `to`; on the others it is of no use any more."""

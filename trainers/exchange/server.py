@@ -1,7 +1,7 @@
 """A server of compressed gradients that is spread over the ranks: each sums its shard of every bucket for all.
 
 Two collectives a bucket: codes to the owners of their entries, and the codes of the owners' sums to all. What all ranks
-get is what one server of the whole bucket would send them.
+get is what one server of the whole bucket would send them. Ranks may do without a server, and send their codes to all.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trainers.exchange.connection import Connection
+from trainers.exchange.connection import BytesByPurpose, Connection
 from trainers.snapshot import Kept
 from trainers.spec.two_way import TwoWayConfig
 from trainers.traffic.block_shards import BlockShards
@@ -112,6 +112,31 @@ class Server:
     def commit(self) -> None:
         """Take over what the step left."""
         self.error, self._next_error = self._next_error, self.error
+
+
+class Serverless(Server):
+    """One collective a bucket, of all ranks' codes: nothing is encoded again, so nothing is kept for all.
+
+    What a server had kept, as a checkpoint of an earlier release has it, is sent with this rank's first codes.
+    """
+
+    def encode(self, values: Tensor, loss: Tensor) -> Tensor:
+        self.release(values)
+        return super().encode(values, loss)
+
+    def average(self, rows: Tensor, out: Tensor) -> Tensor:
+        count = len(rows)
+        parts: BytesByPurpose = {
+            "control": count * HEADER_BYTES,
+            "gradient": self._useful_bytes,
+            "padding": count * self._row_bytes - self._useful_bytes,
+        }
+        received = self._connection.all_gather(rows.flatten(), parts).view(count, *rows.shape)
+        out.zero_()
+        for of_rank in received:  # in the order of ranks, from which every bit follows
+            for code, span, row in zip(self._codes, self._spans, of_rank[:, HEADER_BYTES:], strict=True):
+                code.add_decoded(row[: code.num_bytes], out[span], factor=1 / count)
+        return received.view(torch.float32)[:, 0, 0]
 
 
 def kept_for_all(kept: Kept, bucket: Bucket, config: TwoWayConfig) -> Tensor:

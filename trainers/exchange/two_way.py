@@ -10,7 +10,7 @@ from trainers.exchange.bucketwise import BucketwiseExchange
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection
 from trainers.exchange.memory import Memory
-from trainers.exchange.server import BlockCode, Server
+from trainers.exchange.server import BlockCode, Server, Serverless
 from trainers.exchange.step_result import all_finite, loss_if
 from trainers.snapshot import Kept
 from trainers.spec.two_way import TwoWayConfig
@@ -34,7 +34,10 @@ class TwoWayExchange(BucketwiseExchange):
     ) -> None:
         super().__init__(memory, buffer, connection, follows_rate=config.follows_rate)
         self._config = config
-        self._servers = [Server(config, code, bucket, connection, buffer.gradient.device) for bucket in buffer.buckets]
+        server_of = Server if config.has_server(connection.num_workers) else Serverless
+        self._servers = [
+            server_of(config, code, bucket, connection, buffer.gradient.device) for bucket in buffer.buckets
+        ]
 
     def _rescale(self, factor: float) -> None:
         super()._rescale(factor)

@@ -31,10 +31,17 @@ class TwoWayConfig(ExchangeBase):
 
     block: int = Field(4096, ge=8, le=2**24, description="neighbouring entries that share a magnitude, at most")
 
+    def has_server(self, num_workers: int) -> bool:
+        """Return whether codes go to their entries' owners, and their sums' codes to all; else all codes go to all."""
+        return True
+
     def bucket_traffic(self, bucket: Bucket, num_workers: int, level: float | None) -> Traffic:
-        """Return the traffic of codes to their entries' owners, with the loss, and of their sums' codes to all."""
+        """Return the traffic of a bucket's codes, each shard's with the loss."""
         row = self.row_bytes(BlockShards(bucket.num_elements, num_workers, self.block))
-        return all_to_all(num_workers * (WORD_BYTES + row), num_workers) + all_gather(row, num_workers)
+        codes = num_workers * (WORD_BYTES + row)
+        if not self.has_server(num_workers):
+            return all_gather(codes, num_workers)
+        return all_to_all(codes, num_workers) + all_gather(row, num_workers)
 
     def layout(self, num_entries: int, block: int) -> CodedLayout:
         """Return what is sent of neighbouring entries in blocks of `block`, the last of which may be shorter."""

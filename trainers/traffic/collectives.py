@@ -29,6 +29,9 @@ CAPACITY_MARGIN = 1.2
 COUNT_MARGIN = 1.1
 #: Capacities are multiples of this, so that they change rarely.
 CAPACITY_MULTIPLE = 8
+#: Two ranks swap tensors of up to so many bytes: one round instead of two. Larger ones want a ring, which sends parts
+#: while it adds others.
+SWAP_BYTES = 1 << 16
 #: Entries of a block that one rank owns. Small, so that large gradients in one layer are shared out.
 SHARD_BLOCK = 64
 
@@ -76,7 +79,13 @@ Collective = Callable[[int, int], Traffic]
 
 def all_reduce(num_bytes: int, num_workers: int) -> Traffic:
     """Return the traffic of a ring all-reduce of `num_bytes`: 2(N-1)/N of them leave each rank."""
-    return Traffic(math.ceil(2 * (num_workers - 1) * num_bytes / num_workers), 2 * (num_workers - 1))
+    rounds = 1 if swaps(num_bytes, num_workers) else 2 * (num_workers - 1)
+    return Traffic(math.ceil(2 * (num_workers - 1) * num_bytes / num_workers), rounds)
+
+
+def swaps(num_bytes: int, num_workers: int) -> bool:
+    """Return whether ranks reduce a tensor by sending each other all of it: of two, each sends as much in a ring."""
+    return num_workers == 2 and num_bytes <= SWAP_BYTES
 
 
 def all_gather(num_bytes: int, num_workers: int) -> Traffic:

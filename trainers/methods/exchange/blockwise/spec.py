@@ -13,13 +13,20 @@ from trainers.traffic.sizes import CodedLayout
 
 
 class BlockwiseConfig(TwoWayConfig):
-    """Integers of 4 or 8 bits in blocks, to a server and back, with error feedback (blocks: Dettmers et al., 2022)."""
+    """Integers of 4 or 8 bits in blocks, to a server and back, with error feedback (blocks: Dettmers et al., 2022).
+
+    Two workers have no server: each sends its integers to the other.
+    """
 
     follows_rate: ClassVar[bool] = False
 
     kind: Literal["blockwise"] = "blockwise"
     bits: Literal[4, 8] = Field(4, description="of an entry, in either direction")
     block: int = Field(64, ge=8, le=65_536, description="neighbouring entries that share a scale, at most")
+
+    def has_server(self, num_workers: int) -> bool:
+        # Two workers send as much without one, in one round instead of two, and no sum is rounded again.
+        return num_workers != 2
 
     def layout(self, num_entries: int, block: int) -> CodedLayout:
         return blockwise_layout(num_entries, block, bits=self.bits)
