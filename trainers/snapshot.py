@@ -144,7 +144,7 @@ LIVE = ""
 class State:
     """State by part: `shared` parts are equal on all ranks, `own` ones are this rank's.
 
-    Slots of the parts `on_host` are in host memory, where the device has none to spare.
+    Slots of what is `on_host`, parts or tensors as `part.name`, are in host memory: the device may have none to spare.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class State:
         self._slots[slot].scalars = scalars_of(self._parts)
 
     def _empty(self, name: str, tensor: Tensor) -> Tensor:
-        is_on_host = name.partition(".")[0] in self._on_host
+        is_on_host = not self._on_host.isdisjoint((name, name.partition(".")[0]))
         return torch.empty_like(tensor, device="cpu" if is_on_host else None)
 
     def restore(self, slot: str) -> None:

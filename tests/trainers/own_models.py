@@ -541,6 +541,8 @@ class Broken(Regression):
         match self.fault:
             case "foreign parameter":
                 return [{"params": [nn.Parameter(torch.zeros(3))]}]
+            case "no group":
+                return [{"params": [each for name, each in model.named_parameters() if "lroa" in name]}]
             case "bad rate":
                 return [{"params": model.parameters(), "lr": 0.0}]
             case "unknown option":

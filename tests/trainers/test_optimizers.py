@@ -21,6 +21,7 @@ from trainers.methods.optimizer.spec import (
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
+from trainers.segment import Segment
 from trainers.snapshot import State, Tensors
 from trainers.spec.workloads import DigitsMlp
 from trainers.workloads.digits import Digits
@@ -229,6 +230,35 @@ def test_a_users_fused_optimizer_steps_as_a_plain_one_whatever_the_strides(strid
     torch.optim.SGD(theirs.parameters(), lr=0.05).step()
 
     torch.testing.assert_close(kernel.weight, theirs.weight, rtol=1e-5, atol=1e-6)
+
+
+def test_a_frozen_layer_has_no_state_and_leaves_the_others_their_fused_step(optimizer_config: OptimizerConfig):
+    model = nn.Sequential(nn.Linear(3, 3).bfloat16().requires_grad_(False), nn.Linear(3, 2))
+    optimizer = optimizers.build(optimizer_config, OneGroup(), model)
+
+    assert set(optimizer._optimizer.state) <= set(model[1].parameters())
+    if isinstance(optimizer_config, AdamWConfig):
+        assert [group["fused"] for group in optimizer._optimizer.param_groups] == [True]
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        (AdamWConfig(betas=(0.8, 0.99), weight_decay=0.1), {"momentum": 0.5, "weight_decay": 0.3}),
+        (SgdConfig(momentum=0.7, nesterov=True), {"momentum": 0.5, "nesterov": False}),
+    ],
+    ids=["adamw", "sgd"],
+)
+def test_what_a_segment_leaves_out_is_as_the_job_states_it(config: OptimizerConfig, given: dict[str, float]):
+    optimizer, _ = fresh(config)
+    [group] = optimizer._optimizer.param_groups
+    stated = dict(group)
+
+    optimizer.set_options(Segment(num_steps=1, learning_rate=0.1, **given))
+    changed = dict(group)
+    optimizer.set_options(Segment(num_steps=1, learning_rate=0.1))
+
+    assert changed != stated and group == stated
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])

@@ -267,6 +267,19 @@ def test_a_teacher_that_evaluating_changes_is_refused(replica: Train):
         replica("Taught", in_place=True, always=True).evaluate()
 
 
+def test_copies_of_frozen_weights_lie_in_host_memory(replica: Train, monkeypatch: pytest.MonkeyPatch):
+    ours, on_host, empty_like = replica("PartlyFrozen"), set[int](), torch.empty_like
+
+    def noted(tensor: torch.Tensor, device: str | None = None) -> torch.Tensor:
+        on_host.update([tensor.data_ptr()] if device == "cpu" else [])
+        return empty_like(tensor, device=device)
+
+    monkeypatch.setattr(torch, "empty_like", noted)
+    ours.snapshot("slot")
+
+    assert on_host == {each.data_ptr() for each in ours.model.parameters() if not each.requires_grad}
+
+
 def test_evaluating_leaves_each_part_in_its_own_mode(replica: Train):
     ours = replica("PartlyFrozen")
 
@@ -469,6 +482,7 @@ FAULTS = {
     "max_norm": r"`max_norm` of module `0` \(Embedding\) .*: clip the whole table in `loss`",
     "max_norm of bags": r"`max_norm` of module `0` \(EmbeddingBag\)",
     "all frozen": "no parameter is trained",
+    "no group": "no parameter is trained",
     "foreign parameter": r"a parameter of shape \(3,\) is in a parameter group and not in the model",
     "bad rate": "`lr` of parameter group 0 multiplies the learning rate: it must be > 0, got 0.0",
     "unknown option": r"options that sgd does not know: \['beta'\]",

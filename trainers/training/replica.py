@@ -150,7 +150,9 @@ class Replica:
         trained: StateParts = {"parameters": self._parameters, "optimizer": self._optimizer}
         shared, own = self._sync.divide(trained)
         own |= {"buffers": self._buffers, "exchange": self._exchange, "random": self._random}
-        self._state = State(shared=shared | self._blocks.parts() | {"steps": self._steps}, own=own)
+        frozen = self._parameters.tensors().keys() - self._optimizer.parameters.keys()  # which may fill the device
+        on_host = [f"parameters.{name}" for name in frozen]
+        self._state = State(shared=shared | self._blocks.parts() | {"steps": self._steps}, own=own, on_host=on_host)
         self._evaluated = EvaluatedState(
             self.config,
             self.model,

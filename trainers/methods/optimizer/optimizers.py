@@ -34,8 +34,11 @@ from trainers.workload import Workload, WorkloadError
 Group = dict[str, Any]  # a torch parameter group
 #: Averages of a parameter's gradients, and the number of steps that corrects them.
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+#: Options of groups that a segment may change.
+OPTIONS = ("weight_decay", "nesterov", "momentum", "betas")
 #: Which torch's fused AdamW rounds as its plain one does, but for the last bit.
 FUSED_DTYPES = (torch.float32, torch.float64)
+NOTHING_TRAINED = "no parameter is trained: all are frozen, or in no parameter group"
 #: Of parameters whose rates are the optimizer's.
 NO_FACTORS: Mapping[Parameter, float] = {}
 
@@ -61,6 +64,8 @@ class Optimizer:
         self._optimizer = optimizer
         self.brought = brought  # options that the workload gave each group
         self._scales = [group["lr"] for group in self._groups]
+        changeable = () if isinstance(config, OwnOptimizerConfig) else OPTIONS  # a script's own are its own matter
+        self._built = [{name: group[name] for name in changeable if name in group} for group in self._groups]
         self.parameters = {name: parameter for parameter, name in names.items()}
         self._constants = {place: value.clone() for place, value in self._group_tensors()}
         self._given = {name for group in self._groups for name in group}  # options from before the first step
@@ -94,17 +99,18 @@ class Optimizer:
         return [of_each.get(each, (0.0, 0.0)) for each in self.parameters.values()]
 
     def set_options(self, segment: Segment) -> None:
-        """Use the segment's momentum, weight decay and nesterov from the next step on, where it has them.
+        """Use the segment's momentum, weight decay and nesterov from the next step on; the rest is as it was built.
 
         A parameter group for which the workload gave an option keeps its own.
         """
-        for group, brought in zip(self._groups, self.brought, strict=True):
+        for group, built, brought in zip(self._groups, self._built, self.brought, strict=True):
             options: Group = {"weight_decay": segment.weight_decay, "nesterov": segment.nesterov}
             if segment.momentum is not None and "betas" in group:
                 options["betas"] = (segment.momentum, group["betas"][1])
             else:
                 options["momentum"] = segment.momentum
-            group |= {name: value for name, value in options.items() if value is not None and name not in brought}
+            given = {name: value for name, value in options.items() if value is not None}
+            group |= {name: value for name, value in (built | given).items() if name not in brought}
 
     def step(self, loss: float) -> None:
         """Apply one update. The gradients are used as scratch.
@@ -260,6 +266,8 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
         options = _options(optimizer.param_groups)
     else:
         groups = _groups(workload.parameter_groups(model), apart=apart)
+        if not groups:
+            raise WorkloadError(NOTHING_TRAINED)
         options = _options(groups)  # before torch adds the defaults to them
         optimizer = _prepared(config, groups, model)
     brought = [options[group["params"][0]] if group["params"] else {} for group in optimizer.param_groups]
@@ -268,12 +276,12 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
             if parameter not in names:
                 shape = tuple(parameter.shape)
                 raise WorkloadError(f"a parameter of shape {shape} is in a parameter group and not in the model")
-        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+        group["params"] = [*filter(_is_trained, group["params"])]
     if isinstance(config, OwnOptimizerConfig):
         _unfuse(optimizer.param_groups)
     trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if not trained:
-        raise WorkloadError("no parameter is trained: all are frozen, or in no parameter group")
+        raise WorkloadError(NOTHING_TRAINED)
     for parameter in names.keys() - trained:
         parameter.requires_grad_(False)
     # in the order of the workload's groups, however the optimizer divides them
@@ -300,7 +308,7 @@ def _groups(given: Sequence[Group], *, apart: bool) -> list[Group]:
                 f"`lr` of parameter group {index} multiplies the learning rate: it must be > 0, got {rate}"
             )
     if apart:
-        return [group | {"params": [each]} for group in groups for each in group["params"] if each.requires_grad]
+        return [group | {"params": [each]} for group in groups for each in group["params"] if _is_trained(each)]
     return [group for group in groups if group["params"]]
 
 
@@ -340,7 +348,7 @@ def _prepared(
             raise WorkloadError(f"a parameter group has options that {config.kind} does not know: {sorted(unknown)}")
         if _interpolation(config, group) == 0:
             raise WorkloadError(f"a parameter group has momentum 0, which {config.kind} cannot average with")
-        for parameter in group["params"]:
+        for parameter in filter(_is_trained, group["params"]):  # state of a frozen base may fill the device
             optimizer.state[parameter].update(_initial_state(config, optimizer, group, parameter))
     return optimizer
 
@@ -395,7 +403,7 @@ def _can_be_fused(groups: Sequence[Group]) -> bool | None:
     On a processor it takes a half to a twelfth of the time. It walks through parameter and gradient as they lie in
     memory, so where their strides differ it is wrong, and says nothing.
     """
-    parameters = [each for group in groups for each in group["params"]]
+    parameters = [each for group in groups for each in group["params"] if _is_trained(each)]
     return all(each.is_cpu and each.is_contiguous() and each.dtype in FUSED_DTYPES for each in parameters) or None
 
 
@@ -426,6 +434,10 @@ def _initial_state(
             return {"z": start, "exp_avg_sq": zeros}
         case ScheduleFreePlusConfig() | FromExchangeConfig() | OwnOptimizerConfig():
             return {}
+
+
+def _is_trained(parameter: Tensor) -> bool:
+    return parameter.requires_grad
 
 
 def _interpolation(config: OptimizerConfig, group: Group) -> float | None:

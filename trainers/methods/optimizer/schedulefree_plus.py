@@ -51,7 +51,7 @@ class ScheduleFreePlus(torch.optim.Optimizer):
         numbers = {"k": 0, "l1_average": 0.0, "largest_step": 0.0, "weight_sum": 0.0, "train_mode": True}
         super().__init__(params, options | numbers)
         for group in self.param_groups:
-            for parameter in group["params"]:
+            for parameter in [each for each in group["params"] if each.requires_grad]:
                 self.state[parameter] = {
                     "z": parameter.detach().clone(),
                     "exp_avg": torch.zeros_like(parameter),
