@@ -36,17 +36,21 @@ class Exported(NamedTuple):
 
 
 class Keeper:
-    """Saves a run's checkpoints below `root` and removes old ones, also those `inherited` from earlier attempts.
+    """Saves a run's checkpoints below `root` and removes old ones, also those of earlier attempts, which it inherits.
 
     `save` is called only after the checkpoint before it is known to the API, so at any moment the one that a
     later attempt would ask for exists.
     """
 
-    def __init__(self, group: Group, root: str, *, keep: int, inherited: Iterable[str] = ()) -> None:
+    def __init__(self, group: Group, root: str, *, keep: int) -> None:
         self.group, self.root, self.keep = group, root, keep
-        self.saved = list(inherited)  # oldest first
+        self.saved: list[str] = []  # oldest first
         self._num_saves = 0
         self._under_way: str | None = None
+
+    def inherit(self, urls: Iterable[str]) -> None:
+        """Take over the checkpoints of earlier attempts, oldest first."""
+        self.saved = list(urls)
 
     @tracing.traced("checkpoint")
     def save(self, step: int, *, needed: Iterable[str] = (), beside: bool = False) -> str:

@@ -6,12 +6,11 @@ from search.types import Allowance, Course, Piece
 from service import tracing
 from service.cluster import reports, segment_length
 from service.cluster.measured import OpenCommit
-from service.cluster.probe_ends import BEST
 from service.cluster.reports import Pushed
 from service.cluster.search_stage import keep_segment
+from service.cluster.slots import BEST, STAGE
 from service.cluster.trial_ledger import BEST_SHARE, BEST_SPACING, LEAST_CLOCKLESS_PART
 from service.cluster.trial_state import TrialState
-from service.cluster.warm_up import STAGE
 from service.wire.records import StageClosed
 
 

@@ -6,11 +6,10 @@ it is stated, or as the warm-up measures it.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from search.budget import link as link_rule
-from search.budget.link import OptionCost, StepCost
+from search.budget.link import DENSE, Link, OptionCost, StepCost, fit, short_list
 from search.space import OptionAxis, SearchSpace
 from search.types import Values
-from service.cluster.measured import bytes_per_worker
+from service.cluster.first_steps import step_cost, warm_up
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, Option, mean_traffic
 from trainers.methods.optimizer.spec import num_iterates
@@ -19,15 +18,11 @@ from trainers.spec.link import EmulateLink, LinkConfig
 from trainers.traffic.collectives import MeanTraffic
 from trainers.training.group import Group
 
-#: Discarded steps with these values.
-WarmUp = Callable[[Group, Values], SegmentResult]
 #: On a link that is measured, options are tried from sparse to dense until a step takes so many times as long.
 VISIBLE = 1.5
 
 
-def opened(
-    spec: TrialSpec, space: SearchSpace, groups: Sequence[Group], warm_up: WarmUp
-) -> tuple[SearchSpace, list[SegmentResult]]:
+def opened(spec: TrialSpec, space: SearchSpace, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
     """Return `space` with the exchanges that compete in a fresh run, and the warm-ups of all of them on all lanes.
 
     A step costs what is predicted of the exchange that it opens with: a warm-up sees no average of local updates.
@@ -38,7 +33,7 @@ def opened(
     if costs is None:  # without a clock options cost their bytes, or where steps alone count, all the same
         counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
         costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
-    options, opening = link_rule.short_list(costs)
+    options, opening = short_list(costs)
     if measuring.link is not None:
         space = space.model_copy(update={"exchanges": tuple(costs), "link": measuring.link})
     cold = [(name, group) for name in options for group in groups if group != groups[0] or name not in measuring.steps]
@@ -77,7 +72,7 @@ def _at(values: Values, option: str) -> Values:
 
 
 def _cost(option: Option, traffic: MeanTraffic, cost: float, spared: float = 0.0) -> OptionCost:
-    family = link_rule.DENSE if option.level is None else option.kind  # without a level nothing is left out
+    family = DENSE if option.level is None else option.kind  # without a level nothing is left out
     return OptionCost(
         option=option.name, bytes=traffic.bytes, cost=cost, family=family, spared=spared, teaches=option.teaches
     )
@@ -103,7 +98,7 @@ class _Measuring:
         )
         self.warm_ups: list[SegmentResult] = []
         self._steps: dict[Option, StepCost | None] = {}
-        self.link: link_rule.Link | None = None
+        self.link: Link | None = None
 
     @property
     def steps(self) -> dict[str, StepCost | None]:
@@ -136,7 +131,7 @@ class _Measuring:
             costs.append(_cost(option, each, compute + seconds[option] - spared, spared))
         return costs
 
-    def _measured(self) -> link_rule.Link | None:
+    def _measured(self) -> Link | None:
         """Return the link, told by steps that send more and more until that is felt."""
         steps: list[StepCost] = []
         for option in self._sparse_first:
@@ -146,7 +141,7 @@ class _Measuring:
             steps.append(step)
             if step.seconds > VISIBLE * steps[0].seconds:
                 break
-        return link_rule.fit(steps)
+        return fit(steps)
 
     def _step(self, option: Option) -> StepCost | None:
         """Return what a step took, or None if the first one diverged."""
@@ -155,14 +150,3 @@ class _Measuring:
             self.warm_ups.append(result)
             self._steps[option] = step_cost(result)
         return self._steps[option]
-
-
-def step_cost(result: SegmentResult) -> StepCost | None:
-    """Return what a step of a warm-up cost, by the one that least else delayed; None: it took none.
-
-    The first one does not count beside others: on a GPU it may end before the device has updated the parameters.
-    """
-    if not result.step_seconds:
-        return None
-    sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
-    return StepCost(bytes=sent, seconds=min(result.step_seconds[1:] or result.step_seconds))

@@ -13,7 +13,7 @@ from service.cluster.clock import TrainingClock
 from service.cluster.measured import Measured
 from service.cluster.probe_ends import Ends, Held
 from service.cluster.reports import Probe, Pushed
-from service.cluster.warm_up import STAGE
+from service.cluster.slots import STAGE
 from trainers.training.group import Group, Recovery
 from trainers.workload import WorkloadError
 

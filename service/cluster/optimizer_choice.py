@@ -8,8 +8,9 @@ from search.budget.link import StepCost
 from search.budget.optimizer_choice import best_optimizer, why_best
 from search.config import ScheduleConfig
 from search.types import Values
-from service.cluster import exchange_probing
-from service.cluster.warm_up import lowest, stated_space, warm_up
+from service.cluster.exchange_probing import predicted
+from service.cluster.first_steps import step_cost, warm_up
+from service.cluster.opening import lowest, stated_space
 from service.job.parts import TrialSpec
 from trainers.methods.optimizer.spec import contenders
 from trainers.segment import SegmentResult
@@ -87,7 +88,7 @@ def _timed(spec: TrialSpec, group: Group, kinds: Sequence[str]) -> list[tuple[st
 
 def _sending_least(spec: TrialSpec, group: Group) -> Values:
     """Return the opening values at the lowest level, or with that of several exchanges that sends least."""
-    traffic, values = exchange_probing.predicted(spec, group), lowest(stated_space(spec))
+    traffic, values = predicted(spec, group), lowest(stated_space(spec))
     least = min(traffic, key=lambda option: traffic[option].bytes, default=None)
     return values if least is None else values.model_copy(update={"option": least.name})
 
@@ -96,7 +97,7 @@ def _fastest_steps(tried: Sequence[tuple[str, SegmentResult]]) -> dict[str, Step
     """Return by optimizer the cost of its fastest step."""
     found: dict[str, StepCost] = {}
     for kind, result in tried:
-        step = exchange_probing.step_cost(result)
+        step = step_cost(result)
         if step is not None and (kind not in found or step.seconds < found[kind].seconds):
             found[kind] = step
     return found

@@ -7,11 +7,8 @@ from pydantic import BaseModel, ConfigDict
 from search.types import Candidate
 from service.cluster import segment_length
 from service.cluster.reports import Probe, Pushed
-from service.cluster.warm_up import STAGE
+from service.cluster.slots import BEST, STAGE
 from trainers.training.group import Group
-
-#: The second and last slot of the ranks' memory.
-BEST = "best"
 
 
 class Push(BaseModel):

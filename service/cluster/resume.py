@@ -9,9 +9,9 @@ from search.budget.link import StepCost
 from search.config import Budget
 from search.types import Allowance, Candidate, Values
 from service.cluster.measured import OpenCommit
+from service.cluster.opening import dense_bytes
 from service.cluster.probe_ends import Held
 from service.cluster.trial_ledger import Progress
-from service.cluster.warm_up import dense_bytes
 from service.job.parts import TrialSpec
 from service.wire.records import ProbeDone
 from trainers.training.group import Group

@@ -17,13 +17,14 @@ from service.cluster.checkpoints import Exported
 from service.cluster.commit_stage import close_stage, commit_stage
 from service.cluster.insurance import InsuranceSink, insured, own_schedule
 from service.cluster.measured import OpenCommit
+from service.cluster.opening import opening_space, require_traffic
 from service.cluster.optimizer_choice import built_with, choose_optimizer
 from service.cluster.reports import Sink
 from service.cluster.resume import OpenSearch, Resume, StageStart
 from service.cluster.search_stage import is_to_join, search_stage
+from service.cluster.slots import STAGE
 from service.cluster.trial_ledger import Best
 from service.cluster.trial_state import SecondLine, TrialState
-from service.cluster.warm_up import STAGE, opening_space, require_traffic
 from service.job.parts import TrialSpec
 from service.wire.records import Divergence, TrialFinished
 from trainers.methods.optimizer.spec import contenders
@@ -126,7 +127,7 @@ def _go_on(state: TrialState, resume: Resume) -> Begun:
         state.group.load(resume.stage.checkpoint)
         state.group.snapshot(STAGE)
     state.group.load(resume.checkpoint)
-    state.keeper.saved = resume.checkpoints
+    state.keeper.inherit(resume.checkpoints)
     state.strategy = strategies.restore(resume.journal)
     state.space = SearchSpace.model_validate(resume.journal["space"])
     state.progress, state.cost = resume.progress, resume.cost

@@ -30,7 +30,8 @@ def test_a_later_attempt_needs_no_room_to_spare(tmp_path: Path, monkeypatch: pyt
     earlier = Keeper(group, f"file://{tmp_path}/1", keep=keep).save(0)  # type: ignore[arg-type]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
 
-    later = Keeper(group, f"file://{tmp_path}/2", keep=keep, inherited=[earlier])  # type: ignore[arg-type]
+    later = Keeper(group, f"file://{tmp_path}/2", keep=keep)  # type: ignore[arg-type]
+    later.inherit([earlier])
     later.save(3)
     later.save(4)
 

@@ -17,9 +17,8 @@ from search.config import Budget
 from search.types import Allowance, Candidate, Spent, Values
 from service.cluster import trial
 from service.cluster.lanes import Lane, ProbeRun, for_a_lane, require_equal, side_by_side
-from service.cluster.probe_ends import BEST
 from service.cluster.reports import Probe
-from service.cluster.warm_up import STAGE
+from service.cluster.slots import BEST, STAGE
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageDecided, TrialFinished

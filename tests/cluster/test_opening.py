@@ -9,7 +9,7 @@ import pytest
 from search.space import OptionAxis, SearchSpace
 from service.cluster import trial
 from service.cluster.exchange_probing import predicted
-from service.cluster.warm_up import opening_space
+from service.cluster.opening import opening_space
 from service.job.parts import TrialSpec
 from service.wire.records import MetricPoints, ProbeDone, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial

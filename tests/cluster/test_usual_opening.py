@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from service.cluster import trial
+from service.cluster.opening import opening_space
 from service.cluster.reporter import Stopped
-from service.cluster.warm_up import opening_space
 from service.job.parts import TrialSpec
 from service.wire.records import Checkpointed, Control, StageDecided, TrialFinished
 from tests.small_trials import Memory, digits_trial

@@ -6,7 +6,7 @@ import pytest
 
 from search.types import Values
 from service.cluster import exchange_probing, segment_length
-from service.cluster.warm_up import stated_space
+from service.cluster.opening import stated_space
 from service.job.advice import advice
 from service.job.parts import TrialSpec
 from service.job.problems import Problem
@@ -171,11 +171,11 @@ class OnALink(Group):
         self.sent = {option.name: each.bytes for option, each in exchange_probing.predicted(spec, self).items()}
         self.ran: list[str] = []
 
-    def warm_up(self, group: Group, values: Values) -> SegmentResult:
-        assert group is self and values.option is not None
-        self.ran.append(values.option)
-        sent = 0.0 if values.option.startswith("local_sgd") else self.sent[values.option]
-        segment = Segment(num_steps=3, learning_rate=0.1, option=values.option)
+    def run(self, segment: Segment) -> SegmentResult:
+        option = segment.options["option"]
+        assert isinstance(option, str)
+        self.ran.append(option)
+        sent = 0.0 if option.startswith("local_sgd") else self.sent[option]
         return SegmentResult(
             first_step=0,
             losses=(1.0,) * segment.num_steps,
@@ -184,6 +184,8 @@ class OnALink(Group):
             bytes_dense=0,
         )
 
+    def snapshot(self, slot: str) -> None: ...
+    def restore(self, slot: str) -> None: ...
     def absorb(self, others: Any) -> None: ...
     def rebuild(self, config: Any) -> None: ...
     def close(self) -> None: ...
@@ -194,7 +196,7 @@ class OnALink(Group):
 def _opened(link: dict[str, Any], mbps: float, num_nodes: int = 2, **changes: Any) -> tuple[OnALink, Any]:
     job = trial(link=link, **changes)
     group = OnALink(job, mbps=mbps, num_nodes=num_nodes)
-    space, warm_ups = exchange_probing.opened(job, stated_space(job), [group], group.warm_up)
+    space, warm_ups = exchange_probing.opened(job, stated_space(job), [group])
     assert len(warm_ups) == len(group.ran)
     return group, space
 

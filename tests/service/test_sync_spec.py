@@ -6,7 +6,7 @@ import pytest
 
 from search.types import Values
 from service.cluster import segment_length
-from service.cluster.warm_up import stated_space
+from service.cluster.opening import stated_space
 from service.job.advice import advice
 from service.job.problems import Problem
 from service.job.spec import JobSpec

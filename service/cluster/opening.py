@@ -1,4 +1,4 @@
-"""Prepare a run before its first step: the search space, with the level that the link suggests."""
+"""Open a run before its first step: the search space, with the level that the link suggests."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,11 +9,13 @@ from search.config import StagedConfig, WideConfig
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from service.cluster import exchange_probing
+from service.cluster.first_steps import step_cost, warm_up
+from service.cluster.slots import STAGE
 from service.job.parts import TrialSpec
 from trainers.methods.exchange.auto.spec import LOCAL, AutoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig, contenders, num_iterates
-from trainers.segment import Segment, SegmentResult
+from trainers.segment import SegmentResult
 from trainers.spec.link import EmulateLink
 from trainers.spec.ranges import first
 from trainers.spec.sync import LocalUpdatesConfig
@@ -21,13 +23,9 @@ from trainers.traffic import collectives, cost
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
 
-#: Discarded steps before the clock starts: libraries load and connections open in them.
-WARM_UP_STEPS = 3
 #: The period of a warm-up in which workers that train apart meet, and its steps. The last one is its second average:
 #: in the first one connections open, and libraries load.
 MEETING_PERIOD, MEETING_STEPS = 2, 4
-#: The slot that the warm-up, and later every stage, starts from: one copy of the state in memory.
-STAGE = "stage"
 
 
 def opening_space(
@@ -60,7 +58,7 @@ def opening_space(
 def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
     space = stated_space(spec)
     if spec.replica.menu:
-        return exchange_probing.opened(spec, space, groups, warm_up)
+        return exchange_probing.opened(spec, space, groups)
     space = space.model_copy(update={"dense_bytes": dense_bytes(spec, groups[0])})
     axis, opening = space.axis("level"), lowest(space)
     warm_ups = [warm_up(group, opening) for group in groups]
@@ -78,7 +76,7 @@ def _with_step(
     Warm-ups are shorter than most rounds. So the bytes of an average follow from the shapes, and its seconds from the
     link that is stated. On another link workers meet before the clock starts, where they may at any step.
     """
-    steps = [step for warm_up in warm_ups if (step := exchange_probing.step_cost(warm_up)) is not None]
+    steps = [step for each in warm_ups if (step := step_cost(each)) is not None]
     step, sync = min(steps, key=lambda each: each.seconds, default=None), spec.replica.sync
     is_asked_for = isinstance(spec.controller, StagedConfig) and spec.budget.counts_traffic
     if step is None or not is_asked_for or not isinstance(sync, LocalUpdatesConfig):
@@ -162,15 +160,6 @@ def _momentum(optimizer: object) -> float:
     return float(first(optimizer.momentum)) if isinstance(optimizer, SgdConfig) else 0.0
 
 
-def warm_up(group: Group, values: Values, num_steps: int = WARM_UP_STEPS) -> SegmentResult:
-    """Take the first steps with `values`, and go back."""
-    group.snapshot(STAGE)
-    segment = Segment(num_steps=num_steps, learning_rate=values.learning_rate, level=values.level, **values.settings)
-    result = group.run(segment)
-    group.restore(STAGE)
-    return result
-
-
 def _landscape(spec: TrialSpec, group: Group) -> dict[str, float]:
     """Return what the controller knows of the loss of the new model, where it goes by that.
 
@@ -191,19 +180,19 @@ def _landscape(spec: TrialSpec, group: Group) -> dict[str, float]:
     return {"first_loss": found.loss} | ({} if is_clipped else {"sharpness": found.sharpness})
 
 
-def _best_density(spec: TrialSpec, axis: Axis, warm_up: SegmentResult, group: Group) -> float | None:
+def _best_density(spec: TrialSpec, axis: Axis, warmed: SegmentResult, group: Group) -> float | None:
     """Return the density by which the budget teaches the most, where the link is stated.
 
-    `group` ran `warm_up` at the lowest. A budget without seconds reads no clock, so the controller does that itself,
+    `group` ran `warmed` at the lowest. A budget without seconds reads no clock, so the controller does that itself,
     and of a run whose first step diverged nobody knows what a step takes.
     """
     link = spec.replica.link
     if spec.budget.seconds is None or not spec.replica.follows_link or not isinstance(link, EmulateLink):
         return None
-    if not warm_up.step_seconds:
+    if not warmed.step_seconds:
         return None
     sparse_s = _transfer(spec, group, axis.low).seconds(link)
-    compute_s = max(0.0, statistics.median(warm_up.step_seconds) - sparse_s)
+    compute_s = max(0.0, statistics.median(warmed.step_seconds) - sparse_s)
 
     def cost(density: float) -> StepCost:
         traffic = _transfer(spec, group, density)

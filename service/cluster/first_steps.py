@@ -1,0 +1,30 @@
+"""Steps before a run's clock starts, which are discarded: libraries load and connections open in them."""
+
+from search.budget.link import StepCost
+from search.types import Values
+from service.cluster.measured import bytes_per_worker
+from service.cluster.slots import STAGE
+from trainers.segment import Segment, SegmentResult
+from trainers.training.group import Group
+
+NUM_STEPS = 3
+
+
+def warm_up(group: Group, values: Values, num_steps: int = NUM_STEPS) -> SegmentResult:
+    """Take the first steps with `values`, and go back."""
+    group.snapshot(STAGE)
+    segment = Segment(num_steps=num_steps, learning_rate=values.learning_rate, level=values.level, **values.settings)
+    result = group.run(segment)
+    group.restore(STAGE)
+    return result
+
+
+def step_cost(result: SegmentResult) -> StepCost | None:
+    """Return what a step of a warm-up cost, by the one that least else delayed; None: it took none.
+
+    The first one does not count beside others: on a GPU it may end before the device has updated the parameters.
+    """
+    if not result.step_seconds:
+        return None
+    sent = bytes_per_worker(result.bytes_sent) / len(result.step_seconds)
+    return StepCost(bytes=sent, seconds=min(result.step_seconds[1:] or result.step_seconds))
