@@ -15,6 +15,7 @@ class OptimizerTraits(BaseModel):
     decays: bool = Field(description="whether the rate must decay at the end of the budget")
     length_power: float = Field(0.0, description="the best rate of a run falls with this power of its length")
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
+    wakes: bool = Field(False, description="whether the rate may rise until a net learns that learns nothing yet")
     usual: float | None = Field(
         None,
         description="the rate that is usual: of a loss of 1 and a sharpness of 1 without momentum, of weights of scale "
@@ -39,18 +40,30 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
         pick=0.35,
         decays=True,
         rises=True,
+        wakes=True,
         usual=0.8,
         told_by="sharpness",
         momentum_power=0.75,
         step_worth=0.6,
     ),
-    "lars": OptimizerTraits(centre=1.0, pick=0.35, decays=True, rises=True, step_worth=0.6),  # as SGD, which it scales
-    "adamw": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32, rises=True, usual=0.4, ramps=True),
+    "lars": OptimizerTraits(  # as SGD, which it scales
+        centre=1.0, pick=0.35, decays=True, rises=True, wakes=True, step_worth=0.6
+    ),
+    "adamw": OptimizerTraits(
+        centre=1.0, pick=1.2, decays=True, length_power=0.32, rises=True, wakes=True, usual=0.4, ramps=True
+    ),
     "muon": OptimizerTraits(
-        centre=1.0, pick=0.14, decays=True, rises=True, usual=0.01, told_by="optimizer", step_worth=1.75
+        centre=1.0, pick=0.14, decays=True, rises=True, wakes=True, usual=0.01, told_by="optimizer", step_worth=1.75
     ),
     "schedulefree_sgd": OptimizerTraits(
-        centre=20.0, pick=1.5, decays=False, usual=1.75, told_by="sharpness", density_power=0.1, step_worth=0.6
+        centre=20.0,
+        pick=1.5,
+        decays=False,
+        wakes=True,
+        usual=1.75,
+        told_by="sharpness",
+        density_power=0.1,
+        step_worth=0.6,
     ),
     "schedulefree_adamw": OptimizerTraits(centre=3.0, pick=1.5, decays=False, usual=0.5),
     "schedulefree_plus": OptimizerTraits(

@@ -68,7 +68,7 @@ def may_awaken(setup: SearchSetup, stage: Stage) -> bool:
     """
     if setup.is_pretrained:
         return False
-    is_free = setup.traits.rises and setup.config.max_raise > 1 and setup.config.revisit == "events"
+    is_free = setup.traits.wakes and setup.config.max_raise > 1 and setup.config.revisit == "events"
     return is_free and not (stage.is_pinned or stage.awakens or stage.has_awakened)
 
 

@@ -158,10 +158,20 @@ def test_a_commit_that_learns_nothing_is_given_up_once_for_a_rate_that_rises_fro
     assert run.decisions[2].values.learning_rate < chosen / 2 and run.excess < 0.1
 
 
-@pytest.mark.parametrize("budget", [Budget(steps=500), Budget(bytes=500_500), Budget(seconds=5.003)])
-def test_a_first_commit_that_learns_nothing_is_given_up_at_its_end_however_short_it_is(simulated_run, budget):
+@pytest.mark.parametrize(
+    ("optimizer", "budget"),
+    [
+        ("sgd", Budget(steps=500)),
+        ("sgd", Budget(bytes=500_500)),
+        ("sgd", Budget(seconds=5.003)),
+        ("schedulefree_sgd", Budget(steps=500)),
+    ],
+)
+def test_a_first_commit_that_learns_nothing_is_given_up_at_its_end_however_short_it_is(
+    simulated_run, optimizer, budget
+):
     run = simulated_run(budget, noise=0.005)
-    controller, learn = _controller(budget=run.budget, optimizer="sgd"), run._step
+    controller, learn = _controller(budget=run.budget, optimizer=optimizer), run._step
     run._step = lambda values: 20 + learn(values)  # of which probes remove too little to count
     run.search(controller)
     opened = run.step
