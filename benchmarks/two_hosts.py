@@ -39,6 +39,8 @@ PORT = 29_511
 TURNS = 40
 #: Between two of them, as hosts compute between two exchanges.
 PAUSE_S = 0.02
+#: Longest that a host may take on a link.
+HOST_S = 600
 #: Both iterates of Schedule-Free on the text task of the races.
 NUM_AVERAGED = 408_000
 TEXT = parameter_shapes(StdlibLm()) or ()
@@ -80,8 +82,13 @@ def on_hosts(hosts: network.Network) -> None:
         )
         for rank in range(2)
     ]
-    for each in started:
-        each.wait(timeout=600)
+    try:
+        failed = [each.args for each in started if each.wait(timeout=HOST_S)]
+    finally:
+        for each in started:
+            each.kill()
+    if failed:
+        raise SystemExit(f"{failed[0]} failed")
 
 
 def measure(rank: int) -> None:

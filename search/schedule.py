@@ -1,6 +1,6 @@
 """The learned artefact: a schedule, and how plain torch follows it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -33,7 +33,8 @@ class Schedule(RecordedSchedule):
 
         The first parameter group gets the schedule's rates, warm-up included; the others keep their ratio to it. The
         rates of an `own` optimizer multiply those of its groups, also of the first. A momentum, weight decay or
-        nesterov that was searched is set where a group now has the first one's. `on_level` is called with the level of
+        nesterov that was searched is set where a group now has the first one's; an entry without it has that of now.
+        `on_level` is called with the level of
         the coming step, at once and whenever it changes, and `on_values` with the searched values of its entry that are
         no option of an optimizer, by name: `period`, `outer_learning_rate`, `outer_momentum`, `share`, `gamma`.
 
@@ -50,11 +51,12 @@ class Schedule(RecordedSchedule):
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {base}.")
         announced: list[float | None] = [None]
         announced_values: list[Mapping[str, Any]] = [{}]
-        followers = _followers(optimizer)
+        followers = _followers(optimizer, {name for entry in self.entries for name in entry.values})
+        built = {option: first[option] for option in followers}
 
         def factor(step: int) -> float:
             entry = self.entry_at(step)
-            _set_options(optimizer, followers, entry.values)
+            _set_options(optimizer, followers, built, entry.values)
             if on_level is not None and entry.level is not None and entry.level != announced[0]:
                 announced[0] = entry.level
                 on_level(entry.level)
@@ -99,8 +101,8 @@ def _of_others(entry: Entry) -> dict[str, Any]:
     return {name: value for name, value in entry.values.items() if name in OF_OTHERS}
 
 
-def _followers(optimizer: Optimizer) -> dict[str, list[int]]:
-    """Return by option the numbers of the groups that have the first one's.
+def _followers(optimizer: Optimizer, searched: Collection[str]) -> dict[str, list[int]]:
+    """Return by option, of those that were `searched`, the numbers of the groups that have the first one's.
 
     Loading its state gives an optimizer other groups, in the same order.
     """
@@ -108,13 +110,24 @@ def _followers(optimizer: Optimizer) -> dict[str, list[int]]:
     return {
         option: [number for number, group in enumerate(optimizer.param_groups) if group.get(option) == first[option]]
         for option in ("betas", *OPTIONS)
-        if option in first
+        if option in first and _name_of(option) in searched
     }
 
 
-def _set_options(optimizer: Optimizer, followers: Mapping[str, list[int]], values: Mapping[str, float | str]) -> None:
+def _set_options(
+    optimizer: Optimizer,
+    followers: Mapping[str, list[int]],
+    built: Mapping[str, Any],
+    values: Mapping[str, float | str],
+) -> None:
     for option, numbers in followers.items():
-        value = values.get("momentum" if option == "betas" else option)
-        for number in numbers if value is not None else ():
+        value = values.get(_name_of(option))
+        for number in numbers:
             group = optimizer.param_groups[number]
-            group[option] = (value, group["betas"][1]) if option == "betas" else value
+            given = (value, group["betas"][1]) if option == "betas" else value
+            group[option] = built[option] if value is None else given
+
+
+def _name_of(option: str) -> str:
+    """Return what the schedule calls an option of a group: Adam's momentum is the first of its betas."""
+    return "momentum" if option == "betas" else option

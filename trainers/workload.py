@@ -83,3 +83,7 @@ class Workload(ABC):
 
 class WorkloadError(Exception):
     """A workload cannot be trained as it is; the message says why and what to do. Trying again is of no use."""
+
+
+class NoData(WorkloadError):
+    """Data cannot be had where a worker runs, whatever is trained on them."""

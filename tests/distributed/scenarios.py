@@ -11,6 +11,7 @@ import time
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -136,20 +137,21 @@ def paced_messages(rank: int, num_workers: int) -> dict[str, Any]:
     }
 
 
-def sums_in_pairs(rank: int, num_workers: int) -> dict[str, bool]:
-    """Whether two ranks' sums have the bits of an all-reduce on each, small ones that they swap and large ones."""
+def sums_in_pairs(rank: int, num_workers: int) -> dict[str, list[bool]]:
+    """Whether two ranks' sums have the bits of an all-reduce on each; whether they were swapped, as small ones are."""
     pairs = [dist.new_group([first, first + 1]) for first in range(0, num_workers, 2)]
     connection = Connection(2, Unpaced(), Ledger())
     connection.group = pairs[rank // 2]
-    draws, equal = torch.Generator().manual_seed(rank), {}
+    draws, told = torch.Generator().manual_seed(rank), {}
     for dtype, shape in product((torch.float32, torch.float16, torch.bfloat16), ((1,), (30, 40), (100, 400))):
         for name, values in (("", torch.randn(shape, generator=draws)), (", strided", torch.randn(shape[::-1]).T)):
             ours = values.to(dtype)
             whole = ours.clone(memory_format=torch.contiguous_format)
-            connection.all_reduce_sum(ours, {"gradient": ours.nbytes})
+            with patch.object(dist, "all_gather_single", wraps=dist.all_gather_single) as swap:
+                connection.all_reduce_sum(ours, {"gradient": ours.nbytes})
             dist.all_reduce(whole, group=connection.group)
-            equal[f"{dtype} {shape}{name}"] = torch.equal(ours, whole)
-    return equal
+            told[f"{dtype} {shape}{name}"] = [torch.equal(ours, whole), swap.called, ours.nbytes <= 65_536]
+    return told
 
 
 def early_stop(rank: int, num_workers: int) -> dict[str, Any]:

@@ -107,9 +107,10 @@ def test_dense_training_on_two_nodes_sends_what_two_workers_would_between_them(f
     assert [(rank["sent"], rank["dense"]) for rank in ranks] == [(dense, dense), (0, dense)] * 2
 
 
-def test_two_ranks_sum_to_the_bits_of_an_all_reduce_whichever_way_they_send(four_ranks: Reports):
+def test_two_ranks_swap_small_tensors_and_sum_to_the_bits_of_an_all_reduce(four_ranks: Reports):
     for rank in four_ranks["sums_in_pairs"]:
-        assert [name for name, is_equal in rank.items() if not is_equal] == []
+        assert all(is_equal and was_swapped == is_small for is_equal, was_swapped, is_small in rank.values())
+        assert {is_small for *_, is_small in rank.values()} == {True, False}
 
 
 def test_nobody_has_a_message_sooner_than_the_link_allows(four_ranks: Reports):

@@ -111,7 +111,9 @@ def test_integers_go_to_one_server_and_back_as_defined(groups: Groups, bits: int
 
         total = _before(of_servers) + sent.mean(axis=1)
         got = total - of_servers
-        assert bool(of_servers.any()) == (len(group) > 2)  # two ranks have no server, and one sends itself what it can
+        assert bool(of_servers.any()) == (
+            len(group) > 2
+        )  # two ranks have no server; codes of one, encoded again, are the same
         np.testing.assert_allclose(x[:, 0], _before(x[:, 0]) - rates * got, atol=1e-6)
         if len(group) == 2:
             continue
@@ -122,6 +124,20 @@ def test_integers_go_to_one_server_and_back_as_defined(groups: Groups, bits: int
             assert (np.abs(kept) <= 0.501 * scale).all()
         again = integers(got.astype(np.float32), block, bits=bits)
         np.testing.assert_allclose(again, got, atol=2e-3 * np.abs(got).max())
+
+
+def test_what_a_server_had_kept_is_not_lost_where_two_ranks_go_on_without_one(groups: Groups):
+    for group in groups:
+        told = [rank["from a server"] for rank in group]
+        shards = BlockShards(D, len(group), BLOCK)
+        spans = [shards.span(owner) for owner in range(len(group))]
+        kept, left = (
+            np.concatenate([each[name][: span.stop - span.start] for each, span in zip(told, spans, strict=True)])
+            for name in ("kept", "left")
+        )
+        gradient, residual = (np.mean([each[name] for each in told], axis=0) for name in ("gradient", "residual"))
+        np.testing.assert_allclose(told[0]["got"] + residual + left, gradient + kept, atol=1e-5)
+        assert len(group) != 2 or not left.any()
 
 
 def _before(states: Array) -> Array:

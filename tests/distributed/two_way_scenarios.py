@@ -78,6 +78,7 @@ def trials(place: Place) -> dict[str, Any]:
         "steps": {name: _steps(place, config) for name, config in EXCHANGES.items()},
         "restored": {name: _restored(place, config) for name, config in EXCHANGES.items()},
         "refused": {name: _refused(place, config) for name, config in EXCHANGES.items()},
+        "from a server": _from_a_server(place, EXCHANGES["blockwise, 4 bits"]),
         "dense": _bench(place, NoneConfig()).run(RATES),
         "liec_sgd in every step": _bench(place, LiecSgdConfig(period=1)).run(RATES),
         "liec_sgd, schedule-free": _iterates(place, ScheduleFreeSgdConfig(warmup_steps=3)),
@@ -174,6 +175,21 @@ def _restored(place: Place, config: TwoWayConfig) -> bool:
     for bench in (first, other):
         state.restore(bench)
     return [bench.run(RATES[6:]) for bench in (first, other)] == [expected] * 2
+
+
+def _from_a_server(place: Place, config: TwoWayConfig) -> dict[str, list[float]]:
+    """A step that is refused and one that counts, where a server has kept something, as a checkpoint may have it."""
+    bench = _bench(place, config)
+    server = bench.policy.gradients.tensors()["server.0"]
+    server.copy_(torch.randn(len(server), generator=torch.Generator().manual_seed(place.rank)))
+    told = {"kept": server.tolist(), "gradient": bench.problem.gradient(bench.x).tolist()}
+    for bad in (math.nan, 0.0):
+        bench.buffer.expect()
+        bench.buffer.gradient.copy_(torch.tensor(told["gradient"]) + bad)
+        bench.buffer.finish()
+        bench.policy.gradients.step(torch.tensor(1.0), None, 0.1)
+    left = {name: tensor.tolist() for name, tensor in bench.policy.gradients.tensors().items()}
+    return told | {"got": bench.buffer.gradient.tolist(), "residual": left["residual"], "left": left["server.0"]}
 
 
 def _refused(place: Place, config: TwoWayConfig) -> list[bool]:

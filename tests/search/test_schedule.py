@@ -148,6 +148,20 @@ def test_torch_replays_options_in_the_groups_that_have_the_first_ones(joint_sche
     assert [joint_schedule.batch_size_at(step) for step in (0, 1, 5)] == [64, 32, 32]
 
 
+def test_an_option_that_an_entry_leaves_out_is_as_the_optimizer_was_built(joint_schedule):
+    entries = [each.model_copy(update={"values": values}) for each, values in zip(
+        joint_schedule.entries, ({"momentum": 0.5}, {}), strict=True
+    )]  # fmt: skip
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9, weight_decay=0.01)
+    scheduler = joint_schedule.model_copy(update={"entries": tuple(entries)}).scheduler(optimizer)
+    [group] = optimizer.param_groups
+    first, group["weight_decay"] = group["momentum"], 0.3  # which is the script's own matter
+    optimizer.step()
+    scheduler.step()
+
+    assert (first, group["momentum"], group["weight_decay"]) == (0.5, 0.9, 0.3)
+
+
 def test_the_momentum_of_adam_is_its_first_beta(joint_schedule):
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], betas=(0.9, 0.99))
     joint_schedule.scheduler(optimizer)

@@ -80,9 +80,9 @@ class Connection:
         self._account(started, parts, collectives.all_reduce)
 
     def _add_swapped(self, tensor: Tensor) -> None:
-        """Overwrite `tensor` by the sum of both ranks'; it has the bits of an all-reduce, as a + b has those of b + a.
+        """Overwrite `tensor` by the sum of both ranks', in one round instead of a ring's two (docs/decisions/0046).
 
-        gloo's ring takes 1 to 2.5 ms for what a swap takes 0.3 ms.
+        It has the bits of an all-reduce, as a + b has those of b + a.
         """
         mine = tensor.detach().view(-1)
         both = mine.new_empty(2 * len(mine))

@@ -44,11 +44,10 @@ from trainers.own_loop.attachable import (
     ddp_in,
     follows_rate,
     job_config,
-    refuse_ranges,
     takes_backwards_for_steps,
     trained_parameters,
 )
-from trainers.own_loop.ddp import BucketHook, PerNode, bill_buffers, check_sparse, topology_of
+from trainers.own_loop.ddp import BucketHook, PerNode, bill_buffers, check_sparse, refuse_ranges, topology_of
 from trainers.own_loop.handle import Handle, rank
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors

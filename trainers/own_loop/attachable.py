@@ -29,12 +29,6 @@ Check = Callable[[ReplicaConfig], None]
 DIRECTIONS = [each.kind for each in registry.of("exchange") if issubclass(each.config, UpdateConfig)]
 
 
-def refuse_ranges(config: ReplicaConfig) -> None:
-    """Raise ValueError for a range."""
-    if ranges := [each.field for each in config.ranges()]:
-        raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
-
-
 def job_config(
     optimizer: torch.optim.Optimizer, exchange: Exchanging | None, sync: Syncing | None, *, seed: int
 ) -> ReplicaConfig:

@@ -93,10 +93,15 @@ def compress_gradients(
     return CompressedGradients(hook, exchange, node_links)
 
 
-def check_config(config: ExchangeConfig) -> None:
-    """Raise ValueError for a range, and for what needs the learning rate or the data: nothing says them in a script."""
+def refuse_ranges(config: Config) -> None:
+    """Raise ValueError for a range."""
     if ranges := [each.field for each in config.ranges()]:
         raise ValueError(f"`{ranges[0]}` must be one number: nothing searches a range here")
+
+
+def check_config(config: ExchangeConfig) -> None:
+    """Raise ValueError for a range, and for what needs the learning rate or the data: nothing says them in a script."""
+    refuse_ranges(config)
     if isinstance(config, CorrectedConfig) and config.lr_corrected:
         raise ValueError("`lr_corrected` must be false: here nothing says what the learning rate is")
     levels = getattr(config, "levels", None)

@@ -10,7 +10,7 @@ Number = TypeVar("Number", bound=float)
 
 
 class Conflict(NamedTuple):
-    """A field that is fine by itself and does not fit the others."""
+    """Why a field is refused, by itself or beside others."""
 
     pointer: str  # RFC 6901, from the model that checked on
     value: object

@@ -27,24 +27,24 @@ def checked(model: type[Model], body: Mapping[str, Any], *, at: str = "") -> Mod
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        raise ValueError("\n".join(_line(fault, at) for fault in faults_of(error, body, model))) from None
+        raise ValueError("\n".join(_line(conflict, at) for conflict in conflicts_of(error, body, model))) from None
 
 
-def _line(fault: Conflict, at: str) -> str:
-    place = f"{at}{fault.pointer}".removeprefix("/").replace("/", ".")
-    return f"`{place}`: {fault}" if place and f"`{place}`" not in fault.message else str(fault)
+def _line(conflict: Conflict, at: str) -> str:
+    place = f"{at}{conflict.pointer}".removeprefix("/").replace("/", ".")
+    return f"`{place}`: {conflict}" if place and f"`{place}`" not in conflict.message else str(conflict)
 
 
-def faults_of(error: ValidationError, body: Any, model: type[BaseModel]) -> list[Conflict]:
+def conflicts_of(error: ValidationError, body: Any, model: type[BaseModel]) -> list[Conflict]:
     """Return what is wrong with `body`, which is no `model`, each with the JSON pointer of the field at fault.
 
     Of more than `MAX_TOLD` the last entry says how many there are besides.
     """
     details = error.errors(include_url=False)
-    found = [(detail, fault) for detail in details[:MAX_TOLD] for fault in _faults(detail, body, model)]
+    found = [(detail, conflict) for detail in details[:MAX_TOLD] for conflict in _conflicts(detail, body, model)]
     told = [
-        fault
-        for number, (detail, fault) in enumerate(found)
+        conflict
+        for number, (detail, conflict) in enumerate(found)
         if not (_is_an_echo(detail) and _is_told_better(found, number))
     ]
     if (num_untold := len(details) - MAX_TOLD) > 0:
@@ -62,20 +62,21 @@ def _is_told_better(found: Sequence[tuple[ErrorDetails, Conflict]], number: int)
     """Return whether an echo repeats a fault told further inside, or at its place by another or an earlier one."""
     place = found[number][1].pointer
     return any(
-        fault.pointer.startswith(f"{place}/") or (fault.pointer == place and (each < number or not _is_an_echo(detail)))
-        for each, (detail, fault) in enumerate(found)
+        conflict.pointer.startswith(f"{place}/")
+        or (conflict.pointer == place and (each < number or not _is_an_echo(detail)))
+        for each, (detail, conflict) in enumerate(found)
     )
 
 
-def _faults(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> list[Conflict]:
+def _conflicts(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> list[Conflict]:
     if detail["type"] != "conflicts":
-        return [_fault(detail, body, model)]
+        return [_conflict(detail, body, model)]
     place = pointer_to(_path(detail["loc"], body, keep_last=False))
     conflicts: list[Conflict] = detail["ctx"]["conflicts"]  # of a check across fields, which knows the fields at fault
     return [each._replace(pointer=place + each.pointer) for each in conflicts]
 
 
-def _fault(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Conflict:
+def _conflict(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Conflict:
     given = detail["input"]
     missing = detail["type"] == "missing"
     shown = None if missing or isinstance(given, dict | list | tuple) else cut(given)

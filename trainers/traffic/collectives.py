@@ -78,13 +78,16 @@ Collective = Callable[[int, int], Traffic]
 
 
 def all_reduce(num_bytes: int, num_workers: int) -> Traffic:
-    """Return the traffic of a ring all-reduce of `num_bytes`: 2(N-1)/N of them leave each rank."""
+    """Return the traffic of an all-reduce of `num_bytes`: 2(N-1)/N of them leave each rank, in a ring or swapped."""
     rounds = 1 if swaps(num_bytes, num_workers) else 2 * (num_workers - 1)
     return Traffic(math.ceil(2 * (num_workers - 1) * num_bytes / num_workers), rounds)
 
 
 def swaps(num_bytes: int, num_workers: int) -> bool:
-    """Return whether ranks reduce a tensor by sending each other all of it: of two, each sends as much in a ring."""
+    """Return whether ranks reduce a tensor by sending each other all of it: of two, each sends as much in a ring.
+
+    NCCL reduces as it likes, and is counted alike.
+    """
     return num_workers == 2 and num_bytes <= SWAP_BYTES
 
 

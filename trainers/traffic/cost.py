@@ -41,8 +41,10 @@ def drawn_step(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: E
     """
     num_blocks = len(divide(shapes))
     drawn = share / (1 - (1 - share) ** num_blocks) * num_elements(shapes)
-    sent = all_reduce(math.ceil(WORD_BYTES * (drawn + num_blocks + CONTROL_WORDS)), num_workers)
-    return replace(sent, rounds=sent.rounds * len(split(shapes, exchange)))
+    words = num_blocks + CONTROL_WORDS
+    sent = all_reduce(math.ceil(WORD_BYTES * (drawn + words)), num_workers)
+    most = all_reduce(WORD_BYTES * (num_elements(shapes) + words), num_workers)
+    return replace(sent, rounds=most.rounds * len(split(shapes, exchange)))
 
 
 def within_node(shapes: Sequence[Sequence[int]], *, num_workers: int, exchange: ExchangeBase) -> Traffic:

@@ -5,21 +5,21 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from trainers.overload import explained
-from trainers.workload import WorkloadError
+from trainers.workload import NoData, WorkloadError
 
 #: After a peer's error: how long to look for the rank that caused it, at most.
 BLAME_S = 10.0
 
-Kind = Literal["answer", "peer_lost", "refused", "error", "machine_error", "death", "silence"]
+Kind = Literal["answer", "peer_lost", "no_data", "refused", "error", "machine_error", "death", "silence"]
 #: What a rank brings on itself, the gravest first.
-_OWN: tuple[Kind, ...] = ("refused", "error", "machine_error")
+_OWN: tuple[Kind, ...] = ("no_data", "refused", "error", "machine_error")
 
 
 class Outcome(NamedTuple):
     """One rank's end of a call. `content` is the answer, or else a text that says what happened.
 
-    `peer_lost`: its collective failed, as another rank or the network did. `refused`: the workload cannot be trained.
-    `error`: its own, with a traceback. `machine_error`: the same, of the operating system.
+    `peer_lost`: its collective failed, as another rank or the network did. `refused`: the workload cannot be trained,
+    `no_data`: for want of data. `error`: its own, with a traceback. `machine_error`: the same, of the operating system.
     """
 
     kind: Kind
@@ -93,8 +93,8 @@ def judge(outcomes: Mapping[int, Outcome], overload: str | None = None) -> list[
     own = [rank for kind in _OWN for rank in by_kind.get(kind, [])]
     if own and not dead:
         kind, content = outcomes[own[0]]
-        if kind == "refused":
-            raise WorkloadError(content)
+        if kind in ("no_data", "refused"):
+            raise (NoData if kind == "no_data" else WorkloadError)(content)
         raise WorkerFailed(own[0], content, is_passing=kind == "machine_error")
     lost = dead + silent
     witness = (lost or by_kind["peer_lost"])[0]

@@ -12,7 +12,7 @@ from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome
 from trainers.training.replica import Backend, Replica
-from trainers.workload import Workload, WorkloadError
+from trainers.workload import NoData, Workload, WorkloadError
 
 #: Errors of the operating system that are a person's to mend.
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
@@ -69,7 +69,7 @@ class Rank:
         except PeerLost as lost:
             return Outcome("peer_lost", str(lost))
         except WorkloadError as refused:
-            return Outcome("refused", str(refused))
+            return Outcome("no_data" if isinstance(refused, NoData) else "refused", str(refused))
         except Exception as error:  # the border of the process: the other end judges it
             return Outcome("machine_error" if _may_pass(error) else "error", traceback.format_exc())
 

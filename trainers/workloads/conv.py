@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from trainers.spec.workloads import ConvNet, FashionConv, Mnist5kCnn
 from trainers.traffic.shapes import CONV_CHANNELS, NUM_CLASSES
-from trainers.workload import WorkloadError
+from trainers.workload import NoData, WorkloadError
 from trainers.workloads import data
 from trainers.workloads.classification import Classification
 from trainers.workloads.split import stratified_split
@@ -146,4 +146,4 @@ def _read_idx(path: Path) -> np.ndarray:
         with gzip.open(path) as file:
             return parse_idx(file.read())
     except _UNREADABLE as error:
-        raise WorkloadError(f"cannot read {path}: {error}") from error
+        raise NoData(f"cannot read {path}: {error}") from error

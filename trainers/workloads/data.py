@@ -4,7 +4,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from trainers.workload import WorkloadError
+from trainers.workload import NoData
 
 #: The folder of data sets, in the environment of the workers.
 FOLDER_VARIABLE = "WIRETUNE_DATA_DIR"
@@ -13,7 +13,7 @@ FOLDER_VARIABLE = "WIRETUNE_DATA_DIR"
 def find(name: str, *, installed: Path | None, remedy: str) -> Path:
     """Return the file or folder `name` below WIRETUNE_DATA_DIR, or else `installed` if that exists.
 
-    Raises WorkloadError with the places looked at and the `remedy`, a command that installs the data.
+    Raises NoData with the places looked at and the `remedy`, a command that installs the data.
     """
     folder = _folder()
     places = [place for place in (folder and folder / name, installed) if place]
@@ -21,7 +21,7 @@ def find(name: str, *, installed: Path | None, remedy: str) -> Path:
         if place.exists():
             return place
     looked = f" (looked for {' and '.join(map(str, places))})" if places else ""
-    raise WorkloadError(
+    raise NoData(
         f"this machine lacks the data `{name}`{looked}. Get it on every node that trains: {remedy}; or put it "
         f"below the folder that {FOLDER_VARIABLE} names in the workers' environment, where it is {folder or 'not set'}"
     )
@@ -33,7 +33,7 @@ def _folder() -> Path | None:
         return None
     folder = Path(given).expanduser()
     if not folder.is_absolute():  # each worker has a working directory of its own
-        raise WorkloadError(f"{FOLDER_VARIABLE} must be an absolute path, got `{given}`")
+        raise NoData(f"{FOLDER_VARIABLE} must be an absolute path, got `{given}`")
     return folder
 
 

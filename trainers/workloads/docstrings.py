@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from trainers.spec.workloads import MinilmLora
 from trainers.traffic.shapes import MINILM, NUM_TOPICS
-from trainers.workload import WorkloadError
+from trainers.workload import NoData, WorkloadError
 from trainers.workloads import data
 from trainers.workloads.classification import Classification
 from trainers.workloads.encoder import PAD, TextEncoder
@@ -94,7 +94,7 @@ def read_docstrings(folder: Path) -> tuple[list[str], list[int]]:
                 for text in _first_paragraphs(ast.parse(path.read_bytes()).body):
                     found.setdefault(text, topic)
     if not found:
-        raise WorkloadError(f"the workers' SciPy has no source in {folder}")
+        raise NoData(f"the workers' SciPy has no source in {folder}")
     return list(found), list(found.values())
 
 

@@ -24,7 +24,7 @@ from urllib.parse import urljoin, urlsplit
 from trainers import filesystem
 from trainers.addresses import is_public
 from trainers.spec.workloads import RemoteFile
-from trainers.workload import WorkloadError
+from trainers.workload import NoData
 
 #: In the workers' environment: the cache's folder, its size, and `true` to allow plain http and private addresses.
 CACHE_VARIABLE, SIZE_VARIABLE, PRIVATE_VARIABLE = (
@@ -45,7 +45,7 @@ _held: dict[Path, int] = {}  # locks of the files that this process uses
 def fetched(files: Mapping[str, RemoteFile]) -> dict[str, str]:
     """Return the path of each file on this machine, downloaded unless it is in the cache.
 
-    Raises WorkloadError for what cannot be had, is another file, or is larger than the cache.
+    Raises NoData for what cannot be had, is another file, or is larger than the cache.
     """
     return {name: str(_fetched(f"workload.data.{name}", file)) for name, file in files.items()}
 
@@ -76,7 +76,7 @@ def _share(lock: int, field: str, file: RemoteFile, path: Path) -> None:
             continue
         if time.monotonic() > deadline:
             waited = f"another process has not downloaded it within {_DOWNLOAD_S:g} s; see its log"
-            raise WorkloadError(f"`{field}`: {waited}")
+            raise NoData(f"`{field}`: {waited}")
         time.sleep(0.1)
 
 
@@ -95,7 +95,7 @@ def _folder() -> Path:
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wiretune" / "data"
     folder = Path(given).expanduser() if given else default
     if not folder.is_absolute():  # each worker has a working directory of its own
-        raise WorkloadError(f"{CACHE_VARIABLE} must be an absolute path, got `{given}`")
+        raise NoData(f"{CACHE_VARIABLE} must be an absolute path, got `{given}`")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -107,7 +107,7 @@ def _limit() -> int:
     except ValueError:
         size = 0.0
     if not 0 < size < 1e6:
-        raise WorkloadError(f"{SIZE_VARIABLE} must be a size in GB, above 0 and below 1e6, got `{given}`")
+        raise NoData(f"{SIZE_VARIABLE} must be a size in GB, above 0 and below 1e6, got `{given}`")
     return int(size * 1e9)
 
 
@@ -124,7 +124,7 @@ def _download(field: str, file: RemoteFile, path: Path) -> None:
         if size is not None and num_bytes < size:
             raise OSError(f"the connection ended after {num_bytes} of {size} bytes")
         if found != file.sha256:
-            raise WorkloadError(
+            raise NoData(
                 f"`{field}`: {file.url} has another SHA-256 than the job says: {found}, not {file.sha256}; the "
                 "file has changed, or the job names another one"
             )
@@ -151,8 +151,8 @@ def _copied(field: str, content: Any, out: IO[bytes], *, most: int) -> tuple[str
     return digest.hexdigest(), num_bytes
 
 
-def _too_large(field: str, num_bytes: int, most: int) -> WorkloadError:
-    return WorkloadError(
+def _too_large(field: str, num_bytes: int, most: int) -> NoData:
+    return NoData(
         f"`{field}` has {num_bytes / 1e9:.3g} GB or more, and this node's cache {most / 1e9:g} ({SIZE_VARIABLE})"
     )
 
@@ -168,7 +168,7 @@ def _make_room(field: str, folder: Path, num_bytes: int) -> None:
         if excess > 0 and each.suffix == "" and (size := _evicted(each)):
             excess -= size
     if num_bytes > (free := shutil.disk_usage(folder).free):
-        raise WorkloadError(
+        raise NoData(
             f"`{field}` has {num_bytes / 1e9:.3g} GB, and the disk of {folder} {free / 1e9:.3g} GB free: make room, or "
             f"name another folder in {CACHE_VARIABLE}"
         )
@@ -192,7 +192,7 @@ def _opened(field: str, url: str) -> Iterator[tuple[Any, int | None]]:
             with filesystem.reaching(url) as (store, path), store.open(path, "rb", block_size=8 << 20) as content:
                 yield content, store.info(path)["size"]
         except (FileNotFoundError, PermissionError, ImportError) as error:
-            raise WorkloadError(f"`{field}`: {url} is not to be had: {error}") from error
+            raise NoData(f"`{field}`: {url} is not to be had: {error}") from error
         return
     for _ in range(_MAX_REDIRECTS + 1):
         connection = _connected(field, url)
@@ -204,7 +204,8 @@ def _opened(field: str, url: str) -> Iterator[tuple[Any, int | None]]:
                 yield answer, answer.length
                 return
             if answer.status not in (301, 302, 303, 307, 308):
-                kind = WorkloadError if 400 <= answer.status < 500 else OSError
+                may_pass = answer.status in (408, 429) or not 400 <= answer.status < 500
+                kind = OSError if may_pass else NoData
                 raise kind(f"`{field}`: {url} is not to be had: the server answered {answer.status} {answer.reason}")
             url = urljoin(url, answer.getheader("Location", ""))
         finally:
@@ -216,11 +217,11 @@ def _connected(field: str, url: str) -> http.client.HTTPConnection:
     """Return a connection to the server of `url`: to the very address that was found to be public."""
     place, may_be_private = urlsplit(url), os.environ.get(PRIVATE_VARIABLE, "").lower() == "true"
     if place.scheme not in (("https", "http") if may_be_private else ("https",)) or not place.hostname:
-        raise WorkloadError(f"`{field}`: {url} is refused: only https:// and s3:// are allowed ({PRIVATE_VARIABLE})")
+        raise NoData(f"`{field}`: {url} is refused: only https:// and s3:// are allowed ({PRIVATE_VARIABLE})")
     port = place.port or (443 if place.scheme == "https" else 80)
     address = str(socket.getaddrinfo(place.hostname, port, type=socket.SOCK_STREAM)[0][4][0])
     if not may_be_private and not is_public(address):
-        raise WorkloadError(
+        raise NoData(
             f"`{field}`: {place.hostname} leads to {address}, which is not public; an operator may allow such "
             f"addresses by {PRIVATE_VARIABLE}=true in the workers' environment"
         )

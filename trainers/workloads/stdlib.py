@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from trainers.segment import Direction
 from trainers.spec.workloads import StdlibLm
 from trainers.traffic.shapes import TRANSFORMERS
-from trainers.workload import Batch, Workload, WorkloadError
+from trainers.workload import Batch, NoData, Workload
 from trainers.workloads.transformer import ByteTransformer
 
 #: Not the library itself: installed packages, tests, and the editor.
@@ -65,7 +65,7 @@ def library() -> Path:
 def read_source(folder: Path) -> tuple[bytes, bytes]:
     """Return the training and the held-out bytes of all modules below `folder`, in order of their names.
 
-    Raises WorkloadError if it holds no source, as where Python runs from a zip file.
+    Raises NoData if it holds no source, as where Python runs from a zip file.
     """
     training: list[bytes] = []
     held_out: list[bytes] = []
@@ -73,7 +73,7 @@ def read_source(folder: Path) -> tuple[bytes, bytes]:
         part = held_out if is_held_out(path.relative_to(folder).as_posix()) else training
         part.append(path.read_bytes())
     if not training or not held_out:
-        raise WorkloadError(f"the workers' Python has no source of its standard library in {folder}")
+        raise NoData(f"the workers' Python has no source of its standard library in {folder}")
     return b"".join(training), b"".join(held_out)
 
 
