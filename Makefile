@@ -57,7 +57,7 @@ docs: setup
 	$(BIN)/python -m api.http.contract docs/openapi.json
 	$(BIN)/python -m search.schedule_file > docs/schedule.schema.json
 	$(BIN)/python benchmarks/predict.py evidence
-	$(BIN)/wiretune advise --markdown > docs/choosing.md
+	$(BIN)/python docs/choosing_page.py > docs/choosing.md
 
 # SIZE=smoke takes two minutes, default half an hour, full hours; what is recorded is not run again.
 SIZE ?= smoke

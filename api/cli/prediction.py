@@ -14,7 +14,7 @@ from api.cli.terminal import AsJson, Key, Url, console, fail, open_client, print
 from service.job.advice import advice
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
-from service.prediction.choosing import advised, page, rates_that_pay
+from service.prediction.choosing import advised, rates_that_pay
 from service.prediction.predict import MethodPrediction, Prediction, PredictionRequest, Span, predict as predicted
 from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
@@ -29,7 +29,10 @@ SOURCES = "a job's file, a factory (package.module:name), or a job that has run"
 Mbps = Annotated[float | None, typer.Option(help="of each host's link, each way; default: the job's emulated link")]
 Latency = Annotated[float | None, typer.Option(metavar="MS", help="one way; default: the job's, or 0")]
 NumWorkers = Annotated[int | None, typer.Option(min=2, max=1024, help="default: the job's")]
-Hosts = Annotated[int | None, typer.Option(min=2, max=1024, help="that share the workers; default: one for each")]
+Hosts = Annotated[
+    int | None,
+    typer.Option(min=2, max=1024, help="that share the workers; default: as the job's `per_node`, or one for each"),
+]
 Compute = Annotated[
     float | None, typer.Option("--compute-ms", metavar="MS", help="of a step of one worker; default: measured here")
 ]
@@ -83,7 +86,7 @@ def predict(
 
 @app.command()
 def advise(
-    source: Annotated[str | None, typer.Argument(metavar="SOURCE", help=SOURCES)] = None,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCES)],
     mbps: Mbps = None,
     latency: Latency = None,
     workers: NumWorkers = None,
@@ -94,15 +97,9 @@ def advise(
     timeout: Timeout = DEFAULT_S,
     url: Url = None,
     key: Key = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="write docs/choosing.md, for recorded tasks")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say in a few lines which method suits a job and its link, with the numbers behind it."""
-    if as_markdown:
-        typer.echo("\n".join(page()))
-        return
-    if source is None:
-        fail("name a job's file, a factory or a job, or give --markdown for the table of recorded tasks")
     given = _source(source, compute_ms=compute_ms, shapes=shapes, timeout_s=timeout, url=url, key=key, as_json=as_json)
     print_advice(advice(given.job))
     found = _predicted(given, mbps=mbps, latency_ms=latency, workers=workers, hosts=hosts, like=like)
@@ -127,9 +124,10 @@ def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as
     with open_client(url, key) as client:
         job_id = client.find(text)
         job, trials = client.job(job_id).spec, client.trials(job_id)
-    bills = [trial.bill for trial in trials if trial.bill.steps_timed]
+    # A sample may set another model or another batch size.
+    bills = [trial.bill for trial in trials if trial.sample is None and trial.bill.steps_timed]
     if known["compute_ms"] is None and not bills:
-        fail(f"no step of {job_id} was timed yet: give --compute-ms, or the job's file to measure it here")
+        fail(f"no step of an arm of {job_id} was timed yet: give --compute-ms, or the job's file to measure it here")
     steps, seconds = sum(bill.steps_timed for bill in bills), sum(bill.seconds_compute for bill in bills)
     recorded_ms = 1e3 * seconds / steps if steps else None
     compute_ms = recorded_ms if known["compute_ms"] is None else known["compute_ms"]

@@ -47,6 +47,7 @@ class Site:
     hosts: int  # workers of a host exchange as one
     compute_s: float  # of a step of one worker that exchanges nothing
     slowdown: float = 1.0  # of processors, where workers share cores that `compute_s` had for itself
+    goodput: float = GOODPUT  # the share of the link's rate that is left to data
 
     @property
     def per_host(self) -> int:
@@ -91,7 +92,7 @@ def period_of(replica: ReplicaConfig) -> int:
 
 
 def _wire_s(sent: MeanTraffic, site: Site) -> float:
-    seconds = (sent.bytes + sent.awaited) * 8 / (site.mbps * 1e6 * GOODPUT)
+    seconds = (sent.bytes + sent.awaited) * 8 / (site.mbps * 1e6 * site.goodput)
     return seconds + sent.rounds * site.latency_ms / 1e3
 
 

@@ -5,10 +5,12 @@ Pure functions of a request and of recorded rows. Time to a loss is told only wh
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from search.config import Budget
 from service.catalog.methods import MAX_SHAPES, SHAPES, parsed
 from service.job.parts import TrialSpec
 from service.job.problems import problems_of
@@ -16,8 +18,12 @@ from service.job.spec import JobSpec
 from service.prediction.evidence import Lesson, Recorded, Task, recorded
 from service.prediction.model import GOODPUT, WITHIN_MBPS, Site, StepParts, step
 from service.wire.base import View
+from trainers.methods.exchange.onebit_adam.spec import SignsOfAdamConfig
+from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
+from trainers.spec.link import EmulateLink
 from trainers.spec.partition import IidPartition
 from trainers.spec.ranges import Conflict, conflict_error
+from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import ConvNet, StdlibLm
 from trainers.traffic.collectives import num_elements
 from trainers.traffic.shapes import Shape, parameter_shapes
@@ -25,6 +31,10 @@ from trainers.traffic.shapes import Shape, parameter_shapes
 DENSE, OWN = "dense", "this job"
 #: The parts of a job that methods are choices of.
 CHOICES = ("exchange", "sync", "blocks", "activations")
+#: The optimizer that goes with the job's own exchange alone, and the one of all others in its place.
+FROM_EXCHANGE, INSTEAD = "from_exchange", "adamw"
+#: Recorded tasks in which all hosts' data are alike.
+ALIKE = ("images", "text")
 #: One seed alone says little: its steps to a loss may be so many times more, or fewer.
 ONE_SEED = 1.3
 #: Rates that may be asked about, in megabits per second, and how closely a break-even between them is looked for.
@@ -44,7 +54,13 @@ class PredictionRequest(BaseModel):
     mbps: float = Field(ge=SLOWEST, le=FASTEST, description="of a host's link, each way")
     latency_ms: float = Field(0.0, ge=0, le=10_000, description="one way: what a message waits before it arrives")
     workers: int = Field(2, ge=2, le=1024)
-    hosts: int | None = Field(None, ge=2, le=1024, description="that share the workers evenly; null: one for each")
+    hosts: int | None = Field(
+        None,
+        ge=2,
+        le=1024,
+        description="that share the workers evenly; null: as the job's `per_node` has them, if it has so many workers, "
+        "else one for each",
+    )
     slowdown: float = Field(
         1.0, ge=1, le=1000, description="of computing, where workers share cores that `compute_ms` had for itself"
     )
@@ -87,10 +103,25 @@ class PredictionRequest(BaseModel):
             mbps=self.mbps,
             latency_ms=self.latency_ms,
             workers=self.workers,
-            hosts=self.hosts or self.workers,
+            hosts=self._num_hosts,
             compute_s=self.compute_ms / 1e3,
             slowdown=self.slowdown,
+            goodput=1.0 if self._is_paced else GOODPUT,
         )
+
+    @property
+    def _num_hosts(self) -> int:
+        """The hosts asked about; of the job's own workers, as many as it has nodes, where these are two or more."""
+        if self.hosts is not None:
+            return self.hosts
+        count, per_node = self.job.workers.count, self.job.workers.per_node
+        num_nodes = 1 if per_node == "auto" or self.workers != count else count // per_node
+        return num_nodes if num_nodes > 1 else self.workers
+
+    @property
+    def _is_paced(self) -> bool:
+        """True for the link that the job emulates, which gives data all of its rate."""
+        return isinstance(self.job.link, EmulateLink) and self.job.link.mbps == self.mbps
 
     @property
     def task(self) -> Task | None:
@@ -99,6 +130,10 @@ class PredictionRequest(BaseModel):
             return self.like
         is_alike = isinstance(self.job.partition, IidPartition)
         match self.job.workload:
+            case ConvNet(size="large"):
+                return "residual-net"  # recorded with hosts whose data differ
+            case StdlibLm(size="5M" | "25M"):
+                return "transformer"  # likewise
             case ConvNet():
                 return "images" if is_alike else "images-apart"
             case StdlibLm():
@@ -183,7 +218,7 @@ def predict(request: PredictionRequest, known: Recorded | None = None) -> Predic
     assert dense is not None
     asked = _Question(request, found, shapes, dense)
     order = _by_step if request.task is None else _by_loss
-    fitting = (each for each in _choices(request, found) if _is_indexed(asked, each.trial))
+    fitting = [each for each in _choices(request, found) if _is_indexed(asked, each.trial)]
     methods = sorted((_of_method(asked, each) for each in fitting), key=order)
     return Prediction(
         workers=request.workers,
@@ -194,7 +229,7 @@ def predict(request: PredictionRequest, known: Recorded | None = None) -> Predic
         dense_steps=_dense_steps(asked),
         task=request.task,
         methods=tuple(methods),
-        assumptions=tuple(_assumptions(asked)),
+        assumptions=tuple(_assumptions(asked, fitting)),
     )
 
 
@@ -209,7 +244,7 @@ def _by_loss(each: MethodPrediction) -> tuple[bool, float]:
 def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
     """Yield the job's own choice, and every recorded method that fits the job in its place."""
     base = _base(request)
-    plain = {part: value for part, value in base.items() if part not in CHOICES}
+    plain, optimizer = _dense_job(base), _optimizer_of_others(base)
     searched = {"controller": request.job.controller.model_dump(mode="json")}  # a range needs it
     own = _fitting(base | {"controller": {"kind": "fixed"}}) or _fitting(base | searched)
     # Where exchanges compete, and of a cut-off, only training says what is sent.
@@ -218,7 +253,7 @@ def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
     for name, job in known.methods.items():
         trial = _fitting(_merged(plain, job))
         if trial is not None:
-            yield _Choice(name, job, trial)
+            yield _Choice(name, job | optimizer, trial)
 
 
 def _base(request: PredictionRequest) -> dict[str, Any]:
@@ -236,7 +271,14 @@ def _base(request: PredictionRequest) -> dict[str, Any]:
 
 
 def _dense_job(base: Mapping[str, Any]) -> dict[str, Any]:
-    return {part: value for part, value in base.items() if part not in CHOICES} | {"exchange": {"kind": "none"}}
+    others = {part: value for part, value in base.items() if part not in CHOICES}
+    return others | _optimizer_of_others(base) | {"exchange": {"kind": "none"}}
+
+
+def _optimizer_of_others(base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the optimizer of other exchanges where the job's goes with its own alone; empty: theirs is the job's."""
+    is_bound = base.get("optimizer", {}).get("kind") == FROM_EXCHANGE
+    return {"optimizer": {"kind": INSTEAD}} if is_bound else {}
 
 
 def _fitting(job: Mapping[str, Any]) -> TrialSpec | None:
@@ -289,7 +331,13 @@ def _error(usual: float, parts: StepParts, spread: float) -> float:
 
 
 def _step(asked: _Question, trial: TrialSpec, site: Site) -> StepParts:
-    return step(trial.replica, asked.shapes, site, asked.known.own_cost(trial.replica))
+    """Predict a step; of an exchange that is dense for a part of the job's steps, the mean over them."""
+    parts = step(trial.replica, asked.shapes, site, asked.known.own_cost(trial.replica))
+    exchange, steps = trial.replica.exchange, asked.request.job.budget.steps
+    if steps is None or not isinstance(exchange, SignsOfAdamConfig):
+        return parts
+    dense, share = _step(asked, asked.dense, site), exchange.num_dense(steps) / steps
+    return StepParts(*(share * whole + (1 - share) * signs for whole, signs in zip(dense, parts, strict=True)))
 
 
 def _is_indexed(asked: _Question, trial: TrialSpec) -> bool:
@@ -369,7 +417,7 @@ def _break_evens(asked: _Question, choice: _Choice, ratio: float) -> tuple[float
     """
 
     def pays(mbps: float) -> bool:
-        site = asked.request.model_copy(update={"mbps": mbps}).site
+        site = replace(asked.request.site, mbps=mbps)
         return ratio * _step(asked, choice.trial, site).seconds < _step(asked, asked.dense, site).seconds
 
     # Between two rates that pay every rate does: a method's time is convex in 1 / rate, dense training's is linear.
@@ -390,14 +438,17 @@ def _boundary(pays: Callable[[float], bool], inside: float, outside: float) -> f
     return float(f"{inside:.3g}")
 
 
-def _assumptions(asked: _Question) -> Iterator[str]:
+def _assumptions(asked: _Question, choices: Sequence[_Choice]) -> Iterator[str]:
     request, site = asked.request, asked.request.site
-    yield f"TCP leaves {GOODPUT:.0%} of the link's rate to data; no other traffic is on the link"
+    given = f"TCP leaves {GOODPUT:.0%} of the link's rate to data"
+    paced = "the job's emulated link gives data all of its rate"
+    yield f"{paced if site.goodput == 1 else given}; no other traffic is on the link"
     yield f"a message waits {request.latency_ms:g} ms for the link, in every round of an exchange"
     if site.per_host > 1:
+        whose = "" if request.hosts else ", by the job's `per_node`,"
         yield (
-            f"the {site.per_host} workers of a host add up their gradients over {WITHIN_MBPS / 1e3:g} Gbit/s and "
-            "exchange as one"
+            f"the {site.per_host} workers of a host{whose} add up their gradients over {WITHIN_MBPS / 1e3:g} Gbit/s "
+            "and exchange as one"
         )
     yield "gradients are sent after backward, with no overlap; averages that travel while workers train on are hidden"
     yield "compression takes as long as on two cores of our server, however fast your processors are"
@@ -409,10 +460,38 @@ def _assumptions(asked: _Question) -> Iterator[str]:
         spread = f"{request.compute_spread:.2g}"
         yield f"and what a step computes: four of five that were timed took within a factor of {spread} of it"
     if request.task is not None:
-        source = "as asked for" if request.like else "by the kind of workload"
-        yield f"steps to a loss go as on the recorded task `{request.task}` ({source}), each method at its best rate"
+        source = "as asked for" if request.like else "by the kind and size of the workload"
+        differing = "" if request.task in ALIKE else ", whose hosts' data differ"
+        yield (
+            f"steps to a loss go as on the recorded task `{request.task}`{differing} ({source}), each method at its "
+            "best rate"
+        )
     yield "a searched level counts as the densest of its pair, which sends the most; other ranges as their first value"
     yield "searching is not charged"
+    if request.job.optimizer.kind == FROM_EXCHANGE:
+        yield f"all but `{OWN}` step by `{INSTEAD}`: `{FROM_EXCHANGE}` goes with the job's own exchange alone"
+    for own in (each.trial.replica for each in choices if each.name == OWN):
+        yield from _changing(own, request.job.budget)
+
+
+def _changing(own: ReplicaConfig, budget: Budget) -> Iterator[str]:
+    """Yield what of the job's own choice changes over the run, and to which side its row errs."""
+    if isinstance(own.sync, StlSgdConfig):
+        yield f"`{OWN}` averages by its first period for ever: as `stl_sgd` makes it longer, steps send less than that"
+    if isinstance(own.exchange, SignsOfAdamConfig):
+        if budget.steps is None:
+            yield f"`{OWN}` sends signs from the first step: its dense steps send more than that"
+        elif budget.seconds is not None or budget.bytes is not None:
+            yield f"`{OWN}` has its dense steps among {budget.steps}: a run that ends before has a larger share of them"
+        if own.exchange.drifts:
+            yield f"`{OWN}` sends signs in each step: where `max_interval` leaves exchanges out, nothing is sent"
+    match own.exchange.level_policy:
+        case "warmup":
+            yield f"`{OWN}` has its final density from the first step: while `warmup` lasts, steps send more than that"
+        case "accordion":
+            yield f"`{OWN}` counts no critical regime of `accordion`, in which steps send more than that"
+        case "cat":
+            yield f"`{OWN}` sends what its density says: `cat` chooses in each step, and sends more or less than that"
 
 
 def best(prediction: Prediction) -> Sequence[MethodPrediction]:

@@ -51,6 +51,8 @@ def test_a_step_of_a_recorded_job_is_the_mean_over_all_timed_ones():
     trials = [{"bill": bill} for bill in bills]
 
     assert call(MODULE, "it.computeMs(trials)", trials=trials) == pytest.approx(7.5)
+    sample = {"sample": {"values": {"accumulate": 8}}, "bill": {"steps_timed": 100, "seconds_compute": 9.0}}
+    assert call(MODULE, "it.computeMs(trials)", trials=[*trials, sample]) == pytest.approx(7.5)
     assert call(MODULE, "it.computeMs(trials) ?? null", trials=trials[2:]) is None
 
 

@@ -2,16 +2,19 @@
 
 import json
 import re
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from api.cli import figures
+from api.cli import figures, prediction
 from api.cli.main import app
 from api.failures import ApiError
 from service.job.spec import JobSpec
 from service.prediction.predict import DENSE, PredictionRequest
+from service.wire.records import Bill
 
 JOB = {"workload": {"kind": "digits-mlp"}, "optimizer": {"kind": "sgd"}, "budget": {"steps": 100}}
 ASKED = {"job": JOB, "compute_ms": 12.5, "mbps": 50, "latency_ms": 10, "workers": 8}
@@ -142,3 +145,18 @@ def test_the_command_advises_for_a_job_of_the_service_by_the_steps_that_it_has_t
     assert done.exit_code == 0, done.output
     dense = next(each for each in json.loads(done.stdout)["methods"] if each["method"] == DENSE)
     assert dense["compute_s"] == pytest.approx(0.0075)
+
+
+def test_a_step_of_a_sweep_is_that_of_its_arms_and_not_of_its_samples(monkeypatch):
+    def trial(sample, seconds):
+        return SimpleNamespace(sample=sample, bill=Bill(steps_timed=100, seconds_compute=seconds))
+
+    job = SimpleNamespace(spec=JobSpec.model_validate(JOB))
+    trials = [trial(None, 1.0), trial({"values": {"accumulate": 8}}, 9.0)]
+    client = SimpleNamespace(find=str, job=lambda _: job, trials=lambda _: trials)
+    monkeypatch.setattr(prediction, "open_client", lambda *_: nullcontext(client))
+
+    done = _run("predict", "job-1", "--mbps", "50", "--json")
+
+    assert done.exit_code == 0, done.output
+    assert {each["compute_s"] for each in json.loads(done.stdout)["methods"]} == {0.01}

@@ -7,12 +7,13 @@ from typing import get_args
 
 import pytest
 import yaml
+from choosing_page import RULE, page
 from pydantic import ValidationError
 
 from api.cli import figures
-from service.catalog.methods import traffic
+from service.catalog.methods import parsed, traffic
 from service.job.spec import JobSpec
-from service.prediction.choosing import RULE, advised, page
+from service.prediction.choosing import advised
 from service.prediction.evidence import Task, recorded
 from service.prediction.model import GOODPUT, OwnCost, Site, step
 from service.prediction.predict import DENSE, OWN, PredictionRequest, Span, best, judged, predict
@@ -22,7 +23,8 @@ from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.spec.replica import ReplicaConfig
-from trainers.traffic.shapes import parameter_shapes
+from trainers.traffic.collectives import num_elements
+from trainers.traffic.shapes import CONV_CHANNELS, TRANSFORMERS, parameter_shapes
 
 ROOT = Path(__file__).parents[2]
 JOB = {
@@ -306,6 +308,90 @@ def test_the_rule_on_choosing_counts_the_rows_below_it():
         f"first in {first(both, *dgc, averages, slow)} of {len(both)} rows",
     )
     assert [sentence for counts, sentence in zip(told, RULE, strict=True) if counts not in sentence] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "tasks"),
+    [
+        *(
+            (kind, size, ("images", "residual-net"))
+            for kind in ("fashion-conv", "mnist5k-cnn")
+            for size in CONV_CHANNELS
+        ),
+        *(("stdlib-lm", size, ("text", "transformer")) for size in TRANSFORMERS),
+    ],
+)
+def test_a_built_in_model_is_like_the_recorded_one_of_its_kind_that_is_nearest_in_size(kind, size, tasks):
+    asked = _asked(JOB | {"workload": {"kind": kind, "size": size}})
+    own = num_elements(parameter_shapes(asked.job.workload))
+
+    def distance(task):
+        return abs(math.log(num_elements(parsed(recorded().tasks[task].shapes)) / own))
+
+    assert asked.task == min(tasks, key=distance)
+
+
+@pytest.mark.parametrize("kind", ["demo", "dion", "onebit_adam", "zero_one_adam"])
+def test_a_job_that_steps_by_what_its_exchange_returns_is_compared_with_methods_that_step_by_adamw(kind):
+    job = JOB | {"optimizer": {"kind": "from_exchange"}, "exchange": {"kind": kind}}
+    found = predict(_asked(job))
+    others = [each for each in found.methods if each.method != OWN]
+
+    assert {OWN, DENSE, "powersgd 4", "local_sgd 8"} <= {each.method for each in found.methods}
+    assert all(JobSpec.model_validate(job | each.job).optimizer.kind == "adamw" for each in others)
+    assert any("step by `adamw`" in each for each in found.assumptions)
+
+
+def test_the_dense_steps_of_signs_count_by_their_share_of_the_budget():
+    exchange = {"kind": "onebit_adam", "freeze_steps": 100}
+    job = JOB | {"optimizer": {"kind": "from_exchange"}, "exchange": exchange}
+    signs = traffic(JobSpec.model_validate(job), parameter_shapes(_asked().job.workload), 4).bytes_per_step
+
+    for steps, share in ((100, 1.0), (400, 0.25)):
+        found = _by_name(_asked(job | {"budget": {"steps": steps}}))
+        dense = found[DENSE].bytes_per_step
+        assert found[OWN].bytes_per_step == pytest.approx(share * dense + (1 - share) * signs)
+
+
+@pytest.mark.parametrize(
+    ("per_node", "asked", "hosts"),
+    [
+        (4, {}, 2),
+        (4, {"hosts": 8}, 8),
+        (4, {"workers": 4}, 4),
+        (8, {}, 8),  # a single host has no link to predict
+        ("auto", {}, 8),
+    ],
+)
+def test_the_jobs_own_workers_are_on_as_many_hosts_as_it_has_nodes(per_node, asked, hosts):
+    job = JOB | {"workers": {"count": 8, "per_node": per_node}}
+    found = predict(_asked(job, **({"workers": 8} | asked)))
+
+    assert found.hosts == hosts
+    assert any("by the job's `per_node`" in each for each in found.assumptions) == (hosts == 2)
+
+
+@pytest.mark.parametrize(
+    ("parts", "changing"),
+    [
+        ({}, None),
+        ({"exchange": {"kind": "none"}, "sync": {"kind": "stl_sgd", "period": 4}}, "stl_sgd"),
+        ({"exchange": JOB["exchange"] | {"levels": {"kind": "warmup", "steps": 50}}}, "warmup"),
+        ({"exchange": JOB["exchange"] | {"levels": {"kind": "accordion", "critical": 0.1}}}, "accordion"),
+    ],
+)
+def test_what_of_the_jobs_own_choice_changes_over_the_run_is_among_the_assumptions(parts, changing):
+    told = [each for each in predict(_asked(JOB | parts)).assumptions if f"`{OWN}`" in each]
+
+    assert [f"`{changing}`" in each for each in told] == [True] * (changing is not None)
+
+
+def test_a_link_that_the_job_emulates_gives_data_all_of_its_rate_and_another_does_not():
+    emulated = JOB | {"link": {"mode": "emulate", "mbps": 30}}
+    own, other = (_by_name(_asked(emulated, mbps=mbps))[DENSE].wire_s for mbps in (30, 60))
+
+    assert own == pytest.approx(GOODPUT * _by_name(_asked(mbps=30))[DENSE].wire_s)
+    assert other == _by_name(_asked(mbps=60))[DENSE].wire_s
 
 
 def test_every_recorded_task_and_method_has_what_a_prediction_needs():

@@ -14,7 +14,7 @@ const FIELDS = [
   ["mbps", "Mbit/s", "of each host's link, each way; default: the job's, if it is emulated"],
   ["latency_ms", "latency, ms", "one way; default: the job's, if it is emulated, or 0"],
   ["workers", "workers", "default: the job's"],
-  ["hosts", "hosts", "that share the workers evenly; default: one for each worker"],
+  ["hosts", "hosts", "that share the workers evenly; default: as the job's per_node has its workers, or one for each"],
   ["compute_ms", "compute a step, ms", "of one worker that exchanges nothing"],
 ];
 const MORE = [
@@ -99,9 +99,11 @@ export function predictionPanel({ schema, field, source, currentJob, write }) {
 // The type of a field, or of what it may be beside null, without its default: the hint tells that.
 const typeOf = ({ default: _, anyOf: [type] = [{}], ...property }) => ({ ...property, ...type });
 
-// What a step computes, in milliseconds, by the bills of a job's trials; undefined: no step was timed.
+// What a step computes, in milliseconds, by the bills of a job's trials; undefined: no step was timed. A sample of a
+// sweep is left out: it may have set another model or another batch size.
 export function computeMs(trials) {
-  const sum = (name) => trials.reduce((all, { bill }) => all + bill[name], 0);
+  const own = trials.filter(({ sample }) => !sample);
+  const sum = (name) => own.reduce((all, { bill }) => all + bill[name], 0);
   return sum("steps_timed") ? (1000 * sum("seconds_compute")) / sum("steps_timed") : undefined;
 }
 
