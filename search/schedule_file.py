@@ -222,6 +222,11 @@ class RecordedSchedule(ScheduleFile):
         description="the optimizer's linear ramp from the first step, which the rates of `entries` do not have: step "
         "`i` was trained at `min(1, (i + 1) / warmup_steps)` times its rate; 0: at its rate",
     )
+    complete: bool = Field(
+        True,
+        description="false: the run had not ended; behind its last checkpoint the entries are as they were decided, "
+        "without ramps",
+    )
     provenance: Provenance | None = Field(None, description="null: an earlier release wrote the file")
 
     def learning_rate_at(self, step: int) -> float:

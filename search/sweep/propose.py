@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
     values: SampleValues
     share: float
-    value: float | None  # None: it diverged, or was not finite
+    value: float | None  # None: it diverged or failed, or was not finite
     cost: float | None = None  # None: it is not known, or no objective
 
 

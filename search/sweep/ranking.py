@@ -77,21 +77,21 @@ class Standing(NamedTuple):
 
     trial: str
     mark: Mark | None  # the last one; None: it has none yet
-    is_diverged: bool = False
+    is_lost: bool = False  # it diverged, or failed
 
 
 def ranking(standings: Sequence[Standing]) -> list[str]:
     """Return the trials, best first: those that got to a later rung come first, and among equals the better ones.
 
-    Then come those without a mark, in their order, and those that diverged.
+    Then come those without a mark, in their order, and those that diverged or failed.
     """
     by_rung: dict[int, list[Mark]] = {}
     for each in standings:
-        if each.mark is not None and not each.is_diverged:
+        if each.mark is not None and not each.is_lost:
             by_rung.setdefault(each.mark.rung, []).append(each.mark)
     ranked = [marks[index].trial for _, marks in sorted(by_rung.items(), reverse=True) for index in places(marks)]
-    unmarked = [each.trial for each in standings if each.mark is None and not each.is_diverged]
-    return [*ranked, *unmarked, *(each.trial for each in standings if each.is_diverged)]
+    unmarked = [each.trial for each in standings if each.mark is None and not each.is_lost]
+    return [*ranked, *unmarked, *(each.trial for each in standings if each.is_lost)]
 
 
 def best_trade_offs(ends: Sequence[Mark]) -> set[str]:

@@ -25,7 +25,6 @@ from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerLost
 from trainers.training.group import WorkerGroup
 from trainers.training.rank import Rank
-from trainers.workload import WorkloadError
 
 #: How often to look whether there is room for a worker that has not started yet.
 _LOOK_S = 1.0
@@ -41,10 +40,10 @@ def versions() -> dict[str, str]:
 
 
 def require_same_versions(found: Mapping[str, Mapping[str, str]], here: Mapping[str, str]) -> None:
-    """Raise WorkloadError, naming what differs and where, unless each machine in `found` has the versions of `here`."""
+    """Raise UnlikeMachine, naming what differs and where, unless each machine in `found` has the versions of `here`."""
     for machine, theirs in found.items():
         if differ := [f"{name} {each}, and {here[name]} here" for name, each in theirs.items() if each != here[name]]:
-            raise WorkloadError(
+            raise shared_folder.UnlikeMachine(
                 f"machine {machine} has {'; '.join(differ)}, where the run is led: install the same versions on every "
                 "node of the cluster"
             )
@@ -103,7 +102,7 @@ class RankActor:
 
     def _placed(self, outcome: Outcome) -> Outcome:
         """Have what is wrong with this machine, such as data that it lacks, name it where there are several."""
-        is_own = outcome.kind in ("refused", "error", "machine_error")
+        is_own = outcome.kind in ("no_data", "refused", "error", "machine_error")
         if not is_own or sum(node["Alive"] for node in ray.nodes()) < 2:
             return outcome
         return outcome._replace(content=f"on {socket.gethostname()} ({self.address}): {outcome.content}")
@@ -154,7 +153,7 @@ class RayGroup(WorkerGroup):
         )
 
     def await_places(self, ranks: Collection[int]) -> None:
-        """Wait until `ranks` have started on like machines; raises NoPlace, or WorkloadError naming what differs.
+        """Wait until `ranks` have started on like machines; raises NoPlace, or UnlikeMachine naming what differs.
 
         A worker that does not start where there is room for it is for the call that follows to judge.
         """
@@ -183,7 +182,7 @@ class RayGroup(WorkerGroup):
         self._require_one_folder([asked[call] for call in ready])
 
     def _require_one_folder(self, ranks: Collection[int]) -> None:
-        """Raise WorkloadError if one of `ranks`, which have started, has a folder of its own for the service's."""
+        """Raise UnlikeMachine if one of `ranks`, which have started, has a folder of its own for the service's."""
         if (mark := self._mark) is None:
             return
         for call in [self._actors[rank].sees.remote(mark) for rank in ranks]:

@@ -13,6 +13,10 @@ from trainers.workload import WorkloadError
 _PATIENCE_S, _LOOK_S = 30.0, 0.5
 
 
+class UnlikeMachine(WorkloadError):
+    """A machine of the cluster is not as the others are, whatever is trained on it."""
+
+
 def sees(mark: str) -> bool:
     """Return whether this machine has the file at `mark`. True also where that cannot be read: nobody can tell."""
     deadline = time.monotonic() + _PATIENCE_S
@@ -29,15 +33,15 @@ def sees(mark: str) -> bool:
 
 
 def require(mark: str | None) -> None:
-    """Raise WorkloadError if this machine does not see the service's file at `mark`, if there is one."""
+    """Raise UnlikeMachine if this machine does not see the service's file at `mark`, if there is one."""
     if mark is not None and not sees(mark):
         raise stranger(socket.gethostname(), mark)
 
 
-def stranger(machine: str, mark: str) -> WorkloadError:
+def stranger(machine: str, mark: str) -> UnlikeMachine:
     """Return the refusal of a `machine` that does not see the service's `mark`."""
     root = mark.rpartition("/")[0]
-    return WorkloadError(
+    return UnlikeMachine(
         f"machine {machine} does not see the same {root} as the service: one of the two has a folder of its own "
         "there; mount it on the service's machine and on every node of the cluster"
     )

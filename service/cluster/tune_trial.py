@@ -15,15 +15,19 @@ from service.cluster.attempt import Hopeless, NoPlace, configure_process, is_wan
 from service.cluster.checkpoints import NoRoom
 from service.cluster.group import RayGroup
 from service.cluster.reporter import Door, Reporter, Stopped
+from service.cluster.shared_folder import UnlikeMachine
 from service.job.parts import TrialSpec
-from service.job.spec import NOT_DRAWN, JobSpec
-from service.job.sweep import at, faults, sample_name
-from service.wire.records import AttemptBrief, Control, ResumePoint, SampleDrawn
+from service.job.spec import JobSpec
+from service.job.sweep import at, conflicts_at, sample_name
+from service.wire.records import AttemptBrief, Control, ResumePoint, SampleDrawn, TrialFailed
 from trainers.training.call_results import Unfit, WorkerFailed, in_place_of_others
 from trainers.training.elastic import ElasticGroup
 from trainers.training.group import Group
 from trainers.training.repair import RepairingGroup
-from trainers.workload import WorkloadError
+from trainers.workload import NoData, WorkloadError
+
+#: After so many draws a sample keeps its values, even if another one has them.
+MAX_DRAWS = 8
 
 log = logging.getLogger("wiretune.driver")
 
@@ -43,52 +47,70 @@ def _run(trial_id: str) -> None:
     if not is_wanted(brief, point):  # any more: the user has asked for an end while an earlier trial ran
         tune.report({"outcome": brief.control})
         return
-    spec = spec.among(brief.num_workers or spec.workers.count)
     asked = Control.STOP if point.pruned else Control.RUN
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s, steers=point.steers, asked=asked)
-    num_workers = spec.lanes.count * spec.workers.count
-    log.info("trial %s starts %d workers, lanes: %d", point.trial_id, num_workers, spec.lanes.count)
     try:
-        if point.sample is not None and point.sample.values is None:
-            spec = _learned(brief, point, reporter)
-        checkpoints.remove_strays(brief.storage_url, point.trial_id, number=brief.number, resume=point.resume)
-        with ExitStack() as lanes:
-            may_pass = nullcontext() if point.resume is None else in_place_of_others()
-            with tracing.span("start workers", workers=num_workers), may_pass:
-                shared_folder.require(brief.storage_mark)
-                group, *spare = [
-                    lanes.enter_context(_that_outlives_workers(spec, brief.storage_mark, lane=lane))
-                    for lane in range(spec.lanes.count)
-                ]
-            log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
-            result = trial.train(
-                spec,
-                group,
-                reporter,
-                trial_id=point.trial_id,
-                storage_url=brief.storage_url,
-                resume=point.resume,
-                spare=spare,
-                prior=point.prior,
-            )
-        outcome: str = result.outcome
+        outcome = _outcome(door, brief, point, spec, reporter)
     except Stopped as stopped:
         log.info("trial %s ends: %s", point.trial_id, stopped.reason)
         outcome = stopped.control
-    except Unfit as unfit:
-        log.error("%s", unfit)
-        raise NoPlace(last_line(unfit)) from unfit
-    except (WorkloadError, NoRoom) as refused:
-        raise Hopeless(str(refused)) from refused
-    except WorkerFailed as failed:
-        log.error("%s", failed)
-        if failed.is_passing:
-            raise
-        where = f"`wiretune logs {brief.job_id}` has its traceback"
-        raise Hopeless(f"a worker failed: {last_line(failed)}; {where}") from failed
     finally:
         reporter.close()
     tune.report({"outcome": outcome})
+
+
+def _outcome(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpec, reporter: Reporter) -> str:
+    """Return how the trial ended. An error that it would meet again ends a sample alone, but the job of an arm."""
+    try:
+        return _trained(door, brief, point, spec, reporter)
+    except Unfit as unfit:
+        log.error("%s", unfit)
+        raise NoPlace(last_line(unfit)) from unfit
+    except (UnlikeMachine, NoData, NoRoom) as refused:  # nothing that a sample sets is to blame
+        raise Hopeless(str(refused)) from refused
+    except (WorkloadError, WorkerFailed) as failed:
+        log.error("%s", failed)
+        why = str(failed)
+        if isinstance(failed, WorkerFailed):
+            if failed.is_passing:
+                raise
+            why = f"a worker failed: {last_line(failed)}; `wiretune logs {brief.job_id}` has its traceback"
+        if point.sample is None:
+            raise Hopeless(why) from failed
+    reporter.flush(TrialFailed(trial_id=point.trial_id, reason=why))
+    return "failed"
+
+
+def _trained(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpec, reporter: Reporter) -> str:
+    """Start the trial's workers, train it, and return its outcome."""
+    if point.sample is not None and point.sample.values is None:
+        spec = _learned(door, brief, point, reporter)
+    elif point.sample is not None and point.sample.values is not None:
+        _require_readable(brief.spec, point.sample.values)
+    spec = spec.among(brief.num_workers or spec.workers.count)
+    num_workers = spec.lanes.count * spec.workers.count
+    log.info("trial %s starts %d workers, lanes: %d", point.trial_id, num_workers, spec.lanes.count)
+    checkpoints.remove_strays(brief.storage_url, point.trial_id, number=brief.number, resume=point.resume)
+    with ExitStack() as lanes:
+        may_pass = nullcontext() if point.resume is None else in_place_of_others()
+        with tracing.span("start workers", workers=num_workers), may_pass:
+            shared_folder.require(brief.storage_mark)
+            group, *spare = [
+                lanes.enter_context(_that_outlives_workers(spec, brief.storage_mark, lane=lane))
+                for lane in range(spec.lanes.count)
+            ]
+        log.info("trial %s: its workers are ready, on %s over %s", point.trial_id, group.device, group.backend)
+        result = trial.train(
+            spec,
+            group,
+            reporter,
+            trial_id=point.trial_id,
+            storage_url=brief.storage_url,
+            resume=point.resume,
+            spare=spare,
+            prior=point.prior,
+        )
+    return result.outcome
 
 
 def _that_outlives_workers(spec: TrialSpec, mark: str | None, *, lane: int) -> Group:
@@ -100,40 +122,53 @@ def _that_outlives_workers(spec: TrialSpec, mark: str | None, *, lane: int) -> G
     return ElasticGroup(group, least=min(workers.min, workers.count), own_pace=workers.pace == "own")
 
 
-def _find(
-    brief: AttemptBrief, trial_id: str, learned: Mapping[str, SampleValues] = NOT_DRAWN
-) -> tuple[ResumePoint, TrialSpec]:
+def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:
     samples = [point.sample for point in brief.trials if point.sample is not None]
     drawn = {sample_name(each.number): each.values for each in samples if each.values is not None}
-    drawn |= learned
     for point, spec in zip(brief.trials, brief.spec.trials(drawn), strict=True):
         if point.trial_id == trial_id:
-            _require_readable(brief.spec, drawn.get(spec.arm, {}))
             return point, spec
     raise ValueError(f"job {brief.job_id} has no trial {trial_id!r}")
 
 
 def _require_readable(job: JobSpec, values: SampleValues) -> None:
-    """Raise Hopeless for a sample's values that no trial can have: an earlier release has drawn them."""
+    """Raise WorkloadError for a sample's values that no trial can have: an earlier release has drawn them."""
     try:
         at(job, values)
     except ValidationError as error:
-        raise Hopeless(f"a sample cannot have the values {values}: {'; '.join(faults(job, values))}") from error
+        why = "; ".join(each.message for each in conflicts_at(job, values))
+        raise WorkloadError(f"a sample cannot have the values {values}: {why}") from error
 
 
-def _learned(brief: AttemptBrief, point: ResumePoint, reporter: Reporter) -> TrialSpec:
-    """Draw a sample's values from what the others measured, have them stored, and return its training run."""
+def _learned(door: Door, brief: AttemptBrief, point: ResumePoint, reporter: Reporter) -> TrialSpec:
+    """Draw a sample's values from what the others measured, have them stored, and return its training run.
+
+    Where another sample has drawn the same meanwhile, that one keeps them, and this one draws again.
+    """
+    for num_left in reversed(range(MAX_DRAWS)):
+        drawn = _draw(brief, point)
+        log.info("trial %s draws its values by %s: %s", point.trial_id, drawn.drawn_by, drawn.values)
+        reporter.flush(drawn if num_left else drawn.model_copy(update={"only_if_new": False}))
+        brief = door.brief()
+        point, spec = _find(brief, point.trial_id)
+        if point.sample is not None and point.sample.values is not None:
+            break
+    _require_readable(brief.spec, drawn.values)
+    return spec
+
+
+def _draw(brief: AttemptBrief, point: ResumePoint) -> SampleDrawn:
+    """Return values for a sample, which are to be new, unless there are no others left."""
+    seen = [Seen(each.values, each.share, each.value, each.cost) for each in brief.seen]
     others = [each.sample for each in brief.trials if each.sample is not None and not each.finished]
-    number = point.sample.number if point.sample is not None else 0
-    proposed = propose(
+    pending = [each.values for each in others if each.values is not None]
+    values, drawn_by = propose(
         brief.spec.params,
         brief.spec.sweep_config,
-        number,
-        seen=[Seen(each.values, each.share, each.value, each.cost) for each in brief.seen],
-        pending=[each.values for each in others if each.values is not None and each.number < number],
-        fits=lambda values: not faults(brief.spec, values),
+        point.sample.number if point.sample is not None else 0,
+        seen=seen,
+        pending=pending,
+        fits=lambda values: not conflicts_at(brief.spec, values),
     )
-    log.info("trial %s draws its values by %s: %s", point.trial_id, proposed.drawn_by, proposed.values)
-    reporter.flush(SampleDrawn(trial_id=point.trial_id, values=proposed.values, drawn_by=proposed.drawn_by))
-    spec = _find(brief, point.trial_id, {sample_name(number): proposed.values})[1]
-    return spec.among(brief.num_workers or spec.workers.count)
+    is_new = values not in [*(each.values for each in seen), *pending]
+    return SampleDrawn(trial_id=point.trial_id, values=values, drawn_by=drawn_by, only_if_new=is_new)

@@ -251,7 +251,7 @@ def back_off_s(num_tried: int) -> float:
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
     """End the current attempt with the job's result; one that was being cancelled is; one about to pause is over.
 
-    A job whose every trial diverged fails: another attempt would not do better.
+    A job whose every trial diverged, or every sample failed, fails: another attempt would not do better.
     """
     attempt = require_owner(session, job, job.attempt)
     failure = divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)])

@@ -35,6 +35,7 @@ from service.wire.records import (
     Searched,
     StageClosed,
     StageDecided,
+    TrialFailed,
     TrialFinished,
     TrialStarted,
 )
@@ -156,6 +157,8 @@ class Ingest:
                 sweeps.drawn(self.session, trial, record)
             case TrialFinished():
                 self._finish_trial(trial, record)
+            case TrialFailed():
+                self._fail_trial(trial, record)
 
     def _add_points(self, trial: TrialRow, record: MetricPoints) -> None:
         if not record.steps:
@@ -244,6 +247,15 @@ class Ingest:
         trial.weights_url = record.weights_url
         told = {"trial_id", "outcome", "validation_loss"}
         events.tell(trial, EventKind.TRIAL_FINISHED, **record.model_dump(include=told))
+
+    def _fail_trial(self, trial: TrialRow, record: TrialFailed) -> None:
+        """End a sample that failed as it would fail again: others go on, and its bill is the last that it told."""
+        if trial.outcome is not None:
+            return
+        self._get_further()
+        trial.outcome, trial.schedule = "failed", {"entries": [], "failure": record.reason}
+        trial.validation_loss, trial.validation_metrics = None, {}
+        events.tell(trial, EventKind.TRIAL_FINISHED, trial_id=trial.id, outcome=trial.outcome, validation_loss=None)
 
     def _get_further(self) -> None:
         """No attempt has been where this one is: earlier ones do not count any more, for back-off or for the limit."""

@@ -172,12 +172,14 @@ def trial_view(trial: TrialRow) -> TrialView:
     """Return the trial as users see it."""
     # What led to the weights; rows of earlier versions do not have all of it.
     kept = RunEnd.model_validate(trial.schedule or {})
+    own = {"trial_id", "bill", "line", "failure", *RunEnd.model_fields}
     return TrialView(
         trial_id=trial.id,
         bill=Bill.model_validate(trial.bill),
         line=_line(trial),
+        failure=(trial.schedule or {}).get("failure"),
         **dict(kept),
-        **_columns(trial, TrialView.model_fields.keys() - {"trial_id", "bill", "line", *RunEnd.model_fields}),
+        **_columns(trial, TrialView.model_fields.keys() - own),
     )
 
 
@@ -328,14 +330,14 @@ def points_beyond(session: Session, step: int, trial_id: str, name: str) -> list
 
 
 def schedule_view(session: Session, trial: TrialRow, *, optimizer: JobOptimizer) -> ScheduleView:
-    """Return the trial's schedule: as it finished, or else as its stages were decided so far.
+    """Return the trial's schedule: as it finished, or else as far as it is known.
 
     `optimizer` is the job's. Where several competed, the schedule names the one that trained.
     """
     if trial.schedule is not None:
         entries = [ScheduleEntry.model_validate(entry) for entry in trial.schedule["entries"]]
     else:
-        entries = [_entry(stage, trial) for stage in _decided(session, trial.id) if stage.num_steps != 0]
+        entries = _entries_so_far(session, trial)
     kind = str(entries[0].values.get("optimizer", optimizer.kind)) if entries else optimizer.kind
     return ScheduleView(
         trial_id=trial.id,
@@ -364,8 +366,22 @@ def event_view(row: EventRow) -> Event:
     return Event(id=row.id, job_id=row.job_id, project=row.project, kind=kind, at=at, data=row.data)
 
 
-def _entry(stage: StageRow, trial: TrialRow) -> ScheduleEntry:
-    so_far = max(0, trial.step - stage.first_step) if stage.num_steps is None else stage.num_steps
+def _entries_so_far(session: Session, trial: TrialRow) -> list[ScheduleEntry]:
+    """Return the schedule of an unfinished trial: as trained up to its last checkpoint, and as decided behind it."""
+    schedule = StageRow.resume["progress", "schedule"]  # alone: all that a checkpoint holds is large
+    resumable = select(schedule).where(StageRow.trial_id == trial.id, StageRow.resume_step.is_not(None))
+    kept = session.scalar(resumable.order_by(StageRow.stage.desc()).limit(1))
+    trained = [ScheduleEntry.model_validate(entry) for entry in kept or ()]
+    step = trained[-1].step + trained[-1].num_steps if trained else 0
+    stages = (stage for stage in _decided(session, trial.id) if stage.num_steps != 0)
+    behind = ((stage, _entry(stage, trial, behind=step)) for stage in stages)
+    return [*trained, *(entry for stage, entry in behind if entry.num_steps or stage.first_step >= step)]
+
+
+def _entry(stage: StageRow, trial: TrialRow, *, behind: int) -> ScheduleEntry:
+    """Return what was decided for the steps of the stage from step `behind` on."""
+    first, end = max(behind, stage.first_step), stage.first_step + (stage.num_steps or 0)
+    num_steps = max(0, (trial.step if stage.num_steps is None else end) - first)
     fields = _columns(stage, ("learning_rate", "level", "values", "density", "threshold", "reason"))
     people = tuple(dict.fromkeys(steer["by"] for steer in stage.decision.get("steers", ())))
-    return ScheduleEntry(step=stage.first_step, num_steps=so_far, steered_by=people, **fields)
+    return ScheduleEntry(step=first, num_steps=num_steps, steered_by=people, **fields)

@@ -16,16 +16,23 @@ from service.control.models import JobRow, RungRow, TrialRow
 from service.errors import UnreadableJob
 from service.job.parts import LOSS, Direction
 from service.job.spec import JobSpec
+from service.job.states import JobState
 from service.wire.events import EventKind
 from service.wire.records import MarkPoint, RungReached, SampleDrawn
 from service.wire.stored import stored_spec
 from service.wire.sweeps import RankedTrial, RungView, SampleStatus, SweepReport
-from service.wire.trials import TrialView
+from service.wire.trials import UNSUCCESSFUL, TrialView
 
 
 def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:
-    """Store the values of a sample that was learned; the first word on it stays."""
+    """Store the values of a sample that was learned; the first word on it stays.
+
+    Samples that start together do not hear of each other: of those that draw the same, the first has it.
+    """
     if trial.sample is None or trial.sample["values"] is not None:
+        return
+    of_job = select(TrialRow.sample).where(TrialRow.job_id == trial.job_id, TrialRow.sample.is_not(None))
+    if record.only_if_new and any(each and each["values"] == record.values for each in session.scalars(of_job)):
         return
     trial.sample = {**trial.sample, "values": record.values, "drawn_by": record.drawn_by}
     events.tell(trial, EventKind.SAMPLE, **record.model_dump(mode="json", exclude={"kind"}))
@@ -36,7 +43,7 @@ def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached)
     trial.step = max(trial.step, record.step)
     if session.scalar(select(RungRow.id).filter_by(trial_id=trial.id, rung=record.rung)) is not None:
         return
-    session.add(RungRow(**record.model_dump(exclude={"kind"})))
+    session.add(RungRow(**record.model_dump(exclude={"kind", "only_if_new"})))
     session.flush()  # ids are given in order of arrival
     told = record.model_dump(include={"trial_id", "rung", "step", "value"})
     events.tell(trial, EventKind.RUNG, **told, kept=trial.id not in pruned_trials(session, job))
@@ -93,7 +100,7 @@ def rungs(session: Session, job_id: str) -> Sequence[RungRow]:
 def seen(session: Session, job: JobRow, trials: Sequence[TrialView]) -> tuple[MarkPoint, ...]:
     """Return what the samples measured, for those that learn from it; nothing where none does.
 
-    One that diverged at some share is bad for the whole budget, and what that would have cost is not known.
+    One that diverged or failed at some share is bad for the whole budget, and what that would have cost is not known.
     """
     spec = stored_spec(job.id, job.spec)
     if not spec.params or spec.sweep_config.sampler != "bo":
@@ -102,10 +109,10 @@ def seen(session: Session, job: JobRow, trials: Sequence[TrialView]) -> tuple[Ma
     shares = (*spec.sweep_config.rungs(), 1.0)
     marks = _all_marks(spec, rungs(session, job.id), trials)
     num_rungs = len(shares) - 1
-    diverged = [Mark(trial.trial_id, num_rungs, None) for trial in trials if trial.outcome == "diverged"]
+    lost = [Mark(trial.trial_id, num_rungs, None) for trial in trials if trial.outcome in UNSUCCESSFUL]
     return tuple(
         MarkPoint(values=known, share=shares[mark.rung], value=mark.value, cost=mark.cost)
-        for mark in (*marks, *diverged)
+        for mark in (*marks, *lost)
         if (known := values.get(mark.trial)) is not None
     )
 
@@ -144,8 +151,8 @@ def _end(spec: JobSpec, trial: TrialView, num_rungs: int, directions: Mapping[st
     return Mark(trial.trial_id, num_rungs, signed, None if unit is None else costs[unit])
 
 
-def report(spec: JobSpec, rows: Sequence[RungRow], trials: Sequence[TrialView]) -> SweepReport | None:
-    """Return the ranking of the job's trials; None: it has no sweep."""
+def report(spec: JobSpec, state: JobState, rows: Sequence[RungRow], trials: Sequence[TrialView]) -> SweepReport | None:
+    """Return the ranking of the trials of a job in `state`; None: it has no sweep."""
     if not spec.params:
         return None
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
@@ -153,7 +160,7 @@ def report(spec: JobSpec, rows: Sequence[RungRow], trials: Sequence[TrialView]) 
     ended = _pruned(spec, _marks(spec, rows, directions), samples)
     marks = _all_marks(spec, rows, trials)
     last = {mark.trial: mark for mark in sorted(marks, key=lambda mark: mark.rung)}
-    standings = [Standing(each.trial_id, last.get(each.trial_id), each.outcome == "diverged") for each in trials]
+    standings = [Standing(each.trial_id, last.get(each.trial_id), each.outcome in UNSUCCESSFUL) for each in trials]
     front = best_trade_offs([mark for mark in last.values() if mark.rung == len(shares)])
     by_id = {trial.trial_id: trial for trial in trials}
     sign = _sign(spec, directions)
@@ -162,7 +169,15 @@ def report(spec: JobSpec, rows: Sequence[RungRow], trials: Sequence[TrialView]) 
         direction="max" if sign < 0 else "min",
         cost=spec.sweep_config.cost,
         ranking=tuple(
-            _ranked(place, by_id[each], last.get(each), (*shares, 1.0), sign=sign, ended=ended, on_front=each in front)
+            _ranked(
+                place,
+                by_id[each],
+                last.get(each),
+                (*shares, 1.0),
+                sign=sign,
+                status=_status(by_id[each], ended, state),
+                on_front=each in front,
+            )
             for place, each in enumerate(ranking(standings), start=1)
         ),
         rungs=tuple(_rung(number, share, marks, ended) for number, share in enumerate(shares)),
@@ -177,7 +192,7 @@ def _ranked(
     shares: Sequence[float],
     *,
     sign: int,
-    ended: Mapping[str, int],
+    status: SampleStatus,
     on_front: bool,
 ) -> RankedTrial:
     return RankedTrial(
@@ -185,7 +200,7 @@ def _ranked(
         trial_id=trial.trial_id,
         arm=trial.arm,
         sample=trial.sample,
-        status=_status(trial, ended),
+        status=status,
         share=0.0 if mark is None else shares[mark.rung],
         value=None if mark is None or mark.value is None else sign * mark.value,
         cost=None if mark is None else mark.cost,
@@ -193,14 +208,10 @@ def _ranked(
     )
 
 
-def _status(trial: TrialView, ended: Mapping[str, int]) -> SampleStatus:
-    if trial.outcome == "diverged":
-        return SampleStatus.DIVERGED
-    if trial.trial_id in ended:
+def _status(trial: TrialView, ended: Mapping[str, int], state: JobState) -> SampleStatus:
+    if trial.trial_id in ended and trial.outcome not in UNSUCCESSFUL:
         return SampleStatus.PRUNED
-    if trial.outcome is not None:
-        return SampleStatus.COMPLETED
-    return SampleStatus.TRAINING if trial.backend is not None else SampleStatus.WAITING
+    return SampleStatus(trial.phase(state))
 
 
 def _rung(number: int, share: float, marks: Iterable[Mark], ended: Mapping[str, int]) -> RungView:

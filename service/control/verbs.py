@@ -13,13 +13,13 @@ from search.config import Budget
 from service.control import attempts, code, jobs, queries, steers, sweeps
 from service.control.access.rules import Principal
 from service.control.models import JobRow, TrialRow
-from service.control.results import divergence
 from service.errors import IllegalTransition, InvalidJob, PreconditionFailed
 from service.job.problems import Problem, problems_of
 from service.job.spec import JobSpec
 from service.job.states import ALLOWED_IN, ONCE_RUN, JobState, Verb
 from service.wire.steering import SteerRequest
 from service.wire.stored import stored_spec
+from service.wire.trials import UNSUCCESSFUL
 
 #: Of a job, those that its user has seen; None: the verb is meant whatever the job has become.
 Versions = Collection[int] | None
@@ -106,15 +106,19 @@ def cancel(_: Session, job: JobRow, *, now: float) -> None:
 def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> None:
     """Queue a failed or cancelled job again, with as many attempts as a new one; it goes on where it was.
 
-    Its runs go on with `workers`, None: as many as before; raises InvalidJob for a number that the job cannot have, and
-    where every trial diverged.
+    Samples that failed are trained again. Runs go on with `workers`, None: as many as before; raises InvalidJob for a
+    number that the job cannot have, and where every trial diverged.
     """
     require_allowed(job, Verb.RETRY)
     spec = stored_spec(job.id, job.spec)
-    if divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)]):
+    trials = queries.trials(session, job.id)
+    if all(trial.outcome == "diverged" for trial in trials):
         message = "every trial diverged, and is over: clone the job with what its reason advises"
         raise InvalidJob([Problem(pointer="", message=message)])
     code.use(session, spec, project=job.project, now=now)
+    for trial in trials:
+        if trial.outcome == "failed":  # its cause may be mended by now
+            trial.outcome = trial.schedule = None
     job.stops, job.waited_s = False, 0.0
     _queue(job, workers=workers, now=now, reason="tried again by the user")
 
@@ -131,7 +135,11 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
     larger = _larger(spec, caps, was_stopped=job.stops)
     code.use(session, spec, project=job.project, now=now)
     pruned = sweeps.pruned_trials(session, job)
-    trials = [each for each in queries.trials(session, job.id) if not _is_over(each) and each.id not in pruned]
+    trials = [
+        each
+        for each in queries.trials(session, job.id)
+        if not _is_over(each) and each.outcome != "failed" and each.id not in pruned
+    ]
     if not trials and spec.objective.target is not None:
         message = "no trial is short of `objective.target`: clone the job with another one"
         raise InvalidJob([Problem(pointer="", message=message)])
@@ -153,7 +161,7 @@ def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, 
 def checkpoints(session: Session, job: JobRow) -> list[str]:
     """Return the checkpoints that the job would go on from, were it tried again or extended."""
     resumes = [
-        trial.steady["resume"] if trial.outcome is not None and trial.steady else attempts.resume_of(session, trial)
+        trial.steady["resume"] if trial.outcome == "completed" and trial.steady else attempts.resume_of(session, trial)
         for trial in queries.trials(session, job.id)
         if not _is_over(trial)
     ]
@@ -163,7 +171,7 @@ def checkpoints(session: Session, job: JobRow) -> list[str]:
 def _has_result(session: Session, job: JobRow) -> bool:
     """Return whether any trial has ended well, or can go on: what has not begun is left out once the job stops."""
     return any(
-        attempts.resume_of(session, trial) is not None if trial.outcome is None else trial.outcome != "diverged"
+        attempts.resume_of(session, trial) is not None if trial.outcome is None else trial.outcome not in UNSUCCESSFUL
         for trial in queries.trials(session, job.id)
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from trainers.spec.ranges import Conflict
-from trainers.spec.refusals import faults_of, field_name, pointer_to
+from trainers.spec.refusals import conflicts_of, field_name, pointer_to
 
 
 class Problem(BaseModel):
@@ -18,10 +18,9 @@ class Problem(BaseModel):
     arms: tuple[str, ...] = ()  # that have it; none: it is about the whole request
 
     @staticmethod
-    def of(conflict: Conflict, place: str = "") -> "Problem":
-        """Return the problem that a conflict inside the object at `place` is."""
-        pointer, value, message, arms = conflict
-        return Problem(pointer=place + pointer, message=message, value=value, arms=arms)
+    def of(conflict: Conflict) -> "Problem":
+        """Return what the API answers of `conflict`."""
+        return Problem(**conflict._asdict())
 
     def __str__(self) -> str:
         return f"{self.pointer or '/'}: {Conflict(self.pointer, self.value, self.message, self.arms)}"
@@ -29,15 +28,14 @@ class Problem(BaseModel):
 
 def problems_of(error: ValidationError, body: Any, model: type[BaseModel]) -> list[Problem]:
     """Return the problems of `body`, which is no `model`, each with the JSON pointer of the field at fault."""
-    return [Problem.of(fault) for fault in faults_of(error, body, model)]
+    return [Problem.of(conflict) for conflict in conflicts_of(error, body, model)]
 
 
-def misread(given: Any, read: Any, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
-    """Yield a problem for each truth value of `given` that was `read` as a number: pydantic takes `true` for 1."""
+def misread(given: Any, read: Any, path: tuple[str | int, ...] = ()) -> Iterator[Conflict]:
+    """Yield a conflict for each truth value of `given` that was `read` as a number: pydantic takes `true` for 1."""
     if isinstance(given, bool):
         if isinstance(read, int | float) and not isinstance(read, bool):
-            message = f"`{field_name(path)}` must be a number, got {str(given).lower()}"
-            yield Problem(pointer=pointer_to(path), message=message, value=given)
+            yield Conflict(pointer_to(path), given, f"`{field_name(path)}` must be a number, got {str(given).lower()}")
         return
     read = dict(read) if isinstance(read, BaseModel) else read
     if isinstance(given, dict) and isinstance(read, dict):

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from search.sweep.spec import ParamRange, SampleValues
 from service.job.conflicts import conflicts
 from service.job.parts import SAMPLE_PREFIX, JobParts
-from service.job.problems import Problem, misread, problems_of
+from service.job.problems import misread
 from trainers.spec.ranges import Conflict
-from trainers.spec.refusals import pointer_to
+from trainers.spec.refusals import conflicts_of, pointer_to
 from trainers.spec.workloads import WorkloadConfig
 
 #: Parts of a job that a sample may change; the others are the same for all trials, or not about training.
@@ -132,11 +132,11 @@ def _of_ranges(job: JobParts) -> Iterator[Conflict]:
     for path, of in job.params.items():
         is_any_wrong = False
         for index, value in enumerate(of.ends()):
-            for fault in _faults(job, {path: value}):
+            for conflict in conflicts_at(job, {path: value}):
                 is_any_wrong = True
                 place = f"{_pointer(path)}/{of.form}/{index}"
-                inside = _behind(path, fault.pointer)
-                yield Conflict(place + inside, fault.value if inside else value, fault.message)
+                inside = _behind(path, conflict.pointer)
+                yield Conflict(place + inside, conflict.value if inside else value, conflict.message)
         if not is_any_wrong and (message := _takes_whole_numbers(job, path, of)):
             yield Conflict(f"{_pointer(path)}/{of.form}", None, message)
 
@@ -148,7 +148,7 @@ def _takes_whole_numbers(job: JobParts, path: str, of: ParamRange) -> str:
     if of.choice is not None or of.is_whole:
         return ""
     inner = values_at({path: of}, [INNER])[path]
-    if not faults(job, {path: inner}) or faults(job, {path: round(float(inner))}):  # type: ignore[arg-type]
+    if not conflicts_at(job, {path: inner}) or conflicts_at(job, {path: round(float(inner))}):  # type: ignore[arg-type]
         return ""
     whole = "log_integer" if of.is_log else "integer"
     return f"`{path}` takes whole numbers, and `{of.form}` draws others, such as {inner:g}: give `{whole}`"
@@ -161,8 +161,8 @@ def _of_corners(job: JobParts) -> Iterator[Conflict]:
         return
     for corner in corners:
         values = dict(zip(job.params, corner, strict=True))
-        if found := faults(job, values):
-            yield Conflict("/params", None, f"{_shown(values)} do not go together: {found[0]}")
+        if found := conflicts_at(job, values):
+            yield Conflict("/params", None, f"{_shown(values)} do not go together: {found[0].message}")
             return
 
 
@@ -171,43 +171,35 @@ def _of_samples(job: JobParts) -> Iterator[Conflict]:
     from search.sweep.draw import designed  # here: it needs numpy, which no other job does
 
     for number, values in enumerate(designed(job.params, job.sweep_config)):
-        if not (found := faults(job, values)):
+        if not (found := conflicts_at(job, values)):
             continue
-        name, alone = sample_name(number), {path: faults(job, {path: value}) for path, value in values.items()}
-        if path := next((path for path, messages in alone.items() if messages), None):
-            message = f"`{name}` would have `{path}` {values[path]}: {alone[path][0]}; give a `choice` of what fits"
+        name, alone = sample_name(number), {path: conflicts_at(job, {path: value}) for path, value in values.items()}
+        if path := next((path for path, wrong in alone.items() if wrong), None):
+            why = alone[path][0].message
+            message = f"`{name}` would have `{path}` {values[path]}: {why}; give a `choice` of what fits"
             yield Conflict(f"{_pointer(path)}/{job.params[path].form}", None, message)
         else:
-            message = f"`{name}` would have {_shown(values)}, which do not go together: {found[0]}"
+            message = f"`{name}` would have {_shown(values)}, which do not go together: {found[0].message}"
             yield Conflict("/params", None, message)
         return
 
 
-def faults(job: JobParts, values: SampleValues) -> list[str]:
-    """Return why no trial can have these values."""
-    return [fault.message for fault in _faults(job, values)]
-
-
-def _faults(job: JobParts, values: SampleValues) -> list[Conflict]:
-    """Return the same, each with its place in the job that has these values."""
+def conflicts_at(job: JobParts, values: SampleValues) -> list[Conflict]:
+    """Return why no trial can have these values, each with its place in the job that has them."""
     try:
         changed = at(job, values)
     except ValidationError as error:
-        return list(map(_conflict, problems_of(error, _given(job, values), JobParts)))
+        return conflicts_of(error, _given(job, values), JobParts)
     if (code := changed.code) not in (None, job.code):
         message = f"all trials import the same package, so a sample cannot change `workload.code`, got {code!r}"
         return [Conflict("/workload/code", code, message)]
     for path, value in values.items():
         for name in reversed(path.split(".")):
             value = {name: value}
-        if wrong := list(map(_conflict, misread(value, changed))):
+        if wrong := list(misread(value, changed)):
             return wrong
     alone = changed.model_copy(update={"arms": JobParts.model_fields["arms"].default, "params": {}, "sweep": None})
     return list(conflicts(alone))
-
-
-def _conflict(problem: Problem) -> Conflict:
-    return Conflict(problem.pointer, problem.value, problem.message)
 
 
 def _behind(path: str, pointer: str) -> str:

@@ -108,7 +108,7 @@ class AuditEntry(View):
     address: str = Field(description="from where; empty: on the service's own machine, without HTTP")
     action: str = Field(description="the operation, as this document names it; a clone is a `createJob`")
     target: str = Field(description="the job's or the key's id")
-    outcome: str = Field(description="done, or refused")
+    outcome: str = Field(description="done, or refused; of refusals alike one a minute is written down")
 
 
 class AuditPage(View):

@@ -37,13 +37,14 @@ QuotaName = Annotated[str, Field(pattern=rf"^(\*|{OWNER})$")]
 
 
 class QuotaLimits(View):
-    """Limits on what all running jobs of an owner or a project take together; null: none."""
+    """Limits on what all jobs of an owner or a project take together; null: none."""
 
     model_config = ConfigDict(extra="forbid")
 
     workers: int | None = Field(None, ge=0, le=1_000_000)
     gpus: float | None = Field(None, ge=0, le=1_000_000)
     running: int | None = Field(None, ge=0, le=1_000_000, description="jobs at a time")
+    waiting: int | None = Field(None, ge=0, le=1_000_000, description="queued jobs; beyond it none is submitted")
     weight: float = Field(1.0, gt=0, le=1000, description="a project's share of the cluster, beside other projects'")
 
 

@@ -302,6 +302,9 @@ class SampleDrawn(Record):
     trial_id: Word
     values: SampleValues
     drawn_by: str = Field(max_length=40)
+    only_if_new: StrictBool = Field(
+        False, description="not stored where another sample of the job has these values, as the next brief shows"
+    )
 
 
 #: As hexadecimal digits.
@@ -347,6 +350,14 @@ class TrialFinished(Record, RunEnd):
     origin: Origin | None = Field(None, description="null: a driver of an earlier release does not say")
 
 
+class TrialFailed(Record):
+    """The end of a sample that failed as it would fail again; the other trials go on."""
+
+    kind: Literal["trial_failed"] = "trial_failed"
+    trial_id: Word
+    reason: Reason
+
+
 class AttemptFinished(Record):
     kind: Literal["attempt_finished"] = "attempt_finished"
     outcome: Literal["succeeded", "failed", "cancelled", "paused"]
@@ -366,6 +377,7 @@ AnyRecord = Annotated[
     | RungReached
     | SampleDrawn
     | TrialFinished
+    | TrialFailed
     | AttemptFinished,
     Field(discriminator="kind"),
 ]
@@ -405,7 +417,7 @@ class MarkPoint(Record):
 
     values: SampleValues
     share: float
-    value: float | None = Field(description="null: it diverged, or was not finite")
+    value: float | None = Field(description="null: it diverged or failed, or was not finite")
     cost: float | None = None
 
 

@@ -43,7 +43,7 @@ class TrialReport(View):
     arm: str
     seed: int
     controller: str
-    outcome: str | None = Field(description="completed, diverged; null: not finished")
+    outcome: str | None = Field(description="completed, diverged, of a sample also failed; null: not finished")
     line: Line = Field(description="whose losses these are at the end; `main` until then")
     steps: int = Field(description="committed")
     seconds: float = Field(description="training clock")

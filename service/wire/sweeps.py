@@ -14,9 +14,12 @@ class SampleStatus(Vocabulary):
 
     WAITING = "waiting"
     TRAINING = "training"
+    PAUSED = "paused"
+    NOT_FINISHED = "not finished"  # and the job is over
     PRUNED = "pruned"  # it was behind at a rung, and ended there
     COMPLETED = "completed"
     DIVERGED = "diverged"
+    FAILED = "failed"
 
 
 class RankedTrial(View):

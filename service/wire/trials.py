@@ -7,8 +7,12 @@ from pydantic import Field
 from search.schedule_file import FORMAT, Provenance
 from search.types import Posterior, Refusal, Steer, Tax
 from service.job.parts import Direction
+from service.job.states import ACTIVE, TERMINAL, JobState
 from service.wire.base import View
 from service.wire.records import Bill, Line, ProbeResult, RunEnd, Sample, ScheduleEntry, StageOutcome
+
+#: Outcomes of a trial that did not come to its end.
+UNSUCCESSFUL = frozenset({"diverged", "failed"})
 
 
 class ProbeView(View, ProbeResult):
@@ -49,7 +53,8 @@ class TrialView(View, RunEnd):
     trial_id: str
     arm: str = Field(description="of a sample its name: `sample-3`")
     seed: int
-    outcome: str | None = Field(description="completed, diverged; null: not finished")
+    outcome: str | None = Field(description="completed, diverged, of a sample also failed; null: not finished")
+    failure: str | None = Field(None, description="why it failed; null: it did not")
     line: Line = Field(description="whose losses and weights these are at the end; `main` until then")
     backend: str | None
     device: str | None
@@ -63,6 +68,19 @@ class TrialView(View, RunEnd):
     bill: Bill
     weights_url: str | None
     sample: Sample | None = Field(None, description="the values that a sample sets in the job; null: it is an arm's")
+
+    def phase(self, state: JobState) -> str:
+        """Return what the trial does in a job of this `state`: how it ended, or else whether it trains."""
+        if self.outcome is not None:
+            return self.outcome
+        if state in TERMINAL:
+            return "not finished"
+        if self.backend is None:
+            return "waiting"
+        if state == JobState.PAUSED:
+            return "paused"
+        # One that has trained before waits while its job does.
+        return "training" if state in ACTIVE and state != JobState.STARTING else "waiting"
 
 
 class Series(View):

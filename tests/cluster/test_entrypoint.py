@@ -11,11 +11,14 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from service.cluster import tune_trial
 from service.cluster.attempt import Hopeless, NoPlace, is_wanted
+from service.cluster.checkpoints import NoRoom
 from service.cluster.entrypoint import failure_of, outcome_of, run
 from service.cluster.group import death_of
+from service.cluster.shared_folder import UnlikeMachine
 from service.job.spec import JobSpec
-from service.wire.records import AttemptBrief, Control, ResumePoint, Sample
-from trainers.workload import WorkloadError
+from service.wire.records import AttemptBrief, Control, ResumePoint, Sample, SampleDrawn, TrialFailed
+from trainers.training.call_results import WorkerFailed, WorkerLost
+from trainers.workload import NoData, WorkloadError
 
 
 def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
@@ -93,35 +96,149 @@ def test_a_workers_death_is_told_in_one_line_without_guesses_at_its_cause() -> N
     assert death_of(death) == "Its worker has died: end of file."
 
 
-class Stored:
-    """A reporter whose words are stored at once."""
+class Api:
+    """Stands where the API and a reporter stand for a sample that draws; a rival has what is drawn in `lost` draws."""
 
-    def flush(self, *records: Any) -> None:
-        self.records = records
+    def __init__(self, brief: AttemptBrief, *, lost: int = 0) -> None:
+        self.told, self.sent, self._lost = brief, list[Any](), lost
+
+    def brief(self) -> AttemptBrief:
+        return self.told
+
+    def flush(self, drawn: Any) -> None:
+        self.sent.append(drawn)
+        has_it = 1 if len(self.sent) > self._lost else 2
+        points = list(self.told.trials)
+        sample = Sample(number=points[has_it].sample.number, values=drawn.values, drawn_by=drawn.drawn_by)  # type: ignore[union-attr]
+        points[has_it] = points[has_it].model_copy(update={"sample": sample})
+        self.told = self.told.model_copy(update={"trials": tuple(points)})
 
 
-def test_a_sample_that_is_drawn_in_an_attempt_with_fewer_workers_trains_with_these() -> None:
+def _drawing() -> AttemptBrief:
+    """The brief of a job with fewer workers than it asks for, and two samples that are not drawn yet."""
     spec = JobSpec.model_validate(
         {
             "workload": {"kind": "digits-mlp"},
             "budget": {"steps": 10},
             "workers": {"count": 4, "min": 2},
             "params": {"optimizer.weight_decay": {"uniform": [0.0, 0.1]}},
-            "sweep": {"samples": 1, "sampler": "bo"},
+            "sweep": {"samples": 2, "sampler": "bo"},
         }
     )
-    ids = ("job.tuned.0", "job.sample-0.0")
-    points = tuple(ResumePoint(trial_id=each, finished=False, resume=None) for each in ids)
-    sample = Sample(number=0, values=None, drawn_by=None)
-    points = (points[0], points[1].model_copy(update={"sample": sample}))
-    brief = _brief(finished=False).model_copy(update={"spec": spec, "trials": points, "num_workers": 2})
-
-    drawn = tune_trial._learned(brief, points[1], Stored())  # type: ignore[arg-type]
-
-    assert (drawn.workers.count, drawn.arm) == (2, "sample-0")
+    points = [ResumePoint(trial_id="job.tuned.0", finished=False, resume=None)]
+    for number in range(2):
+        sample = Sample(number=number, values=None, drawn_by=None)
+        points.append(ResumePoint(trial_id=f"job.sample-{number}.0", finished=False, resume=None, sample=sample))
+    update = {"spec": spec, "trials": tuple(points), "num_workers": 2}
+    return _brief(finished=False).model_copy(update=update)
 
 
-def test_a_sample_whose_values_no_trial_can_have_fails_by_name_and_the_next_is_found() -> None:
+def _run(
+    brief: AttemptBrief, trial_id: str, monkeypatch: pytest.MonkeyPatch, start: Any
+) -> tuple[list[Any], list[Any]]:
+    """Run a trial whose workers `start`; return what it tells the API, and what Tune."""
+    told, reported = list[Any](), list[Any]()
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda: brief))
+    reporter = SimpleNamespace(close=lambda: None, flush=told.append)
+    monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: reporter)
+    monkeypatch.setattr(tune_trial, "RayGroup", start)
+    monkeypatch.setattr(tune_trial, "tune", SimpleNamespace(report=reported.append))
+    tune_trial._run(trial_id)
+    return told, reported
+
+
+def test_a_sample_that_is_drawn_in_an_attempt_with_fewer_workers_trains_with_these(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brief = _drawing()
+    api, counts = Api(brief), list[int]()
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: api)
+    monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: SimpleNamespace(close=lambda: None, flush=api.flush))
+
+    def start(_: Any, workers: Any, **__: Any) -> None:
+        counts.append(workers.count)
+        raise WorkerFailed(0, "full disk", is_passing=True)
+
+    monkeypatch.setattr(tune_trial, "RayGroup", start)
+    with pytest.raises(WorkerFailed):
+        tune_trial._run("job.sample-0.0")
+
+    assert counts == [2]
+
+
+def test_samples_that_draw_the_same_at_once_come_to_different_values() -> None:
+    brief = _drawing()
+    api = Api(brief, lost=1)
+
+    spec = tune_trial._learned(api, brief, brief.trials[1], api)  # type: ignore[arg-type]
+
+    first, second = api.sent
+    assert first.only_if_new and second.only_if_new and first.values != second.values
+    assert spec.replica.optimizer.weight_decay == second.values["optimizer.weight_decay"]  # type: ignore[union-attr]
+
+
+def test_a_sample_whose_values_are_always_taken_keeps_some_in_the_end() -> None:
+    brief = _drawing()
+    api = Api(brief, lost=tune_trial.MAX_DRAWS - 1)
+
+    tune_trial._learned(api, brief, brief.trials[1], api)  # type: ignore[arg-type]
+
+    assert [each.only_if_new for each in api.sent] == [*[True] * (tune_trial.MAX_DRAWS - 1), False]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (WorkloadError("`width` must be a multiple of 4"), "`width` must be a multiple of 4"),
+        (WorkerFailed(0, "Traceback ...\nOutOfMemoryError: 90 GiB"), "a worker failed: OutOfMemoryError: 90 GiB; `wir"),
+    ],
+)
+def test_an_error_that_it_would_meet_again_ends_a_sample_alone_and_the_job_of_an_arm(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief = Api(_drawing())
+    brief.flush(SampleDrawn(trial_id="job.sample-0.0", values={"optimizer.weight_decay": 0.1}, drawn_by="sobol"))
+
+    def start(*_: Any, **__: Any) -> None:
+        raise error
+
+    told, reported = _run(brief.told, "job.sample-0.0", monkeypatch, start)
+    assert reported == [{"outcome": "failed"}]
+    assert [(type(each), each.trial_id, each.reason[: len(reason)]) for each in told] == [
+        (TrialFailed, "job.sample-0.0", reason)
+    ]
+    with pytest.raises(Hopeless) as raised:
+        _run(brief.told, "job.tuned.0", monkeypatch, start)
+    assert str(raised.value).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (WorkerFailed(0, "No space left on device", is_passing=True), WorkerFailed),
+        (WorkerLost([0], "it died"), WorkerLost),
+        (NoPlace("no room for worker 1"), NoPlace),
+        (NoRoom("the disk is full"), Hopeless),
+        (UnlikeMachine("machine b has torch 2.9"), Hopeless),
+        (NoData("machine b lacks the data `x`"), Hopeless),
+    ],
+)
+def test_what_is_no_fault_of_a_sample_ends_its_attempt(
+    error: Exception, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brief = Api(_drawing())
+    brief.flush(SampleDrawn(trial_id="job.sample-0.0", values={"optimizer.weight_decay": 0.1}, drawn_by="sobol"))
+
+    def start(*_: Any, **__: Any) -> None:
+        raise error
+
+    with pytest.raises(raised):
+        _run(brief.told, "job.sample-0.0", monkeypatch, start)
+
+
+def test_a_sample_whose_values_no_trial_can_have_fails_by_name_and_the_next_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     content = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}, "sweep": {"samples": 2}}
     spec = JobSpec.model_validate(content | {"params": {"accumulate": {"uniform": [1, 8]}}})
     points = tuple(
@@ -134,8 +251,10 @@ def test_a_sample_whose_values_no_trial_can_have_fails_by_name_and_the_next_is_f
     )
     brief = _brief(finished=False).model_copy(update={"spec": spec, "trials": points})
 
-    with pytest.raises(Hopeless, match=r"cannot have the values \{'accumulate': 3.5\}: `accumulate` should be a valid"):
-        tune_trial._find(brief, "sample-0")
+    [failed], reported = _run(brief, "sample-0", monkeypatch, lambda *_, **__: pytest.fail("a worker was started"))
+
+    assert reported == [{"outcome": "failed"}]
+    assert failed.reason.startswith("a sample cannot have the values {'accumulate': 3.5}: `accumulate` should be a")
     assert tune_trial._find(brief, "sample-1")[1].replica.accumulate == 4
 
 

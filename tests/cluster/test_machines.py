@@ -124,7 +124,7 @@ def test_a_bucket_which_is_one_for_all_machines_gets_no_mark(group_of, tmp_path:
 
 @pytest.mark.parametrize(
     ("kind", "num_nodes", "is_named"),
-    [("refused", 2, True), ("error", 2, True), ("answer", 2, False), ("refused", 1, False)],
+    [("no_data", 2, True), ("refused", 2, True), ("error", 2, True), ("answer", 2, False), ("refused", 1, False)],
 )
 def test_what_a_machine_lacks_is_told_with_its_name_and_address_where_there_are_several(
     kind, num_nodes, is_named, monkeypatch

@@ -9,9 +9,18 @@ from search.sweep.propose import Seen, propose
 from service.control.models import TrialRow
 from service.control.store import Store
 from service.job.spec import JobSpec
+from service.job.states import JobState
 from service.job.sweep import at
 from service.wire.events import EventKind
-from service.wire.records import Bill, Control, RungReached, SampleDrawn, TrialStarted
+from service.wire.records import (
+    AttemptFinished,
+    Bill,
+    Control,
+    RungReached,
+    SampleDrawn,
+    TrialFailed,
+    TrialStarted,
+)
 from service.wire.sweeps import SampleStatus
 from tests.contract.conftest import only
 from tests.contract.reported import finished
@@ -307,6 +316,81 @@ def test_later_samples_hear_of_those_that_diverged_or_measured_nothing_finite(
         (known[first], 0.5, 100.0), (known[second], None, 100.0), (known[first], None, None),
     ]  # fmt: skip
     assert [each.share for each in seen] == pytest.approx([1 / 9, 1 / 9, 1.0])
+
+
+def test_a_sample_that_fails_ends_alone_and_ranks_last_with_its_reason(store: Store, swept: Any, begin: Any) -> None:
+    driver = begin(job_id := swept(sampler="bo"))
+    arm, first, second, *_ = ids(store, job_id)
+    for each in (arm, first, second):
+        start(driver, each)
+    driver.send(rung(first, 0, 0.5), stream=first)
+    driver.send(TrialFailed(trial_id=first, reason="out of memory"), stream=first)
+
+    assert store.job(job_id).state is JobState.RUNNING
+    failed = store.trials(job_id)[1]
+    assert (failed.outcome, failed.failure, failed.validation_loss) == ("failed", "out of memory", None)
+    brief = store.attempts.brief(job_id, 1)
+    assert [point.trial_id for point in brief.trials if point.finished] == [first]
+    assert [(each.values, each.value) for each in brief.seen] == [
+        (failed.sample.values, 0.5), (failed.sample.values, None),
+    ]  # fmt: skip
+    for each in (arm, second):
+        driver.send(finished(each), stream=each)
+    driver.send(AttemptFinished(outcome="succeeded"))
+    report = store.report(job_id)
+    assert report.sweep.ranking[-1].arm == "sample-0" and report.sweep.ranking[-1].status is SampleStatus.FAILED
+    assert report.trials[1].notes == ("failed: out of memory",) and report.state is JobState.SUCCEEDED
+
+
+def test_a_job_whose_every_sample_failed_has_failed_and_a_retry_trains_them_again(
+    store: Store, swept: Any, begin: Any
+) -> None:
+    driver = begin(job_id := swept(samples=2))
+    arm, *samples = ids(store, job_id)
+    start(driver, arm)
+    driver.send(finished(arm), stream=arm)
+    for each in samples:
+        driver.send(TrialFailed(trial_id=each, reason="no such width"), stream=each)
+    driver.send(AttemptFinished(outcome="succeeded"))
+
+    job = store.job(job_id)
+    assert (job.state, job.reason) == (JobState.FAILED, "every sample failed; `sample-0`: no such width")
+    assert store.retry(job_id).state is JobState.QUEUED
+    assert [(each.outcome, each.failure) for each in store.trials(job_id)] == [("completed", None), *[(None, None)] * 2]
+
+
+def test_a_trial_trains_only_while_its_job_does(store: Store, swept: Any, begin: Any) -> None:
+    driver = begin(job_id := swept(samples=2))
+    _, begun, _ = ids(store, job_id)
+    start(driver, begun)
+
+    def status() -> SampleStatus:
+        sweep = store.report(job_id).sweep
+        assert sweep is not None
+        return next(each.status for each in sweep.ranking if each.trial_id == begun)
+
+    assert status() is SampleStatus.TRAINING
+    store.attempts.lose(job_id, 1, reason="lost")
+    assert status() is SampleStatus.WAITING
+    store.pause(job_id)
+    assert status() is SampleStatus.PAUSED
+    store.cancel(job_id)
+    assert status() is SampleStatus.NOT_FINISHED
+
+
+def test_of_samples_that_draw_the_same_at_once_the_first_has_it(store: Store, swept: Any, begin: Any) -> None:
+    driver = begin(job_id := swept(sampler="bo"))
+    *_, first, second = ids(store, job_id)
+    values = {"optimizer.momentum": 0.6, "workload.batch_size": 16}
+
+    def told(trial_id: str, *, only_if_new: bool) -> list[Any]:
+        drawn = SampleDrawn(trial_id=trial_id, values=values, drawn_by="qLogNEI", only_if_new=only_if_new)
+        driver.send(drawn, stream=trial_id)
+        return [each.sample.values for each in store.attempts.brief(job_id, 1).trials[-2:]]
+
+    assert told(first, only_if_new=True) == [values, None]
+    assert told(second, only_if_new=True) == [values, None]
+    assert told(second, only_if_new=False) == [values, values]  # there are no others, or an earlier release says so
 
 
 class Died(Exception):

@@ -191,7 +191,7 @@ def test_arms_never_end_the_best_at_a_rung_goes_on_and_what_is_not_finite_does_n
 @settings(max_examples=50)
 def test_the_ranking_names_each_trial_once_further_ones_first_and_diverged_ones_last(found: list[Mark]) -> None:
     last = {mark.trial: mark for mark in found}
-    standings = [Standing(trial, mark, is_diverged=trial == "t1") for trial, mark in last.items()]
+    standings = [Standing(trial, mark, is_lost=trial == "t1") for trial, mark in last.items()]
 
     ranked = ranking([*standings, Standing("new", None)])
 

@@ -1,11 +1,13 @@
 """Where a new model tells which rate is usual, a run begins with it, without a probe."""
 
 import json
+import re
 
 import pytest
 
 from search.bayesian.controller import Controller
 from search.config import BoConfig, Budget
+from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.past_jobs.prior import PastProbe, PastSearch, Prior
 from search.space import Axis, SearchSpace, Weights
 from search.types import Observation, Spent, Steer, Values
@@ -44,6 +46,13 @@ def test_a_run_begins_with_what_is_usual_for_its_model_whatever_the_guess_and_ho
     assert "0.0514 is usual for a loss of 2 and a sharpness of 3, so nothing is probed" in _opened(SHARP).reason
     assert "0.01 is usual for such weights, so nothing is probed" in _opened(SHALLOW).reason
     assert "0.01 is usual for `muon`, so nothing is probed" in _opened(MUON).reason
+
+
+def test_the_help_of_the_first_search_names_every_optimizer_whose_rate_is_usual():
+    named = set(re.findall(r"`(\w+)`", BoConfig.model_fields["first_search"].description or ""))
+
+    usual = {kind for kind, traits in OPTIMIZER_TRAITS.items() if traits.usual is not None}
+    assert named - {"auto", "always", "unless_known"} == usual
 
 
 def test_sgd_takes_a_sharper_loss_and_a_higher_momentum_at_a_lower_rate():

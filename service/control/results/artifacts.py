@@ -15,6 +15,8 @@ from service.wire.trials import ScheduleView, TrialView
 
 _JSON, _BINARY = "application/json", "application/octet-stream"
 _LOG = re.compile(r"attempt-(?P<number>[0-9]{1,18})\.log")
+#: Outcomes with which an extended trial has the weights from before it was extended.
+_EARLIER = (None, "failed")
 _CHECKPOINT = re.compile(r"(?P<folder>attempt-[0-9]+/(?P<trial>[^/]+)/.+)/manifest\.json")
 
 
@@ -49,8 +51,8 @@ def _of_trial(of: TrialView | ScheduleView) -> str:
 
 
 def _weights(job: JobView, trial: TrialView, storage: Storage, files: Mapping[str, FileInfo]) -> Iterator[Artifact]:
-    """Yield the trial's weights of the best state and of the end; an extended one has those from before alone."""
-    for which in get_args(Which) if trial.outcome is not None else (None,):
+    """Yield the trial's weights of the best state and of the end; an extended one has earlier ones until its end."""
+    for which in (None,) if trial.outcome in _EARLIER else get_args(Which):
         try:
             url = weights_url(job, trial, which)
         except NotFound:
@@ -82,12 +84,14 @@ def weights_url(job: JobView, trial: TrialView, which: Which | None) -> str:
     """
     name = f"trial `{trial.trial_id}`"
     if trial.weights_url is None:
-        why = "the job ended before it had" if job.state in TERMINAL else "it has not finished"
+        ended = "the job ended before it had" if job.state in TERMINAL else "it has not finished"
+        why = "it failed" if trial.outcome == "failed" else ended
         raise NotFound(f"{name} has no weights: {why}")
     if which is None:
         return trial.weights_url
-    if trial.outcome is None:  # it was extended
-        raise NotFound(f"{name} has not finished again: without `which` its earlier weights are there")
+    if trial.outcome in _EARLIER:
+        why = "has not finished again" if trial.outcome is None else "failed after it was extended"
+        raise NotFound(f"{name} {why}: without `which` its earlier weights are there")
     if which == "best" and job.readable.checkpoint.export == "last":
         raise NotFound(
             f"{name} has no best weights: with `checkpoint.export: last` no best state is kept; clone the job with "

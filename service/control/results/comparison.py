@@ -53,11 +53,11 @@ def comparison(
 
 
 def _target(reports: Iterable[JobReport], curves: Mapping[str, Series], direction: Direction) -> float | None:
-    """Return the worst of the last values of the arms' trials that did not diverge."""
+    """Return the worst of the last values of the arms' trials that completed."""
     worst = max if direction == "min" else min
     # A sample that ended at a rung would be the worst, and say nothing of where arms get to.
     arms = [each for report in reports for each in report.trials if each.arm in {arm.arm for arm in report.arms}]
-    lasts = [final(curves[trial.trial_id]) for trial in arms if trial.outcome != "diverged"]
+    lasts = [final(curves[trial.trial_id]) for trial in arms if trial.outcome == "completed"]
     return worst((last[1] for last in lasts if last is not None), default=None)
 
 

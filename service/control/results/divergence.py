@@ -1,9 +1,9 @@
-"""Says why trials diverged, and what to do about it. Pure functions."""
+"""Says why trials diverged or failed, and what to do about it. Pure functions."""
 
 from collections.abc import Sequence
 
 from service.wire.records import Divergence
-from service.wire.trials import TrialView
+from service.wire.trials import UNSUCCESSFUL, TrialView
 
 
 def why(found: Divergence | None) -> str:
@@ -23,10 +23,14 @@ def why(found: Divergence | None) -> str:
 
 
 def why_all(trials: Sequence[TrialView]) -> str | None:
-    """Return why a job has nothing to show: every trial of it diverged. None: at least one did not."""
-    if any(trial.outcome != "diverged" for trial in trials):
+    """Return why a job has nothing to show: all its trials diverged, or all its samples failed. None: neither."""
+    failed = [trial for trial in trials if trial.outcome == "failed"]
+    if failed and len(failed) == sum(trial.sample is not None for trial in trials):
+        return f"every sample failed; `{failed[0].arm}`: {failed[0].failure}"
+    if any(trial.outcome not in UNSUCCESSFUL for trial in trials):
         return None
     first = trials[0]
     if len(trials) == 1:
         return f"the training {why(first.divergence)}"
-    return f"all {len(trials)} trials diverged. Arm `{first.arm}`, seed {first.seed}, {why(first.divergence)}"
+    how = "diverged or failed" if failed else "diverged"
+    return f"all {len(trials)} trials {how}. Arm `{first.arm}`, seed {first.seed}, {why(first.divergence)}"

@@ -31,7 +31,7 @@ def report(session: Session, job_id: str, prices: Prices | None = None) -> JobRe
         )
         for trial in found
     ]
-    ranking = sweeps.report(job.readable, sweeps.rungs(session, job_id), [each.view for each in facts])
+    ranking = sweeps.report(job.readable, job.state, sweeps.rungs(session, job_id), [each.view for each in facts])
     return job_report(job, facts, prices=prices, sweep=ranking)
 
 

@@ -32,6 +32,7 @@ _TRIALS = (
         TrialRow.level,
         TrialRow.validation_loss,
         TrialRow.bill,
+        TrialRow.sample,
     )
     .where(TrialRow.job_id.in_(bindparam("job_ids", expanding=True)))
     .order_by(TrialRow.job_id, TrialRow.position)
@@ -76,7 +77,7 @@ def _progress(
         arm=shown.arm,
         learning_rate=shown.learning_rate,
         level=shown.level,
-        level_name="level" if shown.level is None else _level_name(job.spec, shown.arm),
+        level_name="level" if shown.level is None else _level_name(job.spec, shown),
         bytes_sent=sum(trial.bill.get("bytes_sent", 0) for trial in trials),
         bytes_dense=sum(trial.bill.get("bytes_dense", 0) for trial in trials),
         losses=tuple(curves.get(shown.id, ())),
@@ -105,9 +106,10 @@ def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial], shares: S
     return None if whole is None else whole * left / max(1, num_training)
 
 
-def _level_name(spec: Mapping[str, Any], arm: str) -> str:
-    own = next((each["exchange"] for each in spec["arms"] if each["name"] == arm), None)
-    return _name_of(json.dumps(own or spec["exchange"]))
+def _level_name(spec: Mapping[str, Any], trial: _Trial) -> str:
+    own = next((each["exchange"] for each in spec["arms"] if each["name"] == trial.arm), None)
+    sampled = None if trial.sample is None else (trial.sample["values"] or {}).get("exchange")
+    return _name_of(json.dumps(sampled or own or spec["exchange"]))
 
 
 @lru_cache(1024)

@@ -119,14 +119,14 @@ def cost(bill: Bill, prices: Prices, *, num_workers: int, num_lanes: int = 1, ar
 
 
 def _targets(spec: JobSpec, facts: Sequence[TrialFacts], direction: Direction) -> dict[int, float | None]:
-    """Return by seed what the job states, else the worst of the last values of its arms that did not diverge."""
+    """Return by seed what the job states, else the worst of the last values of its arms that completed."""
     if spec.objective.target is not None:
         return dict.fromkeys(spec.seeds, spec.objective.target)
     worst = max if direction == "min" else min
     targets: dict[int, float | None] = {}
     # A sample that ends at a rung would be the worst, and say nothing of where arms get to.
     for trial, curve in ((each.view, each.curve) for each in facts):
-        if trial.sample is None and trial.outcome != "diverged":
+        if trial.sample is None and trial.outcome == "completed":
             last = final(curve)
             known = [value for value in (targets.get(trial.seed), last and last[1]) if value is not None]
             targets[trial.seed] = worst(known, default=None)
@@ -188,6 +188,8 @@ def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
         yield f"{by} steered {'stages' if len(stages) > 1 else 'stage'} {', '.join(map(str, stages))}"
     if trial.outcome == "diverged":
         yield divergence.why(trial.divergence)
+    if trial.failure is not None:
+        yield f"failed: {trial.failure}"
     if trial.ended_early:
         patience = f"{spec.objective.patience} evaluations in a row"
         yield f"ended early, after {trial.step} steps: the validation {metric} had not improved in {patience}"
