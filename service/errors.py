@@ -9,16 +9,18 @@ WiretuneError
   NotFound            404
   IllegalTransition   409  the verb does not fit the job's state
   CheckpointGone      409  what the job would go on from was removed
-  KeyGone             409  the key was revoked, or has expired
+  KeyGone             409  the key was revoked, has expired, or is in a file of secrets
   CodeInUse           409  a job that is not over needs the code
   TooMuchCode         409  the project keeps as many packages of code as it may
   DoesNotFit          409  more than the cluster can ever place
+  QueueFull           409  as many jobs of an owner or a project wait as its quota allows
   UnreadableJob       409  another release stored the job, and this one cannot read it
   PreconditionFailed  412  the job is not as its user last saw it
   Fenced              409  a later attempt owns the job; the writer must stop
   OutOfSequence       409  a batch of records is missing before this one
   TooManyRequests     429  of one key, or wrong keys of one address
   Unavailable         503  the database or the storage does not answer; try again
+    DatabaseUnavailable 503  the database, in its own words: they are for callers who are known
     Busy              503  as many downloads, uploads or waits for storage and Ray as the service allows; try again
 """
 
@@ -91,6 +93,10 @@ class DoesNotFit(WiretuneError):
         super().__init__(message)
 
 
+class QueueFull(WiretuneError):
+    status, slug, title = 409, "queue-full", "As many jobs wait as a quota allows"
+
+
 class UnreadableJob(WiretuneError):
     """Raised with the fields at fault, by their paths."""
 
@@ -128,6 +134,10 @@ class TooManyRequests(WiretuneError):
 
 class Unavailable(WiretuneError):
     status, slug, title = 503, "unavailable", "A part of the service does not answer"
+
+
+class DatabaseUnavailable(Unavailable):
+    """Raised with the database's own words, which may name hosts and users: they are for callers who are known."""
 
 
 class Busy(Unavailable):

@@ -28,6 +28,15 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class LogLevel(StrEnum):
+    """The least level of the service's own lines in its log."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 @contextmanager
 def log_fields(**fields: Any) -> Iterator[None]:
     """Give `fields` to every line that the block logs; threads that it starts do not have them."""

@@ -19,7 +19,7 @@ from pydantic_settings import (
 )
 
 from service import cores
-from service.log_lines import LogFormat
+from service.log_lines import LogFormat, LogLevel
 from service.wire.access import Role
 
 WEBHOOK_SECRET_PREFIX = "whsec_"
@@ -90,6 +90,7 @@ class Settings(BaseSettings):
     idempotency_s: float = Field(
         86_400.0, gt=0, description="an Idempotency-Key that comes again after so long makes another job"
     )
+    audit_days: float | None = Field(None, gt=0, description="entries of the audit log stay so long; unset: for ever")
     webhook_secret: SecretStr = Field(
         SecretStr(""),
         description="signs the messages that a job is over: `whsec_` and 24 to 64 bytes in base64",
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
     stall_s: float = Field(30.0, gt=0, description="a client that takes nothing of its answer for so long is cut off")
     log_file: Path | None = Field(None, description="log into this file, which is rotated; unset: standard error")
     log_format: LogFormat = Field(LogFormat.TEXT, description="of the service's log and the attempts': text, or json")
+    log_level: LogLevel = Field(LogLevel.INFO, description="of the service's own lines: this level and above")
     embedded_idle_s: float = Field(120.0, gt=0, description="an embedded Ray that nobody needs ends after this")
 
     @classmethod

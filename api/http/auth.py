@@ -7,6 +7,7 @@ token that is good for its own door only.
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
@@ -47,6 +48,8 @@ ACTIONS = {
     **dict.fromkeys(["setQuota", "deleteQuota"], Action.SET_QUOTAS),
 }
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+#: In the audit log, of a caller without an address of IPv4 or IPv6.
+NO_ADDRESS = "unknown"
 
 _key_scheme = HTTPBearer(auto_error=False, scheme_name="key", description="an API key (`wt_...`), or an OIDC token")
 _token_scheme = HTTPBearer(auto_error=False, scheme_name="attempt", description="an attempt's own token")
@@ -79,8 +82,8 @@ def require_key(request: Request, store: StoreOf, given: _Credentials) -> Princi
         limits.count_failure(address, refusal)
     caller = replace(known, address=address)
     limits.count_request(caller)
+    request.state.find_caller, request.state.is_known = find, True
     _require_permission(request, store, caller)
-    request.state.find_caller = find
     return caller
 
 
@@ -101,8 +104,13 @@ def is_welcome(request: Request) -> Callable[[], bool]:
 
 
 def address_of(request: Request) -> str:
-    """Return where the request comes from."""
-    return request.client.host if request.client else ""
+    """Return where the request comes from; one word for what is no address, as a caller may send by way of a proxy."""
+    host = request.client.host if request.client else ""
+    try:
+        address = ip_address(host.partition("%")[0])  # a zone of IPv6 may be any text
+    except ValueError:
+        return NO_ADDRESS
+    return str(getattr(address, "ipv4_mapped", None) or address)  # a server of both kinds sees `::ffff:10.1.2.3`
 
 
 def cookie_name(request: Request) -> str:
@@ -176,6 +184,7 @@ async def require_token(
     number = request.path_params["number"]  # as it is written: no token is of anything but an attempt's number
     if given is None or not store.attempts.check_token(job, number, given.credentials):
         raise Unauthorized(f"a token of attempt {number} of {job} is required")
+    request.state.is_known = True
 
 
 #: An attempt of the path.

@@ -228,6 +228,6 @@ def _of_access() -> Iterator[BaseModel]:
         in_use=False,
     )
     yield package
-    limits = {"workers": 8, "gpus": 4.0, "running": None, "weight": 2.0}
+    limits = {"workers": 8, "gpus": 4.0, "running": None, "waiting": 100, "weight": 2.0}
     yield QuotaView(kind=QuotaKind.PROJECT, name="vision", set_by="first", set_at=_AT, **limits)
     yield CodePage(packages=(package,), next_cursor=None)

@@ -26,6 +26,7 @@ from service.errors import (
     NotFound,
     OutOfSequence,
     PreconditionFailed,
+    QueueFull,
     TooManyRequests,
     TooMuchCode,
     Unauthorized,
@@ -69,7 +70,7 @@ CHANGING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, Checkpoin
 EXTENDING = (*CHANGING, InvalidJob)
 EDITING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, InvalidJob)
 DELETING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition)
-CLONING = (*CREATING, NotFound)
+CLONING = (*CREATING, NotFound, QueueFull)
 SIGNING_IN = (*CALLING, InvalidRequest)
 HOLDING = (*SIGNING_IN, NotFound)
 ROTATING = (*HOLDING, KeyGone)
@@ -108,7 +109,7 @@ _OF_OPERATION = {
 _MADE_JOB = {"createJob": "/id", "cloneJob": "/job/id"}
 
 
-def refusals(*errors: type[WiretuneError]) -> dict[int | str, dict[str, Any]]:
+def error_answers(*errors: type[WiretuneError]) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of a route that may answer with `errors`."""
     titles: dict[int | str, list[str]] = {}
     for error in errors:

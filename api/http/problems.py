@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from api.http.request_ids import HEADER, SCOPE_KEY
-from service.errors import TooManyRequests, Unauthorized, Unavailable, WiretuneError
+from service.errors import DatabaseUnavailable, TooManyRequests, Unauthorized, Unavailable, WiretuneError
 from service.job.problems import Problem
 from service.log_lines import log_field, log_fields
 
@@ -73,9 +73,13 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _answer_unexpected)
 
 
-async def _answer_domain_error(_: Request, error: Exception) -> Response:
+async def _answer_domain_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WiretuneError)
     headers = {}
+    detail = str(error)
+    if isinstance(error, DatabaseUnavailable) and not getattr(request.state, "is_known", False):
+        log.warning("%s %s: %s", request.method, request.url.path, error)
+        detail = "the database does not answer; try again"
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = 'Bearer realm="wiretune"'
     if isinstance(error, Unavailable):
@@ -83,7 +87,7 @@ async def _answer_domain_error(_: Request, error: Exception) -> Response:
     if isinstance(error, TooManyRequests):
         headers["Retry-After"] = str(error.retry_after_s)
     errors = getattr(error, "problems", ())
-    return _problem(error.slug, error.title, error.status, str(error), errors=errors, headers=headers)
+    return _problem(error.slug, error.title, error.status, detail, errors=errors, headers=headers)
 
 
 async def _answer_bad_parameters(_: Request, error: Exception) -> Response:

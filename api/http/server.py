@@ -26,7 +26,7 @@ from api.http.broadcast import Broadcaster
 from api.http.connections import Deadlines, connection_class
 from service.catalog import methods
 from service.control import processes
-from service.control.access.keys import write_private
+from service.control.access.keys import given_key, write_private
 from service.control.reconciler import Reconciler
 from service.control.storage import Storage
 from service.control.store import Store
@@ -198,8 +198,15 @@ def bind(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def ensure_key(store: Store, state_dir: Path) -> str:
-    """Return the key in the state dir's `api_key`, made if there is none that this database knows."""
+    """Return the first key, which is put into the state dir's `api_key`: the operator's, else one that is made here.
+
+    The latter is made again only where this database does not know it. Raises Unavailable for a weak key.
+    """
     path = state_dir / "api_key"
+    if (given := given_key()) is not None:
+        store.adopt_key("first", given)
+        write_private(path, f"{given}\n")
+        return given
     if path.exists() and store.check_key(path.read_text().strip()):
         return path.read_text().strip()
     key = store.add_key("first")

@@ -4,6 +4,7 @@ The folder of a backup holds `backup.json`, `database.sqlite` or `database.dump`
 `storage/`. Files of a storage elsewhere, on S3 say, are left to its own versions: the backup names its URL.
 """
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 import fsspec
@@ -74,7 +76,7 @@ def back_up(settings: Settings, folder: Path) -> Backup:
     _prepare(folder)
     url = settings.resolved_database_url
     if not database.is_there(url):
-        raise Unavailable(f"there is no database at {make_url(url).render_as_string()}; check WIRETUNE_DATABASE_URL")
+        raise Unavailable(f"there is no database at {database.without_password(url)[0]}; check WIRETUNE_DATABASE_URL")
     revision, _ = database.revisions(url)
     is_local = _folder_of(settings.resolved_storage_url) is not None
     _copy_files(settings, folder)
@@ -115,14 +117,45 @@ def restore(settings: Settings, folder: Path, *, are_files_moved: bool = False) 
     database.prepare_state_dir(settings)
     with database.lock_service(settings):
         _require_empty(settings)
-        _load(url, kind, folder / _DATABASES[kind])
-        place = _folder_of(settings.resolved_storage_url)
-        if made.has_files and place is not None:
-            shutil.copytree(folder / FILES, place, dirs_exist_ok=True)
-        _move_urls(url, made.storage_url.rstrip("/"), settings.resolved_storage_url.rstrip("/"))
-        for name in _PRIVATE:
-            _copy_private(folder / name, settings.state_dir / name)
+        try:
+            _put_back(made, settings, folder)
+        except (OSError, SQLAlchemyError) as error:
+            # `pg_restore` has committed by then; an SQLite file appears when it is whole.
+            is_half = kind == "postgresql" and isinstance(error, SQLAlchemyError)
+            way_out = "restore into a new, empty database" if is_half else "restore again"
+            raise Unavailable(f"cannot restore {folder}: {database.said(error)}; mend that, and {way_out}") from error
     return made
+
+
+def _put_back(made: Backup, settings: Settings, folder: Path) -> None:
+    """Copy files and secrets, then the database: without one, a restore that failed can be repeated.
+
+    Raises OSError, and SQLAlchemyError where rows could not be changed.
+    """
+    place = _folder_of(settings.resolved_storage_url)
+    if made.has_files and place is not None:
+        _copy_below(folder / FILES, place, fail=_raise)
+    for name in _PRIVATE:
+        _copy_private(folder / name, settings.state_dir / name)
+    url, source = settings.resolved_database_url, folder / _DATABASES[made.database]
+    old, new = made.storage_url.rstrip("/"), settings.resolved_storage_url.rstrip("/")
+    if made.database == "postgresql":
+        options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
+        _run_program("pg_restore", *options, str(source), "--dbname", url=url)
+        _move_urls(url, old, new)
+        return
+    file = Path(make_url(url).database or "").resolve()
+    with TemporaryDirectory(dir=file.parent) as draft:  # the file appears when it is whole
+        whole = Path(draft, file.name)
+        shutil.copy(source, whole)
+        _move_urls(_url_of(whole), old, new)
+        if os.listdir(draft) != [whole.name]:  # the disk had no room to write the changes from `-wal` into it
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        whole.replace(file)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _prepare(folder: Path) -> None:
@@ -195,8 +228,8 @@ def _copy_files(settings: Settings, folder: Path) -> None:
     _copy_below(source, folder / FILES)
 
 
-def _copy_below(source: Path, target: Path) -> None:
-    for root, _, names in os.walk(source):
+def _copy_below(source: Path, target: Path, *, fail: Callable[[OSError], None] | None = None) -> None:
+    for root, _, names in os.walk(source, onerror=fail):
         for name in names:
             _copy_changed(Path(root) / name, target / Path(root).relative_to(source) / name)
 
@@ -213,7 +246,7 @@ def _copy_changed(source: Path, target: Path) -> None:
     except FileNotFoundError:  # it was removed meanwhile; a copy that was made before may be what a row names
         return
     except OSError as error:
-        raise Unavailable(f"cannot copy {source} to {target}: {error.strerror}; the backup is not whole") from error
+        raise Unavailable(f"cannot copy {source} to {target}: {error.strerror}; mend that, and begin again") from error
 
 
 def _copy_private(source: Path, target: Path) -> None:
@@ -285,19 +318,11 @@ def _checkpoints(connection: Connection) -> set[str]:
     return found
 
 
-def _load(url: str, kind: str, source: Path) -> None:
-    if kind == "postgresql":
-        options = ("--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction")
-        _run_program("pg_restore", *options, str(source), "--dbname", url=url)
-    else:
-        shutil.copy(source, make_url(url).database or "")
-
-
 def _run_program(program: str, *arguments: str, url: str) -> None:
     """Run a client program of PostgreSQL on the database; its password is no argument, which others could see."""
-    address = make_url(url).set(drivername="postgresql")
-    secret = {} if address.password is None else {"PGPASSWORD": str(address.password)}
-    plain = address.set(password=None).render_as_string().replace("+", "%20")  # libpq knows no other spaces
+    address, password = database.without_password(url)
+    secret = {} if password is None else {"PGPASSWORD": password}
+    plain = address.set(drivername="postgresql").render_as_string().replace("+", "%20")  # libpq knows no other spaces
     try:
         done = subprocess.run(
             [program, *arguments, plain], env=os.environ | secret, capture_output=True, text=True, timeout=_TIMEOUT_S
@@ -323,7 +348,7 @@ def _require_empty(settings: Settings) -> None:
     else:
         is_empty = _on(url, lambda connection: not inspect(connection).get_table_names())
     if not is_empty:
-        place = make_url(url).render_as_string()
+        place = database.without_password(url)[0]
         raise Unavailable(f"the database {place} is not empty; restore into a new one: set WIRETUNE_STATE_DIR or _URL")
 
 
@@ -340,7 +365,7 @@ def _move_urls(url: str, old: str, new: str) -> None:
                 if isinstance(column.type, JSON | String | Text):
                     connection.execute(_moving(column, old, new, is_typed=connection.dialect.name == "postgresql"))
 
-    _on(url, move)
+    _within(url, move)
 
 
 def _moving(column: Column[Any], old: str, new: str, *, is_typed: bool) -> Any:
@@ -351,13 +376,19 @@ def _moving(column: Column[Any], old: str, new: str, *, is_typed: bool) -> Any:
 
 
 def _on(url: str, ask: Callable[[Connection], T]) -> T:
-    engine = database.connect(url)
     try:
-        with engine.begin() as connection:
-            return ask(connection)
+        return _within(url, ask)
     except SQLAlchemyError as error:
         raise Unavailable(
             f"the database does not answer: {database.said(error)}; check WIRETUNE_DATABASE_URL"
         ) from error
+
+
+def _within(url: str, ask: Callable[[Connection], T]) -> T:
+    """Return what `ask` does in a transaction of its own."""
+    engine = database.connect(url)
+    try:
+        with engine.begin() as connection:
+            return ask(connection)
     finally:
         engine.dispose()

@@ -121,6 +121,14 @@ def is_sqlite(url: str) -> bool:
     return backend == "sqlite"
 
 
+def without_password(url: str) -> tuple[URL, str | None]:
+    """Return the URL as it may be shown, and its password, which may be in its query: there it goes before another."""
+    address = make_url(url)
+    found = address.query.get("password", address.password)
+    plain = address.set(password=None).difference_update_query(["password"])
+    return plain, None if found is None else str(found)
+
+
 def is_there(url: str) -> bool:
     """Return whether the database may hold anything: a SQLite file that does not exist cannot."""
     return not is_sqlite(url) or Path(make_url(url).database or "").exists()

@@ -15,6 +15,8 @@ from search.sweep.draw import designed
 from service.control import code, events, messages, queries, rows, transfer
 from service.control.access.rules import Principal, visible_project
 from service.control.models import IdempotencyRow, JobRow, JobTextRow, LabelRow, RemovalRow, TrialRow
+from service.control.queue.queued import Quotas
+from service.control.queue.quotas import require_place
 from service.errors import IllegalTransition, InvalidJob, KeyReused
 from service.job.parts import MAX_LABELS
 from service.job.priority import Priority
@@ -67,6 +69,7 @@ def add(
     key: str | None,
     now: float,
     key_s: float,
+    quotas: Quotas,
     source: str | None = None,
     request: str | None = None,
 ) -> tuple[JobRow, bool]:
@@ -74,7 +77,7 @@ def add(
 
     `source` is the job that this is a clone of, and `request` the digest of how it was asked for. A key is forgotten
     after `key_s` seconds. While another replica stores the same one this breaks the key's uniqueness; the writer then
-    runs it again.
+    runs it again. Raises QueueFull where the `quotas` let no more jobs wait.
     """
     scope = _scope(by, key)
     if key is not None:
@@ -84,6 +87,7 @@ def add(
             return _first(first, known.request, spec, source=source, request=request), False
         if known is not None:
             session.execute(delete_from(IdempotencyRow).filter_by(**scope))
+    require_place(session, quotas, by=by)
     code.use(session, spec, project=by.project, now=now)
     priors = transfer.priors(session, spec, project=visible_project(by))
     job = _add_row(session, spec, source=source, by=by, now=now)

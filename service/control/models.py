@@ -395,6 +395,7 @@ class QuotaRow(Base):
     workers: Mapped[int | None]
     gpus: Mapped[float | None]
     running: Mapped[int | None]
+    waiting: Mapped[int | None]
     weight: Mapped[float]
     set_by: Mapped[str]
     set_at: Mapped[float]

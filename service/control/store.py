@@ -46,7 +46,7 @@ from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
 from service.control.work import Work, work_of
 from service.control.writer import Writer
-from service.errors import CheckpointGone, InvalidJob, NotFound, Unauthorized, Unavailable
+from service.errors import CheckpointGone, DatabaseUnavailable, InvalidJob, NotFound, Unauthorized, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState, Verb
@@ -140,7 +140,7 @@ class Store:
         except SQLAlchemyError as error:
             if database.is_outage(error):
                 self._unread_at = self._clock()
-            raise Unavailable(f"the database does not answer: {database.said(error)}; try again") from error
+            raise DatabaseUnavailable(f"the database does not answer: {database.said(error)}; try again") from error
 
     def answer(self) -> None:
         """Return if the database has its tables, none of a newer release, and answers; raises Unavailable."""
@@ -167,14 +167,16 @@ class Store:
         A known key of his gives its first job again. `request` is a digest of how a clone was asked for.
 
         Raises KeyReused when the key made another job, UnreadableJob when that cannot be told; InvalidJob when it
-        cannot learn from a job that it names, or its project has no such code as it names.
+        cannot learn from a job that it names, or its project has no such code as it names; QueueFull when a quota lets
+        no more jobs wait.
         """
 
         def add(session: Session) -> tuple[JobView, bool]:
             now = self._clock()
             kept_s = self.settings.idempotency_s
             how = {"key": idempotency_key, "source": source, "request": request}
-            job, created = jobs.add(session, spec, by=by, now=now, key_s=kept_s, **how)
+            quotas = self.quotas.limits()
+            job, created = jobs.add(session, spec, by=by, now=now, key_s=kept_s, quotas=quotas, **how)
             if created:
                 audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec if created else None), created
@@ -405,7 +407,10 @@ class Store:
     # What is out of date
 
     def sweep(self, now: float) -> None:
-        """Delete old events and idempotency keys, and the files of deleted jobs and code. Raises Unavailable."""
+        """Delete old events, idempotency keys and audit entries, and the files of deleted jobs and code.
+
+        Raises Unavailable.
+        """
         self.prune_events()
         expired = now - self.settings.idempotency_s
         with self._reading() as session:
@@ -413,10 +418,20 @@ class Store:
             removals = session.scalars(select(RemovalRow.job_id)).all()
         if has_expired:
             self._writer.write(partial(jobs.forget_keys, before=expired))
+        self._forget_audit(now)
         for job_id in removals:
             if self._has_removed(job_id):
                 self._writer.write(partial(jobs.forget_removal, job_id=job_id))
         self.code.sweep()
+
+    def _forget_audit(self, now: float) -> None:
+        if self.settings.audit_days is None:
+            return
+        before = now - self.settings.audit_days * 86_400.0
+        with self._reading() as session:
+            is_due = audit.is_older(session, than=before)
+        if is_due:
+            self._writer.write(partial(audit.forget, before=before))
 
     def _has_removed(self, job_id: str) -> bool:
         """Remove the folder of a deleted job; tell once of one that cannot be removed, which is tried again."""
@@ -556,6 +571,10 @@ class Store:
     def add_key(self, name: str) -> str:
         """Return a new key of an admin; only its digest is kept, so it cannot be shown again."""
         return self.keyring.create(NewKey(name=name, role=Role.ADMIN), by=LOCAL).secret
+
+    def adopt_key(self, name: str, secret: str) -> None:
+        """Make an admin's key of a `secret` that the operator gives, unless the database has had it."""
+        self.keyring.adopt(secret, NewKey(name=name, role=Role.ADMIN), by=LOCAL)
 
     def check_key(self, key: str) -> bool:
         """Return whether `key` is a user's, and opens anything."""

@@ -127,9 +127,15 @@ def _search(session: Session, job: JobRow, kind: _Kind) -> PastSearch:
             f"job `{job.id}` trained with optimizer `{other.optimizer}` and exchange `{other.exchange}`, this one does "
             f"with `{kind.optimizer}` and `{kind.exchange}`: their rates and levels do not compare"
         )
-    for search in _decided(session, job.id, alike):
+    searches = list(_decided(session, job.id, alike))
+    for search in searches:
         if search.num_finite >= MIN_FINITE:
             return search
+    if searches and not any(search.probes for search in searches):
+        raise _Refusal(
+            f"job `{job.id}` probed nothing: it began with the usual rate, or had no room for a search; a job to learn "
+            "from has `controller.first_search: always`"
+        )
     raise _Refusal(f"the search of job `{job.id}` has fewer than {MIN_FINITE} probes that did not diverge")
 
 

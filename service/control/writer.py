@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from service.control import events, rows
 from service.control.database import is_collision, is_outage, said
-from service.errors import Unavailable
+from service.errors import DatabaseUnavailable, Unavailable
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -256,6 +256,6 @@ def _run_alone(session: Session, call: _Call) -> _Outcome:
 
 
 def _not_stored(error: SQLAlchemyError) -> Unavailable:
-    unavailable = Unavailable(f"the database did not store this: {said(error)}; try again")
+    unavailable = DatabaseUnavailable(f"the database did not store this: {said(error)}; try again")
     unavailable.__cause__ = error
     return unavailable

@@ -5,6 +5,7 @@ so that each question is asked once, of everything that the arm trains with.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ from trainers.spec.workloads import OwnWorkload
 def conflicts(job: JobParts) -> Iterator[Conflict]:
     """Yield every conflict of `job`, each at its place in the job."""
     yield from _repeated(job)
+    yield from _password_of_the_weights(job)
     yield from _bytes_that_nobody_sends(job)
     yield from _steps_beyond_the_data(job)
     yield from _labels_that_are_not_there(job)
@@ -44,6 +46,12 @@ def _repeated(job: JobParts) -> Iterator[Conflict]:
         yield Conflict("/arms", names, f"arms need distinct names, got {names}")
     if len(set(job.seeds)) < len(job.seeds):
         yield Conflict("/seeds", list(job.seeds), f"seeds must be distinct, got {list(job.seeds)}")
+
+
+def _password_of_the_weights(job: JobParts) -> Iterator[Conflict]:
+    if re.search(r"://[^/]*@", job.workload.weights or ""):
+        message = "`weights` holds a password or a key, which jobs may not; allowed: a URL without one"
+        yield Conflict("/workload/weights", None, message)
 
 
 def _bytes_that_nobody_sends(job: JobParts) -> Iterator[Conflict]:

@@ -1,4 +1,4 @@
-"""What to choose for a job on its link, in a few lines, with the numbers behind it."""
+"""Say what to choose for a job on its link, in a few lines, with the numbers behind it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import get_args

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from api.cli import main
@@ -175,6 +176,22 @@ def test_a_backup_is_restored_into_an_empty_place_alone(
         backup.restore(elsewhere, tmp_path / "backup")
     with pytest.raises(Unavailable, match="is not empty; name a new folder"):
         backup.back_up(settings, tmp_path / "backup")
+
+
+@only("postgresql")
+def test_a_restore_that_fails_once_the_rows_are_there_asks_for_a_new_database(
+    store: Store, settings: Settings, elsewhere: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OperationalError("UPDATE", {}, OSError("the disk is full"))
+
+    backup.back_up(settings, tmp_path / "backup")
+    monkeypatch.setattr(backup, "_moving", fail)
+
+    with pytest.raises(Unavailable, match="the disk is full; mend that, and restore into a new, empty database"):
+        backup.restore(elsewhere, tmp_path / "backup")
+    with pytest.raises(Unavailable, match="is not empty; restore into a new one"):
+        backup.restore(elsewhere, tmp_path / "backup")
 
 
 @only("sqlite")

@@ -57,7 +57,7 @@ def test_a_key_that_another_replica_is_storing_answers_its_job(replicas, spec, c
     stored, release = threading.Event(), threading.Event()
 
     def add_slowly(session):
-        job, _ = jobs.add(session, spec, by=LOCAL, key="k", now=clock(), key_s=3600.0)
+        job, _ = jobs.add(session, spec, by=LOCAL, key="k", now=clock(), key_s=3600.0, quotas={})
         rows.store(session)
         stored.set()
         assert release.wait(PATIENCE_S)

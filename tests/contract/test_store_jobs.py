@@ -217,7 +217,7 @@ def test_jobs_that_are_added_together_share_their_statements(store, make_spec, p
         return len(inserts)
 
     def add(spec, session):
-        job, _ = jobs.add(session, spec, by=LOCAL, key=spec.labels["number"], now=0.0, key_s=3600.0)
+        job, _ = jobs.add(session, spec, by=LOCAL, key=spec.labels["number"], now=0.0, key_s=3600.0, quotas={})
         return JobSpec.model_validate(job.spec)
 
     assert num_inserts(1) == num_inserts(3)

@@ -1,6 +1,7 @@
 """Keys, codes, sessions and the audit log, on either database."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,8 +12,10 @@ from service.control.access.keyring import CODE_S, SESSION_S
 from service.control.access.rules import LOCAL, Principal
 from service.control.models import Base
 from service.control.processes import wait_until
+from service.control.store import Store
 from service.errors import Forbidden, InvalidJob, KeyGone, NotFound, Unauthorized
 from service.wire.access import IssuedKey, NewKey, Role
+from tests.contract.conftest import only
 from tests.patience import PATIENCE_S
 from tests.read_only import read_only
 
@@ -266,6 +269,59 @@ def test_pages_of_the_audit_log_follow_each_other_without_gap_or_double(store, s
             break
 
     assert len(ids) == 5 and ids == sorted(ids, reverse=True)
+
+
+@only("postgresql")
+def test_of_replicas_that_start_at_once_one_makes_the_key_that_all_are_given(store, settings, clock, pool):
+    given = "wt_" + "5" * 64
+    other = Store.open(settings, clock=clock)
+    list(pool.map(lambda replica: replica.adopt_key("first", given), [store, other] * 8))
+    other.close()
+
+    [made] = [each for each in store.keyring.audit(limit=50).entries if each.action == "createKey"]
+    assert store.keyring.holder(given).key_id == made.target
+
+
+def test_of_refusals_alike_one_a_minute_is_in_the_audit_log(store, clock):
+    def refuse(action="getMetrics", target="", by=BERT):
+        store.keyring.note_refusal(action, target, by=by)
+
+    for _ in range(3):
+        refuse()
+    refuse(action="listAudit")
+    refuse(target="job-1")
+    refuse(by=ANNA)
+    refuse(by=replace(BERT, address="198.51.100.9"))
+    clock.now += 60.0
+    refuse()
+    store.add_key("next")  # writes are in order
+
+    entries = store.keyring.audit(AuditFilter(outcome="refused"), limit=50).entries
+    assert [(each.name, each.action, each.target) for each in entries] == [
+        ("bert", "getMetrics", ""),
+        ("bert", "getMetrics", ""),
+        ("anna", "getMetrics", ""),
+        ("bert", "getMetrics", "job-1"),
+        ("bert", "listAudit", ""),
+        ("bert", "getMetrics", ""),
+    ]
+    assert [each.address for each in entries[:2]] == ["192.0.2.2", "198.51.100.9"]
+
+
+def test_entries_of_the_audit_log_stay_for_as_many_days_as_are_kept(store, clock):
+    def swept(*, days):
+        store.settings = store.settings.model_copy(update={"audit_days": days})
+        store.sweep(clock.now)
+        return [each.target for each in store.keyring.audit(limit=10).entries]
+
+    first = make(store).key.id
+    clock.now += 86_400.0
+    second = make(store).key.id
+
+    assert swept(days=None) == swept(days=2.0) == [second, first]
+    assert swept(days=0.5) == [second]
+    clock.now += 86_400.0
+    assert swept(days=0.5) == []
 
 
 def test_the_audit_log_is_narrowed_by_who_did_what_to_what(store, spec):

@@ -115,3 +115,18 @@ def test_a_list_by_ids_has_those_that_the_filter_lets_in(store, make_spec):
 
     assert [job.id for job in found] == [first]
     assert third not in [job.id for job in store.jobs(JobFilter(ids=[first, second])).jobs]
+
+
+def test_a_samples_level_is_called_as_its_own_exchange_calls_it(store, make_spec, begin):
+    names = {"powersgd": "rank", "threshold": "threshold"}
+    choice = [{"kind": "powersgd", "rank": 2}, {"kind": "threshold", "search": "absolute", "threshold": 0.01}]
+    spec = make_spec(
+        exchange={"kind": "topk", "density": 0.01}, params={"exchange": {"choice": choice}}, sweep={"samples": 1}
+    )
+    driver = begin(store.add_job(spec)[0].id)
+    sample = store.trials(driver.job_id)[1]
+    driver.trial_id = sample.trial_id
+    driver.send(started(driver))
+    driver.decide(0, first_step=0, level=2.0)
+
+    assert listed(store, driver.job_id).level_name == names[sample.sample.values["exchange"]["kind"]]

@@ -1,5 +1,7 @@
 """The queue's part of the store: places, preemption, quotas and use, on both databases."""
 
+from contextlib import suppress
+
 import pytest
 
 from service.control import events
@@ -8,7 +10,7 @@ from service.control.queue.capacity import Node, Shape, Size
 from service.control.queue.order import HALF_LIFE_S
 from service.control.queue.queued import Start
 from service.control.store import Store
-from service.errors import IllegalTransition, NotFound
+from service.errors import IllegalTransition, NotFound, QueueFull
 from service.job.priority import Priority
 from service.job.states import JobState
 from service.wire.access import Role
@@ -184,6 +186,22 @@ def test_of_two_replicas_that_start_jobs_at_once_none_exceeds_the_room(store, se
     assert begun.count(True) == 2  # of two workers each
 
 
+@only("postgresql")
+def test_of_two_replicas_that_take_jobs_at_once_none_exceeds_what_a_quota_lets_wait(store, settings, clock, spec, pool):
+    other = Store.open(settings, clock=clock)
+    store.quotas.set(QuotaKind.OWNER, "*", QuotaLimits(waiting=1), by=LOCAL)
+
+    def submit(number):
+        by = Principal(name=f"owner {number // 2}", role=Role.SUBMITTER, project="red")
+        with suppress(QueueFull):
+            return (store, other)[number % 2].add_job(spec, by=by)
+
+    list(pool.map(submit, range(32)))
+    other.close()
+
+    assert sorted(job.owner for job in known(store).values()) == sorted(f"owner {number}" for number in range(16))
+
+
 def test_what_a_project_used_counts_half_after_the_half_life(store, make_spec, clock, begin):
     def run(seconds, project):
         by = Principal(name="anna", role=Role.SUBMITTER, project=project)
@@ -206,8 +224,34 @@ def test_what_a_project_used_counts_half_after_the_half_life(store, make_spec, c
     assert recent["blue"].cpus < 0.01 * before
 
 
+@pytest.mark.parametrize(("kind", "name"), [(QuotaKind.OWNER, "*"), (QuotaKind.PROJECT, "red")])
+def test_no_more_jobs_are_submitted_than_a_quota_lets_wait(store, spec, begin, pool, kind, name):
+    anna, bert, carl = (
+        Principal(name=owner, role=Role.SUBMITTER, project=project)
+        for owner, project in (("anna", "red"), ("bert", "red"), ("carl", "blue"))
+    )
+    store.quotas.set(kind, name, QuotaLimits(waiting=3), by=LOCAL)
+
+    def submit(_):
+        with suppress(QueueFull):
+            return store.add_job(spec, by=anna)[0].id
+
+    ids = [job_id for job_id in pool.map(submit, range(8)) if job_id]
+    whose = "owner anna" if kind is QuotaKind.OWNER else "project red"
+    with pytest.raises(QueueFull, match=f"{whose} has as many waiting jobs as its quota allows, 3: try again"):
+        store.add_job(spec, by=anna)
+    assert len(ids) == 3 and store.add_job(spec, by=carl)
+    if kind is QuotaKind.OWNER:
+        store.add_job(spec, by=bert)
+
+    store.cancel(ids[0], by=anna)
+    begin(ids[1])
+    made = [store.add_job(spec, by=anna, idempotency_key=key)[1] for key in "aaba"]
+    assert made == [True, False, True, False]  # the last though the queue is full again
+
+
 def test_quotas_are_set_listed_and_removed_and_each_is_in_the_audit_log(store):
-    wanted = QuotaLimits(workers=4, gpus=1.5, weight=2.0)
+    wanted = QuotaLimits(workers=4, gpus=1.5, waiting=9, weight=2.0)
 
     made = store.quotas.set(QuotaKind.PROJECT, "vision", wanted, by=LOCAL)
     store.quotas.set(QuotaKind.OWNER, "*", QuotaLimits(running=0), by=LOCAL)

@@ -32,7 +32,7 @@ def test_a_group_that_loses_its_connection_is_refused_as_one_and_stores_nothing(
         session.execute(select(1))
 
     def add(session):
-        jobs.add(session, spec, by=LOCAL, key="k", now=0.0, key_s=0.0)
+        jobs.add(session, spec, by=LOCAL, key="k", now=0.0, key_s=0.0, quotas={})
 
     group = Group(store, pool)
     written = [group.add(function) for function in (add, crash, add)]

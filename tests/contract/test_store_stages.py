@@ -11,6 +11,7 @@ from service.wire.records import (
     Checkpointed,
     MetricPoints,
     ProbeDone,
+    ScheduleEntry,
 )
 from tests.contract.reported import BILL, finished, points
 
@@ -233,6 +234,24 @@ def test_a_schedule_follows_the_stages_until_the_trial_gives_its_own(store, driv
     assert (so_far.complete, so_far.num_steps, so_far.entries[0].learning_rate) == (False, 12, 0.3)
     assert (complete.complete, complete.num_steps, complete.optimizer) == (True, 30, "adamw")
     assert store.schedules(driver.job_id, arm="other") == ()
+
+
+def test_a_schedule_has_the_rates_that_were_trained_up_to_the_last_checkpoint_and_what_was_decided_behind_it(
+    store, driver
+):
+    trained = ScheduleEntry(step=0, num_steps=12, learning_rate=0.3, final_learning_rate=0.6, piece_steps=20)
+    resume = {"progress": {"schedule": [trained.model_dump(mode="json")]}}
+    driver.decide(0, first_step=0, learning_rate=0.3)
+    checkpoint = Checkpointed(trial_id=driver.trial_id, stage=0, step=12, bill=BILL, resume=resume, steady=False)
+    driver.send(checkpoint, stream=driver.trial_id)
+    (at_the_checkpoint,) = store.schedules(driver.job_id)
+    driver.send(points(driver.trial_id, range(12, 16)), stream=driver.trial_id)
+    (behind_it,) = store.schedules(driver.job_id)
+
+    assert at_the_checkpoint.entries == (trained,)
+    assert behind_it.entries[0] == trained
+    assert [(each.step, each.num_steps, each.learning_rate) for each in behind_it.entries[1:]] == [(12, 3, 0.3)]
+    assert not behind_it.complete and behind_it.num_steps == 15
 
 
 def test_a_finished_trial_shows_its_result(store, driver):

@@ -113,12 +113,14 @@ def test_each_arm_learns_from_what_its_own_controller_asks_for(store, make_spec,
 def test_a_job_that_cannot_be_learned_from_is_refused_by_name(store, make_spec, past, job_in):
     running, cancelled = job_in(JobState.RUNNING), job_in(JobState.CANCELLED)
     sgd, fixed = past(**SGD), past(controller={"kind": "fixed"})
-    hopeless = past(rewards=(0.1, None, None, None))
+    hopeless, unprobed = past(rewards=(0.1, None, None, None)), past(rewards=())
     refused = make_spec(arms=[{"name": "a", **_named("job-0", running, cancelled, sgd, fixed)}])
     with pytest.raises(InvalidJob) as refusal:
         store.add_job(refused)
     with pytest.raises(InvalidJob, match=f"{hopeless}. has fewer than 4 probes"):
         store.add_job(make_spec(**_named(hopeless)))
+    with pytest.raises(InvalidJob, match=f"{unprobed}. probed nothing: .* has `controller.first_search: always`"):
+        store.add_job(make_spec(**_named(unprobed)))
     with pytest.raises(InvalidJob) as shared:
         store.prior_jobs(make_spec(arms=[{"name": "a"}, {"name": "b"}], **_named("job-0")))
 

@@ -1,10 +1,13 @@
 """A restored service finds its files, and a backup is of the database that there is."""
 
+import errno
 import os
 import sqlite3
+import subprocess
 from contextlib import closing
 
 import pytest
+from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from api.cli import main
@@ -102,3 +105,81 @@ def test_a_checkpoint_that_is_half_removed_is_not_backed_up_and_the_database_is_
 
     assert isinstance(backup.back_up(settings, folder), Backup)
     assert named == []
+
+
+def test_a_restore_copies_into_a_folder_of_somebody_else_and_leaves_its_mode(make, tmp_path, monkeypatch):
+    settings, folder = make()
+    old, new = settings.state_dir / "results", tmp_path / "storage of root"
+    (old / "job").mkdir(parents=True)
+    (old / "job" / "weights").write_bytes(b"weights")
+    backup.back_up(settings, folder)
+    (new / "job").mkdir(parents=True)
+    new.chmod(0o2775)
+    change = os.utime
+
+    def utime_of_files_alone(path, *arguments, **options):
+        if os.path.isdir(path):  # as the kernel answers whoever does not own it
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        change(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "utime", utime_of_files_alone)
+
+    backup.restore(Settings(state_dir=tmp_path / "new", storage_url=f"file://{new}"), folder)
+
+    assert (new / "job" / "weights").read_bytes() == b"weights"
+    assert new.stat().st_mode & 0o7777 == 0o2775
+
+
+@pytest.mark.parametrize(
+    ("step", "failure"),
+    [
+        ("_copy_below", OSError(errno.ENOSPC, "the disk is full")),
+        ("_copy_private", OSError(errno.ENOSPC, "the disk is full")),
+        ("_moving", OperationalError("UPDATE", {}, sqlite3.OperationalError("database or disk is full"))),
+    ],
+)
+def test_a_restore_that_the_disk_had_no_room_for_can_be_repeated(make, tmp_path, monkeypatch, step, failure):
+    settings, folder = make()
+    backup.back_up(settings, folder)
+    elsewhere = Settings(state_dir=tmp_path / "new")
+    work = getattr(backup, step)
+
+    def fail(*_arguments, **_options):
+        raise failure
+
+    monkeypatch.setattr(backup, step, fail)
+    with pytest.raises(Unavailable, match=r"cannot restore .* is full; mend that, and restore again"):
+        backup.restore(elsewhere, folder)
+    monkeypatch.setattr(backup, step, work)
+
+    assert backup.restore(elsewhere, folder).has_files
+    assert database.is_there(elsewhere.resolved_database_url)
+    assert not [each for each in elsewhere.state_dir.iterdir() if each.name.startswith("tmp")]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://wt:hush@db/wt",
+        "postgresql://db/wt?user=wt&password=hush",
+        "postgresql://wt:old@db/wt?password=hush",
+    ],
+)
+def test_a_password_is_neither_an_argument_of_a_program_nor_said(monkeypatch, url):
+    ran = []
+
+    def run(arguments, *, env, **_):
+        ran.append((arguments, env))
+        return subprocess.CompletedProcess(arguments, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(backup, "_on", lambda *_: False)
+
+    backup._run_program("pg_dump", "--dbname", url=url)
+    with pytest.raises(Unavailable, match="is not empty") as refused:
+        backup._require_empty(Settings(database_url=url))
+
+    [(arguments, environment)] = ran
+    assert environment["PGPASSWORD"] == "hush"
+    assert "@db/wt" in arguments[-1] or "user=wt" in arguments[-1]
+    assert not [text for text in (*arguments, str(refused.value)) if "hush" in text or "old" in text]

@@ -95,3 +95,20 @@ def test_nodes_that_are_found_do_not_go_with_what_other_nodes_cannot_take_over(
     assert f"under `{name}`" in problem.message and "as 1" in problem.message
     assert JobSpec.model_validate(found | {"workers": {"count": 4, "per_node": 2}}).workers.placed_together == 2
     assert JobSpec.stored(found).workers.per_node == "auto"  # accepted by an earlier release
+
+
+@pytest.mark.parametrize(
+    "weights", ["https://me:hush@host/w", "s3://me:hush@bucket/w", "simplecache::ftp://me:hush@h/w"]
+)
+def test_no_job_brings_a_password_for_its_weights_and_a_stored_one_is_read_as_it_is(weights: str) -> None:
+    content = JOB | {"workload": {"kind": "digits-mlp", "weights": weights}}
+
+    [problem] = problems_in(content)
+
+    assert problem.pointer == "/workload/weights" and "hush" not in repr(problem)
+    assert JobSpec.stored(content).workload.weights == weights
+
+
+@pytest.mark.parametrize("weights", ["/data/me@home/w", "s3://bucket/me@home/w", "https://host/w"])
+def test_weights_may_have_any_name(weights: str) -> None:
+    assert JobSpec.model_validate(JOB | {"workload": {"kind": "digits-mlp", "weights": weights}})

@@ -13,6 +13,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service.settings import SECRETS_DIR, Settings
 
@@ -172,17 +173,45 @@ def test_every_secret_and_claim_that_a_pod_mounts_is_there(overlay: list[dict[st
     assert {each["claimName"] for each in asked if "claimName" in each} <= claims
     assert set(made[ray["authOptions"]["secretName"]]) == {"auth_token"}
     assert password["key"] in made[password["name"]]
-    assert set(made["wiretune"]) == {"wiretune_database_url", "wiretune_secret"}
+    assert set(made["wiretune"]) == {"wiretune_database_url", "wiretune_secret", "wiretune_api_key"}
 
 
 def test_the_api_sets_only_variables_that_the_service_reads() -> None:
     pod = kind(BASE, "Deployment")["spec"]["template"]["spec"]
     names = {each["name"] for container in (*pod["initContainers"], *pod["containers"]) for each in container["env"]}
 
-    known = {f"WIRETUNE_{name.upper()}" for name in Settings.model_fields} | {SECRETS_DIR, "FORWARDED_ALLOW_IPS"}
+    known = {f"WIRETUNE_{name.upper()}" for name in Settings.model_fields} | {SECRETS_DIR}
     assert names <= known
     [api] = pod["containers"]
     assert {"name": "WIRETUNE_USER_CODE", "value": "false"} in api["env"]  # the operator allows it
+
+
+def test_no_caller_chooses_his_address_and_the_ingress_that_an_overlay_names_passes_it_on() -> None:
+    [api] = kind(BASE, "Deployment")["spec"]["template"]["spec"]["containers"]
+    patch = yaml.safe_load((KUBERAY / "overlays" / "example" / "ingress.yaml").read_text())
+    [patched] = patch["spec"]["template"]["spec"]["containers"]
+    [believed] = patched["env"]
+    ingress = ProxyHeadersMiddleware(Any, believed["value"]).trusted_hosts
+
+    assert (patch["kind"], patch["metadata"]["name"], patched["name"]) == ("Deployment", "api", api["name"])
+    assert believed["name"] == "FORWARDED_ALLOW_IPS" not in {each["name"] for each in api["env"]}
+    assert "10.244.3.9" in ingress and "10.244.4.9" not in ingress
+    assert ingress.get_trusted_client_address("198.51.100.1, 203.0.113.7, 10.244.3.9")[0] == "203.0.113.7"
+
+
+def test_the_pod_of_the_page_that_restores_a_backup_has_what_the_api_has() -> None:
+    [text] = re.findall(r"^```yaml\n(.*?)^```", (DEPLOY.parent / "docs" / "kuberay.md").read_text(), re.M | re.S)
+    pod, deployment = yaml.safe_load(text), kind(BASE, "Deployment")
+    [restoring], [api] = pod["spec"]["containers"], deployment["spec"]["template"]["spec"]["containers"]
+    volumes = deployment["spec"]["template"]["spec"]["volumes"]
+
+    kubernetes_validate.validate(pod, "1.32", strict=True)
+    assert restoring["command"][:2] == ["wiretune", "restore"]
+    assert [each for each in restoring["env"] if each not in api["env"]] == []
+    assert [each for each in restoring["volumeMounts"] if each not in api["volumeMounts"]] == [
+        {"name": "backups", "mountPath": "/backups", "readOnly": True}
+    ]
+    assert [each["name"] for each in pod["spec"]["volumes"] if each not in volumes] == ["backups"]
 
 
 def test_only_pods_of_ours_the_operator_and_callers_of_the_api_are_let_in() -> None:
@@ -236,4 +265,5 @@ def test_the_secrets_are_made_once_and_each_is_another(tmp_path: Path) -> None:
     names = ("ray_token", "database_password", "wiretune_secret", "redis_password")
     assert len({found[name] for name in names}) == 4 and all(len(found[name]) == 64 for name in names)
     assert found["wiretune_database_url"] == f"postgresql://wiretune:{found['database_password']}@postgres/wiretune"
+    assert re.fullmatch("wt_[0-9a-f]{64}", found["wiretune_api_key"])
     assert (tmp_path / "secrets").stat().st_mode & 0o077 == 0

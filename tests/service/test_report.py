@@ -172,6 +172,18 @@ def test_where_a_diverged_trial_ended_is_no_target_and_no_crossing() -> None:
     assert dense.crossing is None and dense.seconds_to_target is None
 
 
+def test_where_a_trial_is_that_has_not_ended_is_no_target() -> None:
+    trials = [trial("tuned", 0, 0.1), trial("dense", 0, 0.8, outcome=None)]
+    curves: dict[str, list[float | None]] = {"tuned.0": [0.9, 0.5, 0.1], "dense.0": [0.9, 0.8]}
+
+    ended, begun = made(*trials, curves=curves).trials
+    nobody = made(*(each.model_copy(update={"outcome": None}) for each in trials), curves=curves).trials
+
+    assert (ended.target, ended.seconds_to_target) == (0.1, 2)
+    assert (begun.target, begun.seconds_to_target) == (0.1, None)
+    assert [each.target for each in nobody] == [None, None]
+
+
 @pytest.mark.parametrize(("tuned", "dense"), [("completed", None), (None, "completed")])
 def test_while_one_of_them_trains_two_arms_have_no_crossing(tuned: str | None, dense: str | None) -> None:
     trials = [trial("tuned", 0, 0.1, outcome=tuned), trial("dense", 0, 0.2, outcome=dense)]

@@ -114,13 +114,14 @@ def test_secrets_may_be_files_and_a_variable_comes_before_its_file(tmp_path, mon
     assert Settings().database_url == "sqlite:///x.db"
 
 
-def test_a_format_of_logs_that_there_is_not_is_refused_with_those_that_there_are(monkeypatch):
-    monkeypatch.setenv("WIRETUNE_LOG_FORMAT", "xml")
+@pytest.mark.parametrize(("name", "allowed"), [("FORMAT", "text, json"), ("LEVEL", "debug, info, warning, error")])
+def test_a_format_or_level_of_logs_that_there_is_not_is_refused_with_those_that_there_are(name, allowed, monkeypatch):
+    monkeypatch.setenv(f"WIRETUNE_LOG_{name}", "xml")
 
     with pytest.raises(ValidationError) as refusal:
         Settings()
 
-    assert refusals_of(refusal.value) == ["WIRETUNE_LOG_FORMAT is 'xml'; allowed: text, json"]
+    assert refusals_of(refusal.value) == [f"WIRETUNE_LOG_{name} is 'xml'; allowed: {allowed}"]
 
 
 def test_an_embedded_ray_has_the_cores_that_the_service_may_use_and_at_least_two(monkeypatch):

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends
 
 from api.http import bodies
 from api.http.auth import Number, StoreOf, require_token
-from api.http.openapi import REPORTING, body, refusals
+from api.http.openapi import REPORTING, body, error_answers
 from api.http.vital import VitalThreads
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
 
@@ -15,7 +15,7 @@ router = APIRouter(
     prefix="/v1/attempts/{job}/{number}",
     tags=["attempts"],
     dependencies=[Depends(require_token)],
-    responses=refusals(*REPORTING),
+    responses=error_answers(*REPORTING),
 )
 
 

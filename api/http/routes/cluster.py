@@ -3,16 +3,18 @@
 from fastapi import APIRouter, Depends, Request
 
 from api.http.auth import Caller, require_key
-from api.http.openapi import CALLING, refusals
+from api.http.openapi import CALLING, error_answers
 from api.http.slots import Slot
 from service.control.ray_cluster.occupancy import Occupancy
 from service.errors import Busy
 from service.wire.cluster import ClusterView
 
-router = APIRouter(prefix="/v1", tags=["cluster"], dependencies=[Depends(require_key)], responses=refusals(*CALLING))
+router = APIRouter(
+    prefix="/v1", tags=["cluster"], dependencies=[Depends(require_key)], responses=error_answers(*CALLING)
+)
 
 
-@router.get("/cluster", operation_id="getCluster", responses=refusals(*CALLING, Busy))
+@router.get("/cluster", operation_id="getCluster", responses=error_answers(*CALLING, Busy))
 def get_cluster(request: Request, caller: Caller, _: Slot) -> ClusterView:
     """Return the cluster's nodes and whose workers they run; of jobs that the caller does not see, only how many."""
     occupancy: Occupancy = request.app.state.occupancy

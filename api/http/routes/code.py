@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from api.http import uploads
 from api.http.auth import Caller, StoreOf, require_key
-from api.http.openapi import DELETING_CODE, HOLDING, LISTING_CODE, UPLOADING, refusals, uploading
+from api.http.openapi import DELETING_CODE, HOLDING, LISTING_CODE, UPLOADING, error_answers, uploading
 from api.http.slots import Slot
 from service.wire.base import MAX_PAGE
 from service.wire.code import DIGEST, CodePage, CodeView, Package
@@ -21,7 +21,7 @@ Project = Annotated[str | None, Query(description="whose package; by default you
     "",
     status_code=201,
     operation_id="createCode",
-    responses=refusals(*UPLOADING),
+    responses=error_answers(*UPLOADING),
     openapi_extra=uploading(uploads.MEDIA_TYPE),
 )
 def create_code(
@@ -33,7 +33,7 @@ def create_code(
     return made
 
 
-@router.get("", operation_id="listCode", responses=refusals(*LISTING_CODE))
+@router.get("", operation_id="listCode", responses=error_answers(*LISTING_CODE))
 def list_code(
     store: StoreOf,
     caller: Caller,
@@ -44,13 +44,13 @@ def list_code(
     return store.code.list(by=caller, limit=limit, cursor=cursor)
 
 
-@router.get("/{code}", operation_id="getCode", responses=refusals(*HOLDING))
+@router.get("/{code}", operation_id="getCode", responses=error_answers(*HOLDING))
 def get_code(code: Digest, store: StoreOf, caller: Caller, project: Project = None) -> CodeView:
     """Return what is known of a package: whether it needs to be uploaded."""
     return store.code.get(code, by=caller, project=project)
 
 
-@router.delete("/{code}", status_code=204, operation_id="deleteCode", responses=refusals(*DELETING_CODE))
+@router.delete("/{code}", status_code=204, operation_id="deleteCode", responses=error_answers(*DELETING_CODE))
 def delete_code(code: Digest, store: StoreOf, caller: Caller, _: Slot, project: Project = None) -> None:
     """Delete a package that no job needs any more."""
     store.code.remove(code, by=caller, project=project)

@@ -7,14 +7,16 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from api.http.auth import Caller, StoreOf, is_welcome, require_key
 from api.http.broadcast import Broadcaster, EventStream
 from api.http.etags import UNCHANGED, IfNoneMatch, etag_made_of, unchanged
-from api.http.openapi import READING, refusals
+from api.http.openapi import READING, error_answers
 from service.control.access.rules import visible_project
 from service.errors import UnreadableJob
 from service.wire.base import MAX_PAGE
 from service.wire.events import EventKind, EventPage
 from service.wire.snapshot import Snapshot
 
-router = APIRouter(prefix="/v1", tags=["events"], dependencies=[Depends(require_key)], responses=refusals(*READING))
+router = APIRouter(
+    prefix="/v1", tags=["events"], dependencies=[Depends(require_key)], responses=error_answers(*READING)
+)
 
 _MAX_ID = 2**53 - 1  # what JavaScript counts to
 _STREAM: dict[int | str, dict[str, Any]] = {
@@ -79,7 +81,7 @@ def list_job_events(
     "/jobs/{job}/snapshot",
     operation_id="getSnapshot",
     response_model=Snapshot,
-    responses=UNCHANGED | refusals(UnreadableJob),
+    responses=UNCHANGED | error_answers(UnreadableJob),
 )
 def get_snapshot(
     job: str,

@@ -6,7 +6,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from api.http.auth import StoreOf, require_key
-from api.http.openapi import HOLDING, refusals
+from api.http.openapi import HOLDING, error_answers
 from api.http.vital import VitalThreads
 from service.errors import Unavailable
 
@@ -19,7 +19,7 @@ async def health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", operation_id="ready", responses=refusals(Unavailable))
+@router.get("/readyz", operation_id="ready", responses=error_answers(Unavailable))
 async def ready(store: StoreOf, threads: VitalThreads) -> dict[str, str]:
     """Answer once the database does."""
     await to_thread.run_sync(store.answer, limiter=threads)
@@ -28,7 +28,7 @@ async def ready(store: StoreOf, threads: VitalThreads) -> dict[str, str]:
 
 @router.get(
     "/metrics", operation_id="getMetrics", response_class=PlainTextResponse, dependencies=[Depends(require_key)],
-    responses=refusals(*HOLDING),
+    responses=error_answers(*HOLDING),
 )  # fmt: skip
 def metrics(store: StoreOf) -> PlainTextResponse:
     """Return what an operator watches, in Prometheus' text format; its scraper sends a key of the role `operator`."""

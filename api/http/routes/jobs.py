@@ -11,7 +11,7 @@ from api.http import bodies
 from api.http.admission import check, require_priority
 from api.http.auth import Caller, StoreOf, require_key, require_visible
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
-from api.http.openapi import CLONING, CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, refusals
+from api.http.openapi import CLONING, CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, error_answers
 from api.http.routes.queue import OutlookOf
 from service.control.access.rules import Principal, visible_project
 from service.control.listing import JobFilter
@@ -33,7 +33,9 @@ _JOB_BODY = body("JobSpec", example=EXAMPLE_JOB, media_types=("application/json"
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
 
 
-@router.post("/jobs", status_code=202, operation_id="createJob", responses=refusals(*CLONING), openapi_extra=_JOB_BODY)
+@router.post(
+    "/jobs", status_code=202, operation_id="createJob", responses=error_answers(*CLONING), openapi_extra=_JOB_BODY
+)
 def create_job(
     spec: JobBody,
     store: StoreOf,
@@ -54,7 +56,7 @@ def create_job(
     return view
 
 
-@router.post("/jobs:validate", operation_id="validateJob", responses=refusals(*CREATING), openapi_extra=_JOB_BODY)
+@router.post("/jobs:validate", operation_id="validateJob", responses=error_answers(*CREATING), openapi_extra=_JOB_BODY)
 def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
     require_priority(spec.priority, store, caller)
@@ -136,7 +138,7 @@ async def job_filter(
     )
 
 
-@router.get("/jobs", operation_id="listJobs", responses=refusals(*READING))
+@router.get("/jobs", operation_id="listJobs", responses=error_answers(*READING))
 def list_jobs(
     store: StoreOf,
     caller: Caller,
@@ -168,7 +170,7 @@ def _placed(job: Shown, outlook: Outlook, caller: Principal) -> Shown:
     "/jobs/{job}",
     operation_id="getJob",
     response_model=JobView,
-    responses=UNCHANGED | refusals(*READING),
+    responses=UNCHANGED | error_answers(*READING),
 )
 def get_job(
     job: str, store: StoreOf, response: Response, caller: Caller, outlook: OutlookOf, if_none_match: IfNoneMatch = None
@@ -189,7 +191,7 @@ def get_job(
 @router.patch(
     "/jobs/{job}",
     operation_id="updateJob",
-    responses=refusals(*EDITING),
+    responses=error_answers(*EDITING),
     openapi_extra=body(
         "JobEdit",
         example={"labels": {"team": "vision", "draft": None}, "notes": "the one for the paper"},
@@ -212,7 +214,7 @@ def update_job(
     return view
 
 
-@router.delete("/jobs/{job}", status_code=204, operation_id="deleteJob", responses=refusals(*DELETING))
+@router.delete("/jobs/{job}", status_code=204, operation_id="deleteJob", responses=error_answers(*DELETING))
 def delete_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> None:
     """Delete a job that is over, with its metrics, stages, logs, checkpoints and weights."""
     store.delete(job, versions=versions, by=caller)

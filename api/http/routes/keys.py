@@ -6,13 +6,13 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
-from api.http.openapi import HOLDING, ROTATING, body, refusals
+from api.http.openapi import HOLDING, ROTATING, body, error_answers
 from service.control.access.audit import AuditFilter
 from service.control.access.rules import may_do
 from service.wire.access import MAX_OWNER_CHARS, AuditPage, IssuedKey, KeyView, Me, NewKey
 from service.wire.base import MAX_PAGE
 
-router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=refusals(*HOLDING))
+router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=error_answers(*HOLDING))
 
 #: The longest is a quota's, `project NAME`.
 Word = Annotated[str | None, Query(min_length=1, max_length=len("project ") + MAX_OWNER_CHARS)]
@@ -51,7 +51,7 @@ def get_key(key: str, store: StoreOf) -> KeyView:
 @router.post(
     "/keys/{key}:rotate",
     operation_id="rotateKey",
-    responses=refusals(*ROTATING),
+    responses=error_answers(*ROTATING),
     dependencies=[Depends(bodies.nothing)],
 )
 def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:

@@ -7,13 +7,15 @@ from pydantic import AfterValidator
 
 from api.http import bodies
 from api.http.auth import require_key
-from api.http.openapi import EXAMPLE_JOB, READING, body, refusals
+from api.http.openapi import EXAMPLE_JOB, READING, body, error_answers
 from service.catalog import methods
 from service.catalog.methods import DEFAULT_WORKLOAD, MAX_SHAPES, SHAPES, MethodsView
 from service.errors import InvalidRequest
 from service.prediction.predict import Prediction, PredictionRequest, predict
 
-router = APIRouter(prefix="/v1", tags=["methods"], dependencies=[Depends(require_key)], responses=refusals(*READING))
+router = APIRouter(
+    prefix="/v1", tags=["methods"], dependencies=[Depends(require_key)], responses=error_answers(*READING)
+)
 
 
 def _require_shapes(shapes: str | None) -> str | None:
@@ -44,7 +46,7 @@ _QUESTION = {"job": EXAMPLE_JOB, "compute_ms": 12.5, "mbps": 50, "latency_ms": 1
 @router.post(
     "/predictions",
     operation_id="predict",
-    responses=refusals(*READING, InvalidRequest),
+    responses=error_answers(*READING, InvalidRequest),
     openapi_extra=body("PredictionRequest", example=_QUESTION),
 )
 def make_prediction(asked: Annotated[PredictionRequest, Depends(bodies.prediction_request)]) -> Prediction:

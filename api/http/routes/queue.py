@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, require_key
-from api.http.openapi import HOLDING, READING, body, refusals
+from api.http.openapi import HOLDING, READING, body, error_answers
 from service.control.access.rules import visible_project
 from service.control.queue.outlook import Outlook
 from service.wire.base import MAX_PAGE
@@ -29,7 +29,7 @@ async def outlook_of(request: Request) -> Outlook:
 OutlookOf = Annotated[Outlook, Depends(outlook_of)]
 
 
-@router.get("/queue", operation_id="getQueue", responses=refusals(*READING))
+@router.get("/queue", operation_id="getQueue", responses=error_answers(*READING))
 def get_queue(
     caller: Caller,
     outlook: OutlookOf,
@@ -43,7 +43,7 @@ def get_queue(
     return outlook.view(project=visible_project(caller), after=after, limit=limit)
 
 
-@router.get("/quotas", operation_id="listQuotas", responses=refusals(*HOLDING))
+@router.get("/quotas", operation_id="listQuotas", responses=error_answers(*HOLDING))
 def list_quotas(store: StoreOf) -> tuple[QuotaView, ...]:
     """Return all quotas, owners' before projects'."""
     return store.quotas.list()
@@ -52,8 +52,8 @@ def list_quotas(store: StoreOf) -> tuple[QuotaView, ...]:
 @router.put(
     "/quotas/{kind}/{name:path}",
     operation_id="setQuota",
-    responses=refusals(*HOLDING),
-    openapi_extra=body("QuotaLimits", example={"workers": 8, "gpus": 4, "running": None, "weight": 2}),
+    responses=error_answers(*HOLDING),
+    openapi_extra=body("QuotaLimits", example={"workers": 8, "gpus": 4, "running": None, "waiting": 100, "weight": 2}),
 )
 def set_quota(
     kind: QuotaKind,
@@ -66,7 +66,9 @@ def set_quota(
     return store.quotas.set(kind, name, limits, by=caller)
 
 
-@router.delete("/quotas/{kind}/{name:path}", status_code=204, operation_id="deleteQuota", responses=refusals(*HOLDING))
+@router.delete(
+    "/quotas/{kind}/{name:path}", status_code=204, operation_id="deleteQuota", responses=error_answers(*HOLDING)
+)
 def delete_quota(kind: QuotaKind, name: _Name, store: StoreOf, caller: Caller) -> None:
     """Remove a quota; everyone's then holds, if there is one."""
     store.quotas.remove(kind, name, by=caller)

@@ -1,6 +1,7 @@
 """`/v1/jobs/{job}/...`: what the job's trials measured, decided, learned and printed."""
 
 import base64
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -10,7 +11,7 @@ from pydantic import Field
 from api.http.auth import Caller, StoreOf, require_key, require_visible
 from api.http.downloads import Download, DownloadOf
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
-from api.http.openapi import READING, file, refusals
+from api.http.openapi import READING, error_answers, file
 from api.http.ranges import PARTIAL, Part, PartOf, content_range
 from api.http.slots import Slot
 from api.tables import csv_chunks
@@ -32,7 +33,7 @@ router = APIRouter(
     prefix="/v1/jobs/{job}",
     tags=["results"],
     dependencies=[Depends(require_key)],
-    responses=refusals(*READING),
+    responses=error_answers(*READING),
 )
 
 _Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
@@ -96,7 +97,7 @@ def get_metric(
     return store.series(job, name, trial_id=trial, max_points=max_points, within=Steps(first_step, last_step))
 
 
-_DOWNLOADING = refusals(Unavailable, Busy)
+_DOWNLOADING = error_answers(Unavailable, Busy)
 
 
 @router.get(
@@ -108,11 +109,11 @@ _DOWNLOADING = refusals(Unavailable, Busy)
 def export_metrics(job: str, store: StoreOf, trials: TrialsOf, download: DownloadOf) -> StreamingResponse:
     """Return every point of every series as rows `job, arm, seed, step, seconds, name, value`; none is thinned out."""
     chunks = csv_chunks(job, ((trial, store.points(trial.trial_id)) for trial in trials))
-    return StreamingResponse(download.chunks(chunks), media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
+    return StreamingResponse(download.rows(chunks), media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
 
 
 #: Of what goes by the job's own parts.
-_READING_THE_JOB = refusals(UnreadableJob)
+_READING_THE_JOB = error_answers(UnreadableJob)
 
 
 @router.get("/schedule", operation_id="getSchedule", responses=_READING_THE_JOB)
@@ -120,7 +121,8 @@ def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     """Return a learned schedule: by default that of the first arm and seed."""
     (found,) = store.schedules(job, arm=trial.arm, seed=trial.seed)
     if not found.entries:
-        why = "yet: it has no step" if trial.outcome is None else "and gets none: the weights are those of its start"
+        none = "it failed" if trial.outcome == "failed" else "the weights are those of its start"
+        why = "yet: it has no step" if trial.outcome is None else f"and gets none: {none}"
         raise NotFound(f"job `{job}` has no schedule of arm `{trial.arm}` {why}")
     return found
 
@@ -168,14 +170,14 @@ def _sent(found: StoredFile, part: Part, name: str, download: Download, sha256: 
     if sha256 is not None:
         headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"  # RFC 9530
     return StreamingResponse(
-        download.chunks(found.chunks(places)),
+        download.file(found.chunks(places)),
         status_code=206 if where else 200,
         media_type="application/octet-stream",
         headers=headers,
     )
 
 
-@router.get("/artifacts", operation_id="listArtifacts", responses=refusals(Unavailable, Busy, UnreadableJob))
+@router.get("/artifacts", operation_id="listArtifacts", responses=error_answers(Unavailable, Busy, UnreadableJob))
 def list_artifacts(job: str, store: StoreOf, _: Slot) -> tuple[Artifact, ...]:
     """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
     storage = Storage(store.settings.resolved_storage_url)
@@ -200,11 +202,11 @@ def get_file(
     """Return a file of the job's folder on storage: a checkpoint's manifest, or one that a manifest names."""
     store.version(job)
     storage = Storage(store.settings.resolved_storage_url)
-    found = storage.open(job, storage.file_url(job, path))
+    url = storage.file_url(job, path)
+    found = storage.open(job, url)
     download.closing.callback(found.content.close)
     if (short := unchanged(found.etag, if_none_match)) is not None:
         return short
-    url = storage.file_url(job, path)
     return _sent(found, part, path.rpartition("/")[2], download, storage.listed_sha256(job, url))
 
 
@@ -244,7 +246,7 @@ def get_comparison(
 def get_logs(
     job: str,
     request: Request,
-    download: DownloadOf,
+    _download: DownloadOf,
     _: Slot,
     attempt: Annotated[int | None, Query(ge=1, le=MAX_WHOLE, description="default: the last")] = None,
     offset: Annotated[int, Query(ge=0, le=MAX_WHOLE, description="leave out so many bytes: those already read")] = 0,
@@ -252,9 +254,13 @@ def get_logs(
     """Return what an attempt's driver and its workers have printed; while it lives, so far."""
     logs: Logs = request.app.state.logs
     text = logs.read(job, number=attempt, offset=offset)
-    pieces = (text[start : start + _PIECE_BYTES] for start in range(0, len(text), _PIECE_BYTES))
     headers = {"Content-Length": str(len(text))}
-    return StreamingResponse(download.chunks(pieces), media_type="text/plain", headers=headers)
+    return StreamingResponse(_pieces(text), media_type="text/plain", headers=headers)
+
+
+async def _pieces(text: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(text), _PIECE_BYTES):
+        yield text[start : start + _PIECE_BYTES]
 
 
 def _attachment(name: str) -> dict[str, str]:

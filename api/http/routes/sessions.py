@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from api.http import bodies
 from api.http.auth import Caller, StoreOf, address_of, cookie_name, require_key, require_same_origin
 from api.http.limits import Limits
-from api.http.openapi import CALLING, SIGNING_IN, body, refusals
+from api.http.openapi import CALLING, SIGNING_IN, body, error_answers
 from service.control.access.keyring import SESSION_S
 from service.errors import Unauthorized
 from service.wire.access import SignIn, SignInCode
@@ -15,7 +15,7 @@ from service.wire.access import SignIn, SignInCode
 router = APIRouter(prefix="/v1", tags=["sessions"])
 
 
-@router.post("/sign-in-codes", status_code=201, operation_id="createSignInCode", responses=refusals(*CALLING))
+@router.post("/sign-in-codes", status_code=201, operation_id="createSignInCode", responses=error_answers(*CALLING))
 def create_sign_in_code(store: StoreOf, caller: Caller) -> SignInCode:
     """Return a code that opens one session in a browser, within five minutes."""
     return store.keyring.add_code(by=caller)
@@ -26,7 +26,7 @@ def create_sign_in_code(store: StoreOf, caller: Caller) -> SignInCode:
     status_code=204,
     operation_id="createSession",
     dependencies=[Depends(require_same_origin)],
-    responses=refusals(*SIGNING_IN),
+    responses=error_answers(*SIGNING_IN),
     openapi_extra=body("SignIn", example={"code": "from POST /v1/sign-in-codes"}),
 )
 def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: StoreOf, request: Request) -> Response:
@@ -54,7 +54,7 @@ def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: Sto
     status_code=204,
     operation_id="deleteSession",
     dependencies=[Depends(require_key)],
-    responses=refusals(*CALLING),
+    responses=error_answers(*CALLING),
 )
 def delete_session(store: StoreOf, request: Request) -> Response:
     """End the session of the cookie that came along."""

@@ -12,7 +12,7 @@ from api.http import bodies
 from api.http.admission import allowed_to, check, require_permission, require_priority
 from api.http.auth import Caller, StoreOf, require_key
 from api.http.etags import SeenVersions
-from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, body, refusals
+from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, body, error_answers
 from api.http.routes.jobs import IdempotencyKey
 from api.http.slots import Slot
 from search.config import Budget
@@ -25,8 +25,8 @@ from service.wire.steering import SteeringView, SteerRequest
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
 
 _DRY_RUN: dict[int | str, dict[str, Any]] = {200: {"model": Cloned, "description": "A dry run"}}
-_ANSWERS, _GOING_ON = refusals(*CHANGING), refusals(*EXTENDING, DoesNotFit, UnreadableJob)
-_AT_STORAGE = refusals(*EXTENDING, DoesNotFit, UnreadableJob, Busy)
+_ANSWERS, _GOING_ON = error_answers(*CHANGING), error_answers(*EXTENDING, DoesNotFit, UnreadableJob)
+_AT_STORAGE = error_answers(*EXTENDING, DoesNotFit, UnreadableJob, Busy)
 _NO_BODY = [Depends(bodies.nothing)]
 
 
@@ -108,7 +108,7 @@ def extend_job(
     "/{job}:steer",
     status_code=202,
     operation_id="steerJob",
-    responses=refusals(*EDITING, UnreadableJob),
+    responses=error_answers(*EDITING, UnreadableJob),
     openapi_extra=body("SteerRequest", example={"pin": {"density": 0.02}, "veto": {"learning_rate": {"above": 0.1}}}),
 )
 def steer_job(
@@ -122,7 +122,7 @@ def steer_job(
     return store.steer(job, asked, versions=versions, by=caller)
 
 
-@router.get("/{job}/steering", operation_id="getSteering", responses=refusals(*READING, UnreadableJob))
+@router.get("/{job}/steering", operation_id="getSteering", responses=error_answers(*READING, UnreadableJob))
 def get_steering(job: str, store: StoreOf) -> SteeringView:
     """Return what people pinned, vetoed and asked for, since which stage it held, and what they may steer."""
     return store.steering(job)
@@ -132,7 +132,7 @@ def get_steering(job: str, store: StoreOf) -> SteeringView:
     "/{job}:clone",
     status_code=202,
     operation_id="cloneJob",
-    responses=_DRY_RUN | refusals(*CLONING),
+    responses=_DRY_RUN | error_answers(*CLONING),
     openapi_extra=body("Changes", example={"budget": {"seconds": 80}}, media_types=bodies.CHANGES_TYPES),
 )
 def clone_job(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from service.control import rows
@@ -47,6 +47,19 @@ def page(session: Session, where: AuditFilter, *, limit: int, cursor: int | None
     rows = session.scalars(query).all()
     following = rows[limit - 1].id if len(rows) > limit else None
     return AuditPage(entries=tuple(_entry(row) for row in rows[:limit]), next_cursor=following)
+
+
+def is_older(session: Session, *, than: float) -> bool:
+    """Return whether there is an entry for `forget` to delete."""
+    oldest = session.scalar(select(AuditRow.at).order_by(AuditRow.id).limit(1))
+    return oldest is not None and oldest < than
+
+
+def forget(session: Session, *, before: float) -> None:
+    """Delete the entries from before that moment."""
+    # Ids are in order of arrival: none of the entries that stay is looked at, but the first.
+    first = session.scalar(select(AuditRow.id).where(AuditRow.at >= before).order_by(AuditRow.id).limit(1))
+    session.execute(delete(AuditRow).where(AuditRow.at < before if first is None else AuditRow.id < first))
 
 
 def _entry(row: AuditRow) -> AuditEntry:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, delete, select, update
+from sqlalchemy import Row, Select, bindparam, delete, exists, select, update
 from sqlalchemy.orm import Session
 
 from service.control.access import audit, keys
@@ -21,6 +21,7 @@ from service.wire.access import AuditPage, IssuedKey, KeyView, NewKey, Role, Sig
 CODE_S = 300.0
 SESSION_S = 12 * 3600.0
 _NOTE_USE_EVERY_S = 60.0
+_NOTE_REFUSALS_EVERY_S = 60.0
 _HOLDER = select(
     ApiKeyRow.id, ApiKeyRow.owner, ApiKeyRow.role, ApiKeyRow.project, ApiKeyRow.expires_at, ApiKeyRow.revoked_at
 )
@@ -45,12 +46,29 @@ class KeyRing:
     ) -> None:
         self._reading, self._writer, self._clock = reading, writer, clock
         self._noted: dict[str, float] = {}  # when the use of a key was last written, by its id
+        self._given: str | None = None  # the digest of the key that the operator gives in a file
+        self._minute, self._refused = 0.0, set[tuple[str, str, str, str]]()  # whom, where, what in that minute
 
     # Keys
 
     def create(self, new: NewKey, *, by: Principal) -> IssuedKey:
         """Make a key; its secret is in the answer alone."""
-        secret, now = keys.new_key(), self._clock()
+        secret = keys.new_key()
+        return self._writer.write(lambda session: self._add(session, new, secret, by))
+
+    def adopt(self, secret: str, new: NewKey, *, by: Principal) -> None:
+        """Make a key of a `secret` that several replicas are given; nothing if there is one, which may be revoked."""
+        self._given = keys.digest(secret)
+        is_known = exists().where(ApiKeyRow.digest == self._given)
+
+        def adopt(session: Session) -> None:
+            if not session.scalar(select(is_known)):
+                self._add(session, new, secret, by)
+
+        self._writer.write(adopt)
+
+    def _add(self, session: Session, new: NewKey, secret: str, by: Principal) -> IssuedKey:
+        now = self._clock()
         row = ApiKeyRow(
             id=f"key-{secrets.token_hex(6)}",
             digest=keys.digest(secret),
@@ -62,13 +80,9 @@ class KeyRing:
             created_by=by.name,
             expires_at=None if new.expires_at is None else new.expires_at.timestamp(),
         )
-
-        def create(session: Session) -> IssuedKey:
-            session.add(row)
-            audit.add(session, by, "createKey", row.id, now=now)
-            return IssuedKey(key=_view(row), secret=secret)
-
-        return self._writer.write(create)
+        session.add(row)
+        audit.add(session, by, "createKey", row.id, now=now)
+        return IssuedKey(key=_view(row), secret=secret)
 
     def list(self, *, by: Principal) -> tuple[KeyView, ...]:
         """Return the keys that `by` may see, oldest first."""
@@ -97,6 +111,11 @@ class KeyRing:
             row, now = _require(session, key_id), self._clock()
             if (why := _gone(row.expires_at, row.revoked_at, now)) is not None:
                 raise KeyGone(f"key `{key_id}` {why}: create another")
+            if row.digest == self._given:  # the next start would adopt its old secret again
+                raise KeyGone(
+                    f"key `{key_id}` is that of the file `wiretune_api_key`: put another into the file, restart, and "
+                    "revoke this one"
+                )
             row.digest = keys.digest(secret)
             _end_sessions(session, key_id)
             audit.add(session, by, "rotateKey", key_id, now=now)
@@ -192,8 +211,18 @@ class KeyRing:
     # The audit log
 
     def note_refusal(self, action: str, target: str, *, by: Principal) -> None:
-        """Have it written that the role of `by` did not allow `action`; the answer does not wait for that."""
+        """Have it written that the role of `by` did not allow `action`; the answer does not wait for that.
+
+        Of refusals alike, from one address, one a minute is written: else a script with a weak key would fill the log.
+        A `target` is empty or exists, so that a caller cannot invent new ones.
+        """
         now = self._clock()
+        if (minute := now // _NOTE_REFUSALS_EVERY_S) != self._minute:
+            self._minute, self._refused = minute, set()
+        alike = (by.key_id or by.name, by.address, action, target)
+        if alike in self._refused:
+            return
+        self._refused.add(alike)
         self._writer.post(lambda session: audit.add(session, by, action, target, now=now, outcome=audit.REFUSED))
 
     def audit(self, where: AuditFilter = EVERY_ENTRY, *, limit: int, cursor: int | None = None) -> AuditPage:

@@ -6,16 +6,32 @@ import os
 import secrets
 from pathlib import Path
 
+from service.errors import Unavailable
 from service.settings import SECRETS_DIR
 
 #: Of every key; tells it from a token of somebody else.
 PREFIX = "wt_"
 _NUM_BYTES = 32
+_MIN_CHARS = 32
 
 
 def new_key() -> str:
     """Return a fresh key for a user."""
     return PREFIX + secrets.token_urlsafe(_NUM_BYTES)
+
+
+def given_key() -> str | None:
+    """Return the first key that the operator gives, in a file of `WIRETUNE_SECRETS_DIR`; None: he gives none.
+
+    No variable has it: `WIRETUNE_API_KEY` is a client's, perhaps to another service. Raises Unavailable for a weak one.
+    """
+    folder = os.environ.get(SECRETS_DIR)
+    if not folder or not (file := Path(folder) / "wiretune_api_key").exists():
+        return None
+    key = file.read_text().strip()
+    if not key.startswith(PREFIX) or len(key) < len(PREFIX) + _MIN_CHARS:
+        raise Unavailable(f"{file} holds no key; allowed: `{PREFIX}` and at least {_MIN_CHARS} random characters")
+    return key
 
 
 def digest(key: str) -> str:

@@ -4,21 +4,25 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.control import rows
 from service.control.access import audit
 from service.control.access.rules import Principal
-from service.control.models import QuotaRow, UsageRow
+from service.control.models import JobRow, QuotaRow, UsageRow
 from service.control.moments import moment
 from service.control.queue.capacity import Size
 from service.control.queue.order import HALF_LIFE_S
-from service.control.queue.queued import QuotaKey
+from service.control.queue.queued import QuotaKey, Quotas
+from service.control.queue.quota_limits import keys_of, limits_of
 from service.control.writer import Writer
-from service.errors import NotFound
+from service.errors import NotFound, QueueFull
+from service.job.states import JobState
 from service.wire.queue import QuotaKind, QuotaLimits, QuotaView
 
 _KNOWN_S = 1.0
+_LOCK = 8473  # any number that every release agrees on, other than those of events, migrations and starts of jobs
 _LIMITS = tuple(QuotaLimits.model_fields)
 
 
@@ -29,6 +33,23 @@ def limits(session: Session) -> dict[QuotaKey, QuotaLimits]:
 
 def _limits(row: QuotaRow) -> QuotaLimits:
     return QuotaLimits(**{name: getattr(row, name) for name in _LIMITS})
+
+
+def require_place(session: Session, quotas: Quotas, *, by: Principal) -> None:
+    """Raise QueueFull where as many jobs of `by`, or of its project, wait as their quotas allow."""
+    for key, column in zip(keys_of(by.name, by.project), (JobRow.owner, JobRow.project), strict=True):
+        (kind, name), allowed = key, limits_of(quotas, *key).waiting
+        if allowed is None:
+            continue
+        if session.get_bind().dialect.name == "postgresql":  # until the commit no other replica counts
+            session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        rows.store(session)  # jobs of the same group
+        waiting = select(func.count()).where(JobRow.state == JobState.QUEUED.value, column == name)
+        if (session.scalar(waiting) or 0) >= allowed:
+            raise QueueFull(
+                f"{kind} {name} has as many waiting jobs as its quota allows, {allowed}: try again when one has "
+                "started, cancel one, or ask an operator for more (`wiretune quota set --waiting`)"
+            )
 
 
 def recent(session: Session, *, now: float) -> dict[str, Size]:
