@@ -505,10 +505,13 @@ def set_quota(
     workers: int | None = None,
     gpus: float | None = None,
     running: int | None = None,
+    waiting: int | None = None,
     weight: float = 1.0,
 ) -> Call[QuotaView]:
     """Set the quota of an `owner` or a `project`, `*`: of whoever has none; None: no limit."""
     limits = {"workers": workers, "gpus": gpus, "running": running, "weight": weight}
+    if waiting is not None:  # which a service of an earlier release does not know
+        limits["waiting"] = waiting
     return Call("PUT", _quota(kind, name), reading(QuotaView.model_validate_json), json=limits)
 
 

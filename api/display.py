@@ -119,10 +119,9 @@ def _title(job: JobView) -> str:
 
 def _rows(job: JobView, trials: Trials) -> Iterator[tuple[str, ...]]:
     for trial in trials:
-        state = trial.outcome or ("training" if trial.backend else "waiting")
         yield (
             trial_name(trial, job.spec),
-            state,
+            trial.phase(job.state),
             str(trial.step),
             f"{trial.seconds:.1f}",
             _number(trial.learning_rate),

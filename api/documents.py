@@ -182,7 +182,7 @@ def checked(model: type[Model], content: Any, *, is_of_driver: bool = False) -> 
             raise _unreadable(f"{num_faults} fields are at fault") from error
         raise InvalidJob(problems_of(error, content, model)) from error
     if not is_of_driver:
-        _require(misread(content, found))
+        _require(map(Problem.of, misread(content, found)))
     return found
 
 

@@ -10,7 +10,7 @@ import typer
 
 from api.cli.figures import size
 from api.cli.local import running_server
-from api.cli.terminal import FAILED, AsJson, fail, print_json, read_settings, refusals, require_agreement
+from api.cli.terminal import FAILED, AsJson, fail, print_json, read_settings, require_agreement, told_plainly
 from api.client import Client
 from api.failures import ApiError, Unreachable
 from service.control import cleaning
@@ -48,7 +48,7 @@ def clean(
     settings = read_settings()
     before = datetime.now(UTC) - timedelta(days=older_than)
     failures: dict[str, str] = {}
-    with refusals():
+    with told_plainly():
         found = _leftovers(settings, before, with_weights=with_weights)
         if not as_json:
             for each in found:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from api.cli import figures
-from api.cli.terminal import AsJson, print_json, read_settings, refusals
+from api.cli.terminal import AsJson, print_json, read_settings, told_plainly
 from service.control import backup as backups, database
 from service.control.store import Store
 
@@ -20,7 +20,7 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Copy database, secrets and local results into FOLDER, also while the service runs."""
-    with refusals():
+    with told_plainly():
         made = backups.back_up(read_settings(), folder)
     if as_json:
         print_json(made)
@@ -39,7 +39,7 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Put a backup into an empty state dir and database; its jobs go on when `wiretune serve` starts there."""
-    with refusals():
+    with told_plainly():
         made = backups.restore(read_settings(), folder, are_files_moved=files_moved)
     if as_json:
         print_json(made)
@@ -51,7 +51,7 @@ def restore(
 def migrate(as_json: AsJson = False) -> None:
     """Bring the database to this release's schema, made if need be, and end: a step before replicas start."""
     settings = read_settings()
-    with refusals(), closing(Store.open(settings)):
+    with told_plainly(), closing(Store.open(settings)):
         revision, _ = database.revisions(settings.resolved_database_url)
     if as_json:
         print_json({"revision": revision})

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from api.cli import figures
 from api.cli.sheet import Sheet
-from api.cli.watch import level_name, values_text
+from api.cli.watch import values_text
 from api.client import Client
 from api.display import trial_name
 from search.curves.calibration import Calibration
@@ -121,13 +121,14 @@ def explanation(
     if not chosen:
         known = ", ".join(each.trial_id for each in report.trials)
         raise LookupError(f"job {job_id} has no such trial; its trials: {known}")
-    found = [(each, client.stages(job_id, trial=each.trial_id, with_posterior=True)) for each in chosen]
+    only = () if stage is None else (stage,)
     trials = [
-        TrialExplanation(trial=each, stages=tuple(one for one in stages if stage in (None, one.stage)))
-        for each, stages in found
+        TrialExplanation(trial=each, stages=client.stages(job_id, trial=each.trial_id, stage=only, with_posterior=True))
+        for each in chosen
     ]
     if not any(each.stages for each in trials):
-        decided = sorted({one.stage for _, stages in found for one in stages})
+        ids = {each.trial_id for each in chosen}
+        decided = sorted({each.stage for each in client.stages(job_id) if each.trial_id in ids})
         raise LookupError(f"nothing is decided there yet; stages that are: {', '.join(map(str, decided)) or 'none'}")
     return Explanation(job=job, trials=tuple(trials))
 
@@ -136,7 +137,7 @@ def parts(found: Explanation) -> Iterator[str | Sheet]:
     """Yield what a person reads, in order: lines, and tables of probes."""
     spec = found.job.spec
     for each in found.trials:
-        name, level = trial_name(each.trial, spec), level_name(spec, each.trial.arm)
+        name, level = trial_name(each.trial, spec), each.trial.level_name
         for stage in each.stages:
             yield from _decision(stage, name, level)
         yield f"{name}: {calibration_line(each.trial.calibration)}"

@@ -19,6 +19,7 @@ from api.jobs import complete
 from api.tables import write_parquet
 from service.control.storage import WEIGHTS
 from service.wire.artifacts import Which
+from service.wire.jobs import JobView
 
 
 class What(StrEnum):
@@ -134,7 +135,7 @@ def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_
     if what is What.SCHEDULE:
         schedule = client.schedule(job_id, arm=arm, seed=seed)
         file.write(f"{schedule.model_dump_json(indent=2)}\n".encode())
-        unfinished = "" if schedule.complete else " (the job is not over: this is the schedule so far)"
+        unfinished = "" if schedule.complete else f" ({_unfinished(client.job(job_id).view)})"
         return f"{schedule.num_steps} steps of arm {schedule.arm}, seed {schedule.seed}{unfinished}"
     if what is What.REPORT:
         file.write(f"{client.report(job_id).model_dump_json(indent=2)}\n".encode())
@@ -150,6 +151,16 @@ def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_
         text.seek(0)
         write_parquet(text, file)
     return "every point, as Parquet"
+
+
+def _unfinished(job: JobView) -> str:
+    """Return why a trial's schedule is not complete."""
+    if not job.is_over:
+        return "the job is not over: this is the schedule so far"
+    return (
+        f"the job is {job.state}, and the trial did not finish: this is what it trained, and what was decided for its "
+        "steps behind the last checkpoint, without ramps"
+    )
 
 
 def _whose(chosen: Selection) -> str:

@@ -50,9 +50,9 @@ from api.cli.terminal import (
     print_advice,
     print_json,
     read_settings,
-    refusals,
     require_writable,
     say,
+    told_plainly,
     warn,
 )
 from api.client import Client
@@ -61,7 +61,7 @@ from service import log_lines, tracing
 from service.job.advice import advice
 from service.job.replay import differences, replayed
 from service.job.spec import JobSpec
-from service.log_lines import LogFormat
+from service.log_lines import LogFormat, LogLevel
 from service.wire.jobs import JobView
 
 DEMO_LINGER_S = 600.0
@@ -108,8 +108,8 @@ def serve(
     )
 
     settings = read_settings(host=host, port=port)
-    configure_logging(settings.log_file, settings.log_format)
-    with refusals():
+    configure_logging(settings.log_file, settings.log_format, settings.log_level)
+    with told_plainly():
         try:
             tracing.configure("wiretune-api")
         except ImportError as error:
@@ -155,7 +155,12 @@ def replay(
         fail(f"cannot read the schedule {schedule}: {error.strerror}")
     except (ValidationError, ValueError) as error:
         fail(f"{schedule} cannot be replayed: {_told(error)}")
-    with refusals():
+    if not recorded.complete:
+        warn(
+            "the run had not ended when its schedule was exported: behind its last checkpoint the replay trains by "
+            "what was decided, without ramps, not by what was trained"
+        )
+    with told_plainly():
         try:
             Run(read_settings(), console(as_json=as_json, is_lasting=True)).run(
                 spec, at_end=partial(_compare, recorded, out=out, as_json=as_json)
@@ -248,7 +253,7 @@ def stop(
         )
     if url is not None:
         warn(f"`stop` without a job ends the service of this machine, whatever WIRETUNE_URL says, not that at {url}")
-    with refusals():
+    with told_plainly():
         message = stop_server(read_settings())
     if as_json:
         print_json({"stopped": message})
@@ -278,7 +283,7 @@ def _run_here(
             json_file.write_text(json.dumps(report.summary(found), indent=2) + "\n", encoding="utf-8")
             say(console(), f"wrote {json_file}")
 
-    with refusals():
+    with told_plainly():
         try:
             here = Run(read_settings(), out, linger_s=linger_s)
             here.run(spec, at_end=at_end)
@@ -287,15 +292,17 @@ def _run_here(
     return here.page
 
 
-def configure_logging(file: Path | None, log_format: LogFormat = LogFormat.TEXT) -> None:
+def configure_logging(
+    file: Path | None, log_format: LogFormat = LogFormat.TEXT, level: LogLevel = LogLevel.INFO
+) -> None:
     """Log what the service does, to standard error or `file`; of its own requests, only what goes wrong."""
     try:
         handlers = [RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=NUM_OLD_LOGS)] if file else None
     except OSError as error:
         fail(f"cannot log into {file}: {error.strerror}; check WIRETUNE_LOG_FILE")
     log_lines.configure(log_format, "%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers)
-    for name in ("wiretune", "service"):
-        logging.getLogger(name).setLevel(logging.INFO)
+    for name in ("wiretune", "service", "api"):
+        logging.getLogger(name).setLevel(level.upper())
 
 
 if __name__ == "__main__":

@@ -70,9 +70,10 @@ def list_quotas(url: Url = None, key: Key = None, as_json: AsJson = False) -> No
     if as_json:
         print_json({"quotas": [each.model_dump(mode="json") for each in found]})
         return
-    sheet = Sheet("of", "name", "workers", "GPUs", "running jobs", "weight", left=("of", "name"))
+    sheet = Sheet("of", "name", "workers", "GPUs", "running jobs", "waiting jobs", "weight", left=("of", "name"))
     for each in found:
-        limits = ("any" if limit is None else f"{limit:g}" for limit in (each.workers, each.gpus, each.running))
+        given = (each.workers, each.gpus, each.running, each.waiting)
+        limits = ("any" if limit is None else f"{limit:g}" for limit in given)
         sheet.add_row(each.kind, each.name, *limits, f"{each.weight:g}")
     console().print(sheet)
 
@@ -84,6 +85,7 @@ def set_quota(
     workers: Annotated[int | None, typer.Option(min=0, help="workers at a time; default: any number")] = None,
     gpus: Annotated[float | None, typer.Option(min=0, help="GPUs at a time; default: any number")] = None,
     running: Annotated[int | None, typer.Option(min=0, help="jobs at a time; default: any number")] = None,
+    waiting: Annotated[int | None, typer.Option(min=0, help="queued jobs; default: any number")] = None,
     weight: Annotated[float, typer.Option(min=0.001, max=1000, help="a project's share beside other projects'")] = 1.0,
     url: Url = None,
     key: Key = None,
@@ -91,7 +93,9 @@ def set_quota(
 ) -> None:
     """Set the quota of an owner or a project, in the place of the one before. What runs goes on."""
     with open_client(url, key) as client:
-        found = client.set_quota(kind, name, workers=workers, gpus=gpus, running=running, weight=weight)
+        found = client.set_quota(
+            kind, name, workers=workers, gpus=gpus, running=running, waiting=waiting, weight=weight
+        )
     if as_json:
         print_json(found)
     else:
@@ -116,6 +120,8 @@ def delete_quota(
 
 
 def _told(quota: QuotaView) -> str:
-    limits = {"workers": quota.workers, "GPUs": quota.gpus, "running jobs": quota.running}
+    limits = {
+        "workers": quota.workers, "GPUs": quota.gpus, "running jobs": quota.running, "waiting jobs": quota.waiting,
+    }  # fmt: skip
     given = [f"{limit:g} {what}" for what, limit in limits.items() if limit is not None]
     return f"{quota.kind} {quota.name}: {', '.join(given) or 'no limit'}; weight {quota.weight:g}"

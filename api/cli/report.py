@@ -9,13 +9,11 @@ from pydantic import BaseModel
 
 from api.cli import figures
 from api.cli.sheet import INDENT, Sheet
-from api.cli.watch import level_name
 from api.client import Client
 from api.display import trial_name
 from api.failures import ApiError
 from search.config import Budget
 from service.job.spec import JobSpec
-from service.job.states import TERMINAL, JobState
 from service.wire.jobs import JobView
 from service.wire.records import Bill, Sample, ScheduleEntry
 from service.wire.reports import Cost, Estimate, JobReport, Prices, TrialReport
@@ -133,19 +131,14 @@ def _value(value: Any) -> str:
 
 def trials_table(found: Result) -> Sheet:
     """Return where each trial is."""
-    spec = found.job.readable
-    level = " or ".join(sorted({level_name(spec, arm.name) for arm in spec.arms}))
+    level = " or ".join(sorted({trial.level_name for trial in found.report.trials}))
     table = _table("Trials", "trial", "state", "step", "training", "learning rate", level, "val. loss")
-    begun = "paused" if found.job.state is JobState.PAUSED else "training"
     ranking = found.report.sweep.ranking if found.report.sweep else ()
     pruned = {each.trial_id for each in ranking if each.status is SampleStatus.PRUNED}
     for trial in found.trials:
-        state = "pruned" if trial.trial_id in pruned else trial.outcome or (begun if trial.backend else "waiting")
-        if trial.outcome is None and found.job.state in TERMINAL:
-            state = "not finished"
         table.add_row(
             found.name(trial),
-            state,
+            "pruned" if trial.trial_id in pruned else trial.phase(found.job.state),
             str(trial.step),
             f"{trial.seconds:.1f} s",
             figures.number(trial.learning_rate),

@@ -1,4 +1,4 @@
-"""The base of every command: options, the console, JSON on request, refusals, and a client of the service."""
+"""The base of every command: options, the console, JSON on request, plain errors, and a client of the service."""
 
 import json
 import os
@@ -153,7 +153,7 @@ def read_settings(**given: str | int | None) -> Settings:
 @contextmanager
 def open_client(url: str | None, key: str | None) -> Iterator[Client]:
     """Give a client of the service asked for, or of the one running here."""
-    with refusals():
+    with told_plainly():
         if url is None:
             server = running_server(read_settings())
             if server is None:
@@ -164,7 +164,7 @@ def open_client(url: str | None, key: str | None) -> Iterator[Client]:
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
+def told_plainly() -> Iterator[None]:
     """Print what went wrong instead of a traceback."""
     try:
         yield

@@ -1,14 +1,15 @@
 """`wiretune`'s commands that ask something of a job that is there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from api.cli import figures
 from api.cli.job_file import read_document
-from api.cli.sheet import visible
+from api.cli.sheet import INDENT, visible
 from api.cli.terminal import (
     AsJson,
     IdempotencyKey,
@@ -27,10 +28,10 @@ from api.cli.watch import state_lines
 from api.client import Client
 from api.documents import parse_yaml
 from search.sweep.spec import ParamRange
-from search.types import Band
+from search.types import Band, Setting
 from service.errors import InvalidJob
 from service.wire.jobs import JobView
-from service.wire.steering import SteerView
+from service.wire.steering import SteerableView, SteeringView, SteerView
 
 app = typer.Typer()
 
@@ -43,12 +44,22 @@ IfVersion = Annotated[
 ]
 
 
-def ask(job: str, verb: Callable[[Client, str], JobView], *, url: str | None, key: str | None, as_json: bool) -> None:
-    """Ask for `verb` and print where the job is then."""
+def ask(
+    job: str,
+    verb: Callable[[Client, str], JobView],
+    *,
+    url: str | None,
+    key: str | None,
+    as_json: bool,
+    told: Callable[[JobView], str] | None = None,
+) -> None:
+    """Ask for `verb`, and print the job as it is then: as JSON, in the words of `told`, or else where it is."""
     with open_client(url, key) as client:
         view = verb(client, client.find(job))
     if as_json:
         print_json(view)
+    elif told is not None:
+        typer.echo(visible(told(view)))
     else:
         for line in state_lines(view):
             say(console(), line)
@@ -150,12 +161,16 @@ def steer(
         return
     for line in steering.notes:
         warn(line)
-    held = [each for each in steering.steers if each.in_force]
-    for each in held:
-        say(console(), f"{each.id}: {steer_text(each)}")
-    if not held:
-        names = ", ".join(dict.fromkeys(each.name for each in steering.steerable))
-        typer.echo(f"nobody steers this job; what may be steered: {names or 'nothing'}")
+    for line in _steering_lines(steering):
+        say(console(), line)
+
+
+def _steering_lines(steering: SteeringView) -> Iterator[str]:
+    """Yield what holds, and what may be steered."""
+    held = [f"{each.id}: {steer_text(each)}" for each in steering.steers if each.in_force]
+    yield from held or ["nobody steers this job"]
+    yield "what may be steered:" if steering.steerable else "nothing may be steered"
+    yield from (f"{INDENT}{steerable_text(each)}" for each in steering.steerable)
 
 
 def _pin(text: str) -> tuple[str, Any]:
@@ -200,6 +215,19 @@ def steer_text(each: SteerView) -> str:
     return f"{', '.join(wishes)}, by {each.by} ({'; '.join(since)})"
 
 
+def steerable_text(each: SteerableView) -> str:
+    """Return what a value may be, what it is now, and in how many trials."""
+    allowed = ", ".join(map(_shown, each.names)) or f"{figures.number(each.low)} to {figures.number(each.high)}"
+    now = "" if each.current is None else f", now {_shown(each.current)}"
+    return f"{each.name}: {allowed}{now}, in {len(each.trials)} trial{'s' if len(each.trials) > 1 else ''}"
+
+
+def _shown(value: Setting) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else figures.number(value)
+
+
 @app.command()
 def label(
     job: JobId,
@@ -214,7 +242,7 @@ def label(
     """Set and remove labels of a job, such as `team=vision draft-`; the others stay."""
     labels = dict(map(_label, changes))
     edit = partial(Client.edit, labels=labels, version=if_version)
-    _edit(job, edit, url=url, key=key, as_json=as_json, told=_labels)
+    ask(job, edit, url=url, key=key, as_json=as_json, told=_labels)
 
 
 def _labels(view: JobView) -> str:
@@ -242,7 +270,7 @@ def note(
     """Write notes on a job, in the place of what is there."""
     notes = typer.get_text_stream("stdin").read() if text == "-" else text
     edit = partial(Client.edit, notes=notes, version=if_version)
-    _edit(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"noted on {view.id}")
+    ask(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"noted on {view.id}")
 
 
 @app.command()
@@ -251,7 +279,7 @@ def archive(
 ) -> None:
     """Leave a job that is over out of lists; nothing of it goes."""
     edit = partial(Client.edit, archived=True, version=if_version)
-    _edit(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"archived; `unarchive {view.id}` undoes it")
+    ask(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"archived; `unarchive {view.id}` undoes it")
 
 
 @app.command()
@@ -260,7 +288,7 @@ def unarchive(
 ) -> None:
     """Have an archived job in lists again."""
     edit = partial(Client.edit, archived=False, version=if_version)
-    _edit(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"{view.id} is in lists again")
+    ask(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"{view.id} is in lists again")
 
 
 @app.command()
@@ -282,24 +310,6 @@ def delete(
         print_json({"deleted": view.id})
     else:
         typer.echo(f"deleted {view.id}")
-
-
-def _edit(
-    job: str,
-    edit: Callable[[Client, str], JobView],
-    *,
-    url: str | None,
-    key: str | None,
-    as_json: bool,
-    told: Callable[[JobView], str],
-) -> None:
-    """Make the edit; print the job as it is then, or what is `told` of it."""
-    with open_client(url, key) as client:
-        view = edit(client, client.find(job))
-    if as_json:
-        print_json(view)
-    else:
-        typer.echo(visible(told(view)))
 
 
 @app.command()

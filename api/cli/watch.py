@@ -2,6 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from pydantic import ValidationError
 
 from api.cli import figures
 from api.cli.sheet import INDENT
@@ -11,6 +14,7 @@ from search.config import Budget
 from search.types import Values
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.job.sweep import at
 from service.wire.jobs import JobView
 from service.wire.records import Bill
 from service.wire.stored import UnreadJob
@@ -84,22 +88,28 @@ class Progress:
             yield f"{name}: training on {trial.device} over {trial.backend}"
         for stage in stages:
             if self._is_new("decided", trial.trial_id, str(stage.stage), stage.reason):
-                yield from _decision_lines(name, stage, level_name(spec, trial.arm))
+                yield from _decision_lines(name, stage, level_name(spec, trial))
             if stage.closed and self._is_new("closed", trial.trial_id, str(stage.stage)):
                 yield _closed_line(name, stage)
         if trial.outcome is not None:
             if self._is_new("finished", trial.trial_id):
                 yield f"{name}: {trial.outcome} after {_where(trial)}; {_sent(trial.bill)}"
+                if trial.failure:
+                    yield f"{INDENT}{trial.failure}"
         elif trial.seconds >= self._next_line_s.setdefault(trial.trial_id, QUIET_S):
             self._next_line_s[trial.trial_id] = trial.seconds + QUIET_S
             yield f"{name}: {_where(trial)}"
 
 
-def level_name(spec: JobSpec | UnreadJob, arm: str) -> str:
-    """Return what the arm's level is: `density` or `threshold`."""
+def level_name(spec: JobSpec | UnreadJob, trial: TrialView) -> str:
+    """Return what the trial's level is: a density, rank or threshold, by its own exchange or else the job's."""
     if isinstance(spec, UnreadJob):
         return "level"
-    own = next((each.exchange for each in spec.arms if each.name == arm), None)  # a sample is no arm
+    own = next((each.exchange for each in spec.arms if each.name == trial.arm), None)
+    sampled = {} if trial.sample is None else trial.sample.values or {}
+    if "exchange" in sampled:
+        with suppress(ValidationError):  # of another release
+            own = at(spec, {"exchange": sampled["exchange"]}).exchange
     return (own or spec.exchange).level_name
 
 

@@ -18,6 +18,14 @@ _AT_ONCE = 1000  # metrics, as the server allows
 _PARAMS_AT_ONCE = 100
 _LONGEST_VALUE = 6000
 _TRIAL = "wiretune.trial"
+#: By a trial's outcome; of any other it goes on, as a run does that nobody has ended.
+_ENDS = {
+    "completed": "FINISHED",
+    "diverged": "FAILED",
+    "failed": "FAILED",
+    "cancelled": "KILLED",
+    "not finished": "KILLED",
+}
 
 
 def into(folder: Path) -> Begin:
@@ -31,7 +39,8 @@ def into(folder: Path) -> Begin:
 
 class _Run:
     def __init__(self, client: MlflowClient, place: str, subject: Subject) -> None:
-        self._client, self._subject, self._last_step, self._status = client, subject, 0, "KILLED"
+        self._client, self._subject, self._last_step = client, subject, 0
+        self._end: str | None = "KILLED"  # until it is finished
         trial = f"{subject.job.id}/{subject.name}"
         found = client.get_experiment_by_name(subject.job.name)
         experiment = found.experiment_id if found else client.create_experiment(subject.job.name)
@@ -58,15 +67,16 @@ class _Run:
         self._last_step = max([self._last_step, *(metric.step for metric in metrics)])
         self._log(metrics)
 
-    def finish(self, totals: Mapping[str, float]) -> None:
-        """Write the totals at the last step."""
+    def finish(self, totals: Mapping[str, float], outcome: str) -> None:
+        """Write the totals at the last step, and how the trial ended."""
         now = int(1000 * time.time())
         self._log([Metric(name, value, now, self._last_step) for name, value in totals.items()])
-        self._status = "FINISHED"
+        self._end = _ENDS.get(outcome)
 
     def close(self) -> None:
-        """Say that nothing follows."""
-        self._client.set_terminated(self._id, self._status)
+        """Say that nothing follows, unless the trial goes on."""
+        if self._end is not None:
+            self._client.set_terminated(self._id, self._end)
 
     def _log(self, metrics: list[Metric]) -> None:
         for start in range(0, len(metrics), _AT_ONCE):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from api.client import Client
 from search.sweep.spec import SampleValues
+from service.job.states import TERMINAL, JobState
 from service.job.sweep import at
 from service.wire.jobs import JobView
 from service.wire.reports import TrialReport
@@ -70,8 +71,8 @@ class Writer(Protocol):
     def add(self, points: Points) -> None:
         """Write points, none of which was written before."""
 
-    def finish(self, totals: Mapping[str, float]) -> None:
-        """Write the trial's final figures."""
+    def finish(self, totals: Mapping[str, float], outcome: str) -> None:
+        """Write the trial's final figures, and how it ended."""
 
     def close(self) -> None:
         """Give back what the run holds open."""
@@ -131,9 +132,10 @@ def export(
                 _update(runs, client, job, seen, begin, arm=arm, seed=seed)
             if follow:
                 time.sleep(min(_PAUSE_SHARE * (time.monotonic() - begun), _MAX_PAUSE_S))
-        results = {(trial.arm, trial.seed): trial for trial in client.report(job_id).trials}
+        report = client.report(job_id)
+        results = {(trial.arm, trial.seed): trial for trial in report.trials}
         for trial, run in runs.items():
-            run.writer.finish(totals(results[trial]))
+            run.writer.finish(totals(results[trial]), outcome_of(results[trial], report.state))
             num_points = sum(map(len, run.written.values()))
             yield Exported(run.writer.place, f"{num_points} points of arm {trial[0]}, seed {trial[1]}")
     finally:
@@ -180,6 +182,18 @@ def totals(trial: TrialReport) -> dict[str, float]:
     final = {"validation_loss": trial.validation_loss, **trial.validation_metrics}
     given = {"bill": trial.bill.model_dump(mode="json"), "final": final}
     return {name: value for name, value in flat(given).items() if isinstance(value, int | float)}
+
+
+def outcome_of(trial: TrialReport, state: JobState) -> str:
+    """Return how a trial of a job in this `state` ended: its own outcome, else the job's; `unfinished`: neither has.
+
+    A job that was stopped has succeeded: a trial of it that had no time to begin has `not finished`.
+    """
+    if trial.outcome is not None:
+        return trial.outcome
+    if state in (JobState.FAILED, JobState.CANCELLED):
+        return str(state)
+    return "not finished" if state in TERMINAL else "unfinished"
 
 
 def flat(content: Mapping[str, Any], place: str = "") -> dict[str, Any]:

@@ -36,11 +36,12 @@ class _Run:
                 self._last_step = max(self._last_step, point.step)
         self._events.flush()
 
-    def finish(self, totals: Mapping[str, float]) -> None:
-        """Write the totals as scalars, which have 24 bits, and to the last byte as a text."""
+    def finish(self, totals: Mapping[str, float], outcome: str) -> None:
+        """Write the totals as scalars, which have 24 bits; as texts them to the last byte, and how the trial ended."""
         for name, value in totals.items():
             self._events.add_scalar(name, value, self._last_step)
         self._events.add_text("totals", json.dumps(dict(totals), indent=2), self._last_step)
+        self._events.add_text("outcome", outcome, self._last_step)
 
     def close(self) -> None:
         """Write what is left."""

@@ -54,9 +54,9 @@ class _Run:
         for step, seconds in sorted(rows):
             self._run.log({"step": step, "seconds": seconds, **rows[step, seconds]})
 
-    def finish(self, totals: Mapping[str, float]) -> None:
-        """Write the totals into the summary."""
-        self._run.summary.update(dict(totals))
+    def finish(self, totals: Mapping[str, float], outcome: str) -> None:
+        """Write the totals, and how the trial ended, into the summary."""
+        self._run.summary.update({**totals, "outcome": outcome})
 
     def close(self) -> None:
         """Write what is left."""

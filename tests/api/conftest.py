@@ -222,7 +222,7 @@ class Reporting:
             TrialFinished(
                 trial_id=self.trial(arm), outcome="completed", validation_loss=loss,
                 validation_metrics={"accuracy": 0.97}, schedule=entries, bill=bill, weights_url=self.save(arm),
-                weights_sha256=hashlib.sha256(f"weights of {arm}".encode()).hexdigest(),
+                weights_sha256=hashlib.sha256(self.weights(arm)).hexdigest(),
                 exported_step=exported_step,
                 last_weights_url=exported_step and self.save(arm, "last/"),
             )
@@ -233,8 +233,11 @@ class Reporting:
         storage = Storage(self.store.settings.resolved_storage_url)
         folder = f"{storage.attempt_url(self.job_id, self.number)}/{self.trial(arm)}"
         storage.write(f"{folder}/000000-step-0/shared.safetensors", bytes(3000))
-        storage.write(f"{folder}/{beside}{WEIGHTS}", f"{beside}weights of {arm}".encode())
+        storage.write(f"{folder}/{beside}{WEIGHTS}", beside.encode() + self.weights(arm))
         return f"{folder}/{beside}{WEIGHTS}"
+
+    def weights(self, arm: str) -> bytes:
+        return f"weights of {arm}".encode()
 
     def finish(self, outcome: str = "succeeded", reason: str = "") -> None:
         self.post(AttemptFinished.model_validate({"outcome": outcome, "reason": reason}))

@@ -29,6 +29,7 @@ from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
+from service.log_lines import LogLevel
 from service.settings import Settings
 from service.wire.jobs import JobView
 from service.wire.records import AttemptFinished, Batch
@@ -255,6 +256,37 @@ def test_the_exported_schedule_is_what_was_learned(at: str, reporting: Reporting
     assert [entry["learning_rate"] for entry in written["entries"]] == [2.0, 1.0]
 
 
+def test_an_exported_schedule_that_is_not_complete_is_told_by_the_jobs_state(
+    at: str, reporting: Reporting, tmp_path: Path
+) -> None:
+    export = ["export", reporting.job_id, "--out", str(tmp_path / "schedule.json")]
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=2.0, density=0.01)
+    running = run_cli.invoke(main.app, export)
+    run_cli.invoke(main.app, ["cancel", reporting.job_id])
+    reporting.finish("cancelled")
+    cancelled = run_cli.invoke(main.app, export)
+
+    assert "(the job is not over: this is the schedule so far)" in " ".join(running.stdout.split())
+    assert "(the job is cancelled, and the trial did not finish: " in " ".join(cancelled.stdout.split())
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_replay_of_a_schedule_that_is_not_complete_warns(
+    at: str, reporting: Reporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
+) -> None:
+    reporting.run_to_the_end()
+    out = tmp_path / "schedule.json"
+    run_cli.invoke(main.app, ["export", reporting.job_id, "--out", str(out)])
+    out.write_text(json.dumps(json.loads(out.read_text()) | {"complete": complete}))
+    monkeypatch.setattr(main, "Run", Mock())
+
+    done = run_cli.invoke(main.app, ["replay", str(out)])
+
+    assert done.exit_code == 0, done.stderr
+    assert ("the run had not ended" in done.stderr) != complete
+
+
 def test_a_schedule_that_is_not_there_is_not_written(at: str, reporting: Reporting, tmp_path: Path) -> None:
     out = tmp_path / "schedule.json"
 
@@ -424,14 +456,18 @@ def test_a_question_that_is_interrupted_removes_nothing_and_says_so(
     assert (ended.value.exit_code, capsys.readouterr().err.strip()) == (130, "nothing was removed")
 
 
-def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("level", "least"), [(LogLevel.DEBUG, logging.DEBUG), (LogLevel.INFO, logging.INFO)])
+def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(
+    caplog: pytest.LogCaptureFixture, level: LogLevel, least: int
+) -> None:
     caplog.set_level(logging.INFO)
 
-    main.configure_logging(None)
+    main.configure_logging(None, level=level)
 
     assert not logging.getLogger("httpx2").isEnabledFor(logging.INFO)
     assert not logging.getLogger("httpcore2").isEnabledFor(logging.INFO)
-    assert logging.getLogger("service.control.reconciler").isEnabledFor(logging.INFO)
+    for name in ("service.control.reconciler", "wiretune.requests", "api.http.connections"):
+        assert logging.getLogger(name).getEffectiveLevel() == least
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,19 @@ def test_a_heartbeat_brings_the_order_to_stop(door: TestClient, reporting: Repor
     assert (before["control"], after["control"]) == ("run", "cancel")
 
 
+def test_an_attempt_that_the_database_fails_is_told_why_and_the_log_is_not(
+    door: TestClient, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    with store._engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE attempts RENAME TO other_attempts")
+
+    refusals = [door.get(""), door.post("lease", json={"schema_version": 1})]
+
+    assert [answer.status_code for answer in refusals] == [503, 503]
+    assert all("no such table: attempts" in answer.json()["detail"] for answer in refusals)
+    assert "api.http.problems" not in [record.name for record in caplog.records]
+
+
 def test_an_attempt_that_lost_its_job_is_turned_away(door: TestClient, reporting: Reporting, store: Store) -> None:
     store.attempts.lose(reporting.job_id, reporting.number, reason="lost")
 

@@ -1,12 +1,15 @@
 """A stored decision, as the API, `wiretune explain` and the page tell it."""
 
 import json
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from api.cli import main
+from api.cli.explanation import explanation, parts
+from api.client import Client
 from search.types import (
     Allowance,
     Candidate,
@@ -178,6 +181,35 @@ def test_what_is_not_there_is_refused_and_what_is_there_is_named(
 
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_of_one_stage_no_other_ones_posterior_is_fetched(
+    client: Client, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, fetch = list[tuple[Any, bool]](), client.stages
+
+    def noted(*args: Any, stage: Any = (), with_posterior: bool = False, **chosen: Any) -> Any:
+        asked.append((tuple(stage), with_posterior))
+        return fetch(*args, stage=stage, with_posterior=with_posterior, **chosen)
+
+    monkeypatch.setattr(client, "stages", noted)
+    found = explanation(client, job_id, stage=1)
+
+    assert [[each.stage for each in trial.stages] for trial in found.trials] == [[1], []]
+    assert asked == [((1,), True)] * 2
+    with pytest.raises(LookupError, match="stages that are: 0, 1"):
+        explanation(client, job_id, arm="tuned", stage=7)
+    assert asked[2:] == [((7,), True), ((), False)]
+
+
+def test_a_level_is_called_what_the_report_calls_it(client: Client, job_id: str) -> None:
+    found = explanation(client, job_id, arm="tuned")
+    [each] = found.trials
+    ranked = each.model_copy(update={"trial": each.trial.model_copy(update={"level_name": "rank"})})
+
+    lines = [part for part in parts(found.model_copy(update={"trials": (ranked,)})) if isinstance(part, str)]
+
+    assert any("lr 9, rank 0.1" in line for line in lines)
 
 
 def test_a_script_gets_what_the_api_tells(cli_at: None, http: TestClient, job_id: str) -> None:

@@ -4,12 +4,14 @@ import importlib
 import json
 import math
 import struct
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
@@ -48,6 +50,8 @@ def test_tensorboard_reads_back_what_the_service_holds(finished: str, client: Cl
     told = exported(finished, "tensorboard", tmp_path)
 
     assert told[0] == f"wrote {tmp_path / finished / 'tuned-seed-0'}: 212 points of arm tuned, seed 0"
+    (file,) = (tmp_path / finished / "tuned-seed-0").glob("events.out.tfevents.*")
+    assert b"completed" in file.read_bytes()
     assert_same(client, finished, lambda name: read_event_files(tmp_path / finished / name), digits=24)
 
 
@@ -96,8 +100,8 @@ class Recorder:
             self.points[name] += series
         next(self.acts, lambda: None)()
 
-    def finish(self, totals: Mapping[str, float]) -> None:
-        self.totals = totals
+    def finish(self, totals: Mapping[str, float], outcome: str) -> None:
+        self.totals, self.outcome = totals, outcome
 
     def close(self) -> None:
         self.is_open = False
@@ -144,9 +148,61 @@ def test_a_followed_job_is_written_point_by_point_and_steps_that_it_took_back_ar
     assert [point.value for point in held["loss"][-4:]] == [9.0, 8.0, 7.0, 6.0]
     assert [len(each.points["loss"]) for each in begun] == [200, 104]
     assert begun[-1].points == held
-    assert begun[-1].totals == totals(client.report(reporting.job_id).trials[0])
+    assert (begun[-1].totals, begun[-1].outcome) == (totals(client.report(reporting.job_id).trials[0]), "completed")
     assert told == ("tuned-seed-0", f"{sum(map(len, held.values()))} points of arm tuned, seed 0")
     assert not any(each.is_open for each in begun)
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(None, "unfinished"), ("cancelled",) * 2, ("succeeded", "not finished")])
+def test_the_run_of_a_trial_that_has_not_finished_says_how_its_job_ended(
+    client: Client, reporting: Reporting, end: str | None, outcome: str
+) -> None:
+    recorders: list[Recorder] = []
+
+    def begin(subject: Subject) -> Recorder:
+        recorders.append(Recorder(iter([]), subject))
+        return recorders[-1]
+
+    reporting.start("tuned")
+    if end == "cancelled":
+        client.cancel(reporting.job_id)
+    if end is not None:  # one that was stopped has succeeded
+        reporting.finish(end)
+    list(export(client, reporting.job_id, begin))
+
+    assert {each.outcome for each in recorders} == {outcome}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        ("completed", "FINISHED"),
+        ("diverged", "FAILED"),
+        ("failed", "FAILED"),
+        ("cancelled", "KILLED"),
+        ("not finished", "KILLED"),
+        ("other", None),
+    ],
+)
+def test_an_mlflow_run_ends_as_its_trial_did(
+    client: Client,
+    reporting: Reporting,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: str,
+    status: str | None,
+) -> None:
+    mlflow, own = MagicMock(), "api.exporters.mlflow"
+    for name in ("mlflow", "mlflow.entities", "mlflow.tracking", own):
+        monkeypatch.setitem(sys.modules, name, mlflow)
+    del sys.modules[own]  # which comes back as it was
+
+    run = importlib.import_module(own).into(tmp_path)(Subject(client.job(reporting.job_id).view, "tuned", 0))
+    run.finish({}, outcome)
+    run.close()
+
+    ended = [asked.args[1] for asked in mlflow.MlflowClient.return_value.set_terminated.call_args_list]
+    assert ended == [status] * (status is not None)
 
 
 def test_the_runs_of_a_followed_job_that_waits_begin_with_it(

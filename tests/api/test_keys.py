@@ -88,6 +88,25 @@ def test_wrong_keys_of_one_address_are_told_to_wait_and_a_right_one_from_there_i
     assert status(key) == 200
 
 
+@pytest.mark.parametrize(
+    ("host", "kept"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("2001:DB8::1", "2001:db8::1"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("fe80::1%" + "x" * 9000, "fe80::1"),
+        ("x" * 16_000, "unknown"),
+    ],
+)
+def test_the_audit_log_keeps_a_callers_address_and_no_other_text(store: Store, key: str, host: str, kept: str) -> None:
+    api = TestClient(create_app(store), client=(host, 1))
+
+    api.post("/v1/keys", json={"name": "ci"}, headers={"Authorization": f"Bearer {key}"})
+
+    [entry] = store.keyring.audit(limit=1).entries
+    assert (entry.action, entry.address) == ("createKey", kept)
+
+
 def test_a_key_has_a_limit_of_its_own(store: Store) -> None:
     store.settings = store.settings.model_copy(update={"requests_per_minute": 3})
     api = TestClient(create_app(store))

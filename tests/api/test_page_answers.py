@@ -8,7 +8,9 @@ import pytest
 
 from api import plots
 from api.http.routes.page import DASHBOARD
+from service.job.spec import JobSpec
 from service.wire.records import MetricPoints
+from tests.api.conftest import Reporting
 from tests.api.test_page_modules import pytestmark as needs_node, run
 
 pytestmark = needs_node
@@ -694,6 +696,114 @@ def test_finer_points_of_steps_that_were_taken_back_go_and_those_of_the_new_step
     assert found == [[0, 50, 100, 200, 300], [0, 90, 200, 300], [0, 60, 90, 200, 300]]
 
 
+def test_points_that_come_after_finer_ones_stay_in_the_part_that_is_looked_at():
+    found = of_curves("""
+      const asked = heldService();
+      const shown = curves("job-1", { held: { ...choice, seeds: "each" } }, null);
+      document.body.append(shown.loss);
+      seeAll();
+      const of = (trial_id, ...steps) => ({ ...lossAt(...steps), trial_id });
+      const two = (...behind) => ({ ...held(), trials: [trial, { ...trial, trial_id: "b" }],
+        series: [of("a", 0, 100, 200, 300), of("b", ...behind)] });
+      await shown.update(two(0, 100));
+      zoomTo(0, 250);
+      await settled();
+      asked[0][1](Response.json([of("a", 0, 50, 100, 150, 200, 250), of("b", 0, 50, 100)]));
+      await settled();
+      await shown.update(two(0, 100, 110, 120, 260));
+      return drawn.at(-1);
+    """)
+
+    assert found == [0, 50, 100, 150, 200, 250, 300, None, 0, 50, 100, 110, 120, 260]
+
+
+def test_a_sweep_is_drawn_over_its_parameters_whatever_they_are():
+    values = [
+        {"optimizer.momentum": 0.25, "exchange": {"kind": "topk"}, "workload.params.bias": True, "precision": None},
+        {"optimizer.momentum": 0.75, "exchange": {"kind": "none"}, "workload.params.bias": False, "precision": "bf16"},
+        {"optimizer.momentum": 0.5, "exchange": {"kind": "signs"}, "workload.params.bias": True, "precision": "bf16"},
+        None,  # it learns from the others
+    ]
+    common = {"status": "completed", "share": 1, "cost": None, "on_front": False}
+    samples = [
+        {"arm": f"sample-{at}", "label": f"sample-{at}", "place": at + 1, "sample": {"values": each}, "value": loss}
+        | common
+        for at, (each, loss) in enumerate(zip(values, [1, 2, 3, None], strict=True))
+    ]
+    arms = [
+        {"arm": "tuned", "label": f"tuned seed {seed}", "place": 5 + seed, "sample": None, "value": 3 - seed} | common
+        for seed in (0, 1)
+    ]
+    found = {"metric": "loss", "cost": None, "ranking": [*samples, *arms], "rungs": [], "saved_share": 0}
+    script = """
+      const drawn = [];
+      globalThis.Plotly = { react: (chart, traces, layout) => { drawn.push([traces, layout]); chart.on = () => {}; } };
+      const { bodies, update } = sweep();
+      document.body.append(...bodies);
+      update(found, { names: ["tuned", "sample-0", "sample-1", "sample-2", "sample-3"] });
+      seeAll();
+      await settled();
+      return [drawn, bodies[1].querySelector("[role=img]").getAttribute("aria-label")];
+    """
+
+    ((traces, layout), *_), label = played(script, ("{ sweep }", "pages/job/sweep.js"), found=found)
+
+    assert layout["xaxis"]["ticktext"] == [*values[0], "loss"]
+    heights = {each["name"]: each["y"][:-1] for each in traces}
+    assert heights == {
+        "tuned seed 0": [None, None, None, None, 1], "tuned seed 1": [None, None, None, None, 0.5],
+        "sample-2": [0.5, 0.5, 1, 0, 1], "sample-1": [1, 0, 0, 0, 0.5], "sample-0": [0, 1, 1, 1, 0],
+    }  # fmt: skip
+    assert label.startswith("Parameters: 5 trials; optimizer.momentum from 0.25 to 0.75, exchange from ")
+    assert not any(each["showlegend"] for each in traces)
+    assert {note["text"] for note in layout["annotations"]} >= {"true", "null", "bf16", "signs"}
+
+
+def test_of_an_arm_with_several_seeds_the_ranking_names_each_trial_by_its_own(http, store, job):
+    params = {"workload.batch_size": {"choice": [16, 64]}}
+    swept = job.model_dump(mode="json") | {"params": params, "sweep": {"samples": 2}, "seeds": [0, 4]}
+    script = """
+      const page = jobPage(root, id, null, () => {});
+      await page.refresh();
+      return root.querySelector("#sweep").querySelector("tbody").childNodes.map((row) => row.childNodes[1].textContent);
+    """
+
+    begun = Reporting(store, JobSpec.model_validate(swept))
+    begun.start("sample-0")
+    found = of_job(script, http, begun)
+
+    named = {f"{arm} seed {seed}" for arm in ("tuned", "dense") for seed in (0, 4)}
+    assert {*found} == named | {"sample-0 seed 0", "sample-1 seed 0"}
+
+
+@pytest.mark.parametrize(
+    ("choices", "expected"),
+    [
+        ([{"kind": "topk", "density": 0.1}, {"kind": "topk", "density": 0.01}], ["density 0.01", "density 0.1"]),
+        ([{"kind": "none"}, {"kind": "topk", "density": 0.1}, None], ["null", "none", "topk"]),
+        (
+            [
+                {"kind": "sgd", "rate": 0.1},
+                {"kind": "adamw", "rate": 0.1, "decay": 1},
+                {"kind": "adamw", "rate": 0.01, "decay": 1},
+            ],
+            ["adamw, 0.01", "adamw, 0.1", "sgd, 0.1"],
+        ),
+        ([{"kind": "topk", "at": [1, 2]}, {"kind": "topk", "at": [1, 3]}], ["at [1,2]", "at [1,3]"]),
+        (
+            ["a/folder/of/runs/1/new/last.pt", "a/folder/of/runs/2/new/last.pt"],
+            ["1: a/folder/of/runs/…/last.pt", "2: a/folder/of/runs/…/last.pt"],
+        ),
+    ],
+)
+def test_no_two_choices_of_a_sweep_read_alike_beside_their_axis(choices, expected):
+    found = played(
+        "return [...shortChoices(choices).values()]", ("{ shortChoices }", "charts/sweep.js"), choices=choices
+    )
+
+    assert found == expected and len(set(found)) == len(choices)
+
+
 def test_bytes_of_an_earlier_state_are_not_drawn_under_a_newer_one():
     found = of_curves("""
       const asked = [];
@@ -920,6 +1030,26 @@ def test_a_timeline_has_every_event_once_however_many_pages_they_fill(num_events
     label = played(script, ("{ timeline }", "pages/job/timeline.js"), told=told, page=page)
 
     assert label.endswith(f" {num_events} events")
+
+
+def test_a_timeline_is_made_when_somebody_looks_and_before_its_events_are_there():
+    script = """
+      heldService();
+      const { body, update } = timeline("job-1");
+      document.body.append(body);
+      const label = () => body.querySelector("[role=img]").getAttribute("aria-label");
+      const trial = { trial_id: "a", label: "tuned", seconds: 2, step: 10, bill: { repairs: 0, absences: {} } };
+      update([trial], [], { version: 1 });
+      await settled();
+      const unseen = label();
+      seeAll();
+      await settled();
+      return [unseen, label()];
+    """
+
+    found = played(script, ("{ timeline }", "pages/job/timeline.js"))
+
+    assert found == ["Timeline", "Timeline: 0 blocks, 0 events"]
 
 
 def test_events_of_a_timeline_are_asked_for_one_after_the_other_and_drawn_once():

@@ -80,6 +80,24 @@ process.exit();"""
     assert "owner anna" in said and "project vision" in said
 
 
+@pytest.mark.parametrize(("least", "said"), [(None, "4 workers"), (4, "4 workers"), (2, "up to 4 workers")])
+def test_a_job_that_may_go_on_with_fewer_workers_has_up_to_as_many(least, said):
+    spec = {"workers": {"count": 4, "min": least}, "workload": {"kind": "digits-mlp"}, "link": {"mode": "none"}}
+    job = {"name": "digits", "id": "job-1", "state": "running", "labels": {}, "created_at": "2026-01-01T00:00:00Z"}
+    job["spec"] = spec | {"budget": {"seconds": 40, "steps": None, "bytes": None}}
+    script = f"""
+import "{SMALL_DOM}";
+const {{ heading }} = await import("{DASHBOARD.as_uri()}/pages/job/heading.js");
+const {{ progressTable }} = await import("{DASHBOARD.as_uri()}/pages/job/progress.js");
+document.body.append(...heading(job).filter((part) => part !== null));
+console.log(JSON.stringify([progressTable([], [], job, null).textContent, document.body.textContent]));
+process.exit();"""
+
+    progress, head = run(script, job=job)
+
+    assert f"each has {said};" in progress and f"workers {said.removesuffix(' workers')}link" in head
+
+
 @pytest.mark.parametrize(("priority", "is_said"), [("normal", False), ("urgent", True)])
 def test_a_jobs_head_says_a_priority_that_is_not_the_usual_one(priority, is_said):
     job = {"name": "digits", "id": "job-1", "state": "queued", "labels": {}, "unreadable": "workers.colour"}
@@ -155,6 +173,52 @@ def test_the_legend_of_a_mean_says_of_how_many_seeds_it_is(ends, said):
 
     [line] = [each for each in chart["traces"] if "mean" in each.get("name", "")]
     assert line["name"] == f"tuned, {said} ± 1 std"
+
+
+FORECAST = {"trial_id": "a", "stage": 0, "first_step": 0, "num_steps": 20, "forecast_std": 0.1, "closed": True}
+
+
+@pytest.mark.parametrize(
+    ("forecast", "loss", "chosen", "low"),
+    [
+        (-5.0, -5.0, {}, -5.2),
+        (0.15, 0.1, {}, 0.1),
+        (0.15, 0.1, {"smooth": 0.9}, 0.1),
+        (0.15, 0.4, {}, 0.15),  # below all losses
+        (0.15, 0.4, {"isLogLoss": False}, -0.05),
+    ],
+)
+def test_a_forecast_is_drawn_where_it_is_unless_a_logarithmic_axis_has_no_place_for_it(forecast, loss, chosen, low):
+    look = {"trial_id": "a", "label": "tuned", "arm": "tuned", "arm_index": 0, "is_first_seed": True}
+    trial = look | {"outcome": None, "metric_directions": {}}
+    points = {"steps": [0, 20], "seconds": [0, 1], "values": [forecast + 0.3, loss]}
+    place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", [series], [])'
+    choice = {"metric": "loss", "smooth": 0, "isLogLoss": True, "isLogAxis": False, "isEach": False} | chosen
+    given = "training: [series], validation: [], trials: [trial], stages: [stage], choice"
+
+    chart = call(
+        "charts/loss.js",
+        f"it.lossChart({{ {given}, place: {place} }})",
+        trial=trial,
+        stage=FORECAST | {"forecast": forecast, "loss": forecast},
+        series=look | points,
+        choice=choice,
+    )
+
+    fan, middle, *_ = chart["traces"]
+    assert fan["y"][1:3] == pytest.approx([forecast + 0.2, low]) and middle["y"][1] == forecast
+
+
+@pytest.mark.parametrize(("forecast", "below", "low"), [(-5.0, [0.2, 0.1], -5.2), (0.1, [0.09, 0.09], 0.01)])
+def test_a_forecasts_bars_are_whole_unless_a_logarithmic_axis_has_no_place_for_them(forecast, below, low):
+    judged = {"arm": "tuned", "arm_index": 0, "label": "tuned", "loss": forecast + 0.05, "z_score": 0.5}
+
+    stage = FORECAST | judged | {"forecast": forecast}
+    chart = call("charts/calibration.js", "it.calibrationChart([stage])", stage=stage)
+
+    diagonal, *bars = chart["traces"]
+    assert [each["error_x"]["arrayminus"][0] for each in bars] == pytest.approx(below)
+    assert diagonal["x"] == diagonal["y"] == pytest.approx([low, forecast + 0.2])
 
 
 @pytest.mark.parametrize("values", [[2.3], [2.3, 2.4], [0.001, 2.3]])
@@ -283,6 +347,28 @@ def test_a_probe_is_in_the_row_of_the_lane_and_of_the_worker_that_trained_it():
     rows = [(each["lane"], each["worker"]) for each in blocks]
     assert rows == [(0, 0), (0, 1), (0, None), (1, None), (None, None)]
     assert axis["ticktext"] == ["tuned, lane 1 worker 0", "lane 1 worker 1", "lane 2 worker 0", "lane 2 worker 1"]
+
+
+def test_a_timeline_of_twice_as_many_trials_takes_twice_as_much_work():
+    script = f"""
+const {{ timelineChart }} = await import("{DASHBOARD.as_uri()}/charts/timeline.js");
+let work = 0; // elements of lists that are gone through, and reads of a trial's id
+const told = (value) => {{ work += 1; return value; }};
+Array.prototype[Symbol.iterator] = function* () {{ for (let at = 0; at < this.length; at += 1) yield told(this[at]); }};
+const idOf = (row, id) => Object.defineProperty(row, "trial_id", {{ get: () => told(id), enumerable: true }});
+const workOf = (count) => {{
+  const ids = Array.from({{ length: count }}, (_, at) => `t${{at}}`);
+  const trials = ids.map((id) => idOf({{ label: id, seconds: 50, step: 50 }}, id));
+  const stages = ids.flatMap((id) => Array.from({{ length: 5 }}, (_, at) => idOf({{ ...stage, stage: at }}, id)));
+  work = 0;
+  timelineChart(trials, stages, []);
+  return work;
+}};
+console.log(JSON.stringify([workOf(20), workOf(40)]));"""
+
+    few, many = run(script, stage=stage(0, [probe("0", 0.5), probe("1", 1.0)], closed_s=4.0))
+
+    assert many < 2.2 * few
 
 
 def test_probes_whose_end_was_never_written_down_are_one_search():
@@ -496,3 +582,30 @@ def test_a_job_of_a_comparison_that_was_not_to_be_seen_is_asked_for_again_once_a
     })()"""
 
     assert call("pages/compare/jobs.js", f"await {looks}", whole=whole) == [True, True, False]
+
+
+def test_a_job_that_only_another_release_can_read_is_named_and_the_rest_is_compared():
+    parts = {"trials": [], "schedules": [], "stages": [], "series": [], "report": {"sweep": None}}
+    about = {"id": "a", "name": "digits", "state": "running", "created_at": "2026-01-01T00:00:00Z"}
+    whole = parts | {"whole": True, "cursor": 1, "job": about | {"spec": {"arms": [], "seeds": [0]}}}
+    compared = {"jobs": [{"id": "a"}], "arms": [], "trials": [], "confidence": 0.95, "metric": "loss", "target": None}
+    script = f"""
+import {{ seeAll }} from "{SMALL_DOM}";
+const {{ comparePage }} = await import("{DASHBOARD.as_uri()}/pages/compare/compare.js");
+const asked = [];
+globalThis.fetch = async (path) => {{
+  asked.push(path.replace("/v1/jobs/", "").replace(/[?].*/, ""));
+  if (path.includes("/b/")) return Response.json({{ detail: "cannot read" }}, {{ status: 409 }});
+  return Response.json(path.includes("comparison") ? compared : whole);
+}};
+const page = comparePage(document.body, "b,a", new URLSearchParams());
+await page.refresh();
+await page.refresh();
+console.log(JSON.stringify([asked, document.body.textContent]));
+process.exit();"""
+
+    asked, shown = run(script, whole=whole, compared=compared)
+
+    assert asked == ["b/snapshot", "a/snapshot", "a/comparison", "a/snapshot", "a/comparison"]
+    assert "has stored the job b, and this one cannot read it" in shown and "digits" in shown
+    assert "loading" not in shown and "nothing to compare" not in shown

@@ -5,9 +5,11 @@ import shlex
 import shutil
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save
 from typer.testing import CliRunner
 
 from api.cli.main import app
@@ -18,6 +20,8 @@ from service.control.store import Store
 from service.job.states import JobState
 from tests.api.conftest import Reporting
 from tests.api.pages import ROOT, run_console, run_python
+from trainers.spec.workloads import DigitsMlp
+from trainers.workloads import registry
 
 
 @pytest.fixture
@@ -25,6 +29,18 @@ def replaced(live_url: str, key: str, store: Store, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "api_key").write_text(f"{key}\n")
     return {"http://127.0.0.1:8470": live_url, "~/.wiretune/api_key": str(tmp_path / "api_key")}
+
+
+class Trained(Reporting):
+    """Leaves weights of the workload that the page names, where a page loads them."""
+
+    def weights(self, arm: str) -> bytes:
+        return _weights()
+
+
+@cache
+def _weights() -> bytes:
+    return save(registry.build(DigitsMlp()).model().state_dict())
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +52,7 @@ def _driver(store: Store) -> Iterator[None]:
         while not is_over.wait(0.02):
             for job in store.jobs(JobFilter(states=[JobState.QUEUED]), limit=10).jobs:
                 if job.name == EXAMPLE_JOB["name"]:
-                    Reporting(store, store.job(job.id).spec, job.id).run_to_the_end()
+                    Trained(store, store.job(job.id).spec, job.id).run_to_the_end()
 
     thread = threading.Thread(target=drive)
     thread.start()

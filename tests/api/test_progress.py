@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from api import display
 from api.cli import figures, report
 from api.cli.demo import demo_job, introduction
-from api.cli.watch import Progress
+from api.cli.watch import Progress, level_name
 from api.client import Client
 from search.config import BoConfig
 from service.control.store import Store
 from service.job.spec import JobSpec
+from service.wire.records import TrialFailed
 from service.wire.trials import StageView
 from tests.api.conftest import Reporting
 
@@ -45,13 +47,20 @@ def test_a_trial_of_a_job_that_is_over_does_not_train_for_ever(
             out.print(report.trials_table(report.result(client, client.job(reporting.job_id).view)))
         return captured.get()
 
+    def states() -> list[str]:
+        view = client.job(reporting.job_id).view
+        return [row[1] for row in display._rows(view, client.trials(reporting.job_id))]
+
     reporting.start("tuned")
     assert "waiting" in shown() and "not finished" not in shown()
+    assert states() == ["training", "waiting"]
 
     reporting.finish("failed", "why")
+    assert states() == ["waiting", "waiting"] and shown().count("waiting") == 2
     store.cancel(reporting.job_id)
 
     assert shown().count("not finished") == 2 and "waiting" not in shown()
+    assert states() == ["not finished"] * 2
 
 
 def test_nothing_is_told_twice(client: Client, reporting: Reporting) -> None:
@@ -115,6 +124,33 @@ def test_a_stage_tells_its_probes_its_choice_and_its_reason(client: Client, repo
     assert "probe lr 16, density 1%, loss - (diverged)" in lines
     assert "stage 0 takes lr 2, density 1%\n    the search's minimum, 98% sure to be better" in lines
     assert "stage 0 committed 100 steps at density 1%; so far sent 400.0 kB" in lines
+
+
+@pytest.mark.parametrize(
+    ("exchange", "name"), [({"kind": "powersgd", "rank": 2}, "rank"), ({"kind": "topk", "density": 0.1}, "density")]
+)
+def test_a_samples_level_is_called_as_its_own_exchange_calls_it(
+    client: Client, store: Store, job: JobSpec, exchange: dict[str, Any], name: str
+) -> None:
+    other = {"kind": "threshold", "density": 0.02}
+    sweep = {"params": {"exchange": {"choice": [exchange, other]}}, "sweep": {"samples": 2}}
+    reporting = Reporting(store, JobSpec.model_validate(job.model_dump() | sweep))
+    view, trials = client.job(reporting.job_id).view, client.trials(reporting.job_id)
+    own = next(trial for trial in trials if trial.sample and trial.sample.values == {"exchange": exchange})
+
+    assert (level_name(view.spec, own), level_name(view.spec, trials[0])) == (name, "density")
+
+
+def test_a_sample_that_failed_tells_why(client: Client, store: Store, job: JobSpec) -> None:
+    sweep = {"params": {"workload.batch_size": {"integer": [16, 64]}}, "sweep": {"samples": 2}}
+    reporting = Reporting(store, JobSpec.model_validate(job.model_dump() | sweep))
+    reporting.start("sample-0")
+    reporting.post(TrialFailed(trial_id=reporting.trial("sample-0"), reason="no such width"))
+
+    lines = told(Progress(client, reporting.job_id), client, reporting.job_id).splitlines()
+
+    [end] = [at for at, line in enumerate(lines) if line.startswith("sample-0: failed after 0 steps")]
+    assert lines[end + 1] == "    no such width"
 
 
 def test_the_end_tells_what_was_saved(client: Client, reporting: Reporting) -> None:

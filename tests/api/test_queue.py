@@ -182,6 +182,18 @@ def test_a_job_that_the_cluster_or_a_quota_can_never_place_is_refused_at_once(ca
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/{first}:clone"])
+def test_a_job_beyond_those_that_may_wait_is_refused_with_the_quota_that_is_full(call, path):
+    path = path.format(first=submitted(call))
+    call("PUT", "/v1/quotas/project/red", json={"waiting": 1}, **ADMIN)
+
+    refused = call("POST", path, json=JOB)
+
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/queue-full")
+    assert "project red has as many waiting jobs as its quota allows, 1" in refused.json()["detail"]
+    assert call("POST", "/v1/jobs", json=JOB, **ADMIN).status_code == 202
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/{first}:clone"])
 def test_a_job_that_was_accepted_once_is_the_answer_to_its_key_whatever_a_quota_says_by_now(call, path):
     headers = {"Idempotency-Key": "once"}
     body = JOB | {"workers": {"count": 6}}
@@ -243,8 +255,8 @@ def test_the_command_line_shows_the_queue_and_sets_quotas_and_priorities(app, ca
             assert result.exit_code == 0, result.output
             return result.output
 
-        assert "project vision: 8 workers, 2 GPUs; weight 3" in run(
-            "quota", "set", "project", "vision", "--workers", "8", "--gpus", "2", "--weight", "3"
+        assert "project vision: 8 workers, 2 GPUs, 90 waiting jobs; weight 3" in run(
+            *("quota", "set", "project", "vision", "--workers", "8", "--gpus", "2", "--waiting", "90", "--weight", "3")
         )
         assert "vision" in run("quota", "list") and "any" in run("quota", "list")
         assert "removed the quota of project vision" in run("quota", "delete", "project", "vision")

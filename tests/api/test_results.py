@@ -10,12 +10,14 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, strategies as st
 from pyarrow import parquet
+from sqlalchemy import update
 from typer.testing import CliRunner
 
 from api.cli import main
 from api.client import Client
 from api.failures import ApiError
 from api.tables import COLUMNS, csv_chunks, write_parquet
+from service.control.models import TrialRow
 from service.control.queries import NamedPoint
 from service.control.storage import Storage
 from service.control.store import Store
@@ -248,6 +250,24 @@ def test_weights_that_are_not_there_yet_are_said_to_be(http: TestClient, reporti
     document = refused(http.get(f"/v1/jobs/{reporting.job_id}/weights"), 404, "not-found")
 
     assert "has not finished" in document["detail"]
+
+
+@pytest.mark.parametrize("outcome, why", [(None, "has not finished again"), ("failed", "failed after it was extended")])
+def test_earlier_weights_of_an_extended_trial_are_neither_its_best_nor_its_last(
+    http: TestClient, store: Store, reporting: Reporting, outcome: str | None, why: str
+) -> None:
+    reporting.run_to_the_end()
+    store._writer.write(lambda session: session.execute(update(TrialRow).values(outcome=outcome)))
+    url, of = f"/v1/jobs/{reporting.job_id}/weights", {"arm": "tuned", "seed": "0"}
+
+    refusals = [refused(http.get(url, params=of | {"which": which}), 404, "not-found") for which in ("best", "last")]
+    files = http.get(f"/v1/jobs/{reporting.job_id}/artifacts").json()
+
+    assert all(why in document["detail"] for document in refusals)
+    assert http.get(url, params=of).content == b"weights of tuned"
+    assert [each["name"] for each in files if each["kind"] == "weights"] == [
+        f"{reporting.trial(arm)}.weights.safetensors" for arm in ("tuned", "dense")
+    ]
 
 
 def test_weights_that_are_gone_are_named(http: TestClient, store: Store, reporting: Reporting) -> None:

@@ -431,6 +431,24 @@ def test_a_silent_database_is_answered_with_when_to_come_back(
     assert http.get("/healthz").status_code == 200
 
 
+def test_the_words_of_the_database_are_for_callers_who_are_known(
+    http: TestClient, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rename(table: str) -> None:
+        with store._engine.begin() as connection:
+            connection.exec_driver_sql(f"ALTER TABLE {table} RENAME TO other_{table}")
+
+    rename("jobs")
+    known = refused(http.get("/v1/jobs"), 503, "unavailable")
+    rename("api_keys")
+    strangers = [http.get(path, headers={"Authorization": "Bearer wt_x"}) for path in ("/readyz", "/v1/jobs")]
+
+    assert "no such table: jobs" in known["detail"]
+    for answer in strangers:
+        assert refused(answer, 503, "unavailable")["detail"] == "the database does not answer; try again"
+    assert "no such table: jobs" in caplog.text and "no such table: api_keys" in caplog.text
+
+
 def test_an_unexpected_error_tells_nothing_of_the_inside(
     http: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,9 +17,12 @@ from api.cli.local import LocalServerError, running_server, start_server, stop_s
 from api.client import Client
 from api.http.server import Linger, PortBusy, bind, ensure_key
 from service.control import processes
+from service.control.access.rules import LOCAL
 from service.control.store import Store
+from service.errors import KeyGone, Unavailable
 from service.job.spec import JobSpec
-from service.settings import Settings
+from service.settings import SECRETS_DIR, Settings
+from service.wire.access import Role
 from tests.patience import PATIENCE_S
 
 
@@ -176,6 +179,58 @@ def test_a_key_that_the_database_does_not_know_is_replaced(settings: Settings, s
     (settings.state_dir / "api_key").write_text("wt_of_another_database\n")
 
     assert store.check_key(ensure_key(store, settings.state_dir))
+
+
+@pytest.fixture
+def secrets_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    monkeypatch.setenv(SECRETS_DIR, str(folder))
+    return folder
+
+
+def test_replicas_share_the_key_that_they_are_given_and_a_revoked_one_stays_revoked(
+    store: Store, settings: Settings, secrets_dir: Path
+) -> None:
+    given = "wt_" + "5" * 64
+    (secrets_dir / "wiretune_api_key").write_text(f"{given}\n")
+    ensure_key(store, settings.state_dir)
+    known = store.keyring.list(by=LOCAL)
+
+    assert ensure_key(store, secrets_dir) == (secrets_dir / "api_key").read_text().strip() == given
+    assert store.keyring.list(by=LOCAL) == known
+    holder = store.keyring.holder(given)
+    assert (holder.name, holder.role) == ("first", Role.ADMIN)
+
+    assert holder.key_id is not None
+    store.keyring.revoke(holder.key_id, by=LOCAL)
+    ensure_key(store, settings.state_dir)
+    assert not store.check_key(given) and len(store.keyring.list(by=LOCAL)) == len(known)
+
+
+def test_a_given_key_is_not_rotated_as_the_next_start_would_make_it_again(
+    store: Store, settings: Settings, secrets_dir: Path
+) -> None:
+    for given in ("wt_" + "5" * 64, "wt_" + "6" * 64):  # the second is in the first one's place
+        (secrets_dir / "wiretune_api_key").write_text(given)
+        ensure_key(store, settings.state_dir)
+    first, second = (key.id for key in store.keyring.list(by=LOCAL)[-2:])
+
+    with pytest.raises(KeyGone, match="file `wiretune_api_key`: put another into the file, restart, and revoke"):
+        store.keyring.rotate(second, by=LOCAL)
+    assert store.check_key("wt_" + "6" * 64)
+    store.keyring.rotate(first, by=LOCAL)
+    assert not store.check_key("wt_" + "5" * 64)
+
+
+@pytest.mark.parametrize("text", ["", "wt_short", "5" * 64])
+def test_a_given_key_that_others_could_guess_or_take_for_a_token_is_refused(
+    store: Store, settings: Settings, secrets_dir: Path, text: str
+) -> None:
+    (secrets_dir / "wiretune_api_key").write_text(text)
+
+    with pytest.raises(Unavailable, match="wiretune_api_key holds no key; allowed: `wt_` and at least 32"):
+        ensure_key(store, settings.state_dir)
 
 
 def test_a_server_lingers_from_its_last_request(store: Store) -> None:

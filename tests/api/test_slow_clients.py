@@ -6,6 +6,7 @@ import logging
 import os
 import select
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from api.http.app import create_app
 from api.http.connections import Connection, Deadlines
 from api.http.downloads import Downloads
 from service.control.processes import wait_until
-from service.control.storage import Storage
+from service.control.storage import Storage, StoredFile
 from service.control.store import Store
 from service.wire.records import MetricPoints
 from tests.api.conftest import Reporting, serving
@@ -114,6 +115,33 @@ def test_no_file_stays_open_when_readers_have_gone(app: FastAPI, store: Store, k
 
     assert num_open == 5
     assert are_closed
+
+
+def test_files_on_a_storage_that_hangs_keep_nobody_from_metrics_and_logs(
+    app: FastAPI, key: str, finished: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, answers_again = threading.Semaphore(0), threading.Event()
+
+    def hang_at_the_second_read(stored: StoredFile, _part: range) -> Iterator[bytes]:
+        yield b"x"
+        hanging.release()
+        answers_again.wait(10 * PATIENCE_S)
+        yield bytes(stored.num_bytes - 1)
+
+    monkeypatch.setattr(StoredFile, "chunks", hang_at_the_second_read)
+    path, headers = f"/v1/jobs/{finished}", {"Authorization": f"Bearer {key}"}
+    with (
+        serving(app) as url,
+        httpx2.Client(base_url=url, headers=headers, timeout=PATIENCE_S, trust_env=False) as http,
+        ExitStack() as stack,
+    ):
+        stack.enter_context(stalled_readers(url, f"{path}/weights", key, 2))
+        stack.callback(answers_again.set)
+        hang = [hanging.acquire(timeout=PATIENCE_S) for _ in range(2)]
+        answers = [http.get(f"{path}/{what}") for what in ("metrics.csv", "logs")]
+
+    assert all(hang)
+    assert [answer.status_code for answer in answers] == [200, 200]
 
 
 @pytest.mark.parametrize("what", ["metrics.csv", "weights", "logs"])

@@ -102,9 +102,14 @@ def test_the_command_line_pins_vetoes_shows_and_withdraws(at: str, reporting: Re
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert "what may be steered: learning_rate, density" in steer()
+    may = "what may be steered:\n    learning_rate: 1e-08 to 1000, in 1 trial\n    density: "
+    assert f"nobody steers this job\n{may}" in steer()
     shown = steer("--pin", "density=0.02", "--veto", "learning_rate>0.5", "--veto", "learning_rate<1e-4")
     assert "1: density = 0.02, not learning_rate > 0.5, not learning_rate < 0.0001, by test" in shown
+    assert may in shown and "nobody" not in shown
+    reporting.start("tuned")
+    reporting.stage("tuned", 0, rate=0.2, density=0.02)
+    assert "learning_rate: 1e-08 to 1000, now 0.2, in 1 trial" in steer()
     assert json.loads(steer("--json"))["steers"][0]["veto"] == {"learning_rate": {"above": 0.5, "below": 1e-4}}
     assert "2: a search now" in steer("--search-now", "--trial", reporting.trial("tuned"))
     assert "1: " not in steer("--withdraw", "1")

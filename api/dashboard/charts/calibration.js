@@ -6,12 +6,13 @@ import { colour, logAxis } from "./look.js";
 // `stages` with the label and the colour of their trial.
 export function calibrationChart(stages) {
   const judged = stages.filter((stage) => stage.closed && stage.loss !== null && stage.forecast !== null && stage.forecast_std !== null);
-  const ends = judged.flatMap((stage) => [stage.loss, Math.max(stage.forecast - 2 * stage.forecast_std, stage.forecast / 10), stage.forecast + 2 * stage.forecast_std]);
-  const positive = ends.filter((value) => value > 0);
-  const [low, high] = [Math.min(...positive), Math.max(...positive)];
+  const isLog = judged.every((stage) => stage.loss > 0 && stage.forecast > 0); // then a bar ends above 0
+  const below = ({ forecast, forecast_std }, width) => (isLog ? Math.min(width * forecast_std, 0.9 * forecast) : width * forecast_std);
+  const ends = judged.flatMap((stage) => [stage.loss, stage.forecast - below(stage, 2), stage.forecast + 2 * stage.forecast_std]);
+  const [low, high] = [Math.min(...ends), Math.max(...ends)];
   const arms = [...new Map(judged.map((stage) => [stage.arm, stage.arm_index]))];
   const bars = (own, width, thickness) => ({ type: "data", symmetric: false, thickness, width: 0,
-    array: own.map((stage) => width * stage.forecast_std), arrayminus: own.map((stage) => Math.min(width * stage.forecast_std, 0.9 * stage.forecast)) });
+    array: own.map((stage) => width * stage.forecast_std), arrayminus: own.map((stage) => below(stage, width)) });
   const within = (width) => judged.filter((stage) => Math.abs(stage.z_score) <= width).length / judged.length;
   return {
     traces: [...(judged.length ? [{ type: "scatter", mode: "lines", x: [low, high], y: [low, high], name: "as forecast", line: { color: "#808080", dash: "dot", width: 1 }, hoverinfo: "skip" }] : []),

@@ -58,13 +58,22 @@ function decadeTicks(low, high, leads, write) {
   return { tickvals, ticktext: tickvals.map((value) => write(value)) };
 }
 
+// Rows by their key: Map.groupBy, which browsers of 2023 lack.
+export function grouped(rows, keyOf) {
+  const groups = new Map();
+  for (const row of rows) {
+    const key = keyOf(row);
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(row);
+  }
+  return groups;
+}
+
 // Lines of one look as one, with gaps between them: forty lines cost what one does. Each has {x, y} and a label, which
 // becomes its points' text.
 export function joined(lines, looks) {
-  const groups = new Map();
-  for (const line of lines) groups.set(looks(line), [...(groups.get(looks(line)) ?? []), line]);
   const apart = (group, of) => group.flatMap((line, at) => (at ? [null, ...of(line)] : of(line)));
-  return [...groups.values()].map((group) => ({
+  return [...grouped(lines, looks).values()].map((group) => ({
     first: group[0], x: apart(group, (line) => line.x), y: apart(group, (line) => line.y), text: apart(group, (line) => line.x.map(() => line.label)),
   }));
 }
@@ -72,7 +81,7 @@ export function joined(lines, looks) {
 // A line of few points has marks on them; each is an element of its own, and thousands are slow.
 export const marked = (points) => (points.length > MOST_MARKS ? "lines" : "lines+markers");
 
-const shortened = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
+export const shortened = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
 
 // A bar per trial, the first on top; charts that stand beside one another have one height.
 export const tall = (trials) => Math.max(220, 120 + 40 * trials.length);

@@ -49,9 +49,11 @@ export function lossChart({ training, validation, trials, stages, place, choice 
     .map((each) => ({ ...each, x: place.along(each), y: weight ? smoothed(each.values, weight) : each.values }));
   const [trained, validated] = [drawn(training, choice.smooth), drawn(validation, 0)];
   const isMean = !choice.isEach && new Set(trials.map((each) => each.arm)).size < trials.length;
-  const floor = [...training, ...validation].reduce((least, each) => each.values.reduce((low, value) => (value > 0 && value < low ? value : low), least), Infinity);
-  const around = { stages, place, lines: trained, floor: Number.isFinite(floor) ? floor : 0 };
   const values = [...trained, ...validated].flatMap((each) => each.y);
+  const isLog = choice.isLogLoss && values.every((value) => value === null || value > 0); // then nothing of 0 or below is drawn
+  const known = [...training, ...validation].flatMap((each) => each.values).concat(stages.map((stage) => stage.forecast));
+  const least = known.reduce((low, value) => (value > 0 && value < low ? value : low), Infinity);
+  const around = { stages, place, lines: trained, floor: isLog ? least : -Infinity };
   return {
     traces: [...(isLoss ? fans(around) : []),
       ...(isMean ? meanLines(trained, validated, place) : [...lines(trained, "training", place), ...lines(validated, "validation", place)]),

@@ -1,6 +1,7 @@
 // When each trial searched, trained, and was disturbed: lanes on the training clock.
 
 import { besides, duration, loss, number, timeAxis } from "../units.js";
+import { grouped } from "./look.js";
 
 // Kinds of blocks in the order of the legend: what they are called, and their two shades.
 const BLOCKS = {
@@ -17,9 +18,10 @@ const FILLED = 0.6; // of a row's height, by its blocks
 // Probes and commits of every trial: {trial_id, kind, from, to, stage, lane, worker, text}, seconds on its
 // training clock; without a lane all of a trial's take part, without a worker all of a lane's.
 export function blocksOf(trials, stages) {
+  const own = grouped(stages, (stage) => stage.trial_id);
   return trials.flatMap((trial) => {
     let opened = 0;
-    return stages.filter((stage) => stage.trial_id === trial.trial_id).flatMap((stage) => {
+    return (own.get(trial.trial_id) ?? []).flatMap((stage) => {
       const searched = opened + stage.search_seconds;
       const ends = stage.closed && stage.bill ? stage.bill.seconds_training : Math.max(searched, trial.seconds);
       const kind = !stage.closed ? "open" : stage.num_steps === 0 ? "back" : "commit";
@@ -54,9 +56,7 @@ const kindOf = ({ probe_id, status }, { promoted }) => (probe_id === promoted ? 
 
 // Workers of a lane that each trained a probe by itself were told of in one moment, the first worker first.
 function rounds(probes) {
-  const found = new Map();
-  for (const probe of probes) found.set(probe.ended_s, [...(found.get(probe.ended_s) ?? []), probe]);
-  return [...found.values()].sort(([one], [other]) => beganAt(one) - beganAt(other));
+  return [...grouped(probes, (probe) => probe.ended_s).values()].sort(([one], [other]) => beganAt(one) - beganAt(other));
 }
 
 function probeText(probe) {
@@ -108,7 +108,8 @@ function repairText({ repairs, absences, seconds }, began) {
 
 // Where each trial is: its rows, one for each worker of each lane that probed by itself, and the names of those.
 function placesOf(trials, blocks) {
-  const most = (trial, field) => blocks.reduce((found, block) => (block.trial_id === trial.trial_id ? Math.max(found, (block[field] ?? 0) + 1) : found), 1);
+  const own = grouped(blocks, (block) => block.trial_id);
+  const most = (trial, field) => (own.get(trial.trial_id) ?? []).reduce((found, block) => Math.max(found, (block[field] ?? 0) + 1), 1);
   let end = 0;
   return new Map(trials.map((trial) => {
     const [lanes, workers] = [most(trial, "lane"), most(trial, "worker")];
@@ -154,13 +155,9 @@ const short = (label) => (label.length > 22 ? `${label.slice(0, 14)}…${label.s
 // Neighbours have two shades: they are seen apart. A line has one width.
 function blockTraces(kind, blocks, { places, per, unit }) {
   const [name, color] = BLOCKS[kind];
-  const found = new Map();
-  blocks.filter((block) => block.kind === kind).forEach((block, at) => {
-    const { y, part } = rowOf(block, places.get(block.trial_id));
-    const look = `${at % 2} ${part}`;
-    found.set(look, [...(found.get(look) ?? []), { ...block, y, part, opacity: at % 2 ? 0.72 : 1 }]);
-  });
-  return [...found.values()].map((some, at) => ({
+  const placed = blocks.filter((block) => block.kind === kind)
+    .map((block, at) => ({ ...block, ...rowOf(block, places.get(block.trial_id)), opacity: at % 2 ? 0.72 : 1 }));
+  return [...grouped(placed, ({ opacity, part }) => `${opacity} ${part}`).values()].map((some, at) => ({
     type: "scatter", mode: "lines", name, legendgroup: kind, showlegend: at === 0, opacity: some[0].opacity, connectgaps: false,
     line: { color, width: Math.max(2, FILLED * ROW * some[0].part) },
     x: some.flatMap((block) => [block.from / per, (block.from + block.to) / 2 / per, block.to / per, null]),

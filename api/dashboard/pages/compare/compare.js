@@ -109,8 +109,9 @@ export function comparePage(root, text, query) {
   }
 
   function missingTexts(found) {
-    const gone = found.filter((job) => job.isGone).map((job) =>
-      ["There is no job ", element("code", {}, job.id), " that you may see. It may have been removed."]);
+    const gone = found.filter((job) => job.isGone).map(({ id, isUnread }) => (isUnread
+      ? ["Another release of Wiretune has stored the job ", element("code", {}, id), ", and this one cannot read it. It is left out."]
+      : ["There is no job ", element("code", {}, id), " that you may see. It may have been removed."]));
     const arms = unknownArms(found).map((name) => [`There is no arm ${name}.`]);
     const rest = wanted.slice(MOST).map((each) => ["At most ", String(MOST), " jobs are compared; left out: ", element("code", {}, each.id)]);
     return [...gone, ...arms, ...rest].map((parts) => element("p", { class: "refused" }, ...parts));

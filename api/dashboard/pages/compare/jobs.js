@@ -7,6 +7,8 @@ import { trialName } from "../../states.js";
 
 export const MOST = 26; // a letter for each
 const WHOLE_LOOK_MS = 30000;
+const UNREAD = 409; // another release has stored it
+const ABSENT = [404, UNREAD];
 
 // "ID,ID:arm,ID:other": an id may come again with another arm, and without one it is of all arms.
 export function parsed(text) {
@@ -24,7 +26,7 @@ export const written = (wanted) =>
 
 // Looks at what has changed: one request for each job, and one for what is told of all of them together.
 export function comparedJobs(wanted) {
-  const jobs = wanted.slice(0, MOST).map((each, at) => ({ ...each, letter: String.fromCharCode(65 + at), held: null, isGone: false }));
+  const jobs = wanted.slice(0, MOST).map((each, at) => ({ ...each, letter: String.fromCharCode(65 + at), held: null, isGone: false, isUnread: false }));
   const changed = new Set();
   let comparison = null;
   let wholeLookAt = -Infinity;
@@ -55,7 +57,8 @@ export function comparedJobs(wanted) {
       isStale ||= Boolean(change.report || change.job);
       isNew ||= isStale || change.trials.length > 0 || change.series.length > 0;
     } catch (error) {
-      if (error.status !== 404) throw error;
+      if (!ABSENT.includes(error.status)) throw error;
+      job.isUnread = error.status === UNREAD;
       job.isGone = isNew = isStale = true;
     }
   }
@@ -63,7 +66,7 @@ export function comparedJobs(wanted) {
   // One has been deleted since: its own snapshot tells so.
   function unlessGone(error) {
     wholeLookAt = -Infinity;
-    if (error.status !== 404) throw error;
+    if (!ABSENT.includes(error.status)) throw error;
     return comparison;
   }
 

@@ -137,12 +137,12 @@ const begun = whenKept((sent, stages) => sent.map((series) => {
 function finerOf(series, name, detail) {
   const own = series.filter((each) => each.name === name);
   if (!detail) return own;
-  const [first, last] = detail.steps;
+  const [first] = detail.steps;
   return own.map((each) => {
     const finer = detail.series.find((one) => one.name === name && one.trial_id === each.trial_id);
     if (!finer?.steps.length) return each;
     const before = each.steps.findIndex((step) => step >= first);
-    const after = each.steps.findIndex((step) => step > last);
+    const after = each.steps.findIndex((step) => step > finer.steps.at(-1)); // what came after the others were fetched stays
     const cut = (field) => [...each[field].slice(0, before < 0 ? undefined : before), ...finer[field], ...(after < 0 ? [] : each[field].slice(after))];
     return { ...each, steps: cut("steps"), seconds: cut("seconds"), values: cut("values") };
   });

@@ -3,7 +3,7 @@
 import { badge, element, since } from "../../dom.js";
 import { isOver, whyOf } from "../../states.js";
 import { duration, number, size } from "../../units.js";
-import { progressOf } from "./progress.js";
+import { progressOf, workersText } from "./progress.js";
 
 export function heading(job) {
   const why = whyOf(job);
@@ -40,7 +40,7 @@ export function tabTitle(job, trials) {
 
 const asked = (spec) => [
   ["workload", spec.workload.factory ?? spec.workload.kind],
-  ["workers", String(spec.workers.count)],
+  ["workers", workersText(spec.workers)],
   ["link", linkText(spec.link)],
   ["budget", budget(spec.budget)],
 ];

@@ -104,6 +104,10 @@ export function jobPage(root, id, _, ask) {
   const levelled = ["trials", "stages", "schedules"].map(() => whenKept((rows, levels) => rows.map((row) => ({ ...row, level_name: levels.get(row.trial_id) }))));
   const levelsOf = whenKept((report) => new Map(report.trials.map((trial) => [trial.trial_id, trial.level_name])));
   const costsOf = whenKept((report) => new Map(report.trials.map((trial) => [trial.trial_id, trial.cost])));
+  const sweepOf = whenKept((report, plan) => {
+    const labels = new Map(known(report.trials, plan).map((trial) => [trial.trial_id, trial.label]));
+    return report.sweep && { ...report.sweep, ranking: report.sweep.ranking.map((each) => ({ ...each, label: labels.get(each.trial_id) })) };
+  });
   const whole = whenKept((trials, stages, schedules, series) => ({ trials, stages, schedules, series }));
   const arranged = whenKept((spec) => ({ names: [...spec.arms.map((arm) => arm.name), ...sampleNames(spec)], seeds: spec.seeds }));
 
@@ -118,7 +122,7 @@ export function jobPage(root, id, _, ask) {
       lanes.update(levelledTrials, named, job),
       traffic.update(trials, named, series, job.spec.link),
       why.update(known(report.trials, plan), named, TRAINING.includes(job.state)),
-      ranked.update(report.sweep, plan),
+      ranked.update(sweepOf(report, plan), plan),
     ]);
   }
 

@@ -29,8 +29,11 @@ export function openSearchSteps(trial, stages) {
   return trial.outcome === null ? Math.max(0, trial.bill.steps_search - decided) : 0;
 }
 
+// Where a job may go on with fewer, as many as it asks for.
+export const workersText = ({ count, min }) => `${(min ?? count) < count ? "up to " : ""}${count}`;
+
 export function progressTable(trials, stages, job, phase) {
-  const workers = `${job.spec.workers.count} ${job.spec.workers.count === 1 ? "worker" : "workers"}`;
+  const workers = `${workersText(job.spec.workers)} ${job.spec.workers.count === 1 ? "worker" : "workers"}`;
   const over = trials.filter((trial) => trial.outcome !== null).length;
   const now = (trial) => [`learning rate ${number(trial.learning_rate)}`, trial.level === null ? "" : `${trial.level_name} ${level(trial.level, trial.level_name)}`,
     besides(latest(stages, trial)?.values ?? {})].filter((text) => text !== "").join(", ");

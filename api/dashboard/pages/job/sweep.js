@@ -1,7 +1,7 @@
-// A sweep over a job's fields: the ranking of its samples and arms, and what they measured.
+// A sweep over a job's fields: the ranking of its samples and arms, what they set, and what they measured.
 
 import { panel } from "../../charts/panel.js";
-import { sweepChart, valuesText, writeCost } from "../../charts/sweep.js";
+import { parametersChart, sweepChart, valuesText, writeCost } from "../../charts/sweep.js";
 import { element, patch, table, whenChanged } from "../../dom.js";
 import { loss, share } from "../../units.js";
 
@@ -9,25 +9,21 @@ const SHOWN = 20; // of the ranking; the chart's data table has all
 
 export function sweep() {
   const ranking = element("section", { class: "panel wide", id: "sweep", hidden: "" });
-  const chart = panel("Samples", "wide");
-  chart.body.hidden = true;
+  const [parameters, chart] = [panel("Parameters", "wide"), panel("Samples", "wide")];
+  parameters.body.hidden = chart.body.hidden = true;
 
   const drawTable = whenChanged((found) => patch(ranking, element("h2", {}, "Ranking"), rankingTable(found)));
 
   async function update(found, { names }) {
-    ranking.hidden = chart.body.hidden = !found;
+    ranking.hidden = parameters.body.hidden = chart.body.hidden = !found;
     if (!found) return;
     drawTable(found);
-    await chart.draw(drawn(found, names));
+    await drawCharts(found, names);
   }
 
-  let [kept, make] = [null, null];
-  function drawn(found, names) {
-    if (found !== kept) [kept, make] = [found, () => sweepChart(found, names)];
-    return make;
-  }
+  const drawCharts = whenChanged((found, names) => Promise.all([parameters.draw(() => parametersChart(found)), chart.draw(() => sweepChart(found, names))]));
 
-  return { bodies: [ranking, chart.body], update };
+  return { bodies: [ranking, parameters.body, chart.body], update };
 }
 
 function rankingTable(found) {
@@ -38,7 +34,7 @@ function rankingTable(found) {
     ["on the front", (each) => (each.on_front ? "yes" : "–"), ""]] : [];
   return table(`By ${found.metric}${found.cost ? ` and ${found.cost}` : ""}, those that got further first${saved}${more}`, [
     ["place", (each) => String(each.place), "number"],
-    ["trial", (each) => each.arm, "name"],
+    ["trial", (each) => each.label, "name"],
     ["state", (each) => each.status, ""],
     ["of its budget", (each) => share(each.share), "number"],
     [found.metric, (each) => loss(each.value), "number"],

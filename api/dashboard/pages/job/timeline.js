@@ -18,15 +18,15 @@ export function timeline(id) {
   const look = whenSeen(chart.body, () => show().then(() => patch(refused), (error) => patch(refused, ...unanswered(error, look))));
   const draw = whenChanged((trials, stages, events) => chart.draw(() => timelineChart(trials, stages, events)));
 
-  async function update(trials, stages, job) {
+  function update(trials, stages, job) {
     known = { trials, stages, of: [job.version, ...trials.map((trial) => `${trial.bill.repairs} ${Object.values(trial.bill.absences)}`)].join() };
-    await draw(trials, stages, told.events);
     look();
   }
 
-  // Each asks for what came after the one before, page by page.
+  // Each asks for what came after the one before, page by page. What it has by now is drawn at once.
   const show = inTurn(async () => {
     const { of } = known;
+    await draw(known.trials, known.stages, told.events);
     while (told.of !== of) {
       const { events, next_after: after, gap } = await api.happened(id, KINDS, told.after);
       const fresh = after > told.after ? events : []; // a file answers with all that it holds each time
