@@ -121,7 +121,7 @@ class Standing(NamedTuple):
     ours: float  # the mean of one job in the same cells
     lost: int
     runs: int
-    beaten: float  # share of runs in which one job ends lower
+    beaten: float  # share of runs in which one job (`bo`) ends lower
 
 
 def standings(found: Losses) -> list[Standing]:
@@ -199,10 +199,10 @@ def _and(names: Sequence[str]) -> str:
 
 
 def summary(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
-    """Yield a table with an arm per line: at each budget its mean, lost runs, and how often one job ends lower."""
+    """Yield a table with an arm per line: at each budget its mean, lost runs, and how often `bo` ends lower."""
     met = {steps: losses(known, steps) for steps in all_steps}
     found = {steps: {each.arm: each for each in standings(arms)} for steps, arms in met.items() if arms}
-    yield "| | " + " | ".join(f"{steps:,} steps: mean, lost, one job lower" for steps in found) + " |"
+    yield "| | " + " | ".join(f"{steps:,} steps: mean, lost, `bo` lower" for steps in found) + " |"
     yield "| --- |" + " --- |" * len(found)
     arms = dict.fromkeys(arm for standings in found.values() for arm in standings)
     for arm in arms:
@@ -315,7 +315,8 @@ def page(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
         "`suite/rows.jsonl`."
     )
     above_what = "Validation loss in % above the best of a grid that nobody is charged for"
-    yield from ("", f"{above_what}; {rests_on(known, all_steps)}:", "")
+    yield from ("", f"{above_what}; {rests_on(known, all_steps)}.")
+    yield from ("The last figure is the share of an arm's runs in which `bo` ends lower:", "")
     yield from summary(known, all_steps)
     yield from ("", *held_out_table(known, all_steps))
     for steps in all_steps:

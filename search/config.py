@@ -248,9 +248,9 @@ class WideConfig(StagedConfig):
     first_search: Literal["auto", "always", "unless_known"] = Field(
         "auto",
         description="whether a run begins with probes where the learning rate alone is searched: `always`; under "
-        "`auto` not where the model's sharpness tells which rate is usual (`sgd`, `schedulefree_sgd`), or one is for "
-        "all models (`muon`); under `unless_known` not where its weights do either (`adamw`, `schedulefree_adamw`), "
-        "which takes a model that nobody has trained before",
+        "`auto` not where the model's sharpness tells which rate is usual (`sgd`, `schedulefree_sgd`), or one rate is "
+        "usual for all models (`muon`, `schedulefree_plus`); under `unless_known` not where its weights do either "
+        "(`adamw`, `schedulefree_adamw`), which takes a model that nobody has trained before",
     )
     wide_probes: int | None = Field(
         None,

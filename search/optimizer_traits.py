@@ -15,7 +15,7 @@ class OptimizerTraits(BaseModel):
     decays: bool = Field(description="whether the rate must decay at the end of the budget")
     length_power: float = Field(0.0, description="the best rate of a run falls with this power of its length")
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
-    wakes: bool = Field(False, description="whether the rate may rise until a net learns that learns nothing yet")
+    wakes: bool = Field(False, description="whether the rate may rise while a net learns nothing, until it does")
     usual: float | None = Field(
         None,
         description="the rate that is usual: of a loss of 1 and a sharpness of 1 without momentum, of weights of scale "

@@ -56,7 +56,6 @@ NOT_RUN = {
     r"from wiretune.transformers": "tests/distributed/test_attach_examples.py runs it, where transformers is installed",
     r"with Client|for event in|from wiretune import Client": "tests/api/test_client.py makes each call",
     r"key = base64": "tests/service/test_webhooks.py checks signatures",
-    r"def batches": "a signature alone; tests/trainers/test_own_model.py streams",
     r"mesh = init": "needs eight GPUs; tests/distributed/test_fsdp.py runs it with gloo",
     r"tuner = wiretune.attach\(\n": "an hour; tests/wiretune/test_tuner.py searches the same values",
     r"sudo .*nodes.py --nodes 2": "as root; tests/cluster/test_nodes.py::test_a_shell_on_a_cluster_trains_a_job",

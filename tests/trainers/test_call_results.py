@@ -12,7 +12,7 @@ import pytest
 
 from trainers.training import rank
 from trainers.training.call_results import BLAME_S, Outcome, WorkerFailed, WorkerLost, judge, patience_s
-from trainers.workload import WorkloadError
+from trainers.workload import NoData, WorkloadError
 
 ANSWER, PEER_LOST = Outcome("answer", "fine"), Outcome("peer_lost", "connection reset")
 ERROR, DEATH, SILENCE = (
@@ -105,6 +105,29 @@ def test_a_refused_workload_explains_everything_but_a_death():
         judge({0: ERROR, 1: refused, 2: SILENCE})
     with pytest.raises(WorkerLost):
         judge({0: refused, 1: DEATH})
+
+
+def test_missing_data_explain_a_refused_workload_and_not_the_other_way_round():
+    no_data, refused = Outcome("no_data", "no `flights.csv`"), Outcome("refused", "`loss` must return a scalar")
+
+    with pytest.raises(NoData, match=r"no `flights\.csv`"):
+        judge({0: ERROR, 1: refused, 2: no_data})
+    with pytest.raises(WorkloadError, match="must return a scalar") as unfit:
+        judge({0: ERROR, 1: refused})
+    assert not isinstance(unfit.value, NoData)
+
+
+@pytest.mark.parametrize(("error", "kind"), [(NoData("no file"), "no_data"), (WorkloadError("no scalar"), "refused")])
+def test_a_rank_tells_missing_data_from_a_workload_that_cannot_be_trained(
+    error: WorkloadError, kind: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def build(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(rank, "Replica", build)
+    config: Any = None
+
+    assert rank.Rank(config, 0, 1, device="cpu", backend="gloo").answer("build", ()) == Outcome(kind, str(error))
 
 
 def test_a_loss_keeps_the_answers_that_did_come():

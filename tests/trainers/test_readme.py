@@ -1,7 +1,13 @@
-"""The model in the README trains as it stands there."""
+"""The model in the README trains as it stands there, and so do the snippets of docs/own_model.md."""
 
 import re
+from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
@@ -13,10 +19,8 @@ from trainers.training.replica import Replica
 ROOT = Path(__file__).parents[2]
 
 
-def code_of(page: str) -> str:
-    (block,) = [
-        code for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S) if "class " in code
-    ]
+def code_of(page: str, word: str = "class Tumours") -> str:
+    (block,) = [code for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S) if word in code]
     return block
 
 
@@ -42,3 +46,35 @@ def test_the_pages_and_the_example_show_one_model():
 
     example = body((ROOT / "examples/own_model/tumours.py").read_text())
     assert body(code_of("README.md")) == body(code_of("docs/own_model.md")) == example
+
+
+def test_the_stream_of_the_page_deals_its_rows_to_the_ranks_and_goes_on_from_any_step(tmp_path: Path):
+    names = dict[str, Any]()
+    exec(code_of("docs/own_model.md", "class Rows"), names)
+    np.save(tmp_path / "rows.npy", np.arange(24.0).reshape(8, 3))
+    stream = names["Rows"](tmp_path / "rows.npy", batch_size=2)
+
+    def batches(start_step: int, rank: int) -> list[torch.Tensor]:
+        opened = stream.batches(seed=3, start_step=start_step, rank=rank, num_workers=2)
+        return [torch.cat(batch, dim=1) for batch in islice(opened, 4)]
+
+    epoch = torch.cat([*batches(0, 0)[:2], *batches(0, 1)[:2]])
+    assert sorted(epoch[:, 0].tolist()) == [*range(0, 24, 3)]
+    assert all(torch.equal(*pair) for pair in zip(batches(0, 1)[2:], batches(2, 1)[:2], strict=True))
+
+
+def test_the_weights_of_a_job_load_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "from_the_page.py").write_text(code_of("docs/own_model.md"))
+    workload = OwnWorkload(factory="from_the_page:Tumours", params={"hidden": 512}, path=str(tmp_path))
+    replica = Replica(
+        ReplicaConfig(workload=workload, optimizer=ScheduleFreeSgdConfig(), exchange=NoneConfig()), 0, 1, device="cpu"
+    )
+    replica.export(f"{tmp_path}/weights.safetensors")
+    names = dict[str, Any]()
+    exec(code_of("docs/own_model.md"), names)
+    monkeypatch.chdir(tmp_path)
+
+    exec(code_of("docs/own_model.md", "load_file"), names)
+
+    trained = replica.model.state_dict()
+    assert all(torch.equal(each, trained[name]) for name, each in names["model"].state_dict().items())

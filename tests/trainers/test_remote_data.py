@@ -16,21 +16,21 @@ import pytest
 from pydantic import ValidationError
 
 from trainers.spec.workloads import OwnWorkload, RemoteFile
-from trainers.workload import WorkloadError
+from trainers.workload import NoData
 from trainers.workloads import remote_data
 
 CONTENT = {"/one": b"1" * 1000, "/two": b"2" * 1000, "/three": b"3" * 1000}
 
 
 class Files(BaseHTTPRequestHandler):
-    """Serves CONTENT; `/moved` leads to `/one`, `/torn` ends early, `/down` is a fault of the server's."""
+    """Serves CONTENT; `/moved` leads to `/one`, `/torn` ends early, `/down`, `/late` and `/many` may pass."""
 
     asked: list[str] = []  # noqa: RUF012
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
         content = CONTENT.get(self.path, b"torn")
-        known = dict.fromkeys((*CONTENT, "/torn"), 200) | {"/moved": 302, "/down": 503}
+        known = dict.fromkeys((*CONTENT, "/torn"), 200) | {"/moved": 302, "/down": 503, "/late": 408, "/many": 429}
         self.send_response(known.get(self.path, 404))
         self.send_header("Location", "/one")
         self.send_header("Content-Length", str(len(content) + 10 * (self.path == "/torn")))
@@ -85,17 +85,18 @@ def test_a_redirect_is_followed(server: str) -> None:
 
 
 def test_another_content_is_refused_by_name_and_not_kept(server: str, tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"`workload.data.table`: .*/two has another SHA-256 than the job says"):
+    with pytest.raises(NoData, match=r"`workload.data.table`: .*/two has another SHA-256 than the job says"):
         got(remote(f"{server}/two", CONTENT["/one"]))
 
     assert cached(tmp_path) == set()
 
 
 def test_a_missing_file_is_refused_and_a_fault_of_the_server_may_pass(server: str, tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="answered 404"):
+    with pytest.raises(NoData, match="answered 404"):
         got(remote(f"{server}/none"))
-    with pytest.raises(OSError, match="answered 503"):
-        got(remote(f"{server}/down"))
+    for path, status in (("down", 503), ("late", 408), ("many", 429)):
+        with pytest.raises(OSError, match=f"answered {status}"):
+            got(remote(f"{server}/{path}"))
     with pytest.raises(OSError, match="ended after 4 of 14 bytes") as torn:
         got(remote(f"{server}/torn"))
     assert torn.value.errno == errno.EIO
@@ -131,14 +132,14 @@ def test_the_least_recently_used_file_goes_unless_it_is_in_use(
 def test_a_file_larger_than_the_cache_is_refused(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(remote_data.SIZE_VARIABLE, "0.0000005")
 
-    with pytest.raises(WorkloadError, match=r"`workload.data.table` has 1e-06 GB .*WIRETUNE_DATA_CACHE_GB"):
+    with pytest.raises(NoData, match=r"`workload.data.table` has 1e-06 GB .*WIRETUNE_DATA_CACHE_GB"):
         got(remote(f"{server}/one"))
 
 
 def test_plain_http_is_refused_unless_the_operator_allows_it(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(remote_data.PRIVATE_VARIABLE)
 
-    with pytest.raises(WorkloadError, match=r"only https:// and s3:// are allowed \(WIRETUNE_DATA_PRIVATE\)"):
+    with pytest.raises(NoData, match=r"only https:// and s3:// are allowed \(WIRETUNE_DATA_PRIVATE\)"):
         got(remote(f"{server}/one"))
 
 
@@ -149,7 +150,7 @@ def test_a_name_that_leads_to_an_address_that_is_not_public_is_refused(
     monkeypatch.delenv(remote_data.PRIVATE_VARIABLE)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 443))])
 
-    with pytest.raises(WorkloadError, match=rf"data.example leads to {address}, which is not public"):
+    with pytest.raises(NoData, match=rf"data.example leads to {address}, which is not public"):
         got(remote("https://data.example/one"))
 
 
@@ -157,7 +158,7 @@ def test_a_file_on_s3_is_downloaded_with_the_nodes_own_key(server: str, s3: Any)
     fsspec.filesystem("s3").pipe_file("results/table", CONTENT["/one"])
 
     assert got(remote("s3://results/table")) == CONTENT["/one"]
-    with pytest.raises(WorkloadError, match="s3://results/none is not to be had"):
+    with pytest.raises(NoData, match="s3://results/none is not to be had"):
         got(remote("s3://results/none", b""))
 
 

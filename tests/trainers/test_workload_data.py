@@ -18,7 +18,7 @@ from trainers.spec.workloads import (
     Mnist5kCnn,
     WorkloadConfig,
 )
-from trainers.workload import WorkloadError
+from trainers.workload import NoData, WorkloadError
 from trainers.workloads import conv, data, diamonds, registry
 
 
@@ -45,7 +45,7 @@ def test_missing_data_are_named_with_the_place_and_both_ways_to_get_them(
 ):
     monkeypatch.setenv("WIRETUNE_DATA_DIR", str(tmp_path))
 
-    with pytest.raises(WorkloadError) as error:
+    with pytest.raises(NoData) as error:
         registry.build(config)
 
     for part in (str(tmp_path / name), remedy, "WIRETUNE_DATA_DIR"):
@@ -55,14 +55,14 @@ def test_missing_data_are_named_with_the_place_and_both_ways_to_get_them(
 def test_a_folder_that_is_not_named_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("WIRETUNE_DATA_DIR", raising=False)
 
-    with pytest.raises(WorkloadError, match=r"WIRETUNE_DATA_DIR .* is not set"):
+    with pytest.raises(NoData, match=r"WIRETUNE_DATA_DIR .* is not set"):
         data.find("pebbles.csv", installed=None, remedy="pick some")
 
 
 def test_a_folder_that_depends_on_where_a_worker_runs_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WIRETUNE_DATA_DIR", "data")
 
-    with pytest.raises(WorkloadError, match="absolute path, got `data`"):
+    with pytest.raises(NoData, match="absolute path, got `data`"):
         data.find("pebbles.csv", installed=None, remedy="pick some")
 
 
