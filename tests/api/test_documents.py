@@ -11,7 +11,13 @@ from service.job.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [(page.name, block) for page in PAGES for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)]
+#: All YAML but what is meant for Kubernetes.
+BLOCKS = [
+    (page.name, block)
+    for page in PAGES
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.S)
+    if not block.startswith("apiVersion:")
+]
 FILES = [(path.name, path.read_text()) for path in sorted((ROOT / "examples" / "jobs").glob("*.yaml"))]
 
 

@@ -5,7 +5,7 @@ from sqlalchemy import event, select
 
 from service.control import jobs
 from service.control.access.rules import LOCAL
-from service.errors import Unavailable
+from service.errors import DatabaseUnavailable, Unavailable
 from service.wire.records import Batch, MetricPoints
 from tests.contract.conftest import Group, only
 
@@ -38,7 +38,7 @@ def test_a_group_that_loses_its_connection_is_refused_as_one_and_stores_nothing(
     written = [group.add(function) for function in (add, crash, add)]
     group.release()
 
-    assert [type(future.exception(30)) for future in written] == [Unavailable] * 3
+    assert [type(future.exception(30)) for future in written] == [DatabaseUnavailable] * 3
     assert {str(future.exception()) for future in written} == {str(written[1].exception())}
     assert store.work() == ()
     assert store.add_job(spec)[1]
