@@ -35,7 +35,7 @@ def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:
     if record.only_if_new and any(each and each["values"] == record.values for each in session.scalars(of_job)):
         return
     trial.sample = {**trial.sample, "values": record.values, "drawn_by": record.drawn_by}
-    events.tell(trial, EventKind.SAMPLE, **record.model_dump(mode="json", exclude={"kind"}))
+    events.tell(trial, EventKind.SAMPLE, **record.model_dump(mode="json", exclude={"kind", "only_if_new"}))
 
 
 def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached) -> None:
@@ -43,7 +43,7 @@ def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached)
     trial.step = max(trial.step, record.step)
     if session.scalar(select(RungRow.id).filter_by(trial_id=trial.id, rung=record.rung)) is not None:
         return
-    session.add(RungRow(**record.model_dump(exclude={"kind", "only_if_new"})))
+    session.add(RungRow(**record.model_dump(exclude={"kind"})))
     session.flush()  # ids are given in order of arrival
     told = record.model_dump(include={"trial_id", "rung", "step", "value"})
     events.tell(trial, EventKind.RUNG, **told, kept=trial.id not in pruned_trials(session, job))

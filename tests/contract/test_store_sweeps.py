@@ -293,8 +293,10 @@ def test_a_learned_sample_is_stored_once_and_the_next_learns_from_what_is_stored
     store.attempts.lose(job_id, 1, reason="lost")
     begin(job_id)
     assert store.attempts.brief(job_id, 2).trials[-1].sample.values == values
-    kinds = [event.kind for event in store.events(job_id=job_id, after=0, limit=500).events]
-    assert kinds.count(EventKind.SAMPLE) == 1 and EventKind.RUNG in kinds
+    told = store.events(job_id=job_id, after=0, limit=500).events
+    [sample] = [event.data for event in told if event.kind == EventKind.SAMPLE]
+    assert sample == {"trial_id": late, "values": values, "drawn_by": "qLogNEI"}
+    assert EventKind.RUNG in [event.kind for event in told]
 
 
 def test_later_samples_hear_of_those_that_diverged_or_measured_nothing_finite(
