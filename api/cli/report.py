@@ -1,7 +1,7 @@
 """A job's result for a terminal and for scripts: schedules, bill, arms over seeds; every figure is the API's."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -85,7 +85,7 @@ def tables(found: Result) -> Iterator[Sheet]:
     """Yield what a person reads at the end of a job: schedules, the bill, and with several seeds every arm's means."""
     spec, sweep = found.job.readable, found.report.sweep
     if sweep is not None:
-        yield sweep_table(sweep)
+        yield sweep_table(sweep, {trial.trial_id: found.name(trial) for trial in found.report.trials})
     for schedule in found.schedules:
         yield schedule_table(found.name(schedule), schedule)
     yield bill_table(found.report, spec)
@@ -95,8 +95,8 @@ def tables(found: Result) -> Iterator[Sheet]:
         yield arms_table(found.report)
 
 
-def sweep_table(sweep: SweepReport) -> Sheet:
-    """Return the ranking of a sweep, best first; a star is for those on the front."""
+def sweep_table(sweep: SweepReport, names: Mapping[str, str]) -> Sheet:
+    """Return the ranking of a sweep by its trials' `names`, best first; a star is for those on the front."""
     write = figures.size if sweep.cost == "bytes" else figures.seconds
     costs = [f"{sweep.cost}"] if sweep.cost is not None else []
     title = f"Ranking by {sweep.metric}{f' and {sweep.cost} (* on the front)' if costs else ''}"
@@ -106,7 +106,7 @@ def sweep_table(sweep: SweepReport) -> Sheet:
     for each in sweep.ranking:
         table.add_row(
             f"{each.place}{' *' if costs and each.on_front else ''}",
-            each.arm,
+            names[each.trial_id],
             each.status,
             figures.share(each.share),
             figures.loss(each.value),

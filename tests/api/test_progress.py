@@ -153,6 +153,16 @@ def test_a_sample_that_failed_tells_why(client: Client, store: Store, job: JobSp
     assert lines[end + 1] == "    no such width"
 
 
+def test_the_ranking_of_a_sweep_names_trials_with_their_seeds(client: Client, store: Store, job: JobSpec) -> None:
+    sweep = {"params": {"workload.batch_size": {"integer": [16, 64]}}, "sweep": {"samples": 2}, "seeds": [0, 1]}
+    job_id = Reporting(store, JobSpec.model_validate(job.model_dump() | sweep)).job_id
+    found, out = report.result(client, client.job(job_id).view), Console(width=200)
+    with out.capture() as captured:
+        out.print(next(iter(report.tables(found))))
+
+    assert all(captured.get().count(name) == 1 for name in ("tuned seed 0", "tuned seed 1"))
+
+
 def test_the_end_tells_what_was_saved(client: Client, reporting: Reporting) -> None:
     reporting.run_to_the_end()
 
