@@ -1,4 +1,4 @@
-"""What do two hosts save that send each other all they have, instead of by way of owners, or around a ring?
+"""Measure what two hosts save that send each other all they have, instead of by way of owners or around a ring.
 
     python benchmarks/two_hosts.py [--links 10 100 1000 unlimited]
 
