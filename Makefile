@@ -33,7 +33,7 @@ test-browser: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,browser]'
 	@if command -v npm > /dev/null; then npm install --silent --no-save --no-package-lock --prefix .axe axe-core@$(AXE); \
 		else echo 'no npm here: pages are not held to axe-core'; fi
-	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --no-loadscope-reorder tests/api/test_page*.py tests/api/test_plots.py tests/api/test_keys.py
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --no-loadscope-reorder tests/api/dashboard tests/api/test_keys.py
 
 check: setup
 	$(BIN)/ruff check .
@@ -54,7 +54,7 @@ site: setup
 
 docs: setup
 	$(BIN)/wiretune methods --markdown > docs/methods.md
-	$(BIN)/python -m api.http.contract docs/openapi.json
+	$(BIN)/python -m api.http.openapi_changes docs/openapi.json
 	$(BIN)/python -m search.schedule_file > docs/schedule.schema.json
 	$(BIN)/python benchmarks/predict.py evidence
 	$(BIN)/python docs/choosing_page.py > docs/choosing.md

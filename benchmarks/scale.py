@@ -49,7 +49,7 @@ from service.wire.records import (
     TrialFinished,
     TrialStarted,
 )
-from tests import postgres_server
+from tests.support import postgres_server
 
 STEPS_PER_SECOND = 10
 SUBMITTERS = 8

@@ -12,12 +12,12 @@ from sqlalchemy import Engine, delete, make_url
 from service.control import database
 from service.control.models import Base
 from service.settings import Settings
-from tests.patience import crowd
-from tests.postgres_server import HOW_TO_GET_ONE, VARIABLE, Databases, Server, find_programs
+from tests.support.patience import crowd
+from tests.support.postgres_server import HOW_TO_GET_ONE, VARIABLE, Databases, Server, find_programs
 from trainers import overload
 
 if TYPE_CHECKING:
-    from tests.s3_server import S3Server
+    from tests.support.s3_server import S3Server
 
 # how long an example takes is other work's matter, too
 hypothesis.settings.register_profile("no-deadline", deadline=None)
@@ -56,7 +56,7 @@ def busy_machine(idle_machine: None, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator["S3Server"]:
     """An S3 server with an empty bucket, in the environment of this process and of those that it starts."""
-    from tests import s3_server  # here: moto takes a second
+    from tests.support import s3_server  # here: moto takes a second
 
     with s3_server.serving(monkeypatch.setenv) as server:
         yield server

@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: Pages whose commands or snippets a test runs, and the test.
 RUN = {
-    ("docs/rest.md", "console"): "tests/api/test_pages.py::test_the_page_for_curl_does_what_it_says",
-    ("docs/python.md", "python"): "tests/api/test_pages.py::test_the_page_for_python_does_what_it_says",
-    ("docs/faq.md", "console"): "tests/api/test_pages.py::test_the_commands_of_the_failures_find_out",
+    ("docs/rest.md", "console"): "tests/api/test_newcomers_docs.py::test_the_page_for_curl_does_what_it_says",
+    ("docs/python.md", "python"): "tests/api/test_newcomers_docs.py::test_the_page_for_python_does_what_it_says",
+    ("docs/faq.md", "console"): "tests/api/test_newcomers_docs.py::test_the_commands_of_the_failures_find_out",
     ("docs/own_model.md", "python"): "tests/trainers/test_readme.py::test_the_pages_and_the_example_show_one_model",
     ("docs/own_method.md", "python"): "tests/test_snippets.py::test_the_compressor_of_the_page_is_that_of_the_tests",
     ("docs/tutorial/laptop.md", "console"): "tests/end_to_end/test_tutorial.py::test_a_page_does_what_it_says",
@@ -40,7 +40,7 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_
 #: How commands and snippets begin that no test runs, and why.
 NOT_RUN = {
     r"(\.venv/bin/)?wiretune (run|serve|export|methods)": "README: the tutorial's test runs each",
-    r"(\.venv/bin/)?wiretune (submit|watch|show)": "need a service; tests/api/test_cli.py runs each",
+    r"(\.venv/bin/)?wiretune (submit|watch|show)": "need a service; tests/api/cli/test_cli.py runs each",
     r"(\.venv/bin/)?wiretune advise": "tests/api/test_predict.py runs it with a job of its own",
     r"(\.venv/bin/)?wiretune replay": "needs a service; tests/cluster/test_replay.py trains the job that it makes",
     r"schedule = wiretune.Schedule": "tests/search/test_replay_example.py runs it with a file",
@@ -49,7 +49,7 @@ NOT_RUN = {
     r"wiretune submit job.*--url": "needs a service elsewhere; tests/api/test_code.py uploads code",
     r"zip -qr": "needs a service at the key's project; tests/api/test_code.py uploads a zip",
     r"wiretune (init|check|run)\b.*(tumours|job\.yaml)": "the tutorial's test runs them with another model",
-    r"wiretune explain JOB --arm": "tests/api/test_explain.py; what it prints there is of a recorded job",
+    r"wiretune explain JOB --arm": "tests/api/cli/test_explain.py; what it prints there is of a recorded job",
     r"ray start|export WIRETUNE|wiretune (doctor --ray|queue|serve|watch latest)": "needs two machines; "
     "tests/end_to_end/test_cluster.py runs the service against a Ray cluster of its own",
     r"mkdir -p ~/.wiretune|export RAY_AUTH": "needs several machines; benchmarks/nodes.py makes a token and uses it so",

@@ -1,9 +1,8 @@
 """Admission of jobs: what the service that is asked, the caller's role, the cluster and the quotas allow."""
 
-from collections.abc import Callable
-
 from fastapi import Request
 
+from api.http.services import services_of
 from service.control import webhooks
 from service.control.access import permissions
 from service.control.access.rules import Principal, may_use
@@ -14,9 +13,6 @@ from service.errors import DoesNotFit, Forbidden, InvalidJob
 from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-
-#: What of a job the cluster can never place; nothing where that is not known.
-Conflicts = Callable[[JobSpec], list[Problem]]
 
 
 class PriorityForbidden(Forbidden):
@@ -29,7 +25,7 @@ class PriorityForbidden(Forbidden):
 
 def require_permission(spec: JobSpec, request: Request) -> None:
     """Raise InvalidJob where the job brings along what the service that got the `request` does not allow."""
-    if refused := permissions.conflicts(spec, user_code=request.app.state.user_code):
+    if refused := permissions.conflicts(spec, user_code=services_of(request).user_code):
         raise InvalidJob(refused)
 
 
@@ -51,11 +47,13 @@ def require_priority(
 def check(spec: JobSpec, request: Request, owner: str, project: str) -> None:
     """Raise InvalidJob or DoesNotFit where the service that got the `request` can never run the job of `owner`."""
     require_permission(spec, request)
-    store: Store = request.app.state.store
+    services = services_of(request)
+    store = services.store
     if refused := webhooks.conflicts(spec, store.settings):
         raise InvalidJob(refused)
-    problems: list[Problem] = request.app.state.conflicts(spec)
-    problems = problems or quota_conflicts(Shape.of(spec), store.quotas.limits(), owner=owner, project=project)
+    problems = services.conflicts(spec) or quota_conflicts(
+        Shape.of(spec), store.quotas.limits(), owner=owner, project=project
+    )
     if problems:
         raise DoesNotFit("; ".join(problem.message for problem in problems), problems)
 

@@ -12,13 +12,12 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.http import bodies, openapi, parameters, problems, vital
-from api.http.admission import Conflicts
+from api.http import bodies, openapi, parameters, problems
 from api.http.allowed import Allowed
 from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
-from api.http.limits import Limits
 from api.http.oidc import Issuer
+from api.http.rate_limits import Limits
 from api.http.request_ids import RequestIds
 from api.http.routes import (
     attempts,
@@ -35,8 +34,9 @@ from api.http.routes import (
     sessions,
     verbs,
 )
+from api.http.services import Conflicts, FindOutlook, Services
+from api.http.shares import Shares
 from api.http.slots import Slots
-from api.http.uploads import Uploads
 from service import tracing
 from service.control.queue.outlook import Outlook
 from service.control.ray_cluster.logs import Logs
@@ -58,6 +58,9 @@ SECURITY_HEADERS = {
 }
 #: Streams: events must not wait for each other, weights do not get smaller, and CSV takes the loop's time.
 _NOT_GZIPPED = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream", "text/csv")
+#: Checks of uploads at a time: each unpacks up to 100 MB and packs them again.
+_MAX_UPLOADS, _NUM_CHECKS = 8, 1
+_VITAL_THREADS = 40
 _GZIP_LEVEL = 1  # 129 kB of a snapshot become 46 kB in 1 ms; with level 9 they become 45 kB in 7 ms
 _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 
@@ -120,7 +123,7 @@ def create_app(
     store: Store,
     *,
     conflicts: Conflicts = lambda spec: [],
-    outlook: queue.FindOutlook = Outlook,
+    outlook: FindOutlook = Outlook,
     user_code: bool = False,
     logs: Logs | None = None,
     occupancy: Occupancy | None = None,
@@ -145,18 +148,24 @@ def create_app(
         redirect_slashes=False,
         telemetry=None if asked else _NO_TELEMETRY | {"tracing": tracing.is_on()},
     )
-    app.state.store, app.state.conflicts, app.state.user_code = store, conflicts, user_code
-    app.state.outlook = outlook
-    broadcaster = app.state.broadcaster = Broadcaster(store)
-    store.telemetry.readers.set_function(lambda: broadcaster.num_readers)
-    app.state.limits = Limits(store.settings.requests_per_minute)
-    app.state.issuer = Issuer(store.settings) if store.settings.oidc_issuer else None
-    app.state.logs = logs or Logs(store, ray=lambda: None)
-    app.state.occupancy = occupancy or Occupancy(store, ray=lambda: None)
-    app.state.downloads = Downloads(store.settings.downloads)
-    app.state.uploads = Uploads()
-    app.state.parsers = CapacityLimiter(bodies.NUM_PARSERS)
-    app.state.slots, app.state.vital = Slots(), CapacityLimiter(vital.NUM_THREADS)
+    services = app.state.services = Services(
+        store=store,
+        conflicts=conflicts,
+        outlook=outlook,
+        user_code=user_code,
+        issuer=Issuer(store.settings) if store.settings.oidc_issuer else None,
+        logs=logs or Logs(store, ray=lambda: None),
+        occupancy=occupancy or Occupancy(store, ray=lambda: None),
+        broadcaster=Broadcaster(store),
+        limits=Limits(store.settings.requests_per_minute),
+        downloads=Downloads(store.settings.downloads),
+        uploads=Shares(_MAX_UPLOADS, "uploads of code"),
+        slots=Slots(),
+        checks=CapacityLimiter(_NUM_CHECKS),
+        parsers=CapacityLimiter(bodies.NUM_PARSERS),
+        vital=CapacityLimiter(_VITAL_THREADS),
+    )
+    store.telemetry.readers.set_function(lambda: services.broadcaster.num_readers)
     problems.install(app)
     app.router.routes.extend(_ROUTES.routes)
     app.mount("/static", page.static_files)

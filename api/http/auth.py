@@ -13,8 +13,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from api.http.limits import Limits
-from api.http.oidc import Issuer
+from api.http.services import StoreOf, services_of
 from service.control.access.keys import PREFIX
 from service.control.access.rules import Action, Principal, may
 from service.control.store import Store
@@ -56,21 +55,12 @@ _token_scheme = HTTPBearer(auto_error=False, scheme_name="attempt", description=
 _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_key_scheme)]
 
 
-async def get_store(request: Request) -> Store:
-    """Return the store that the app was created with. Async: FastAPI sends all else through a thread."""
-    store: Store = request.app.state.store
-    return store
-
-
-StoreOf = Annotated[Store, Depends(get_store)]
-
-
 def require_key(request: Request, store: StoreOf, given: _Credentials) -> Principal:
     """Return the caller, if he may do what the request asks for.
 
     Raises `Unauthorized`, `TooManyRequests`, `NotFound` for what he may not see, and `Forbidden`.
     """
-    limits: Limits = request.app.state.limits
+    limits = services_of(request).limits
     address = address_of(request)
     session = None if given else request.cookies.get(cookie_name(request))
     if given is None and session is None:
@@ -133,7 +123,7 @@ def _host(request: Request) -> str:
 
 
 def _holder(request: Request, store: Store, credentials: str) -> Principal:
-    issuer: Issuer | None = request.app.state.issuer
+    issuer = services_of(request).issuer
     if issuer is None or credentials.startswith(PREFIX):
         return store.keyring.holder(credentials)
     return issuer.principal(credentials)

@@ -12,6 +12,7 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 
 from api.documents import Model, checked, parse_json, parse_yaml, require_no_nul
+from api.http.services import services_of
 from search.config import Budget
 from service.errors import InvalidJob, InvalidRequest
 from service.job.problems import Problem
@@ -148,7 +149,7 @@ async def _checked(
             require_no_nul(content)
         return found
 
-    return await to_thread.run_sync(read, limiter=request.app.state.parsers)
+    return await to_thread.run_sync(read, limiter=services_of(request).parsers)
 
 
 async def _read(request: Request, *, max_bytes: int) -> bytes:

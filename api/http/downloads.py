@@ -2,12 +2,10 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import Depends, Request
 
-from api.http.auth import Caller
 from api.http.shares import Shares
 from service.control.access.rules import Principal
 
@@ -57,13 +55,3 @@ class Downloads:
         download = Download(row_threads=self._row_threads, file_threads=self._file_threads)
         with self._shares.begin(caller), download.closing:
             yield download
-
-
-async def _download(request: Request, caller: Caller) -> AsyncIterator[Download]:
-    # FastAPI goes on here when the answer has been sent, or is given up.
-    downloads: Downloads = request.app.state.downloads
-    with downloads.begin(caller) as download:
-        yield download
-
-
-DownloadOf = Annotated[Download, Depends(_download)]

@@ -112,7 +112,7 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
             occupancy=reconciler.occupancy,
         )
         server = _Server(server_config(app, Deadlines(stall_s=settings.stall_s)))
-        server.broadcaster = app.state.broadcaster
+        server.broadcaster = app.state.services.broadcaster
         if linger_s is not None:
             server.linger = Linger(store, linger_s=linger_s, now=time.monotonic())
         _exit_on_signals(server)

@@ -6,9 +6,6 @@ All requests share some forty threads. Without slots, those that wait for a sile
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated
-
-from fastapi import Depends, Request
 
 from service.errors import Busy
 
@@ -36,14 +33,3 @@ class Slots:
             yield
         finally:
             self._free.release()
-
-
-async def _slot(request: Request) -> AsyncIterator[None]:
-    slots: Slots = request.app.state.slots
-    async with slots.taken():
-        yield
-
-
-#: Held until the route's function returns, and not while its answer is sent. The last parameter of a route: who sends
-#: a body slowly has no slot yet.
-Slot = Annotated[None, Depends(_slot, scope="function")]

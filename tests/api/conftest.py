@@ -35,8 +35,8 @@ from service.wire.records import (
     TrialFinished,
     TrialStarted,
 )
-from tests.api.browser import HOW_TO_GET_ONE, Tab, find_chromium, opened
-from tests.decisions import decision
+from tests.api.dashboard.browser import HOW_TO_GET_ONE, Tab, find_chromium, opened
+from tests.support.decisions import decision
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def serving(app: FastAPI, deadlines: Deadlines | None = None, *, port: int = 0) 
     with bind("127.0.0.1", port) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
         server = _Server(server_config(app, deadlines or Deadlines()))
-        server.broadcaster = app.state.broadcaster
+        server.broadcaster = app.state.services.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         while not server.started:

@@ -28,7 +28,7 @@ from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.code import Package
 from tests.api.conftest import Reporting
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 def test_what_was_submitted_is_read_back(client: Client, job: JobSpec) -> None:

@@ -7,7 +7,7 @@ from service.control.ray_cluster.occupancy import Occupancy
 from service.control.ray_cluster.ray_jobs import Workers
 from service.errors import Unavailable
 from service.wire.access import Role
-from tests.service.fake_ray import FakeRay
+from tests.support.fake_ray import FakeRay
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.code import MAX_ZIP_BYTES, Package, of_folder, of_zip
 from tests.api.conftest import serving
-from tests.read_only import read_only
+from tests.support.read_only import read_only
 from trainers.spec.workloads import OwnWorkload
 
 ZIP = {"Content-Type": "application/zip"}

@@ -29,7 +29,7 @@ from service.control.processes import wait_until
 from service.job.spec import JobSpec
 from service.wire.access import NewKey
 from service.wire.events import EventKind
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}})
 
@@ -44,7 +44,7 @@ def served(app):
     """The application over a real socket, which waits half a second for a reader that does not read."""
     with bind("127.0.0.1", 0) as bound:
         server = _Server(server_config(app, Deadlines(stall_s=0.5)))
-        server.broadcaster = app.state.broadcaster
+        server.broadcaster = app.state.services.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         assert wait_until(lambda: server.started, timeout_s=PATIENCE_S, every_s=0.01)
@@ -63,7 +63,7 @@ def connected(served, key):
 @pytest.fixture
 def is_heard(app):
     """Returns once so many readers listen."""
-    broadcaster: Broadcaster = app.state.broadcaster
+    broadcaster: Broadcaster = app.state.services.broadcaster
 
     def is_heard(num_readers: int) -> None:
         assert wait_until(lambda: broadcaster.num_readers == num_readers, timeout_s=PATIENCE_S, every_s=0.01)
@@ -265,7 +265,7 @@ def test_a_stop_of_the_service_ends_every_stream_at_once(app, store, key):
     """Uvicorn alone would wait for it, here for ever."""
     with bind("127.0.0.1", 0) as bound:
         server = _Server(uvicorn.Config(app, log_config=None, lifespan="off"))  # with no limit to a graceful end
-        server.broadcaster = app.state.broadcaster
+        server.broadcaster = app.state.services.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1/events"
@@ -313,7 +313,7 @@ def test_a_reader_sees_events_of_its_projects_jobs_alone(app, store):
     others = store.add_job(SPEC)[0].id
 
     async def stream() -> bytes:
-        stream = app.state.broadcaster.stream(0, project="mine")
+        stream = app.state.services.broadcaster.stream(0, project="mine")
         async with asyncio.timeout(PATIENCE_S):
             text = [await anext(stream), await anext(stream)][1]
         await stream.aclose()
@@ -331,7 +331,8 @@ def test_a_reader_sees_events_of_its_projects_jobs_alone(app, store):
 def test_a_stream_ends_soon_after_its_key_was_revoked(app, store, monkeypatch):
     monkeypatch.setattr(broadcast, "HEARTBEAT_S", 0.05)
     issued = store.keyring.create(NewKey(name="k"), by=LOCAL)
-    is_read = partial(wait_until, lambda: app.state.broadcaster.num_readers == 1, timeout_s=PATIENCE_S, every_s=0.01)
+    broadcaster = app.state.services.broadcaster
+    is_read = partial(wait_until, lambda: broadcaster.num_readers == 1, timeout_s=PATIENCE_S, every_s=0.01)
     revoking = threading.Thread(target=lambda: is_read() and store.keyring.revoke(issued.key.id, by=LOCAL))
     with TestClient(app, headers={"Authorization": f"Bearer {issued.secret}"}) as http:
         revoking.start()

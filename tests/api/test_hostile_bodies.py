@@ -21,7 +21,7 @@ from service.errors import InvalidJob
 from service.job.spec import JobSpec
 from service.wire.records import MAX_RECORDS, Batch
 from tests.api.conftest import Reporting
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 from trainers.spec.refusals import MAX_TOLD
 
 MIB = 2**20

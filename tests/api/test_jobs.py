@@ -23,8 +23,8 @@ from service.job.states import JobState
 from service.wire.jobs import JobOrder
 from service.wire.records import ScheduleEntry
 from tests.api.conftest import Reporting
-from tests.contract.reported import finished as trial_finished
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
+from tests.support.reported import finished as trial_finished
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from api.cli.local import Server
 from api.client import Client
 from api.failures import ApiError
 from api.http.app import create_app
-from api.http.limits import FAILURES_PER_MINUTE
+from api.http.rate_limits import FAILURES_PER_MINUTE
 from service.control.access.rules import LOCAL
 from service.control.store import Store
 from service.wire.access import NewKey, Role
-from tests.api.browser import Tab
 from tests.api.conftest import Reporting
+from tests.api.dashboard.browser import Tab
 
 JOB_ID = f"job-{0:024x}"
 OURS = {"Sec-Fetch-Site": "same-origin"}

@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 
 from service.wire.records import MAX_WHOLE, Batch, Bill
 from tests.api.conftest import Reporting
-from tests.decisions import decision
+from tests.support.decisions import decision
 
 TOO_LARGE = MAX_WHOLE + 1
 

@@ -22,7 +22,7 @@ from service.control.store import Store
 from service.errors import Unauthorized, Unavailable
 from service.settings import Settings
 from service.wire.access import MAX_OWNER_CHARS, NAME_PATTERN
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
 EC = ECKey.generate_key("P-256", {"kid": "ec"})

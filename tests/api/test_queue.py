@@ -17,7 +17,7 @@ from service.control.store import Store
 from service.settings import Settings
 from service.wire.access import MAX_OWNER_CHARS, NewKey, Role
 from tests.api.conftest import serving
-from tests.service.fake_ray import FakeCluster, FakeRay
+from tests.support.fake_ray import FakeCluster, FakeRay
 
 JOB = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}}
 

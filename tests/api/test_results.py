@@ -27,7 +27,7 @@ from service.wire.records import MetricPoints
 from service.wire.trials import TrialView
 from tests.api.conftest import Reporting
 from tests.api.test_routes import refused
-from tests.contract.reported import finished
+from tests.support.reported import finished
 
 run_cli = CliRunner()
 Rows = set[tuple[object, ...]]

@@ -23,7 +23,7 @@ from service.errors import KeyGone, Unavailable
 from service.job.spec import JobSpec
 from service.settings import SECRETS_DIR, Settings
 from service.wire.access import Role
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 def test_a_started_server_is_found_answers_and_is_stopped(settings: Settings) -> None:

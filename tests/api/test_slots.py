@@ -16,8 +16,8 @@ from service.control.ray_cluster.occupancy import Occupancy
 from service.control.storage import Storage
 from service.control.store import Store
 from tests.api.conftest import Reporting, serving
-from tests.patience import PATIENCE_S
-from tests.service.fake_ray import FakeRay
+from tests.support.fake_ray import FakeRay
+from tests.support.patience import PATIENCE_S
 
 NUM_ASKED = 60
 

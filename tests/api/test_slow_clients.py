@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +28,7 @@ from service.control.storage import Storage, StoredFile
 from service.control.store import Store
 from service.wire.records import MetricPoints
 from tests.api.conftest import Reporting, serving
-from tests.patience import PATIENCE_S, crowd
+from tests.support.patience import PATIENCE_S, crowd
 
 NUM_POINTS = 20_000  # more than a megabyte of CSV
 WEIGHTS_BYTES = 3_000_000
@@ -80,14 +81,14 @@ def connections_out(store: Store) -> int:
 def test_while_fifty_clients_do_not_read_their_metrics_the_service_is_ready(
     app: FastAPI, store: Store, key: str, finished: str
 ) -> None:
-    app.state.downloads = Downloads(200)
+    app.state.services = replace(app.state.services, downloads=Downloads(200))
     with serving(app) as url:
         with stalled_readers(url, f"/v1/jobs/{finished}/metrics.csv", key, 50) as begun:
             stands_still = wait_until(lambda: connections_out(store) == 0, timeout_s=PATIENCE_S)
-            under_way = app.state.downloads.num
+            under_way = app.state.services.downloads.num
             with httpx2.Client(base_url=url, timeout=2.0 * crowd(), trust_env=False) as http:
                 answered = [http.get("/readyz").is_success for _ in range(20)]
-        are_forgotten = wait_until(lambda: app.state.downloads.num == 0, timeout_s=2.0 * crowd())
+        are_forgotten = wait_until(lambda: app.state.services.downloads.num == 0, timeout_s=2.0 * crowd())
 
     assert begun == [b"HTTP/1.1 200"] * 50
     assert stands_still and under_way == 50
@@ -146,12 +147,12 @@ def test_files_on_a_storage_that_hangs_keep_nobody_from_metrics_and_logs(
 
 @pytest.mark.parametrize("what", ["metrics.csv", "weights", "logs"])
 def test_one_download_too_many_is_told_to_come_back(app: FastAPI, key: str, finished: str, what: str) -> None:
-    app.state.downloads = Downloads(1)
+    app.state.services = replace(app.state.services, downloads=Downloads(1))
     path, headers = f"/v1/jobs/{finished}/{what}", {"Authorization": f"Bearer {key}"}
     with serving(app) as url, httpx2.Client(base_url=url, headers=headers, trust_env=False) as http:
         with stalled_readers(url, path, key, 1):
             refused = http.get(path)
-        wait_until(lambda: app.state.downloads.num == 0, timeout_s=PATIENCE_S)
+        wait_until(lambda: app.state.services.downloads.num == 0, timeout_s=PATIENCE_S)
         let_in = http.get(path)
 
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
@@ -161,7 +162,7 @@ def test_one_download_too_many_is_told_to_come_back(app: FastAPI, key: str, fini
 
 
 def test_one_key_has_a_quarter_of_the_downloads(app: FastAPI, store: Store, key: str, finished: str) -> None:
-    app.state.downloads = Downloads(8)
+    app.state.services = replace(app.state.services, downloads=Downloads(8))
     path, another = f"/v1/jobs/{finished}/weights", store.add_key("another")
     with (
         serving(app) as url,
@@ -180,10 +181,10 @@ def test_a_reader_that_takes_nothing_is_cut_off(app: FastAPI, key: str, finished
         serving(app, Deadlines(stall_s=0.5)) as url,
         stalled_readers(url, f"/v1/jobs/{finished}/weights", key, 3),
     ):
-        under_way = app.state.downloads.num
+        under_way = app.state.services.downloads.num
 
         assert under_way == 3
-        assert wait_until(lambda: app.state.downloads.num == 0, timeout_s=PATIENCE_S)
+        assert wait_until(lambda: app.state.services.downloads.num == 0, timeout_s=PATIENCE_S)
 
 
 SLOW_REQUESTS = {

@@ -13,7 +13,7 @@ from search.types import Band, Steer
 from service.job.spec import JobSpec
 from service.wire.records import StageDecided
 from tests.api.conftest import Reporting
-from tests.decisions import decision
+from tests.support.decisions import decision
 
 run_cli = CliRunner()
 

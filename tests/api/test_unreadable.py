@@ -17,7 +17,7 @@ from service.wire.records import AttemptFinished, Batch, Control
 from service.wire.stored import UnreadJob
 from tests.api.conftest import Reporting
 from tests.api.test_routes import refused
-from tests.unreadable import JOB, PARTS, make_unreadable
+from tests.support.unreadable import JOB, PARTS, make_unreadable
 
 #: What a page, or a script, reads of a job.
 READS = (

@@ -10,7 +10,7 @@ from search.types import Allowance, Candidate, Values
 from service.cluster import trial
 from service.cluster.lanes import for_a_lane
 from service.wire.records import ProbeDone, Searched, StageDecided, TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 
 Train = Callable[..., Memory]
 

@@ -8,7 +8,7 @@ import pytest
 from service.cluster.reporter import Door, Reporter
 from service.control.processes import wait_until
 from service.wire.records import Acknowledgement, Batch, Bill, Checkpointed, Control, MetricPoints
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 STREAM = "job.tuned.0"
 POINT = MetricPoints(trial_id=STREAM, name="loss", steps=(0,), seconds=(0.1,), values=(0.5,))

@@ -11,7 +11,7 @@ from search.baselines.guess import Fixed
 from search.types import Course, Observation
 from service.cluster import trial
 from service.wire.records import TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation
 
 

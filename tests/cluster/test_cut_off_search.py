@@ -11,7 +11,7 @@ from service.cluster import trial
 from service.cluster.resume import Resume
 from service.job.parts import TrialSpec
 from service.wire.records import Checkpointed, ProbeDone, Searched, StageClosed, StageDecided, TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 
 BO = {"kind": "bo", "max_search_fraction": 0.5}
 ARMS: dict[str, dict[str, Any]] = {

@@ -10,8 +10,8 @@ import pytest
 from service.cluster import checkpoints, trial
 from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Bill, Checkpointed, MetricPoints, Searched, StageClosed, TrialFinished
-from tests.example_jobs import EXAMPLES, MANY_BYTES, shortened
-from tests.small_trials import Memory
+from tests.support.example_jobs import EXAMPLES, MANY_BYTES, shortened
+from tests.support.small_trials import Memory
 from trainers.training.process_group import ProcessGroup
 
 LINK = {"mode": "emulate", "mbps": 10_000, "latency_ms": 0.1}

@@ -14,7 +14,7 @@ from service.cluster.objective import judge_by
 from service.cluster.trial_ledger import Best, Progress
 from service.job.parts import Objective
 from service.wire.records import Checkpointed, ScheduleEntry, StageClosed, TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation
 from trainers.workload import WorkloadError
 

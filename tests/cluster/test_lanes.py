@@ -22,8 +22,8 @@ from service.cluster.slots import BEST, STAGE
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageDecided, TrialFinished
-from tests.patience import PATIENCE_S
-from tests.small_trials import Memory, digits_trial
+from tests.support.patience import PATIENCE_S
+from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation, Segment
 from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup

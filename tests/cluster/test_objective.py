@@ -10,7 +10,7 @@ import pytest
 from service.cluster import trial
 from service.cluster.reporter import Stopped
 from service.wire.records import AnyRecord, Checkpointed, Control, Divergence, TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.training.process_group import ProcessGroup
 from trainers.workload import WorkloadError
 

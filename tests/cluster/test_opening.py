@@ -12,7 +12,7 @@ from service.cluster.exchange_probing import predicted
 from service.cluster.opening import opening_space
 from service.job.parts import TrialSpec
 from service.wire.records import MetricPoints, ProbeDone, StageDecided, TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Segment, SegmentResult
 from trainers.workload import WorkloadError
 

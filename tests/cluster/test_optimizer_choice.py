@@ -12,7 +12,7 @@ from service.cluster.optimizer_choice import built_with, choose_optimizer
 from service.cluster.reporter import Stopped
 from service.job.parts import TrialSpec
 from service.wire.records import Checkpointed, Control, StageDecided, TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Segment, SegmentResult
 from trainers.training.elastic import ElasticGroup
 from trainers.training.group import Group

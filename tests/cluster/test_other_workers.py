@@ -9,7 +9,7 @@ from service.cluster import trial
 from service.cluster.resume import Resume
 from service.job.parts import TrialSpec
 from service.wire.records import Checkpointed, MetricPoints, TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.training.process_group import ProcessGroup
 
 KINDS: dict[str, dict[str, Any]] = {

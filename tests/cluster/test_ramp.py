@@ -10,7 +10,7 @@ from service.cluster import trial
 from service.cluster.reporter import Stopped
 from service.job.parts import TrialSpec
 from service.wire.records import Checkpointed, Control, StageDecided, TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.training.process_group import ProcessGroup
 
 RAMP_STEPS = 60

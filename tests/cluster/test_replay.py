@@ -10,7 +10,7 @@ from service.cluster import trial
 from service.job.replay import differences, replayed
 from service.job.spec import JobSpec
 from service.wire.records import TrialFinished
-from tests.small_trials import Memory
+from tests.support.small_trials import Memory
 from trainers.training.process_group import ProcessGroup
 
 JOB = {

@@ -11,7 +11,7 @@ import pytest
 from service.cluster.reporter import MAX_BATCH_POINTS, Door, LeaseKeeper, Reporter, Stopped
 from service.control import processes
 from service.wire.records import Control, MetricPoints
-from tests.patience import PATIENCE_S, crowd
+from tests.support.patience import PATIENCE_S, crowd
 
 STREAM = "job.tuned.0"
 PROBLEM = "application/problem+json"

@@ -22,7 +22,7 @@ from service.wire.records import (
     StageDecided,
     TrialFinished,
 )
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.workload import WorkloadError
 
 ARMS: dict[str, dict[str, Any]] = {

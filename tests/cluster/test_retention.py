@@ -7,7 +7,7 @@ from typing import Any
 from service.cluster import trial
 from service.cluster.resume import Resume
 from service.wire.records import AnyRecord, Checkpointed, MetricPoints, StageClosed
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation
 
 

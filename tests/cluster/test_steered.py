@@ -11,7 +11,7 @@ from search.types import Band, Steer
 from service.cluster import trial
 from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Checkpointed, ProbeDone, Searched, StageClosed, StageDecided, TrialFinished
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 
 #: What holds from the opening of each stage on, as people say it while the run trains.
 SAID: dict[int, tuple[Steer, ...]] = {

@@ -5,7 +5,7 @@ from typing import Any
 
 from service.cluster.reporter import Reporter
 from service.wire.records import Acknowledgement, Batch, Bill, Billed, Control, Searched
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 TRIAL = "job.tuned.0"
 

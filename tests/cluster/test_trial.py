@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_workers import KilledInMeeting
 
 from service.cluster import trial
 from service.cluster.reporter import Stopped
@@ -27,7 +26,8 @@ from service.wire.records import (
     StageDecided,
     TrialFinished,
 )
-from tests.small_trials import Memory, digits_trial
+from tests.support.killed_workers import KilledInMeeting
+from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Segment
 from trainers.training.elastic import ElasticGroup
 from trainers.training.process_group import ProcessGroup

@@ -12,7 +12,7 @@ import pytest
 
 from service.cluster import trial
 from service.wire.records import Checkpointed, MetricPoints
-from tests.small_trials import Memory, digits_trial
+from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import WorkerFailed

@@ -14,7 +14,7 @@ from service.cluster.reporter import Stopped
 from service.cluster.resume import Resume
 from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Checkpointed, Control, MetricPoints, StageClosed, TrialFinished
-from tests.small_trials import digits_trial
+from tests.support.small_trials import digits_trial
 
 ARMS: dict[str, dict[str, Any]] = {
     "fixed": {"controller": {"kind": "fixed"}},

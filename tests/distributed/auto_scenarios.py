@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from exchange_bench import Place, digest
+from exchange_harness import Place, digest
 from exchange_kinds import UNEVEN
-from sync_bench import SHAPES, D, Problem, SyncBench
+from sync_harness import SHAPES, D, Problem, SyncBench
 from sync_scenarios import write_checkpoint
 
 from trainers.exchange.step_result import Exchanged

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from exchange_bench import digest
+from exchange_harness import digest
 from sync_scenarios import write_checkpoint
 
 from trainers.methods.blocks.all.spec import AllBlocksConfig

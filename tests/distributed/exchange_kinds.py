@@ -7,7 +7,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from exchange_bench import LOSS, SHAPES, Bench, D, Place, digest, gradients
+from exchange_harness import LOSS, SHAPES, Bench, D, Place, digest, gradients
 from torch import Tensor
 
 from trainers.exchange.kernels import operators

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from exchange_bench import Bench, Place, digest, gradients
+from exchange_harness import Bench, Place, digest, gradients
 from exchange_kinds import UNEVEN
-from sync_bench import SyncBench
+from sync_harness import SyncBench
 from sync_scenarios import write_checkpoint
 
 from trainers.methods.exchange.auto.spec import ExchangeConfig

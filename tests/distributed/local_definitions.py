@@ -5,7 +5,7 @@ from math import floor, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from sync_bench import D, Problem
+from sync_harness import D, Problem
 
 Array = NDArray[np.float64]
 #: Where each worker is after each step, `(steps, workers, D)`.

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from exchange_bench import Place
+from exchange_harness import Place
 from exchange_kinds import UNEVEN
-from sync_bench import SHAPES, SyncBench
+from sync_harness import SHAPES, SyncBench
 from sync_scenarios import RATES, SEGMENT, joined_replica, loss_of_the_mean, replicas_apart
 
 from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig

@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from exchange_bench import Bench, Place, digest, gradients
+from exchange_harness import Bench, Place, digest, gradients
 
-from tests.patience import crowd
+from tests.support.patience import crowd
 from trainers.exchange.connection import PeerLost
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig

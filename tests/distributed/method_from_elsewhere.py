@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from exchange_bench import Bench, Place, digest, gradients
+from exchange_harness import Bench, Place, digest, gradients
 from exchange_kinds import CONSERVING, KINDS, trial
 from pydantic import ValidationError
 

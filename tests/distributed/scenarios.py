@@ -19,7 +19,7 @@ from attach_scenario import attached
 from auto_scenarios import auto, auto_on_nodes, auto_pairs
 from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
-from exchange_bench import Bench, D, Place, digest, gradients
+from exchange_harness import Bench, D, Place, digest, gradients
 from exchange_kinds import (
     averages,
     changing_levels,
@@ -44,7 +44,7 @@ from sync_scenarios import apart, paced_average, sync, sync_on_nodes, sync_pairs
 from two_way_scenarios import drifting_replicas_on_nodes, two_way, two_way_on_nodes, two_way_pairs, two_way_replicas
 from update_scenarios import updates
 
-from tests.patience import crowd
+from tests.support.patience import crowd
 from trainers.exchange.connection import Connection
 from trainers.exchange.ledger import Ledger
 from trainers.exchange.node_links import found

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from exchange_bench import Place, digest
+from exchange_harness import Place, digest
 from exchange_kinds import UNEVEN
-from sync_bench import Problem, SyncBench
+from sync_harness import Problem, SyncBench
 from sync_scenarios import COMPRESSED, MODELS, RATES, exported_by, joined_replica, kept_of
 from torch import Tensor
 

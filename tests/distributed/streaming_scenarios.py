@@ -4,8 +4,8 @@ from itertools import product
 from typing import Any
 
 import torch.distributed as dist
-from exchange_bench import Place, digest
-from sync_bench import Problem, SyncBench
+from exchange_harness import Place, digest
+from sync_harness import Problem, SyncBench
 from sync_scenarios import COMPRESSED, INNER, RATES
 
 from trainers.methods.sync.diloco.spec import DiLoCoConfig

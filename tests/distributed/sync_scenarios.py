@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from exchange_bench import Bench, D as GRADIENT, Place, digest
+from exchange_harness import Bench, D as GRADIENT, Place, digest
 from exchange_kinds import UNEVEN
-from sync_bench import D, Problem, SyncBench
+from sync_harness import D, Problem, SyncBench
 from torch import Tensor
 
 from trainers.exchange.node_links import NodeLinks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import crowd
+from tests.support.patience import crowd
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "attach"

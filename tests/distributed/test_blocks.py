@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from killed_workers import outcome
 from scenarios import Reports
 
-from tests.patience import crowd
+from tests.support.killed_workers import outcome
+from tests.support.patience import crowd
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import LarsConfig

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from killed_workers import KilledInMeeting
 from safetensors.torch import load_file
 
-from tests.patience import crowd
+from tests.support.killed_workers import KilledInMeeting
+from tests.support.patience import crowd
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.optimizer.spec import AdamWConfig

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exchange_bench import Bench, D, Place, digest, gradients
+from exchange_harness import Bench, D, Place, digest, gradients
 from exchange_kinds import (
     CONSERVING,
     CORRECTED,

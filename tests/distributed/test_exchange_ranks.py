@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from exchange_bench import SHAPES
+from exchange_harness import SHAPES
 from lost_ranks import PATTERNS, TIMEOUT_S
 from scenarios import DEADLY, Reports
 
-from tests.patience import crowd
+from tests.support.patience import crowd
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.traffic import collectives, cost
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange_bench import SHAPES
-from killed_workers import outcome
+from exchange_harness import SHAPES
 from level_scenarios import BATCH_RATES, CHECKS, DECAY, LEVELS, NUM_STEPS, TRAINED
 from local_definitions import accordion_batch
 from scenarios import Reports, run_ranks
-from sync_bench import Problem
+from sync_harness import Problem
 
-from tests.patience import crowd
+from tests.support.killed_workers import outcome
+from tests.support.patience import crowd
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import SgdConfig

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 from exchange_kinds import UNEVEN
-from killed_workers import outcome
 from local_steps_scenarios import CONFIG, EARLY, LOCAL_RATES, OPTIMIZER
 from scenarios import Reports
-from sync_bench import SHAPES, D
+from sync_harness import SHAPES, D
 from torch import Tensor
 
-from tests.patience import crowd
+from tests.support.killed_workers import outcome
+from tests.support.patience import crowd
 from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import crowd
+from tests.support.patience import crowd
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.segment import Segment

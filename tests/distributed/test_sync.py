@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exchange_bench import Bench, D as GRADIENT, Place
+from exchange_harness import Bench, D as GRADIENT, Place
 from exchange_kinds import UNEVEN
 from hypothesis import given, strategies as st
-from killed_workers import outcome
 from local_definitions import (
     AdamW,
     Definition,
@@ -25,10 +24,11 @@ from local_definitions import (
     vrl_sgd,
 )
 from scenarios import Reports, run_ranks
-from sync_bench import Problem, SyncBench, solution
+from sync_harness import Problem, SyncBench, solution
 from sync_scenarios import ANCHORED, APART, COMPRESSED, INNER, LINEAR, LOCAL, RATES, SYNCHRONOUS
 
-from tests.patience import crowd
+from tests.support.killed_workers import outcome
+from tests.support.patience import crowd
 from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exchange_bench import Place
+from exchange_harness import Place
 from exchange_kinds import UNEVEN
-from killed_workers import outcome
 from local_definitions import Traces
 from scenarios import Reports, run_ranks
-from sync_bench import D, Problem
+from sync_harness import D, Problem
 from sync_scenarios import RATES
 from two_way_definitions import cser, double_squeeze, integers, liec_sgd
 from two_way_scenarios import (
@@ -29,7 +28,8 @@ from two_way_scenarios import (
     trials,
 )
 
-from tests.patience import crowd
+from tests.support.killed_workers import outcome
+from tests.support.patience import crowd
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp

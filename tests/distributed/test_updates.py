@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exchange_bench import SHAPES, D
+from exchange_harness import SHAPES, D
 from scenarios import Reports
 from torch import Tensor
 from torch.nn import Parameter

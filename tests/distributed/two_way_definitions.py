@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from local_definitions import Array, Traces, Workers
-from sync_bench import D, Problem
+from sync_harness import D, Problem
 
 
 def signs(values: Array, block: int) -> Array:

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from exchange_bench import Place, digest
+from exchange_harness import Place, digest
 from exchange_kinds import UNEVEN
-from sync_bench import SHAPES, SyncBench
+from sync_harness import SHAPES, SyncBench
 from sync_scenarios import RATES, SEGMENT, joined_replica, loss_of_the_mean, replicas_apart
 from torch import Tensor
 

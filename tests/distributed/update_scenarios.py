@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from exchange_bench import SHAPES, Bench, Place, gradients
+from exchange_harness import SHAPES, Bench, Place, gradients
 from torch import Tensor
 
 from trainers.methods.exchange.auto.spec import ExchangeConfig

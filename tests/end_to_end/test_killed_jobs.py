@@ -15,7 +15,7 @@ from faults.live import LiveService
 
 from service.job.spec import JobSpec
 from tests.end_to_end.killed_jobs import Moment, draw, outcome, run_and_kill, submit
-from tests.example_jobs import EXAMPLES, STEPS, shortened
+from tests.support.example_jobs import EXAMPLES, STEPS, shortened
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(1800)]
 

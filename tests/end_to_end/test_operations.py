@@ -16,8 +16,8 @@ from service.control import backup
 from service.control.processes import wait_until
 from service.job.states import JobState
 from service.settings import Settings
-from tests.otlp_receiver import receiving
-from tests.s3_server import BUCKET, S3Server
+from tests.support.otlp_receiver import receiving
+from tests.support.s3_server import BUCKET, S3Server
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]
 

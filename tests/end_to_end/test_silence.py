@@ -26,7 +26,7 @@ from service.errors import Unavailable
 from service.job.states import JobState
 from service.settings import Settings
 from service.wire.jobs import JobView
-from tests.small_disk import small_disk
+from tests.support.small_disk import small_disk
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -10,7 +10,7 @@ from service.control.ray_cluster import clusters, embedded
 from service.control.ray_cluster.clusters import EmbeddedCluster, RemoteCluster, cluster_of, found_gpus
 from service.errors import Unavailable
 from service.settings import Settings
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 class Heads:

@@ -15,7 +15,7 @@ from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
 from service.wire.code import of_zip
-from tests.service.fake_ray import Clock, FakeCluster, FakeRay
+from tests.support.fake_ray import Clock, FakeCluster, FakeRay
 
 
 def package(text):

@@ -17,7 +17,7 @@ from service.control.ray_cluster.ray_jobs import RayJobs, RayStatus
 from service.control.ray_cluster.watchdog import free_ports, is_owned
 from service.errors import Unavailable
 from service.settings import Settings
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 
 def test_a_lock_is_seen_while_its_holder_has_it(tmp_path):

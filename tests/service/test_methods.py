@@ -14,7 +14,7 @@ from service.catalog.methods import MethodView
 from service.catalog.papers import NOTES
 from service.errors import NotFound
 from service.job.spec import JobSpec
-from tests.example_jobs import EXAMPLES
+from tests.support.example_jobs import EXAMPLES
 from trainers.methods import registry
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.spec.sparse import SparseConfig

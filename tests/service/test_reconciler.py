@@ -15,7 +15,7 @@ from service.job.spec import JobSpec
 from service.job.states import RULES, JobState
 from service.settings import Settings
 from service.wire.records import AttemptFinished, Batch, TrialStarted
-from tests.service.fake_ray import Clock, FakeCluster, FakeRay
+from tests.support.fake_ray import Clock, FakeCluster, FakeRay
 
 
 @pytest.fixture

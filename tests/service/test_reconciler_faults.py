@@ -19,8 +19,8 @@ from service.job.states import RULES, JobState
 from service.settings import Settings
 from service.wire.jobs import JobView
 from service.wire.records import AttemptBrief, AttemptFinished, Batch, Bill, Searched, TrialStarted
-from tests.read_only import read_only
-from tests.unreadable import JOB, PARTS, make_unreadable
+from tests.support.read_only import read_only
+from tests.support.unreadable import JOB, PARTS, make_unreadable
 
 SPEC = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
 LEASE_S = 15.0

@@ -8,7 +8,7 @@ import pytest
 
 from service.control import processes
 from service.control.ray_cluster.watchdog import Strays
-from tests.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S
 
 #: Starts two children that start one each, and says who they are.
 FAMILY = """

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 import pytest
 
 from service import tracing
-from tests.otlp_receiver import Receiver, receiving
-from tests.patience import PATIENCE_S
+from tests.support.otlp_receiver import Receiver, receiving
+from tests.support.patience import PATIENCE_S
 
 SUBMIT = """
 import sys
 from pathlib import Path
 from service import tracing
-from tests.otlp_receiver import Receiver, receiving
+from tests.support.otlp_receiver import Receiver, receiving
 tracing.configure("wiretune-api")
 from fastapi.testclient import TestClient
 from api.http.app import create_app
 from service.control.reconciler import Reconciler
 from service.control.store import Store
 from service.settings import Settings
-from tests.service.fake_ray import FakeCluster, FakeRay
+from tests.support.fake_ray import FakeCluster, FakeRay
 store = Store.open(Settings(state_dir=Path(sys.argv[1])))
 http = TestClient(create_app(store), headers={"Authorization": "Bearer " + store.add_key("test")})
 job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}, "workers": {"count": 1}}
@@ -38,7 +38,7 @@ print([name for name in environment if "HEADERS" in name])
 TRAIN = """
 import threading
 from service import tracing
-from tests.otlp_receiver import Receiver, receiving
+from tests.support.otlp_receiver import Receiver, receiving
 tracing.configure("wiretune-driver")
 with tracing.span("attempt", attempt=1):
     carried = tracing.carrier()

@@ -21,8 +21,8 @@ from service.control.webhooks import Webhooks, conflicts
 from service.job.spec import JobSpec
 from service.settings import Settings, refusals_of
 from service.wire.events import EventKind
-from tests.patience import PATIENCE_S
-from tests.service.fake_ray import Clock, FakeCluster, FakeRay
+from tests.support.fake_ray import Clock, FakeCluster, FakeRay
+from tests.support.patience import PATIENCE_S
 from trainers.addresses import is_public
 
 KEY = bytes(range(32))

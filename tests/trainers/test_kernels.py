@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from tests.patience import crowd
+from tests.support.patience import crowd
 from trainers.exchange.kernels import operators, scatter
 from trainers.exchange.kernels.entries import Entries, Selected, Velocity
 from trainers.exchange.kernels.pack import pack, sum_unpacked, unpack

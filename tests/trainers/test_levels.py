@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exchange_bench import SHAPES, Bench, D, Place, gradients
+from exchange_harness import SHAPES, Bench, D, Place, gradients
 from hypothesis import given, strategies as st
 
 from trainers.exchange.connection import Connection

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trainers.spec.ranges import Conflict
-from trainers.spec.wrong_kind_fields import fields_near, is_freely_named, why_misplaced
+from trainers.spec.wrong_kind_fields import fields_near, is_freely_named, why_wrong_kind
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -87,11 +87,11 @@ def _conflict(detail: ErrorDetails, body: Any, model: type[BaseModel]) -> Confli
     if detail["type"] == "union_tag_not_found":
         described = detail["ctx"]["discriminator"]  # as `_kind_of()` where a function tells the members apart
         path.append("kind" if described.endswith("()") else described.strip("'"))
-    misplaced = None
+    of_other_kind = None
     if path and (detail["type"] == "extra_forbidden" or detail["type"].endswith("_type")):
-        misplaced = why_misplaced(model, body, path, given)
-    message = misplaced or _message(detail, path, shown)
-    if detail["type"] == "extra_forbidden" and not misplaced:
+        of_other_kind = why_wrong_kind(model, body, path, given)
+    message = of_other_kind or _message(detail, path, shown)
+    if detail["type"] == "extra_forbidden" and not of_other_kind:
         message += meant(str(path[-1]), fields_near(model, body, path[:-1]))
     return Conflict(pointer_to(path), shown, message)
 

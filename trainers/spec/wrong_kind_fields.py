@@ -29,7 +29,7 @@ def is_freely_named(place: Sequence[str | int]) -> bool:
     return any(inside[: len(each)] == each for each in _FREELY_NAMED)
 
 
-def why_misplaced(model: type[BaseModel], body: Any, path: Sequence[str | int], given: Any) -> str | None:
+def why_wrong_kind(model: type[BaseModel], body: Any, path: Sequence[str | int], given: Any) -> str | None:
     """Return why the field at `path` cannot be what is `given` there, and which other kinds of its object take it.
 
     None: the kind that `body` has there takes such a value too, or no kind does.

@@ -6,9 +6,10 @@ from anyio import to_thread
 from fastapi import APIRouter, Depends
 
 from api.http import bodies
-from api.http.auth import Number, StoreOf, require_token
+from api.http.auth import Number, require_token
+from api.http.dependencies import VitalThreads
 from api.http.openapi import REPORTING, body, error_answers
-from api.http.vital import VitalThreads
+from api.http.services import StoreOf
 from service.wire.records import Acknowledgement, AttemptBrief, Batch
 
 router = APIRouter(

@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Depends, Request
 
 from api.http.auth import Caller, require_key
+from api.http.dependencies import Slot
 from api.http.openapi import CALLING, error_answers
-from api.http.slots import Slot
-from service.control.ray_cluster.occupancy import Occupancy
+from api.http.services import services_of
 from service.errors import Busy
 from service.wire.cluster import ClusterView
 
@@ -17,5 +17,4 @@ router = APIRouter(
 @router.get("/cluster", operation_id="getCluster", responses=error_answers(*CALLING, Busy))
 def get_cluster(request: Request, caller: Caller, _: Slot) -> ClusterView:
     """Return the cluster's nodes and whose workers they run; of jobs that the caller does not see, only how many."""
-    occupancy: Occupancy = request.app.state.occupancy
-    return occupancy.view(by=caller)
+    return services_of(request).occupancy.view(by=caller)

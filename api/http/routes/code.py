@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from api.http import uploads
-from api.http.auth import Caller, StoreOf, require_key
+from api.http.auth import Caller, require_key
+from api.http.dependencies import Slot
 from api.http.openapi import DELETING_CODE, HOLDING, LISTING_CODE, UPLOADING, error_answers, uploading
-from api.http.slots import Slot
+from api.http.services import StoreOf
 from service.wire.base import MAX_PAGE
 from service.wire.code import DIGEST, CodePage, CodeView, Package
 

@@ -4,10 +4,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from api.http.auth import Caller, StoreOf, is_welcome, require_key
-from api.http.broadcast import Broadcaster, EventStream
+from api.http.auth import Caller, is_welcome, require_key
+from api.http.broadcast import EventStream
 from api.http.etags import UNCHANGED, IfNoneMatch, etag_made_of, unchanged
 from api.http.openapi import READING, error_answers
+from api.http.services import StoreOf, services_of
 from service.control.access.rules import visible_project
 from service.errors import UnreadableJob
 from service.wire.base import MAX_PAGE
@@ -56,7 +57,7 @@ def list_events(
     wanted: dict[str, Any] = {"project": visible_project(caller), "job_id": job, "kinds": frozenset(kind)}
     if "text/event-stream" in request.headers.get("accept", ""):
         store.events(after or 0, limit=1, **wanted)  # refuses in time what the stream could not
-        broadcaster: Broadcaster = request.app.state.broadcaster
+        broadcaster = services_of(request).broadcaster
         return EventStream(broadcaster.stream(after, brief=brief, is_welcome=is_welcome(request), **wanted))
     return store.events(after or 0, limit=limit, **wanted)
 

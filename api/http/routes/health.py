@@ -5,9 +5,10 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from api.http.auth import StoreOf, require_key
+from api.http.auth import require_key
+from api.http.dependencies import VitalThreads
 from api.http.openapi import HOLDING, error_answers
-from api.http.vital import VitalThreads
+from api.http.services import StoreOf
 from service.errors import Unavailable
 
 router = APIRouter(tags=["health"])

@@ -9,10 +9,11 @@ from pydantic import AfterValidator, Field
 
 from api.http import bodies
 from api.http.admission import check, require_priority
-from api.http.auth import Caller, StoreOf, require_key, require_visible
+from api.http.auth import Caller, require_key, require_visible
+from api.http.dependencies import OutlookOf
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
 from api.http.openapi import CLONING, CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, error_answers
-from api.http.routes.queue import OutlookOf
+from api.http.services import StoreOf
 from service.control.access.rules import Principal, visible_project
 from service.control.listing import JobFilter
 from service.control.queue.outlook import Outlook

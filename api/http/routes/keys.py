@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Response
 
 from api.http import bodies
-from api.http.auth import Caller, StoreOf, require_key
+from api.http.auth import Caller, require_key
 from api.http.openapi import HOLDING, ROTATING, body, error_answers
+from api.http.services import StoreOf
 from service.control.access.audit import AuditFilter
 from service.control.access.rules import may_do
 from service.wire.access import MAX_OWNER_CHARS, AuditPage, IssuedKey, KeyView, Me, NewKey

@@ -1,32 +1,21 @@
 """`/v1/queue`, `/v1/quotas`: who waits for what, and what each may take."""
 
-from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 
 from api.http import bodies
-from api.http.auth import Caller, StoreOf, require_key
+from api.http.auth import Caller, require_key
+from api.http.dependencies import OutlookOf
 from api.http.openapi import HOLDING, READING, body, error_answers
+from api.http.services import StoreOf
 from service.control.access.rules import visible_project
-from service.control.queue.outlook import Outlook
 from service.wire.base import MAX_PAGE
 from service.wire.queue import QueueView, QuotaKind, QuotaLimits, QuotaName, QuotaView
 
 router = APIRouter(prefix="/v1", tags=["queue"], dependencies=[Depends(require_key)])
 
-#: The queue as it was last decided.
-FindOutlook = Callable[[], Outlook]
 _Name = Annotated[QuotaName, Path(description="an owner or a project; `*`: everyone without a quota of his own")]
-
-
-async def outlook_of(request: Request) -> Outlook:
-    """Return the queue as the reconciler of this process last decided it. Async, as it waits for nothing."""
-    find: FindOutlook = request.app.state.outlook
-    return find()
-
-
-OutlookOf = Annotated[Outlook, Depends(outlook_of)]
 
 
 @router.get("/queue", operation_id="getQueue", responses=error_answers(*READING))

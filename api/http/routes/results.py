@@ -8,15 +8,15 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from pydantic import Field
 
-from api.http.auth import Caller, StoreOf, require_key, require_visible
-from api.http.downloads import Download, DownloadOf
+from api.http.auth import Caller, require_key, require_visible
+from api.http.dependencies import DownloadOf, Slot
+from api.http.downloads import Download
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
 from api.http.openapi import READING, error_answers, file
 from api.http.ranges import PARTIAL, Part, PartOf, content_range
-from api.http.slots import Slot
+from api.http.services import StoreOf, services_of
 from api.tables import csv_chunks
 from service.control.metrics.points import EVERY_STEP, Steps
-from service.control.ray_cluster.logs import Logs
 from service.control.results.artifacts import artifacts, weights_name, weights_sha256, weights_url
 from service.control.storage import Storage, StoredFile
 from service.errors import Busy, NotFound, Unavailable, UnreadableJob
@@ -252,8 +252,7 @@ def get_logs(
     offset: Annotated[int, Query(ge=0, le=MAX_WHOLE, description="leave out so many bytes: those already read")] = 0,
 ) -> StreamingResponse:
     """Return what an attempt's driver and its workers have printed; while it lives, so far."""
-    logs: Logs = request.app.state.logs
-    text = logs.read(job, number=attempt, offset=offset)
+    text = services_of(request).logs.read(job, number=attempt, offset=offset)
     headers = {"Content-Length": str(len(text))}
     return StreamingResponse(_pieces(text), media_type="text/plain", headers=headers)
 

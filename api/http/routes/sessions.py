@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from api.http import bodies
-from api.http.auth import Caller, StoreOf, address_of, cookie_name, require_key, require_same_origin
-from api.http.limits import Limits
+from api.http.auth import Caller, address_of, cookie_name, require_key, require_same_origin
 from api.http.openapi import CALLING, SIGNING_IN, body, error_answers
+from api.http.services import StoreOf, services_of
 from service.control.access.keyring import SESSION_S
 from service.errors import Unauthorized
 from service.wire.access import SignIn, SignInCode
@@ -31,7 +31,7 @@ def create_sign_in_code(store: StoreOf, caller: Caller) -> SignInCode:
 )
 def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: StoreOf, request: Request) -> Response:
     """Use up a code; the answer sets the session's cookie, which the page's scripts cannot read."""
-    limits: Limits = request.app.state.limits
+    limits = services_of(request).limits
     address = address_of(request)
     try:
         secret = store.keyring.open_session(given.code, address=address)

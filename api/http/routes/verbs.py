@@ -10,11 +10,12 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api.documents import checked
 from api.http import bodies
 from api.http.admission import allowed_to, check, require_permission, require_priority
-from api.http.auth import Caller, StoreOf, require_key
+from api.http.auth import Caller, require_key
+from api.http.dependencies import Slot
 from api.http.etags import SeenVersions
 from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, body, error_answers
 from api.http.routes.jobs import IdempotencyKey
-from api.http.slots import Slot
+from api.http.services import StoreOf
 from search.config import Budget
 from service.errors import Busy, DoesNotFit, UnreadableJob
 from service.job.changes import differences, patched

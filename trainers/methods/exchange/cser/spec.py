@@ -44,7 +44,7 @@ METHOD = Method(
     "exchange",
     CserConfig,
     "trainers.methods.exchange.cser.exchange:build",
-    policy="trainers.methods.sync.shared.drifting:build",
+    policy="trainers.methods.sync.shared.local_error:build",
     papers=(
         Paper(
             "Xie, Zheng, Koyejo, Gupta, Li, Lin",

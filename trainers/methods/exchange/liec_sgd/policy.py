@@ -7,7 +7,7 @@ from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
 from trainers.methods.sync.shared.averaging import Iterate
-from trainers.methods.sync.shared.drifting import Drifting
+from trainers.methods.sync.shared.local_error import Drifting
 
 
 class LiecSgd(Drifting):

@@ -1,0 +1,338 @@
+"""Keys, codes, sessions and the audit log, on either database."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import select
+
+from service.control.access.audit import AuditFilter
+from service.control.access.keyring import CODE_S, SESSION_S
+from service.control.access.rules import LOCAL, Principal
+from service.control.models import Base
+from service.control.processes import wait_until
+from service.control.store import Store
+from service.errors import Forbidden, InvalidJob, KeyGone, NotFound, Unauthorized
+from service.wire.access import IssuedKey, NewKey, Role
+from tests.store.conftest import only
+from tests.support.patience import PATIENCE_S
+from tests.support.read_only import read_only
+
+ANNA = Principal(name="anna", role=Role.SUBMITTER, project="red", key_id="key-1", address="192.0.2.1")
+BERT = Principal(name="bert", role=Role.SUBMITTER, project="blue", key_id="key-2", address="192.0.2.2")
+
+
+def make(store, **changes) -> IssuedKey:
+    return store.keyring.create(NewKey(**({"name": "anna", "project": "red"} | changes)), by=LOCAL)
+
+
+@pytest.mark.parametrize("owner", ["anna", "oidc:auth0|0123", f"oidc:https://id.example/~a{'=' * 272}"])
+def test_a_key_names_its_owner_role_and_project(store, owner):
+    issued = make(store, name="ci", owner=owner, role="operator")
+
+    holder = store.keyring.holder(issued.secret)
+
+    assert (holder.name, holder.role, holder.project, holder.key_id) == (owner, "operator", "red", issued.key.id)
+
+
+def test_a_revoked_key_and_its_sessions_open_nothing_at_once(store):
+    issued = make(store)
+    code = store.keyring.add_code(by=store.keyring.holder(issued.secret)).code
+    session = store.keyring.open_session(code, address="")
+    late = store.keyring.add_code(by=store.keyring.holder(issued.secret)).code
+    assert store.keyring.visitor(session).name == "anna"
+
+    first, again = (store.keyring.revoke(issued.key.id, by=LOCAL) for _ in range(2))
+
+    assert first == again and first.revoked_at is not None
+    with pytest.raises(Unauthorized, match="was revoked"):
+        store.keyring.holder(issued.secret)
+    with pytest.raises(Unauthorized):
+        store.keyring.visitor(session)
+    with pytest.raises(Unauthorized):
+        store.keyring.open_session(late, address="")
+    with pytest.raises(KeyGone, match="was revoked"):
+        store.keyring.rotate(issued.key.id, by=LOCAL)
+
+
+def test_a_rotated_key_keeps_its_id_and_ends_its_old_secret_and_sessions(store):
+    issued = make(store)
+    session = store.keyring.open_session(
+        store.keyring.add_code(by=store.keyring.holder(issued.secret)).code, address=""
+    )
+
+    rotated = store.keyring.rotate(issued.key.id, by=LOCAL)
+
+    assert rotated.key.id == issued.key.id
+    assert store.keyring.holder(rotated.secret).name == "anna"
+    for opens, secret in ((store.keyring.holder, issued.secret), (store.keyring.visitor, session)):
+        with pytest.raises(Unauthorized):
+            opens(secret)
+
+
+def test_an_expired_key_opens_nothing_and_cannot_be_renewed(store, clock):
+    ends = datetime.now(UTC) + timedelta(days=10_000)
+    issued = make(store, expires_at=ends)
+    session = store.keyring.open_session(
+        store.keyring.add_code(by=store.keyring.holder(issued.secret)).code, address=""
+    )
+
+    clock.now = ends.timestamp()
+
+    with pytest.raises(Unauthorized, match="has expired"):
+        store.keyring.holder(issued.secret)
+    with pytest.raises(Unauthorized):
+        store.keyring.visitor(session)
+    with pytest.raises(KeyGone, match="has expired"):
+        store.keyring.rotate(issued.key.id, by=LOCAL)
+
+
+def test_the_last_use_of_a_key_is_known_to_the_minute(store, clock):
+    issued = make(store)
+
+    def last_used() -> datetime | None:
+        return store.keyring.get(issued.key.id).last_used_at
+
+    store.keyring.holder(issued.secret)
+    assert wait_until(last_used, timeout_s=PATIENCE_S)
+    first = last_used()
+    store.keyring.holder(issued.secret)
+    clock.now += 61
+    store.keyring.holder(issued.secret)
+
+    assert wait_until(lambda: last_used() > first + timedelta(seconds=60), timeout_s=PATIENCE_S)
+
+
+def test_a_key_is_good_while_the_database_takes_no_writes(store):
+    issued = make(store)
+
+    with read_only(store):
+        assert store.keyring.holder(issued.secret).name == "anna"
+
+
+def test_a_code_opens_one_session_however_many_ask_at_once(store):
+    code = store.keyring.add_code(by=store.keyring.holder(make(store).secret)).code
+
+    def ask(_: int) -> str | None:
+        try:
+            return store.keyring.open_session(code, address="")
+        except Unauthorized:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        opened = [session for session in pool.map(ask, range(8)) if session is not None]
+
+    assert len(opened) == 1 and store.keyring.visitor(opened[0]).name == "anna"
+
+
+def test_codes_and_sessions_end_and_are_removed(store, clock):
+    holder = store.keyring.holder(make(store).secret)
+    late, code = (store.keyring.add_code(by=holder).code for _ in range(2))
+    session = store.keyring.open_session(code, address="")
+    clock.now += CODE_S
+    with pytest.raises(Unauthorized, match="too old"):
+        store.keyring.open_session(late, address="")
+    assert store.keyring.visitor(session) == holder
+    clock.now += SESSION_S
+    with pytest.raises(Unauthorized):
+        store.keyring.visitor(session)
+
+    store.keyring.add_code(by=holder)
+
+    with store._engine.connect() as connection:
+        rows = {
+            name: connection.execute(select(Base.metadata.tables[name])).all() for name in ("sessions", "sign_in_codes")
+        }
+    assert [len(found) for found in rows.values()] == [0, 1]
+
+
+def test_a_session_that_was_closed_opens_nothing(store):
+    session = store.keyring.open_session(
+        store.keyring.add_code(by=store.keyring.holder(make(store).secret)).code, address=""
+    )
+
+    store.keyring.close_session(session)
+
+    with pytest.raises(Unauthorized):
+        store.keyring.visitor(session)
+
+
+def test_only_the_holder_of_a_key_gets_a_code(store):
+    with pytest.raises(Forbidden):
+        store.keyring.add_code(by=LOCAL)
+
+
+def test_no_secret_is_stored(store):
+    issued = make(store)
+    code = store.keyring.add_code(by=store.keyring.holder(issued.secret)).code
+    session = store.keyring.open_session(code, address="192.0.2.1")
+    rotated = store.keyring.rotate(issued.key.id, by=LOCAL).secret
+
+    with store._engine.connect() as connection:
+        stored = repr([connection.execute(select(table)).all() for table in Base.metadata.sorted_tables])
+
+    assert not [secret for secret in (issued.secret, code, session, rotated) if secret in stored]
+
+
+def test_owners_see_their_own_keys_that_are_no_stronger_and_admins_all(store):
+    mine, strong, other = make(store), make(store, role="operator"), make(store, name="bert", owner="bert")
+
+    assert [view.id for view in store.keyring.list(by=ANNA)] == [mine.key.id]
+    assert [view.id for view in store.keyring.list(by=LOCAL)] == [mine.key.id, strong.key.id, other.key.id]
+    with pytest.raises(NotFound):
+        store.keyring.get("key-none")
+
+
+def test_jobs_are_of_their_owner_and_listed_in_his_project_alone(store, spec):
+    red, blue = store.add_job(spec, by=ANNA)[0], store.add_job(spec, by=BERT)[0]
+
+    assert (red.owner, red.project) == ("anna", "red")
+    assert store.owner_of(red.id) == ("anna", "red", Role.VIEWER)
+    assert [job.id for job in store.jobs(by=ANNA).jobs] == [red.id]
+    assert [job.id for job in store.jobs(by=BERT).jobs] == [blue.id]
+    assert len(store.jobs().jobs) == 2
+
+
+def test_an_idempotency_key_is_its_owners(store, make_spec):
+    first, _ = store.add_job(make_spec(name="one"), idempotency_key="k", by=ANNA)
+
+    other, is_new = store.add_job(make_spec(name="two"), idempotency_key="k", by=BERT)
+
+    assert is_new and other.id != first.id
+    assert store.add_job(make_spec(name="one"), idempotency_key="k", by=ANNA) == (first, False)
+
+
+def test_an_idempotency_key_is_of_one_project_whatever_its_owners_are_called(store, make_spec):
+    red, blue = (Principal(name="ci", role=Role.SUBMITTER, project=project) for project in ("red", "blue"))
+    first, _ = store.add_job(make_spec(), idempotency_key="nightly-1", by=red)
+
+    other, is_new = store.add_job(make_spec(), idempotency_key="nightly-1", by=blue)
+
+    assert is_new and (first.project, other.project) == ("red", "blue")
+    assert store.add_job(make_spec(), idempotency_key="nightly-1", by=red) == (first, False)
+
+
+def test_a_job_of_another_project_cannot_be_learned_from_and_is_as_if_it_were_not(store, make_spec):
+    past = store.add_job(make_spec(), by=ANNA)[0].id
+    said = {}
+    for job_id, by in ((past, BERT), ("job-0", BERT), (past, ANNA)):
+        learner = make_spec(controller={"kind": "bo", "transfer": {"jobs": [job_id]}})
+        with pytest.raises(InvalidJob) as refusal:
+            store.prior_jobs(learner, by=by)
+        (said[job_id, by.name],) = (problem.message for problem in refusal.value.problems)
+
+    assert said[past, "bert"] == said["job-0", "bert"].replace("job-0", past)
+    assert said[past, "anna"] != said[past, "bert"]
+
+
+def test_every_change_is_written_down_with_who_when_and_from_where(store, spec, clock):
+    job_id = store.add_job(spec, idempotency_key="k", by=ANNA)[0].id
+    store.add_job(spec, idempotency_key="k", by=ANNA)  # changes nothing
+    store.cancel(job_id, by=BERT)
+    key_id = make(store).key.id
+    store.keyring.rotate(key_id, by=LOCAL)
+    store.keyring.revoke(key_id, by=LOCAL)
+
+    entries = store.keyring.audit(limit=50).entries
+
+    assert [(each.action, each.target, each.name) for each in reversed(entries)] == [
+        ("createJob", job_id, "anna"),
+        ("cancelJob", job_id, "bert"),
+        ("createKey", key_id, "first"),
+        ("rotateKey", key_id, "first"),
+        ("revokeKey", key_id, "first"),
+    ]
+    assert (entries[-1].address, entries[-1].key, entries[-1].outcome) == ("192.0.2.1", "key-1", "done")
+    assert all(abs(clock.now - each.at.timestamp()) < 1 for each in entries)
+
+
+def test_a_change_that_is_refused_leaves_no_entry_of_a_change(store, spec):
+    job_id = store.add_job(spec, by=ANNA)[0].id
+    store.cancel(job_id, by=ANNA)
+
+    with pytest.raises(Exception, match="cancelled"):
+        store.cancel(job_id, by=ANNA)
+
+    assert [each.action for each in store.keyring.audit(limit=50).entries] == ["cancelJob", "createJob"]
+
+
+def test_pages_of_the_audit_log_follow_each_other_without_gap_or_double(store, spec):
+    for _ in range(5):
+        store.add_job(spec, by=ANNA)
+
+    ids, cursor = [], None
+    while True:
+        page = store.keyring.audit(limit=2, cursor=cursor)
+        ids += [each.id for each in page.entries]
+        if (cursor := page.next_cursor) is None:
+            break
+
+    assert len(ids) == 5 and ids == sorted(ids, reverse=True)
+
+
+@only("postgresql")
+def test_of_replicas_that_start_at_once_one_makes_the_key_that_all_are_given(store, settings, clock, pool):
+    given = "wt_" + "5" * 64
+    other = Store.open(settings, clock=clock)
+    list(pool.map(lambda replica: replica.adopt_key("first", given), [store, other] * 8))
+    other.close()
+
+    [made] = [each for each in store.keyring.audit(limit=50).entries if each.action == "createKey"]
+    assert store.keyring.holder(given).key_id == made.target
+
+
+def test_of_refusals_alike_one_a_minute_is_in_the_audit_log(store, clock):
+    def refuse(action="getMetrics", target="", by=BERT):
+        store.keyring.note_refusal(action, target, by=by)
+
+    for _ in range(3):
+        refuse()
+    refuse(action="listAudit")
+    refuse(target="job-1")
+    refuse(by=ANNA)
+    refuse(by=replace(BERT, address="198.51.100.9"))
+    clock.now += 60.0
+    refuse()
+    store.add_key("next")  # writes are in order
+
+    entries = store.keyring.audit(AuditFilter(outcome="refused"), limit=50).entries
+    assert [(each.name, each.action, each.target) for each in entries] == [
+        ("bert", "getMetrics", ""),
+        ("bert", "getMetrics", ""),
+        ("anna", "getMetrics", ""),
+        ("bert", "getMetrics", "job-1"),
+        ("bert", "listAudit", ""),
+        ("bert", "getMetrics", ""),
+    ]
+    assert [each.address for each in entries[:2]] == ["192.0.2.2", "198.51.100.9"]
+
+
+def test_entries_of_the_audit_log_stay_for_as_many_days_as_are_kept(store, clock):
+    def swept(*, days):
+        store.settings = store.settings.model_copy(update={"audit_days": days})
+        store.sweep(clock.now)
+        return [each.target for each in store.keyring.audit(limit=10).entries]
+
+    first = make(store).key.id
+    clock.now += 86_400.0
+    second = make(store).key.id
+
+    assert swept(days=None) == swept(days=2.0) == [second, first]
+    assert swept(days=0.5) == [second]
+    clock.now += 86_400.0
+    assert swept(days=0.5) == []
+
+
+def test_the_audit_log_is_narrowed_by_who_did_what_to_what(store, spec):
+    first, _ = (store.add_job(spec, by=by)[0].id for by in (ANNA, BERT))
+    store.keyring.note_refusal("deleteJob", first, by=BERT)
+    store.cancel(first, by=ANNA)
+
+    def found(**where):
+        return [(each.name, each.action) for each in store.keyring.audit(AuditFilter(**where), limit=10).entries]
+
+    assert found(name="anna") == [("anna", "cancelJob"), ("anna", "createJob")]
+    assert found(action="createJob", name="bert") == [("bert", "createJob")]
+    assert found(target=first, outcome="done") == [("anna", "cancelJob"), ("anna", "createJob")]
+    assert found(name="carl") == []

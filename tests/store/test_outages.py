@@ -1,0 +1,175 @@
+"""A database that is full, read-only or restarted: refused with 503 and a time to come back, and then as before."""
+
+import base64
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import DataError, OperationalError, ProgrammingError, TimeoutError as NoFreeConnection
+from starlette.testclient import TestClient
+
+from api.http.app import create_app
+from service.control.access.rules import LOCAL
+from service.control.store import Store
+from service.errors import InvalidRequest, Unavailable
+from service.settings import Settings
+from tests.store.conftest import only
+from tests.support.read_only import read_only
+from tests.support.small_disk import SmallDisk, small_disk
+
+JOB = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}}
+LARGE = JOB | {"labels": {f"label-{number}": "x" * 100 for number in range(64)}}
+
+
+@pytest.fixture
+def api(store: Store) -> TestClient:
+    key = store.add_key("test")
+    return TestClient(create_app(store), headers={"Authorization": f"Bearer {key}", "Idempotency-Key": "k"})
+
+
+def assert_refused(answer: Any, *, said: str) -> None:
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2"), answer.text
+    assert answer.json()["type"] == "/problems/unavailable"
+    assert said in answer.json()["detail"] and "INSERT INTO" not in answer.text
+
+
+def test_a_read_only_database_refuses_with_503_shows_what_it_has_and_takes_the_same_job_later(store, spec, api):
+    job, _ = store.add_job(spec)
+
+    with read_only(store):
+        refused, seen = api.post("/v1/jobs", json=JOB), api.get(f"/v1/jobs/{job.id}")
+
+    assert_refused(refused, said="read")
+    assert seen.status_code == 200
+    assert api.post("/v1/jobs", json=JOB).status_code == 202
+    assert len(api.get("/v1/jobs").json()["jobs"]) == 2
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk", megabytes=8) as disk:
+        yield disk
+
+
+@pytest.fixture
+def store_on_disk(disk, clock, put_sqlite) -> Iterator[Store]:
+    settings = Settings(state_dir=disk.path / "state", database_url="")
+    put_sqlite(settings)
+    store = Store.open(settings, clock=clock)
+    yield store
+    store.close()
+
+
+def test_a_full_disk_refuses_with_503_shows_what_it_has_and_takes_the_same_job_later(disk, store_on_disk):
+    key = store_on_disk.add_key("test")
+    api = TestClient(create_app(store_on_disk), headers={"Authorization": f"Bearer {key}"})
+    first = api.post("/v1/jobs", json=JOB).json()["id"]
+
+    disk.fill()
+    refused = [api.post("/v1/jobs", json=LARGE, headers={"Idempotency-Key": "k"}) for _ in range(3)]
+    seen = api.get(f"/v1/jobs/{first}")
+    disk.free()
+    taken = api.post("/v1/jobs", json=LARGE, headers={"Idempotency-Key": "k"})
+
+    for answer in refused:
+        assert_refused(answer, said="disk is full")
+    assert (seen.status_code, taken.status_code) == (200, 202)
+    assert len(api.get("/v1/jobs").json()["jobs"]) == 2
+
+
+@only("postgresql")
+def test_users_who_insist_while_the_server_is_restarted_get_every_job_once(store, spec, own_postgres, pool):
+    def insist(number: int) -> str:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                return store.add_job(spec, idempotency_key=f"k{number}")[0].id
+            except Unavailable as refusal:
+                assert "try again" in str(refusal)
+        pytest.fail("the database did not come back")
+
+    acknowledged = [pool.submit(insist, number) for number in range(100)]
+    for _ in range(2):
+        with own_postgres.crashed():
+            pass
+        acknowledged += [pool.submit(insist, number) for number in range(100)]
+    ids = [future.result(60) for future in acknowledged]
+
+    assert ids[:100] == ids[100:200] == ids[200:]
+    assert {job.job_id for job in store.backlog().waiting} == set(ids)
+
+
+def test_the_store_knows_when_the_database_failed_last_and_no_users_mistake_counts(store, spec, clock):
+    assert store.failed_at == -math.inf
+    with ThreadPoolExecutor(2) as pool:  # one key from two jobs: refused, and the database is fine
+        other = spec.model_copy(update={"name": "another"})
+        for future in [pool.submit(store.add_job, each, idempotency_key="k") for each in (spec, other)]:
+            future.exception()
+    assert store.failed_at == -math.inf
+
+    with read_only(store), pytest.raises(Unavailable):
+        store.add_job(spec)
+
+    assert clock.now - 1 < store.failed_at <= clock.now
+
+
+def refused(sqlstate):
+    error = Exception("refused")
+    error.sqlstate = sqlstate
+    return error
+
+
+def test_a_request_that_the_database_refuses_is_no_outage(store, clock):
+    for kind in (DataError, ProgrammingError):
+        with pytest.raises(Unavailable), store._reading():
+            raise kind("select", {}, Exception("refused"))
+    with pytest.raises(Unavailable), store._reading():  # an index row that is too large
+        raise OperationalError("insert", {}, refused("54000"))
+    assert store.failed_at == -math.inf
+
+    for outage in (OperationalError("select", {}, Exception("away")), NoFreeConnection("all are taken")):
+        store._unread_at = -math.inf
+        with pytest.raises(Unavailable), store._reading():
+            raise outage
+
+        assert clock.now - 1 < store.failed_at <= clock.now
+
+
+def test_a_store_whose_writer_does_not_stop_gives_the_database_back(settings, clock, monkeypatch):
+    store = Store.open(settings, clock=clock)
+    close = store._writer.close
+
+    def stop_late() -> None:
+        close()
+        raise Unavailable("the writer did not stop")
+
+    monkeypatch.setattr(store._writer, "close", stop_late)
+
+    with pytest.raises(Unavailable, match="did not stop"):
+        store.close()
+
+    Store.open(settings, clock=clock).close()
+
+
+@pytest.mark.parametrize("text", ['[0.0, "a\\u0000", "b"]', '[0.0, "a", "\\u0000"]'])
+def test_a_cursor_of_code_with_a_nul_is_refused_as_what_it_is(store, text):
+    cursor = base64.urlsafe_b64encode(text.encode()).decode()
+
+    with pytest.raises(InvalidRequest, match="cursor"):
+        store.code.list(by=LOCAL, cursor=cursor)
+
+
+def test_a_storage_out_of_reach_is_503_for_what_is_on_it_alone(tmp_path, clock, spec, put_sqlite):
+    settings = Settings(state_dir=tmp_path, database_url="", storage_url="file:///dev/null/results")
+    put_sqlite(settings)
+    with closing(Store.open(settings, clock=clock)) as store:
+        job_id = store.add_job(spec)[0].id
+        store.attempts.begin(job_id)
+        api = TestClient(create_app(store), headers={"Authorization": f"Bearer {store.add_key('test')}"})
+
+        assert_refused(api.get(f"/v1/jobs/{job_id}/logs"), said="WIRETUNE_STORAGE_URL")
+        assert api.get(f"/v1/jobs/{job_id}").status_code == 200

@@ -1,0 +1,132 @@
+"""How far the jobs of a list are: shares of budgets, the values in force, and a short curve of each."""
+
+import pytest
+from sqlalchemy import func, select
+
+from service.control.listing import JobFilter
+from service.control.metrics import points as stored
+from service.control.models import ChunkRow
+from service.control.results.progress import MAX_POINTS
+from service.wire.records import Bill, Billed, MetricPoints, TrialStarted
+from tests.support.reported import finished
+
+
+def listed(store, job_id):
+    return store.jobs(JobFilter(ids=[job_id]), with_progress=True).jobs[0].progress
+
+
+def started(driver):
+    return TrialStarted(trial_id=driver.trial_id, arm="tuned", seed=0, backend="gloo", device="cpu")
+
+
+def losses(driver, steps, value):
+    steps = tuple(steps)
+    return MetricPoints(
+        trial_id=driver.trial_id, name="validation_loss", steps=steps,
+        seconds=tuple(0.01 * step for step in steps), values=tuple(map(value, steps)),
+    )  # fmt: skip
+
+
+def test_only_who_asks_gets_progress(store, driver):
+    assert store.jobs().jobs[0].progress is None
+
+
+def test_a_job_that_has_not_begun_has_spent_nothing(store, make_spec):
+    job_id = store.add_job(make_spec(budget={"seconds": 40}))[0].id
+
+    told = listed(store, job_id)
+
+    assert (told.share, told.num_finished, told.losses) == (0.0, 0, ())
+    assert told.seconds_left == 40 * told.num_trials
+
+
+def test_the_cap_that_is_reached_first_tells_how_far_a_trial_is(store, make_spec, begin):
+    driver = begin(store.add_job(make_spec(budget={"seconds": 100, "steps": 1000, "bytes": 10_000}))[0].id)
+    driver.send(started(driver))
+    driver.send(losses(driver, [99], lambda step: 1.0), stream=driver.trial_id)
+    bill = Bill(bytes_sent=3000, bytes_dense=9000, steps_search=100)
+    driver.send(Billed(trial_id=driver.trial_id, bill=bill))
+
+    told = listed(store, driver.job_id)
+
+    assert told.share * told.num_trials == pytest.approx(0.3)  # bytes; steps: 0.199, seconds: 0.0099
+    assert (told.bytes_sent, told.bytes_dense) == (3000, 9000)
+    assert told.seconds_left == pytest.approx(0.99 / 0.3 * (told.num_trials - 0.3))
+
+
+def test_a_trial_that_completed_needs_no_more_of_its_budget(store, driver):
+    driver.send(started(driver), finished(driver.trial_id))
+
+    told = listed(store, driver.job_id)
+
+    assert told.num_finished == 1
+    assert told.share == pytest.approx(1 / told.num_trials)
+
+
+def test_a_trial_that_diverged_has_spent_what_it_spent_and_needs_no_more(store, make_spec, begin):
+    driver = begin(store.add_job(make_spec(budget={"steps": 1000}))[0].id)
+    driver.send(started(driver), finished(driver.trial_id, outcome="diverged"))  # after 30 steps
+
+    told = listed(store, driver.job_id)
+
+    assert (told.num_finished, told.num_trials) == (1, 1)
+    assert told.share == pytest.approx(0.03)
+    assert told.seconds_left == 0
+
+
+@pytest.mark.parametrize(("num", "chunk"), [(30, 1024), (700, 1024), (20 * 128 + 5, 128)])
+def test_a_curve_has_the_means_of_equal_spans_however_its_points_are_stored(store, driver, monkeypatch, num, chunk):
+    monkeypatch.setattr(stored, "CHUNK", chunk)
+    driver.send(started(driver))
+    driver.send(losses(driver, range(num), float), stream=driver.trial_id)
+
+    curve = listed(store, driver.job_id).losses
+
+    width = num / min(num, MAX_POINTS)
+    assert len(curve) == min(num, MAX_POINTS)
+    assert list(curve) == pytest.approx([width * (part + 0.5) - 0.5 for part in range(len(curve))], abs=width)
+
+
+def test_long_series_are_read_from_few_chunks(store, driver, monkeypatch):
+    monkeypatch.setattr(stored, "CHUNK", 32)
+    driver.send(started(driver))
+    driver.send(losses(driver, range(32 * 64), float), stream=driver.trial_id)
+    read = []
+    monkeypatch.setattr(stored, "means", lambda data, **given: read.append(data) or {})
+
+    listed(store, driver.job_id)
+
+    with store._reading() as session:
+        assert session.scalar(select(func.count()).select_from(ChunkRow)) > 64
+    assert 1 <= len(read) <= 4
+
+
+def test_a_diverged_value_does_not_hide_the_rest_of_a_curve(store, driver):
+    driver.send(started(driver))
+    driver.send(losses(driver, range(4), lambda step: None if step == 2 else 1.0), stream=driver.trial_id)
+
+    assert listed(store, driver.job_id).losses == (1.0, 1.0, None, 1.0)
+
+
+def test_a_list_by_ids_has_those_that_the_filter_lets_in(store, make_spec):
+    first, second, third = (store.add_job(make_spec(name=name))[0].id for name in ("a", "b", "a"))
+
+    found = store.jobs(JobFilter(ids=[first, second, "job-none"], text="a")).jobs
+
+    assert [job.id for job in found] == [first]
+    assert third not in [job.id for job in store.jobs(JobFilter(ids=[first, second])).jobs]
+
+
+def test_a_samples_level_is_called_as_its_own_exchange_calls_it(store, make_spec, begin):
+    names = {"powersgd": "rank", "threshold": "threshold"}
+    choice = [{"kind": "powersgd", "rank": 2}, {"kind": "threshold", "search": "absolute", "threshold": 0.01}]
+    spec = make_spec(
+        exchange={"kind": "topk", "density": 0.01}, params={"exchange": {"choice": choice}}, sweep={"samples": 1}
+    )
+    driver = begin(store.add_job(spec)[0].id)
+    sample = store.trials(driver.job_id)[1]
+    driver.trial_id = sample.trial_id
+    driver.send(started(driver))
+    driver.decide(0, first_step=0, level=2.0)
+
+    assert listed(store, driver.job_id).level_name == names[sample.sample.values["exchange"]["kind"]]
