@@ -8,7 +8,8 @@
 Two real processes exchange over gloo. They train every option from the same state, with the same batches, at a `part`
 of the task's right guess of the rate. That gives losses by step. `table` first says what a step of each option
 *teaches*: its run has the loss that dense training had after that share of the steps, mean over the second half of the
-run. It is what `auto` expects (`Competing` in `trainers/spec/method.py`).
+run. Under local updates that is the loss of the average, which is what a job exports: of a round the first block
+counts. It is what `auto` expects (`Competing` in `trainers/spec/method.py`).
 
 Then each way to choose is judged on links where a dense exchange takes `TRANSFERS` times as long as a step computes. No
 clock is read: a step computes for `WORK` and sends `SENT`, as shares of what a dense one does. A choice is *behind* by
@@ -40,6 +41,7 @@ from search.bayesian.rewards import PROBED_PART
 from search.budget.link import KNEE
 from service.job.spec import JobSpec
 from suite.tasks import TASKS
+from trainers.methods.exchange.auto.spec import LOCAL, Option
 from trainers.segment import Segment
 from trainers.training.process_group import ProcessGroup
 
@@ -155,6 +157,14 @@ def measure(task: str, seed: int, part: float, steps: int, options: Sequence[str
     return found
 
 
+def of_average(option: str, losses: Losses) -> Losses:
+    """Return the losses of the workers' average: those of a round's first block, and straight lines in between."""
+    kind, level, _ = Option.parse(option)
+    blocks = np.arange(len(losses))
+    met = blocks[:: max(1, int(level or 1) // BLOCK)] if kind == LOCAL else blocks
+    return np.interp(blocks, met, losses[met])
+
+
 def row(task: str, seed: int, part: float, option: str, losses: Sequence[float]) -> Row:
     blocks = np.reshape(losses[: len(losses) // BLOCK * BLOCK], (-1, BLOCK)).mean(axis=1)
     means = [float(f"{loss:.4g}") for loss in blocks]
@@ -183,7 +193,8 @@ def cells(options: tuple[str, ...] = tuple(SENT)) -> tuple[Cell, ...]:
     by_cell: dict[tuple[str, int, float], dict[str, Losses]] = defaultdict(dict)
     for each in read(ROWS):
         if each["option"] in options or each["option"] == "none":
-            by_cell[each["task"], each["seed"], each["part"]][each["option"]] = np.array(each["losses"])
+            losses = of_average(each["option"], np.array(each["losses"]))
+            by_cell[each["task"], each["seed"], each["part"]][each["option"]] = losses
     return tuple(Cell(task, losses) for (task, _, _), losses in by_cell.items() if "none" in losses and len(losses) > 1)
 
 

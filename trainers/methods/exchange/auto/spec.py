@@ -23,9 +23,9 @@ DENSELY, MEETINGS = "none", ("blockwise", "sparse_loco")
 AVERAGED = ("sgd", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw")
 #: What local updates are expected to teach, by how they average.
 _TAUGHT = {
-    DENSELY: Competing(as_dense=0.6, power=-0.15),
-    "blockwise": Competing(as_dense=0.6, power=-0.15),
-    "sparse_loco": Competing(as_dense=0.007, power=-0.15),
+    DENSELY: Competing(as_dense=1, power=-0.145),
+    "blockwise": Competing(as_dense=1, power=-0.145),
+    "sparse_loco": Competing(as_dense=0.01, power=-0.145),
 }
 _COMPETING = {each.kind: each.competing for each in registry.of("exchange") if each.competing is not None}
 #: The level of each kind by name; None: it has none. All keep what they do not send, and no momentum of it.
