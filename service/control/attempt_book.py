@@ -37,6 +37,7 @@ class AttemptBook:
         writer: Writer,
         settings: Settings,
         *,
+        storage: Storage,
         clock: Callable[[], float],
         secret: bytes,
         note_batch: Callable[[Batch], None],
@@ -44,6 +45,7 @@ class AttemptBook:
         self._reading = reading
         self._writer = writer
         self._settings = settings
+        self._storage = storage
         self._clock = clock
         self._secret = secret
         self._note_batch = note_batch
@@ -64,10 +66,10 @@ class AttemptBook:
     def brief(self, job_id: str, number: int) -> AttemptBrief:
         """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
         settings = self._settings
-        storage = Storage(settings.resolved_storage_url)
         with self._reading() as session:
             attempts.require_owner(session, queries.job_row(session, job_id), number)
-        mark = storage.mark(keys.storage_id(self._secret))  # of a caller who may ask, and while nothing else is held
+        # Of a caller who may ask, and while nothing else is held.
+        mark = self._storage.mark(keys.storage_id(self._secret))
         with self._reading() as session:
             job = queries.job_row(session, job_id)
             attempt = attempts.require_owner(session, job, number)
@@ -75,7 +77,7 @@ class AttemptBook:
                 job_id=job_id,
                 number=number,
                 spec=stored_spec(job_id, job.spec),
-                storage_url=storage.attempt_url(job_id, number),
+                storage_url=self._storage.attempt_url(job_id, number),
                 storage_mark=mark,
                 lease_s=settings.lease_s,
                 renew_s=settings.renew_s,
@@ -99,7 +101,7 @@ class AttemptBook:
                 now=self._clock(),
                 lease_s=settings.lease_s,
                 max_attempts=settings.max_attempts,
-                storage=Storage(settings.resolved_storage_url),
+                storage=self._storage,
             )
             return ingest.take(batch)
 

@@ -24,7 +24,6 @@ from service.control.ray_cluster.clusters import Cluster, RayApi, cluster_of
 from service.control.ray_cluster.logs import Logs
 from service.control.ray_cluster.occupancy import Occupancy
 from service.control.ray_cluster.orphans import Orphans
-from service.control.storage import Storage
 from service.control.store import Store
 from service.control.webhooks import Webhooks
 from service.control.work import Work
@@ -76,7 +75,7 @@ class Reconciler:
         self._cluster = ray or cluster_of(settings)
         self.logs = Logs(store, self._cluster.running, self._cluster.adopt)
         self.occupancy = Occupancy(store, self._cluster.running)
-        self._storage = Storage(settings.resolved_storage_url)
+        self._storage = store.storage
         self._orphans = Orphans(store, self._cluster.running)
         self._webhooks = Webhooks(store, settings)
         self._told_at: dict[str, float] = {}  # when Ray was first asked to end a driver, by submission

@@ -71,8 +71,19 @@ _MAX_OWNERS = 4096  # kept in memory
 class Store:
     """Jobs, what was reported of them, attempts, and keys. Thread-safe; opened with `Store.open`."""
 
-    def __init__(self, settings: Settings, engine: Engine, *, clock: Clock, opened: ExitStack, secret: bytes) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        storage: Storage,
+        *,
+        clock: Clock,
+        opened: ExitStack,
+        secret: bytes,
+    ) -> None:
         self.settings = settings
+        #: Where the files of jobs, and their code, are.
+        self.storage = storage
         self._engine = engine
         self._clock = clock
         self._opened = opened
@@ -88,10 +99,15 @@ class Store:
         self.quotas = QuotaBook(self._reading, self._writer, clock=clock)
         #: What their drivers ask and report, and what the reconciler does to them.
         self.attempts = AttemptBook(
-            self._reading, self._writer, settings, clock=clock, secret=secret, note_batch=self.telemetry.note_batch
+            self._reading,
+            self._writer,
+            settings,
+            storage=storage,
+            clock=clock,
+            secret=secret,
+            note_batch=self.telemetry.note_batch,
         )
         self._waiting = WaitingList(self._reading)
-        storage = Storage(settings.resolved_storage_url)
         self.code = CodeShelf(
             self._reading, self._writer, storage=storage, clock=clock, max_packages=settings.code_packages
         )
@@ -118,7 +134,8 @@ class Store:
                 said = database.said(error)
                 raise Unavailable(f"the database does not open: {said}; check WIRETUNE_DATABASE_URL") from error
             secret = keys.server_secret(settings.state_dir)
-            return cls(settings, engine, clock=clock, opened=opened.pop_all(), secret=secret)
+            storage = Storage(settings.resolved_storage_url)
+            return cls(settings, engine, storage, clock=clock, opened=opened.pop_all(), secret=secret)
 
     def close(self) -> None:
         """Store what waits and give the database back, also where the former raises Unavailable."""
@@ -436,7 +453,7 @@ class Store:
     def _has_removed(self, job_id: str) -> bool:
         """Remove the folder of a deleted job; tell once of one that cannot be removed, which is tried again."""
         try:
-            Storage(self.settings.resolved_storage_url).remove_job(job_id)
+            self.storage.remove_job(job_id)
         except Unavailable as error:
             if job_id not in self._left_over:
                 _log.warning("the folder of the deleted job %s stays for now: %s", job_id, error)
@@ -559,9 +576,8 @@ class Store:
             verbs.require_version(job, versions)
             verbs.require_allowed(job, verb)
             needed = verbs.checkpoints(session, job)
-        storage = Storage(self.settings.resolved_storage_url)
         for url in needed:
-            if not storage.has(job_id, url):
+            if not self.storage.has(job_id, url):
                 raise CheckpointGone(
                     f"{url} is not in the job's folder on storage (any more): clone the job, which begins anew"
                 )

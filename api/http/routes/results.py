@@ -18,7 +18,7 @@ from api.http.services import StoreOf, services_of
 from api.tables import csv_chunks
 from service.control.metrics.points import EVERY_STEP, Steps
 from service.control.results.artifacts import artifacts, weights_name, weights_sha256, weights_url
-from service.control.storage import Storage, StoredFile
+from service.control.storage import StoredFile
 from service.errors import Busy, NotFound, Unavailable, UnreadableJob
 from service.wire.artifacts import Artifact, Which
 from service.wire.comparison import Comparison
@@ -151,7 +151,7 @@ def get_weights(
 ) -> Response:
     """Return trained weights as a safetensors file: by default those of the first arm and seed."""
     url = weights_url(store.job(job), trial, which)
-    found = Storage(store.settings.resolved_storage_url).open(job, url)
+    found = store.storage.open(job, url)
     download.closing.callback(found.content.close)
     if (short := unchanged(found.etag, if_none_match)) is not None:
         return short
@@ -180,8 +180,7 @@ def _sent(found: StoredFile, part: Part, name: str, download: Download, sha256: 
 @router.get("/artifacts", operation_id="listArtifacts", responses=error_answers(Unavailable, Busy, UnreadableJob))
 def list_artifacts(job: str, store: StoreOf, _: Slot) -> tuple[Artifact, ...]:
     """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
-    storage = Storage(store.settings.resolved_storage_url)
-    return artifacts(store.job(job), store.trials(job), store.schedules(job), storage)
+    return artifacts(store.job(job), store.trials(job), store.schedules(job), store.storage)
 
 
 @router.get(
@@ -201,13 +200,12 @@ def get_file(
 ) -> Response:
     """Return a file of the job's folder on storage: a checkpoint's manifest, or one that a manifest names."""
     store.version(job)
-    storage = Storage(store.settings.resolved_storage_url)
-    url = storage.file_url(job, path)
-    found = storage.open(job, url)
+    url = store.storage.file_url(job, path)
+    found = store.storage.open(job, url)
     download.closing.callback(found.content.close)
     if (short := unchanged(found.etag, if_none_match)) is not None:
         return short
-    return _sent(found, part, path.rpartition("/")[2], download, storage.listed_sha256(job, url))
+    return _sent(found, part, path.rpartition("/")[2], download, store.storage.listed_sha256(job, url))
 
 
 @router.get("/report", operation_id="getReport", responses=_READING_THE_JOB)

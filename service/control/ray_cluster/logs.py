@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from service.control.ray_cluster.clusters import RayApi
 from service.control.ray_cluster.ray_jobs import LIVE
-from service.control.storage import Storage
 from service.control.store import Store
 from service.control.work import Attempt
 from service.errors import NotFound, Unavailable
@@ -46,7 +45,7 @@ class Logs:
         self, store: Store, ray: Callable[[], RayApi | None], adopt: Callable[[], bool] = lambda: False
     ) -> None:
         self._store, self._ray, self._adopt = store, ray, adopt
-        self._storage = Storage(store.settings.resolved_storage_url)
+        self._storage = store.storage
         self._retry_at = 0.0  # of the storage
         self._writable_at = 0.0  # the last round that found the storage to take files
         self._unwritable: set[str] = set()  # submissions whose logs it does not take all the same
