@@ -141,7 +141,7 @@ class CodeShelf:
         except Unavailable as error:
             _log.warning("the file of deleted code stays for now: %s", error)
 
-    def sweep(self) -> None:
+    def remove_expired(self) -> None:
         """Remove the files of deleted packages. Raises Unavailable where the database does not answer."""
         removals = select(CodeRemovalRow.project, CodeRemovalRow.digest, CodeRemovalRow.created_at)
         with self._reading() as session:

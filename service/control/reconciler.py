@@ -105,8 +105,8 @@ class Reconciler:
         rounds = {
             "reconciler": self.tick,
             "logs": self.logs.keep_ended,
-            "orphans": self._orphans.sweep,
-            "sweep": self._store.sweep,
+            "orphans": self._orphans.remove_expired,
+            "expiry": self._store.remove_expired,
             "webhooks": self._webhooks.send_due,
         }
         for name, one_round in rounds.items():

@@ -423,7 +423,7 @@ class Store:
 
     # What is out of date
 
-    def sweep(self, now: float) -> None:
+    def remove_expired(self, now: float) -> None:
         """Delete old events, idempotency keys and audit entries, and the files of deleted jobs and code.
 
         Raises Unavailable.
@@ -439,7 +439,7 @@ class Store:
         for job_id in removals:
             if self._has_removed(job_id):
                 self._writer.write(partial(jobs.forget_removal, job_id=job_id))
-        self.code.sweep()
+        self.code.remove_expired()
 
     def _forget_audit(self, now: float) -> None:
         if self.settings.audit_days is None:

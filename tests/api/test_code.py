@@ -178,12 +178,12 @@ def test_a_file_that_storage_does_not_remove_goes_later_and_before_the_code_is_u
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "remove_code", away)
         store.code.remove(digest, by=LOCAL)
-        store.sweep(time.time())
+        store.remove_expired(time.time())
     assert store.code.list(by=LOCAL).packages == () and storage.has_code("default", digest)
     with pytest.raises(Unavailable, match="about to go"):
         store.code.add(package(), by=LOCAL)
 
-    store.sweep(time.time())
+    store.remove_expired(time.time())
 
     assert not storage.has_code("default", digest)
     store.code.add(package(), by=LOCAL)
@@ -194,7 +194,7 @@ def away(*_: Any, **__: Any) -> None:
     raise Unavailable("the storage is away")
 
 
-def test_code_that_is_uploaded_again_during_a_sweep_keeps_its_file(
+def test_code_that_is_uploaded_again_while_its_file_is_removed_keeps_its_file(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = {store.code.add(package(text), by=LOCAL).digest: text for text in ("x = 1", "x = 2")}
@@ -208,12 +208,12 @@ def test_code_that_is_uploaded_again_during_a_sweep_keeps_its_file(
         remove(storage, project, digest)
         removed.append(digest)
         if len(removed) == 1:
-            store.code.sweep()  # of another replica
+            store.code.remove_expired()  # of another replica
             for text in texts.values():
                 store.code.add(package(text), by=LOCAL)
 
     monkeypatch.setattr(Storage, "remove_code", interrupted)
-    store.code.sweep()
+    store.code.remove_expired()
 
     for digest in texts:
         assert Storage(settings.resolved_storage_url).has_code("default", digest)
@@ -227,7 +227,7 @@ def test_code_whose_file_a_late_deletion_took_is_to_be_uploaded_again(
 
     def late(self: Storage, *named: str) -> None:
         monkeypatch.setattr(Storage, "remove_code", remove)
-        store.code.sweep()  # of another replica, which takes the order over, and does it
+        store.code.remove_expired()  # of another replica, which takes the order over, and does it
         store.code.add(package(), by=LOCAL)
         remove(self, *named)
 

@@ -68,9 +68,9 @@ def test_a_driver_is_stopped_once_its_attempt_has_ended_for_a_while(store, job_i
     over, running = (store.attempts.one(job_id, number).submission_id for number in (1, 2))
     ray.drivers = {over, running}
 
-    Orphans(store, lambda: ray).sweep(NOW + 1)  # it may be closing its workers
+    Orphans(store, lambda: ray).remove_expired(NOW + 1)  # it may be closing its workers
     assert len(ray.drivers) == 2
-    Orphans(store, lambda: ray).sweep(LATER)
+    Orphans(store, lambda: ray).remove_expired(LATER)
 
     assert ray.drivers == {running}
 
@@ -79,7 +79,7 @@ def test_a_driver_of_an_attempt_of_the_same_number_before_a_restore_is_stopped(s
     running = store.attempts.one(job_id, 2).submission_id
     ray.drivers = {running, f"wiretune-{job_id}-a2-0badcafe"}
 
-    Orphans(store, lambda: ray).sweep(NOW)
+    Orphans(store, lambda: ray).remove_expired(NOW)
 
     assert ray.drivers == {running}
 
@@ -90,7 +90,7 @@ def test_a_driver_of_an_attempt_of_the_same_number_before_a_restore_is_stopped(s
 def test_a_driver_of_another_service_is_left_alone(store, ray, foreign):
     ray.drivers = {foreign}
 
-    Orphans(store, lambda: ray).sweep(LATER)
+    Orphans(store, lambda: ray).remove_expired(LATER)
 
     assert ray.drivers == {foreign}
 
@@ -100,7 +100,7 @@ def test_the_folder_of_a_killed_driver_is_removed_and_that_of_a_live_one_stays(s
     for folder, content in zip(folders, [f"{job_id}-a1", f"{job_id}-a2", "job-ff-a1", "mine"], strict=True):
         (folder / content).mkdir(parents=True)
 
-    Orphans(store, lambda: None).sweep(LATER)
+    Orphans(store, lambda: None).remove_expired(LATER)
 
     assert [folder.exists() for folder in folders] == [False, True, True, True]
 
@@ -109,10 +109,10 @@ def test_a_silent_ray_is_asked_again_at_the_next_look(store, job_id, ray):
     ray.drivers, orphans = {store.attempts.one(job_id, 1).submission_id}, Orphans(store, lambda: ray)
     ray.stop = lambda _: (_ for _ in ()).throw(Unavailable("silent"))
     with pytest.raises(Unavailable):
-        orphans.sweep(LATER)
+        orphans.remove_expired(LATER)
     del ray.stop
 
-    orphans.sweep(LATER + 20)
+    orphans.remove_expired(LATER + 20)
 
     assert not ray.drivers
 

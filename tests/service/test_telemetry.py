@@ -104,11 +104,11 @@ def test_a_job_that_queues_again_is_as_old_as_it_has_waited(tmp_path: Path) -> N
 
 
 def test_a_round_that_fails_is_counted_and_raises(store: Store) -> None:
-    with pytest.raises(ZeroDivisionError), store.telemetry.round("sweep"):
+    with pytest.raises(ZeroDivisionError), store.telemetry.round("expiry"):
         raise ZeroDivisionError
 
     counted = values(store)
-    assert (counted["wiretune_failed_rounds_total['sweep']"], counted["wiretune_round_seconds_count['sweep']"]) == (
+    assert (counted["wiretune_failed_rounds_total['expiry']"], counted["wiretune_round_seconds_count['expiry']"]) == (
         1,
         1,
     )

@@ -316,13 +316,13 @@ def test_a_bad_secret_is_refused_and_never_shown(secret, monkeypatch):
 
 def test_the_service_sends_what_is_due_and_deletes_old_events_by_itself(store, settings, clock, target):
     store.cancel(store.add_job(spec_for(target.url))[0].id)
-    swept = threading.Event()
-    store.sweep = lambda _now: swept.set()
+    removed = threading.Event()
+    store.remove_expired = lambda _now: removed.set()
     reconciler = Reconciler(store, settings, api_url="", ray=FakeCluster(FakeRay()), clock=clock)
 
     reconciler.start(interval_s=0.01)
 
-    assert wait_until(lambda: outcomes(store) and swept.is_set(), timeout_s=PATIENCE_S, every_s=0.01)
+    assert wait_until(lambda: outcomes(store) and removed.is_set(), timeout_s=PATIENCE_S, every_s=0.01)
     reconciler.stop()
     assert len(target.got) == 1
 

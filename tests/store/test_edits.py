@@ -155,7 +155,7 @@ def test_nothing_is_left_of_a_deleted_job_but_its_event_and_an_order_to_remove_i
 
     assert before >= {"job_labels", "attempts", "streams", "trials", "stages", "metric_points", "messages", "events"}
     assert rows_of(store, over) == {"events", "removals"}
-    store.sweep(store._clock())
+    store.remove_expired(store._clock())
     assert rows_of(store, over) == {"events"}
     assert Storage(store.settings.resolved_storage_url).sizes(over) == {}
     with pytest.raises(NotFound):
@@ -177,14 +177,14 @@ def test_a_folder_that_cannot_be_removed_is_told_of_once_and_keeps_no_other(stor
         store.delete(job_id)
 
     for _ in range(2):
-        store.sweep(store._clock())
+        store.remove_expired(store._clock())
 
     assert sorted(asked) == [stuck, stuck, other]
     assert [record.getMessage() for record in caplog.records if "not yours" in record.getMessage()] == [
         f"the folder of the deleted job {stuck} stays for now: not yours"
     ]
     monkeypatch.undo()
-    store.sweep(store._clock())
+    store.remove_expired(store._clock())
     assert rows_of(store, stuck) == {"events"}
 
 
@@ -245,13 +245,13 @@ def test_an_expired_key_may_come_with_another_job(store, spec, make_spec, clock)
     assert is_new
 
 
-def test_the_sweep_deletes_the_keys_that_have_expired_and_no_others(store, spec, clock):
+def test_keys_that_have_expired_are_removed_and_no_others(store, spec, clock):
     store.add_job(spec, idempotency_key="old")
     clock.now += store.settings.idempotency_s / 2
     store.add_job(spec, idempotency_key="new")
     clock.now += store.settings.idempotency_s / 2 + 1
 
-    store.sweep(clock.now)
+    store.remove_expired(clock.now)
 
     with store._engine.connect() as connection:
         kept = connection.exec_driver_sql("select key from idempotency_keys").scalars().all()

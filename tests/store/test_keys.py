@@ -309,19 +309,19 @@ def test_of_refusals_alike_one_a_minute_is_in_the_audit_log(store, clock):
 
 
 def test_entries_of_the_audit_log_stay_for_as_many_days_as_are_kept(store, clock):
-    def swept(*, days):
+    def kept(*, days):
         store.settings = store.settings.model_copy(update={"audit_days": days})
-        store.sweep(clock.now)
+        store.remove_expired(clock.now)
         return [each.target for each in store.keyring.audit(limit=10).entries]
 
     first = make(store).key.id
     clock.now += 86_400.0
     second = make(store).key.id
 
-    assert swept(days=None) == swept(days=2.0) == [second, first]
-    assert swept(days=0.5) == [second]
+    assert kept(days=None) == kept(days=2.0) == [second, first]
+    assert kept(days=0.5) == [second]
     clock.now += 86_400.0
-    assert swept(days=0.5) == []
+    assert kept(days=0.5) == []
 
 
 def test_the_audit_log_is_narrowed_by_who_did_what_to_what(store, spec):

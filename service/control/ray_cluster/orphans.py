@@ -30,7 +30,7 @@ class Orphans:
         self._store, self._ray = store, ray
         self._look_at = 0.0
 
-    def sweep(self, now: float) -> None:
+    def remove_expired(self, now: float) -> None:
         """Look, and end what is found, at most every `_EVERY_S`; `now` is in seconds since the epoch."""
         if now < self._look_at:
             return
