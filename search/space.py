@@ -259,6 +259,16 @@ class SearchSpace(Value):
         )
 
     @property
+    def sparsest(self) -> Values:
+        """The opening values, at the searched level that sends least."""
+        axis = self.axis("level")
+        return self.opening if axis is None else self.opening.model_copy(update={"level": self.sparse_first(axis)[0]})
+
+    def sparse_first(self, axis: Axis) -> tuple[float, float]:
+        """Return the ends of `axis`, some levels, that which sends less first: a high threshold, a low density."""
+        return (axis.high, axis.low) if self.level_name == "threshold" else (axis.low, axis.high)
+
+    @property
     def ranges(self) -> tuple[Axis, ...]:
         """The axes with a scale."""
         return tuple(axis for axis in self.axes if isinstance(axis, Axis))

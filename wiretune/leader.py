@@ -94,7 +94,8 @@ class Line:
     @property
     def has_gained(self) -> bool:
         """True if its last losses are below its first ones, by their medians."""
-        first, last = usable_median(self.losses[:OPENING_LOSSES]), usable_median(last_losses(self.losses))
+        last = usable_median(last_losses(self.losses, len(self.losses)))
+        first = usable_median(self.losses[:OPENING_LOSSES])
         return first is not None and last is not None and last < first
 
     def observation(

@@ -107,7 +107,7 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
         return "end" if is_too_slow(setup, stage, reading) or is_hopeless(stage, reading) else "go_on"
     assert stage.decision is not None
     part, whole = part_done(setup, stage, observation), commit_amounts(setup, stage)
-    if is_setback(setup, stage, observation.losses, part=part, whole=whole):
+    if is_setback(setup, stage, observation, part=part, whole=whole):
         return "roll_back"
     if part < setup.config.event_dwell:
         return "go_on"

@@ -258,7 +258,7 @@ def _propose_local(setup: SearchSetup, stage: Stage) -> Proposal | None:
 def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
     """Return the incumbent at another level, or another exchange, since the contrast tells compute from transfer.
 
-    At a lower one, or a sparser, if steps take longer than they did: it is cheaper, and where the link would lead.
+    At a sparser one if steps take longer than they did: it is cheaper, and where the link would lead.
     Where the link is known, the exchange that a run would open with now. None: neither is searched.
     """
     assert stage.before is not None  # it is its signs that showed an event
@@ -266,7 +266,8 @@ def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal |
     is_slower = (signs.slower or 1.0) > 1
     for axis, _ in region.spans():
         if axis.name == "level":
-            ends = [axis.low, axis.high] if is_slower else [axis.high, axis.low]
+            sparse, dense = setup.space.sparse_first(axis)
+            ends = (sparse, dense) if is_slower else (dense, sparse)
             level = ends[1] if _are_near(ends[0], start.level or 1.0, MIN_CONTRAST) else ends[0]
             return Proposal(start.model_copy(update={"level": level}), "move")
         if axis.name == "option":

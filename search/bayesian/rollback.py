@@ -1,7 +1,6 @@
 """Roll back switches whose commit does worse than the incumbent was forecast to do."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,8 +11,9 @@ from search.bayesian.stage import Stage
 from search.budget import spending
 from search.budget.spending import Amounts
 from search.curves.calibration import learned_weight
-from search.curves.curve_summary import MIN_END_LOSSES, last_losses, usable_median
+from search.curves.curve_summary import MIN_END_LOSSES, last_losses, num_steps_of, usable_median
 from search.curves.forecast import forecast_loss, standard_error
+from search.types import Observation
 
 #: A switch is judged once this share of its commit is done ...
 FIRST_CHECK = 0.2
@@ -23,12 +23,12 @@ LATE = 0.4
 WORSE_STDS = 1.2
 
 
-def is_setback(setup: SearchSetup, stage: Stage, losses: Sequence[float], *, part: float, whole: Amounts) -> bool:
-    """Return whether a commit, of which `part` is done and which may spend `whole`, does worse than without its switch.
+def is_setback(setup: SearchSetup, stage: Stage, commit: Observation, *, part: float, whole: Amounts) -> bool:
+    """Return whether `commit`, of which `part` is done and which may spend `whole`, does worse than without its switch.
 
-    `losses`: its last ones. Their median is compared with the incumbent's probe, forecast to the same point.
+    The median of its last losses is compared with the incumbent's probe, forecast to the same point.
     """
-    control, recent = usable_control(stage), last_losses(losses)
+    control, recent = usable_control(stage), last_losses(commit.losses, num_steps_of(commit))
     median, start = usable_median(recent), start_loss(stage)
     if stage.decision is None or not stage.decision.switched or control is None:
         return False

@@ -155,15 +155,23 @@ class Ending(Value):
         return not self.is_kept or self.signs.has_worsened or self.signs.is_dead
 
 
-def last_losses(losses: Sequence[float]) -> Sequence[float]:
-    """Return the end of a commit's `losses`, whose median is its end loss: a fifth, 20 to 200 of them."""
-    return losses[-min(MAX_END_LOSSES, max(MIN_END_LOSSES, len(losses) // 5)) :]
+def last_losses(losses: Sequence[float], num_steps: int) -> Sequence[float]:
+    """Return the end of a commit of `num_steps`, whose median is its end loss: a fifth of it, 20 to 200 steps.
+
+    `losses` may be no more than its last ones.
+    """
+    return losses[-min(MAX_END_LOSSES, max(MIN_END_LOSSES, num_steps // 5)) :]
 
 
 def end_loss(observation: Observation) -> float | None:
     """Return where a commit that was kept ended: the median of its last losses."""
     is_kept = not observation.diverged and not observation.rolled_back
-    return usable_median(last_losses(observation.losses)) if is_kept else None
+    return usable_median(last_losses(observation.losses, num_steps_of(observation))) if is_kept else None
+
+
+def num_steps_of(observation: Observation) -> int:
+    """Return how many steps `observation` measured, of which its series may have the last ones alone."""
+    return len(observation.losses) if observation.trace is None else observation.trace.num_steps
 
 
 def trace_of(observation: Observation) -> Trace:

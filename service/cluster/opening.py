@@ -60,8 +60,7 @@ def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpa
     if spec.replica.menu:
         return exchange_probing.opened(spec, space, groups)
     space = space.model_copy(update={"dense_bytes": dense_bytes(spec, groups[0])})
-    axis, opening = space.axis("level"), lowest(space)
-    warm_ups = [warm_up(group, opening) for group in groups]
+    axis, warm_ups = space.axis("level"), [warm_up(group, space.sparsest) for group in groups]
     best = None if axis is None else _best_density(spec, axis, warm_ups[0], groups[0])
     if best is None:
         return space, warm_ups
@@ -73,10 +72,15 @@ def _with_step(
 ) -> tuple[SearchSpace, list[SegmentResult]]:
     """Return `space` with what a step costs on average, averages of local updates included, and all warm-ups.
 
-    Warm-ups are shorter than most rounds. So the bytes of an average follow from the shapes, and its seconds from the
-    link that is stated. On another link workers meet before the clock starts, where they may at any step.
+    A step counts at the level that the run opens with. Warm-ups are shorter than most rounds. So the bytes of an
+    average follow from the shapes, and its seconds from the link that is stated. On another link workers meet before
+    the clock starts, where they may at any step.
     """
-    steps = [step for each in warm_ups if (step := step_cost(each)) is not None]
+    at_opening = warm_ups
+    if space.opening.level != space.sparsest.level:
+        at_opening = [warm_up(group, space.opening)]
+        warm_ups = [*warm_ups, *at_opening]
+    steps = [step for each in at_opening if (step := step_cost(each)) is not None]
     step, sync = min(steps, key=lambda each: each.seconds, default=None), spec.replica.sync
     is_asked_for = isinstance(spec.controller, StagedConfig) and spec.budget.counts_traffic
     if step is None or not is_asked_for or not isinstance(sync, LocalUpdatesConfig):
@@ -112,12 +116,6 @@ def _may_meet_at_any_step(spec: TrialSpec) -> bool:
     """
     sync, is_timed = spec.replica.sync, spec.budget.seconds is not None
     return is_timed and "period" in sync.searchable() and not sync.overlapped and spec.workers.min is None
-
-
-def lowest(space: SearchSpace) -> Values:
-    """Return the opening values, at the lowest level where it is searched."""
-    axis, opening = space.axis("level"), space.opening
-    return opening if axis is None else opening.model_copy(update={"level": axis.low})
 
 
 def dense_bytes(spec: TrialSpec, group: Group) -> int | None:
@@ -183,7 +181,7 @@ def _landscape(spec: TrialSpec, group: Group) -> dict[str, float]:
 def _best_density(spec: TrialSpec, axis: Axis, warmed: SegmentResult, group: Group) -> float | None:
     """Return the density by which the budget teaches the most, where the link is stated.
 
-    `group` ran `warmed` at the lowest. A budget without seconds reads no clock, so the controller does that itself,
+    `group` ran `warmed` at the lowest one. A budget without seconds reads no clock, so the controller does that itself,
     and of a run whose first step diverged nobody knows what a step takes.
     """
     link = spec.replica.link

@@ -10,7 +10,7 @@ from search.config import ScheduleConfig
 from search.types import Values
 from service.cluster.exchange_probing import predicted
 from service.cluster.first_steps import step_cost, warm_up
-from service.cluster.opening import lowest, stated_space
+from service.cluster.opening import stated_space
 from service.job.parts import TrialSpec
 from trainers.methods.optimizer.spec import contenders
 from trainers.segment import SegmentResult
@@ -87,8 +87,8 @@ def _timed(spec: TrialSpec, group: Group, kinds: Sequence[str]) -> list[tuple[st
 
 
 def _sending_least(spec: TrialSpec, group: Group) -> Values:
-    """Return the opening values at the lowest level, or with that of several exchanges that sends least."""
-    traffic, values = predicted(spec, group), lowest(stated_space(spec))
+    """Return the opening values at the level that sends least, or with that of several exchanges that does."""
+    traffic, values = predicted(spec, group), stated_space(spec).sparsest
     least = min(traffic, key=lambda option: traffic[option].bytes, default=None)
     return values if least is None else values.model_copy(update={"option": least.name})
 

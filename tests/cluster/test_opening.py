@@ -302,6 +302,40 @@ def test_where_the_link_does_not_show_a_step_of_the_exchange_that_is_opened_with
     assert step is not None and step.seconds == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize("budget", [{"seconds": 100.0}, {"bytes": 10**7}])
+@pytest.mark.parametrize("link", [MEASURED, {"mode": "emulate", "mbps": 1}])
+@pytest.mark.parametrize(
+    ("exchange", "sparsest"),
+    [
+        ({"kind": "threshold", "density": [0.001, 0.1]}, 0.001),
+        ({"kind": "threshold", "search": "absolute", "threshold": [0.001, 0.1]}, 0.1),
+        ({"kind": "powersgd", "rank": [1, 8]}, 1),
+    ],
+    ids=["density", "threshold", "rank"],
+)
+def test_a_run_counts_its_steps_at_the_level_that_it_opens_with_after_a_first_one_that_sends_least(
+    exchange: Any, sparsest: float, link: Any, budget: dict[str, float], group: Any
+) -> None:
+    told = []
+
+    def run(segment: Segment) -> SegmentResult:
+        told.append(segment.level)
+        step_s = 0.01 + (segment.level or 0.0)
+        sent = {"gradient": round(1e6 * step_s) * segment.num_steps}
+        return OnAClock(500, step_s=step_s, average_s=0.0)(segment).model_copy(update={"bytes_sent": (sent,) * 2})
+
+    group.run = run
+    spec = digits_trial(exchange=exchange, link=link, budget=budget, controller={"kind": "bo"})
+
+    space, _ = opening_space(spec, [group])
+
+    opening = space.opening.level
+    assert opening is not None and space.step is not None
+    assert told[0] == sparsest
+    assert space.step.seconds == pytest.approx(0.01 + opening)
+    assert space.step.bytes == pytest.approx(1e6 * (0.01 + opening), rel=1e-3)
+
+
 def test_an_evaluation_that_outlasts_the_budget_leaves_all_of_it_to_the_steps(
     group: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

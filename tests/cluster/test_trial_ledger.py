@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from search.curves.curve_summary import end_loss
 from search.schedule_file import Entry
-from search.types import Piece, Values
+from search.types import Piece, Spent, Values
 from service.cluster import learned_schedule
-from service.cluster.measured import Measured
+from service.cluster.measured import COMMIT_LOSSES, Measured
 from service.cluster.segment_length import part_of_piece
 from service.cluster.trial_ledger import Best, Progress
 from service.wire.records import Bill
@@ -124,6 +126,20 @@ def test_a_commits_course_has_each_steps_wait_as_far_as_it_was_measured() -> Non
 
     assert measured.trace.waits[:3] == (0.004, 0.5, 0.004)
     assert all(math.isnan(wait) for wait in measured.trace.waits[3:]) and measured.trace.num_steps == 5
+
+
+@pytest.mark.parametrize("num_steps", [60, 500, 1000, 5000])
+def test_a_commit_of_which_the_last_losses_are_kept_ends_where_all_of_it_does(num_steps: int) -> None:
+    losses = tuple(np.linspace(2, 1, num_steps).tolist())
+    whole, kept = Measured(), Measured(limit=COMMIT_LOSSES)
+    for first in range(0, num_steps, 20):
+        pushed = _result(first, 20).model_copy(update={"losses": losses[first : first + 20]})
+        whole.add(pushed)
+        kept.add(pushed)
+
+    assert len(kept.losses) <= COMMIT_LOSSES
+    ends = [end_loss(each.observation(None, Spent())) for each in (whole, kept)]
+    assert ends[0] == ends[1] == pytest.approx(np.median(losses[-min(200, max(20, num_steps // 5)) :]))
 
 
 def test_ramps_stay_apart() -> None:

@@ -92,3 +92,12 @@ def test_nearness_of_momentum_is_that_of_its_distance_from_1():
     assert are_within(reference, near, 3.0)
     assert not are_within(reference, far, 3.0)
     assert are_within(reference, GUESS, 3.0)  # without a momentum of its own nothing tells it apart
+
+
+@pytest.mark.parametrize(("level_name", "sparsest"), [("density", 0.003), ("rank_fraction", 0.003), ("threshold", 0.1)])
+def test_a_low_density_sends_least_and_so_does_a_high_threshold(level_name, sparsest):
+    space = SearchSpace(optimizer="sgd", guess=GUESS, axes=(AXES["level"],), level_name=level_name)
+
+    assert space.sparsest.level == sparsest
+    assert sorted(space.sparse_first(AXES["level"])) == [0.003, 0.1]
+    assert SearchSpace(optimizer="sgd", guess=GUESS).sparsest == GUESS
