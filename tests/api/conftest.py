@@ -18,7 +18,7 @@ from api.http.app import create_app
 from api.http.connections import Deadlines
 from api.http.openapi import EXAMPLE_JOB
 from api.http.server import _Server, bind, server_config
-from service.control.storage import WEIGHTS, Storage
+from service.control.storage import WEIGHTS
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.settings import Settings
@@ -230,7 +230,7 @@ class Reporting:
 
     def save(self, arm: str, beside: str = "") -> str:
         """Leave on storage what a trial leaves: its weights, and a checkpoint beside them."""
-        storage = Storage(self.store.settings.resolved_storage_url)
+        storage = self.store.storage
         folder = f"{storage.attempt_url(self.job_id, self.number)}/{self.trial(arm)}"
         storage.write(f"{folder}/000000-step-0/shared.safetensors", bytes(3000))
         storage.write(f"{folder}/{beside}{WEIGHTS}", beside.encode() + self.weights(arm))

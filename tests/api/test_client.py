@@ -22,7 +22,6 @@ from api.http.app import create_app
 from api.http.connections import Deadlines
 from api.http.server import server_config
 from api.jobs import AsyncJob, Job
-from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -255,7 +254,7 @@ def test_a_key_the_cluster_and_a_choice_of_what_users_did_are_read(client: Clien
 
 def test_a_file_of_a_job_is_downloaded(client: Client, store: Store, reporting: Reporting, tmp_path: Path) -> None:
     reporting.run_to_the_end()
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     storage.write(storage.file_url(reporting.job_id, "1/a/manifest.json"), b"{}")
 
     place = client.job(reporting.job_id).download_file("1/a/manifest.json", tmp_path / "m.json")

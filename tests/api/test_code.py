@@ -300,7 +300,7 @@ def test_a_project_keeps_so_many_packages_until_one_is_deleted(store: Store, htt
     assert [each.status_code for each in (first, second, again, other, let_in)] == [201] * 5
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/too-much-code")
     assert "WIRETUNE_CODE_PACKAGES" in refused.json()["detail"]
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     assert storage.has_code("blue", other.json()["digest"])
     assert [storage.has_code("red", each.json()["digest"]) for each in (first, let_in)] == [False, True]
 

@@ -9,7 +9,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.http.openapi import EXAMPLE_JOB
-from service.control.storage import Storage
 from service.control.store import Store
 from tests.api.conftest import Reporting
 
@@ -148,7 +147,7 @@ def test_a_cursor_that_was_not_given_out_is_refused(http: TestClient, cursor: st
 def files(http: TestClient, reporting: Reporting) -> list[dict[str, Any]]:
     """The artifacts of a job that has trained, with a complete checkpoint, half of one, and a log."""
     reporting.run_to_the_end()
-    storage = Storage(reporting.store.settings.resolved_storage_url)
+    storage = reporting.store.storage
     folder = storage.attempt_url(reporting.job_id, 1)
     whole = f"{folder}/{reporting.trial('tuned')}/000001-step-100"
     storage.write(f"{whole}/shared.safetensors", bytes(200))
@@ -193,7 +192,7 @@ def repr_digest(content: bytes) -> str:
 def test_a_file_that_a_job_left_elsewhere_is_no_checkpoint_and_no_log(
     http: TestClient, reporting: Reporting, files: list[dict[str, Any]], name: str
 ) -> None:
-    storage = Storage(reporting.store.settings.resolved_storage_url)
+    storage = reporting.store.storage
     storage.write(storage.file_url(reporting.job_id, name), b"{}")
 
     assert http.get(f"/v1/jobs/{reporting.job_id}/artifacts").json() == files
@@ -218,7 +217,7 @@ def test_a_file_beside_a_manifest_that_is_none_has_no_hash(
 ) -> None:
     (checkpoint,) = (each for each in files if each["kind"] == "checkpoint")
     path = checkpoint["href"].partition("/files/")[2]
-    storage = Storage(reporting.store.settings.resolved_storage_url)
+    storage = reporting.store.storage
     storage.write(storage.file_url(reporting.job_id, path), manifest)
 
     answer = http.get(checkpoint["href"].replace("manifest.json", "shared.safetensors"))

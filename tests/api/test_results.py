@@ -19,7 +19,6 @@ from api.failures import ApiError
 from api.tables import COLUMNS, csv_chunks, write_parquet
 from service.control.models import TrialRow
 from service.control.queries import NamedPoint
-from service.control.storage import Storage
 from service.control.store import Store
 from service.job.parts import Checkpointing
 from service.job.spec import JobSpec
@@ -307,7 +306,7 @@ def test_a_trial_that_the_job_does_not_have_is_not_found(
 
 
 def test_a_kept_log_is_served_as_text_from_any_offset(http: TestClient, store: Store, reporting: Reporting) -> None:
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     storage.write(storage.log_url(reporting.job_id, 1), "first\nsecönd\n".encode())
 
     whole = http.get(f"/v1/jobs/{reporting.job_id}/logs")

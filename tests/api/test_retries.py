@@ -19,7 +19,6 @@ from api.client import AsyncClient, Client
 from api.connection import CheckedFile
 from api.failures import ApiError, DamagedDownload, Unreachable
 from api.retries import Patience, Restarts, may_repeat
-from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -264,7 +263,7 @@ def test_the_digest_is_of_all_that_came_before_and_after_a_break(
 def test_a_file_that_has_changed_at_a_break_is_downloaded_anew(
     far: Client, road: Road, store: Store, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage, out = Storage(store.settings.resolved_storage_url), io.BytesIO()
+    storage, out = store.storage, io.BytesIO()
     url = storage.file_url(reporting.job_id, "notes.txt")
     storage.write(url, b"at first")
     road.faults, road.passes_on, road.ranges = [CUT], WHOLE_ROAD, []

@@ -567,12 +567,26 @@ def every_call() -> list[tuple[str, str]]:
 def test_every_route_refuses_a_parameter_that_it_does_not_have(http: TestClient, method: str, path: str) -> None:
     filled = path.format(job="job-0", number=1, key="k", code="c", name="loss", path="x", kind="owner")
 
-    answer = http.request(method, f"{filled}?verbose=1")
+    (error,) = refused(http.request(method, f"{filled}?verbose=1"), 422, "invalid-request")["errors"]
 
-    assert answer.status_code == 422
-    assert answer.headers["content-type"] == "application/problem+json"
-    (error,) = answer.json()["errors"]
     assert error["pointer"] == "/verbose" and "there is no query parameter `verbose`" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("/v1/jobs?cursor=x", "/cursor"),
+        ("/v1/jobs?limit=0", "/limit"),
+        ("/v1/jobs/{job}/metrics/loss?first_step=9&last_step=3", "/last_step"),
+        ("/v1/code?cursor=x", "/cursor"),
+    ],
+)
+def test_a_bad_parameter_of_a_list_or_a_series_is_a_fault_of_the_request_and_of_no_job(
+    http: TestClient, reporting: Reporting, query: str, pointer: str
+) -> None:
+    (error,) = refused(http.get(query.format(job=reporting.job_id)), 422, "invalid-request")["errors"]
+
+    assert error["pointer"] == pointer
 
 
 def test_an_unknown_parameter_is_refused_with_the_one_that_was_meant(http: TestClient) -> None:
@@ -594,6 +608,30 @@ def document(anonymous: TestClient) -> dict[str, Any]:
 
 def documented(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["operationId"]: each for methods in document["paths"].values() for each in methods.values()}
+
+
+def test_every_operation_documents_how_it_refuses_a_parameter(document: dict[str, Any]) -> None:
+    refusals = {name: each["responses"]["422"] for name, each in documented(document).items()}
+
+    assert [name for name, each in refusals.items() if "(`invalid-request`)" not in each["description"]] == []
+    for name in ("listJobs", "getJob", "listTrials", "getMetric", "getSnapshot", "getQueue", "listMethods"):
+        assert "invalid-job" not in refusals[name]["description"], name
+
+
+def test_what_names_nothing_does_not_document_that_it_may_be_missing(document: dict[str, Any]) -> None:
+    named = {name for name, each in documented(document).items() if "404" in each["responses"]}
+
+    assert not named & {
+        "getMe",
+        "listKeys",
+        "listAudit",
+        "createKey",
+        "getMetrics",
+        "listQuotas",
+        "listJobs",
+        "getQueue",
+    }
+    assert {"getKey", "deleteQuota", "getJob", "listMethods", "createJob"} <= named
 
 
 def test_every_body_and_the_main_answers_have_an_example(document: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from api.http.app import create_app
 from api.http.connections import Connection, Deadlines
 from api.http.downloads import Downloads
 from service.control.processes import wait_until
-from service.control.storage import Storage, StoredFile
+from service.control.storage import StoredFile
 from service.control.store import Store
 from service.wire.records import MetricPoints
 from tests.api.conftest import Reporting, serving
@@ -49,7 +49,7 @@ def finished(reporting: Reporting, store: Store) -> str:
         MetricPoints(trial_id=reporting.trial("tuned"), name="loss", steps=steps, seconds=values, values=values)
     )
     reporting.finish_trial("tuned", rates=[0.1], density=0.01, loss=0.3)
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     storage.write(reporting.save("tuned"), bytes(WEIGHTS_BYTES))
     storage.write(storage.log_url(reporting.job_id, reporting.number), b"x" * WEIGHTS_BYTES)
     return reporting.job_id

@@ -7,7 +7,6 @@ import pytest
 
 from service.control.ray_cluster.logs import Logs, bounded, since
 from service.control.ray_cluster.ray_jobs import RayStatus
-from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
 from service.job.spec import JobSpec
@@ -124,7 +123,7 @@ def test_a_driver_that_ray_does_not_forget_costs_no_log(logs, store, ray, job_id
 
 
 def test_a_log_for_which_its_job_left_a_link_holds_up_no_other(logs, store, ray, job_id, tmp_path):
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     ended_at = end(store, ray, job_id)
     place = Path(storage.log_url(job_id, 1).removeprefix("file://"))
     place.parent.mkdir(parents=True)
@@ -145,7 +144,7 @@ def test_a_log_that_comes_while_its_job_is_deleted_goes_with_it(logs, store, ray
 
     logs.keep_ended(ended_at + 1)
 
-    assert Storage(store.settings.resolved_storage_url).sizes(job_id) == {}
+    assert store.storage.sizes(job_id) == {}
 
 
 def test_a_driver_that_has_reported_its_end_may_say_its_last_words(logs, store, ray, job_id):
@@ -220,7 +219,7 @@ def test_a_job_whose_folder_takes_no_log_holds_up_no_other_is_warned_of_once_and
     logs, store, ray, job_id, caplog
 ):
     ended_at = end(store, ray, job_id)
-    blocked = Path(Storage(store.settings.resolved_storage_url).job_url(job_id).removeprefix("file://"))
+    blocked = Path(store.storage.job_url(job_id).removeprefix("file://"))
     blocked.parent.mkdir(parents=True, exist_ok=True)
     blocked.touch()  # as a folder of another user does, it takes no file
     other = store.add_job(store.job(job_id).spec)[0].id
@@ -313,7 +312,7 @@ def test_whoever_reads_on_misses_nothing_of_what_a_shortened_log_still_has(offse
 )
 def test_a_log_that_its_job_has_replaced_costs_no_more_than_a_kept_one(logs, store, ray, job_id, log):
     logs.keep_ended(end(store, ray, job_id) + 1)
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     storage.write(storage.log_url(job_id, 1), log)
 
     found = logs.read(job_id)

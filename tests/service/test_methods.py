@@ -10,10 +10,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from api.documents import checked, parse_yaml
 from service.catalog import methods
 from service.catalog.combinations import PARTS, job, kinds_of, merged
-from service.catalog.methods import MethodView
 from service.catalog.papers import NOTES
 from service.errors import NotFound
 from service.job.spec import JobSpec
+from service.wire.methods import MethodView
 from tests.support.example_jobs import EXAMPLES
 from trainers.methods import registry
 from trainers.methods.exchange.dense.spec import NoneConfig

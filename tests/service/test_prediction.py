@@ -14,9 +14,10 @@ from api.cli import figures
 from service.catalog.methods import parsed, traffic
 from service.job.spec import JobSpec
 from service.prediction.choosing import advised
-from service.prediction.evidence import Task, recorded
+from service.prediction.evidence import recorded
 from service.prediction.model import GOODPUT, OwnCost, Site, step
-from service.prediction.predict import DENSE, OWN, PredictionRequest, Span, best, judged, predict
+from service.prediction.predict import DENSE, OWN, PredictionRequest, best, judged, predict
+from service.wire.predictions import Span, Task
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig

@@ -302,7 +302,7 @@ def kept(store, running, free):
 
 def keep_checkpoints(store, job_id):
     """Let each trial of the job's first attempt leave a checkpoint of 3 MB."""
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     for number, trial in enumerate(store.trials(job_id)):
         url = f"{storage.attempt_url(job_id, 1)}/00000{number}-step-100"
         storage.write(f"{url}/shared.safetensors", bytes(3_000_000))

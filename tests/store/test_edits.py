@@ -147,8 +147,8 @@ def rows_of(store, job_id):
 
 
 def test_nothing_is_left_of_a_deleted_job_but_its_event_and_an_order_to_remove_its_files(store, over):
-    url = Storage(store.settings.resolved_storage_url).attempt_url(over, 1)
-    Storage(store.settings.resolved_storage_url).write(f"{url}/weights.safetensors", b"weights")
+    url = store.storage.attempt_url(over, 1)
+    store.storage.write(f"{url}/weights.safetensors", b"weights")
     before = rows_of(store, over)
 
     store.delete(over)
@@ -157,7 +157,7 @@ def test_nothing_is_left_of_a_deleted_job_but_its_event_and_an_order_to_remove_i
     assert rows_of(store, over) == {"events", "removals"}
     store.remove_expired(store._clock())
     assert rows_of(store, over) == {"events"}
-    assert Storage(store.settings.resolved_storage_url).sizes(over) == {}
+    assert store.storage.sizes(over) == {}
     with pytest.raises(NotFound):
         store.delete(over)
 

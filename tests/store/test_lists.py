@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from service.control.access.rules import Principal
 from service.control.listing import JobFilter
 from service.control.models import JobTextRow
-from service.errors import InvalidJob
+from service.errors import InvalidRequest
 from service.job.states import JobState
 from service.wire.access import Role
 from service.wire.jobs import JobEdit, JobOrder
@@ -176,7 +176,7 @@ def test_a_page_is_not_shifted_by_a_job_that_is_deleted_or_leaves_the_list(mixed
 def test_a_cursor_of_another_order_is_refused(mixed):
     cursor = mixed.jobs(order=JobOrder.NAME, limit=1).next_cursor
 
-    with pytest.raises(InvalidJob, match="is of `order_by=name`, this list of `order_by=-created`"):
+    with pytest.raises(InvalidRequest, match="is of `order_by=name`, this list of `order_by=-created`"):
         mixed.jobs(cursor=cursor)
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from service.control.storage import Storage
 from service.errors import CheckpointGone
 from service.job.states import JobState
 from service.wire.records import MetricPoints, ProbeDone, Searched
@@ -21,7 +20,7 @@ def _probe(driver, stage, number):
 
 def _searched(driver, stage, num_probes, *, step):
     ended = tuple(f"{stage}-{number}" for number in range(num_probes))
-    folder = Storage(driver.store.settings.resolved_storage_url).attempt_url(driver.job_id, driver.number)
+    folder = driver.store.storage.attempt_url(driver.job_id, driver.number)
     resume = {"told": num_probes, "checkpoint": f"{folder}/nowhere"}
     return Searched(trial_id=driver.trial_id, stage=stage, step=step, probes=ended, bill=MORE, resume=resume)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from service.control.metrics.points import Steps
-from service.errors import InvalidJob, NotFound
+from service.errors import InvalidRequest, NotFound
 from service.wire.records import (
     MetricPoints,
 )
@@ -74,5 +74,5 @@ def test_a_range_of_a_long_series_is_that_of_all_its_points(store, driver, first
 
 
 def test_a_range_that_ends_before_it_begins_is_refused(store, driver):
-    with pytest.raises(InvalidJob, match="`last_step` is at least `first_step`, which is 9, got 8"):
+    with pytest.raises(InvalidRequest, match="`last_step` is at least `first_step`, which is 9, got 8"):
         store.series(driver.job_id, "loss", within=Steps(9, 8))

@@ -366,7 +366,7 @@ def test_a_job_that_was_stopped_goes_on_to_the_budget_it_had(store, driver):
 
 @only("sqlite")
 def test_a_job_whose_checkpoint_was_removed_is_not_extended(store, driver):
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     url = f"{storage.attempt_url(driver.job_id, 1)}/000001-step-100"
     storage.write(f"{url}/shared.safetensors", b"state")
     commit(driver, steps=100, checkpoint={"checkpoint": url})
@@ -386,7 +386,7 @@ ELSEWHERE = ("http://169.254.169.254/latest", "file:///etc", "{folder}/../job-2"
 @only("sqlite")
 @pytest.mark.parametrize("elsewhere", ELSEWHERE)
 def test_a_checkpoint_outside_of_the_jobs_folder_is_refused_with_its_place(store, driver, elsewhere):
-    url = elsewhere.format(folder=Storage(store.settings.resolved_storage_url).attempt_url(driver.job_id, 1))
+    url = elsewhere.format(folder=store.storage.attempt_url(driver.job_id, 1))
     driver.decide(0, first_step=0)
     progress = {"steady": [url], "best": {"checkpoint": url}}
     resume = {"checkpoint": url, "checkpoints": [url], "stage": {"progress": progress}}

@@ -50,7 +50,7 @@ def served(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def finished(store: Store, job: JobSpec) -> str:
     reporting = Reporting(store, job)
     reporting.run_to_the_end()
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     storage.write(storage.log_url(reporting.job_id, 1), b"log\n")
     return reporting.job_id
 
@@ -122,7 +122,7 @@ def test_the_weights_go_when_asked_for(served: str, store: Store, finished: str)
 
 
 def test_a_live_jobs_files_stay(served: str, store: Store, running: str, finished: str, temporary: Path) -> None:
-    folder = Path(Storage(store.settings.resolved_storage_url).job_url(running).removeprefix("file://"))
+    folder = Path(store.storage.job_url(running).removeprefix("file://"))
     scratch = tune_folder(temporary, running)
     before = sizes(folder) | sizes(scratch)
 
@@ -241,7 +241,7 @@ def test_a_job_that_goes_on_while_others_are_cleaned_keeps_its_files(
     (gone,) = clean("--yes", "--weights")["leftovers"]
 
     (other,) = {*cancelled} - {gone["job_id"]}
-    left = Storage(store.settings.resolved_storage_url).sizes(other)
+    left = store.storage.sizes(other)
     assert len(left) == 2
 
 

@@ -25,7 +25,6 @@ from api.cli.terminal import STANDARD, require_agreement, require_writable, say
 from api.client import Client
 from api.failures import Unreachable
 from api.http.openapi import EXAMPLE_JOB
-from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -212,7 +211,7 @@ def test_a_job_of_several_seeds_shows_its_arms_over_them(at: str, store: Store, 
 @pytest.mark.parametrize("follow", [[], ["--follow"]])
 def test_a_log_is_printed_as_it_is(at: str, store: Store, reporting: Reporting, follow: list[str]) -> None:
     reporting.run_to_the_end()
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     storage.write(storage.log_url(reporting.job_id, 1), b"first [bold]\nsecond\n")
 
     done = run_cli.invoke(main.app, ["logs", reporting.job_id, *follow])

@@ -10,7 +10,6 @@ from api.cli import logs
 from api.cli.logs import follow_log
 from api.client import Client
 from api.failures import ApiError
-from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
 
@@ -30,7 +29,7 @@ def job_id(store: Store, job: JobSpec) -> str:
 @pytest.fixture
 def printed(store: Store, job_id: str) -> Print:
     """Give an attempt so much of a log."""
-    storage = Storage(store.settings.resolved_storage_url)
+    storage = store.storage
     return lambda number, log: storage.write(storage.log_url(job_id, number), log)
 
 

@@ -6,7 +6,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from service.control.storage import Storage
 from service.wire.records import MetricPoints, ProbeDone, StageDecided
 from tests.api.dashboard.test_page_live import chart, choose, show
 from tests.support.decisions import decision
@@ -93,7 +92,7 @@ def test_the_timeline_has_as_many_blocks_as_there_were_probes_and_a_row_for_each
 
 
 def test_a_log_is_followed_from_where_it_was_read_to_and_its_last_error_comes_first(browser, client, reporting):
-    storage = Storage(reporting.store.settings.resolved_storage_url)
+    storage = reporting.store.storage
     place = storage.log_url(reporting.job_id, 1)
     reporting.store.attempts.note_log(reporting.job_id, 1)
     storage.write(place, b"one\ntwo\n")
