@@ -10,12 +10,11 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from service.catalog.methods import MethodsView
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
 from service.job.vocabulary import MAY_BE_NEWER
-from service.prediction.predict import Prediction, PredictionRequest
+from service.prediction.predict import PredictionRequest
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
 from service.wire.artifacts import Artifact, Which
 from service.wire.cluster import ClusterView
@@ -23,6 +22,8 @@ from service.wire.code import CodePage, CodeView, Package
 from service.wire.comparison import Comparison
 from service.wire.events import EventKind, EventPage
 from service.wire.jobs import Cloned, JobOrder, JobPage, JobView, Validated
+from service.wire.methods import MethodsView
+from service.wire.predictions import Prediction
 from service.wire.queue import QueueView, QuotaKind, QuotaView
 from service.wire.reports import JobReport
 from service.wire.snapshot import Snapshot

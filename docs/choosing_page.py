@@ -8,8 +8,9 @@ from itertools import product
 
 from service.job.spec import JobSpec
 from service.prediction.choosing import duration, ties
-from service.prediction.evidence import Recorded, Task, recorded
-from service.prediction.predict import DENSE, Prediction, PredictionRequest, best, predict
+from service.prediction.evidence import Recorded, recorded
+from service.prediction.predict import DENSE, PredictionRequest, best, predict
+from service.wire.predictions import Prediction, Task
 
 LINKS = ((10.0, 20.0), (100.0, 1.0), (1000.0, 0.2))  # Mbit/s, ms
 WORKERS = (2, 4, 8)

@@ -11,8 +11,9 @@ from api.cli import figures
 from api.cli.sheet import Sheet
 from api.cli.terminal import AsJson, console, fail, print_json, say
 from service.catalog import methods as catalogue
-from service.catalog.methods import DEFAULT_WORKLOAD, MethodsView, MethodView, NeedsView, PaperView
+from service.catalog.methods import DEFAULT_WORKLOAD
 from service.errors import NotFound
+from service.wire.methods import MethodsView, MethodView, NeedsView, PaperView
 
 app = typer.Typer()
 

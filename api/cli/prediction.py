@@ -15,7 +15,8 @@ from service.job.advice import advice
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.prediction.choosing import advised, rates_that_pay
-from service.prediction.predict import MethodPrediction, Prediction, PredictionRequest, Span, predict as predicted
+from service.prediction.predict import PredictionRequest, predict as predicted
+from service.wire.predictions import MethodPrediction, Prediction, Span
 from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import AdamWConfig

@@ -5,8 +5,8 @@ from typing import get_args
 
 import yaml
 
-from service.prediction.evidence import Task
-from service.prediction.predict import DENSE, MethodPrediction, Prediction, Span, best, judged
+from service.prediction.predict import DENSE, best, judged
+from service.wire.predictions import MethodPrediction, Prediction, Span, Task
 
 
 def advised(found: Prediction, size: Callable[[float], str]) -> Iterator[str]:

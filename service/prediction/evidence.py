@@ -5,18 +5,15 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.prediction.model import OwnCost
+from service.wire.predictions import Task
 from trainers.spec.replica import ReplicaConfig
 
 FILE = Path(__file__).parent / "evidence.json"
-#: Tasks whose losses were recorded; of those that end in `apart`, and the first three, the hosts' data differ.
-Task = Literal[
-    "one-large-layer", "residual-net", "transformer", "images", "images-apart", "text", "text-apart"
-]  # fmt: skip
 #: Of every other method.
 ANY = "*"
 

@@ -9,9 +9,11 @@ from api.http import bodies
 from api.http.auth import require_key
 from api.http.openapi import EXAMPLE_JOB, READING, body, error_answers
 from service.catalog import methods
-from service.catalog.methods import DEFAULT_WORKLOAD, MAX_SHAPES, SHAPES, MethodsView
+from service.catalog.methods import DEFAULT_WORKLOAD, MAX_SHAPES, SHAPES
 from service.errors import InvalidRequest
-from service.prediction.predict import Prediction, PredictionRequest, predict
+from service.prediction.predict import PredictionRequest, predict
+from service.wire.methods import MethodsView
+from service.wire.predictions import Prediction
 
 router = APIRouter(
     prefix="/v1", tags=["methods"], dependencies=[Depends(require_key)], responses=error_answers(*READING)
