@@ -121,7 +121,7 @@ class CodeShelf:
     def remove(self, digest: str, *, by: Principal, project: str | None = None) -> None:
         """Delete the package that `get` gives, and its file; raises CodeInUse while a job needs it, and NotFound.
 
-        A file that storage does not remove now is left to `sweep`.
+        A file that storage does not remove now is left to `remove_expired`.
         """
 
         def remove(session: Session) -> tuple[str, float]:

@@ -543,7 +543,7 @@ class Store:
         return self._on_job(job_id, edit)
 
     def delete(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> None:
-        """Delete a job that is over with all that is stored of it; `sweep` removes its files.
+        """Delete a job that is over with all that is stored of it; `remove_expired` removes its files.
 
         Raises IllegalTransition for a job that is not over.
         """
