@@ -7,6 +7,7 @@ is told it keeps a reading, in the journal and in memory alike: both decide from
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -30,7 +31,7 @@ from search.bayesian.proposals import propose
 from search.bayesian.refinement import raise_of
 from search.bayesian.reports import commit_forecast, probe_reports
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Ramp, Stage
+from search.bayesian.stage import CommittedLine, Ramp, Stage
 from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
 from search.bayesian.usual_rate import begins_as_usual
 from search.budget import spending
@@ -80,7 +81,7 @@ class Controller:
             is_paired=space.rewinds_data,
             teaching=dict(space.teaching),
             prior=prior,
-            link=space.link,
+            line=CommittedLine(link=space.link),
         )
         self._costs = StepCosts(self._setup)
         self._spent, self._search = Spent(), Spent()
@@ -149,7 +150,7 @@ class Controller:
         if observation.candidate_id is None and course == "go_on":
             signs = signs_of(self._setup, self._stage, observation)
             rise = raise_of(self._setup, self._stage, observation, signs)
-            if rise != self._stage.rise:
+            if rise != self._stage.course.rise:
                 self._record("rise", rise)
         return course
 
@@ -174,8 +175,8 @@ class Controller:
         """Return what the committed line uses at these totals: rates may begin on a ramp, and plain ones end at 0."""
         decision = self._stage.decision
         chosen = self._stage.incumbent if decision is None else decision.values
-        rate = self._setup.clip_rate(chosen.learning_rate * self._stage.rise)
-        ramp = 1.0 if self._stage.is_pinned else self._stage.ramp.factor(spent.steps)
+        rate = self._setup.clip_rate(chosen.learning_rate * self._stage.course.rise)
+        ramp = 1.0 if self._stage.is_pinned else self._stage.course.ramp.factor(spent.steps)
         return chosen.model_copy(update={"learning_rate": rate * ramp * decay_factor(self._setup, spent)})
 
     def anneals(self, spent: Spent) -> bool:
@@ -243,9 +244,9 @@ class Controller:
             case "decide":
                 self._apply_decide(value)
             case "awakens":
-                self._stage.awakens = value
+                self._stage.course = replace(self._stage.course, awakens=value)
             case "rise":
-                self._stage.rise = value
+                self._stage.course = replace(self._stage.course, rise=value)
             case "close":
                 self._apply_close(value)
 
@@ -266,14 +267,15 @@ class Controller:
         kept = promotion.cost(None if decision.promoted is None else self._stage.readings[decision.promoted])
         self._search = spending.minus(self._search, kept)
         self._stage.decision, self._stage.decided = decision, spending.minus(self._spent, kept)
-        ramp = Ramp(decision.ramp_steps) if decision.ramp_steps else self._stage.ramp
-        self._stage.ramp = ramp.begun(self._spent.steps)  # after the steps of a promoted probe
+        ramp = Ramp(decision.ramp_steps) if decision.ramp_steps else self._stage.course.ramp
+        ramp = ramp.begun(self._spent.steps)  # after the steps of a promoted probe
+        self._stage.course = replace(self._stage.course, ramp=ramp)
 
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
-        self._searched |= {steer.id for steer in self._stage.steers if steer.search_now}
+        self._searched |= {steer.id for steer in self._stage.steered.steers if steer.search_now}
         if ending.has_failed:  # nobody may be there to withdraw it
-            self._voided |= {steer.id for steer in self._stage.steers if RATE in steer.pin}
+            self._voided |= {steer.id for steer in self._stage.steered.steers if RATE in steer.pin}
         self._stage = next_stage(self._setup, self._stage, ending, search=self._search)
         self._free = listed(self._free, self._stage)
         self._steer_stage()
@@ -333,7 +335,7 @@ class Controller:
         promoted = winner if winner and winner.candidate.id in held else None
         kept = promotion.cost(promoted.reading if promoted else None)
         start = spending.minus(self._spent, kept)
-        part = setup.commit_part(stage.index, stage.num_taken_back, start)
+        part = setup.commit_part(stage.index, stage.line.num_taken_back, start)
         commit = spending.scale(spending.remaining(setup.budget, start), part)
         decay = commit_decay(setup, start, part)
         new_ramp = ramp_steps(setup, stage)
@@ -350,7 +352,7 @@ class Controller:
             is_usual=begins_as_usual(setup, stage),
             probability=choice.probability,
             forecast=None if is_on_ramp else commit_forecast(setup, stage, choice.values, commit=commit, decay=decay),
-            steers=stage.steers,
+            steers=stage.steered.steers,
             promoted=promoted.candidate.id if promoted else None,
             commit_until=spending.commit_end(setup.budget, start, part),
             ramp_steps=new_ramp,
@@ -359,8 +361,8 @@ class Controller:
             search_seconds=search.seconds,
             search_steps=search.steps,
             tax=Tax(budget_share=budget_share, cap_share=budget_share / setup.search_fraction),
-            forecast_weight=learned_weight(stage.outcomes),
-            num_earlier=sum(len(earlier) for earlier in stage.history),
+            forecast_weight=learned_weight(stage.line.outcomes),
+            num_earlier=sum(len(earlier) for earlier in stage.line.history),
             posterior=None if choice.fit is None else on_grid(choice.fit, choice.values),
         )
 

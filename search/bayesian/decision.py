@@ -144,7 +144,7 @@ def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
     """Choose a run's first values: what is usual, or by the wide search if its probes show progress, or the guess."""
     if begins_as_usual(setup, stage):
         values = setup.opening.model_copy(update={"learning_rate": usual_pick(setup, stage)})
-        is_asked = stage.search_asked  # for a search that has no room
+        is_asked = stage.steered.search_asked  # for a search that has no room
         why = f": {reasons.too_few_probes(setup, stage, MIN_COARSE)}" if is_asked else ", so nothing is probed"
         return Choice(values, f"{name(setup, values)} is usual {reasons.of_model(setup)}{why}")
     if len(stage.probes) < MIN_COARSE:
@@ -247,7 +247,9 @@ def _choose_local(setup: SearchSetup, stage: Stage) -> Choice:
         values = found[order[int(np.argmax(means))]].values
         reason = f"{name(setup, values)} replaces the incumbent {name(setup, stage.incumbent)}, whose probe diverged"
         return Choice(values, reason, None, posterior, fit)
-    is_trusted = stage.before is None or not stage.before.has_failed  # else it is what was left after a failure
+    is_trusted = (
+        stage.line.before is None or not stage.line.before.has_failed
+    )  # else it is what was left after a failure
     has_signal = _has_signal(stage)
     if (has_signal or not is_trusted) and may_switch(verdict, setup.config, is_trusted=is_trusted):
         reason = reasons.switch(setup, stage, winner, verdict.probability)

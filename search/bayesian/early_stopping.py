@@ -43,8 +43,10 @@ def is_hopeless(stage: Stage, reading: Reading) -> bool:
 
     The two are compared step by step, or, if their steps differ in cost, where both had spent as much.
     """
-    start = stage.start_loss if stage.start_loss is not None else opening_loss([*stage.readings.values(), reading])
-    if is_diverged(reading, start=start, initial=stage.initial):
+    start = stage.line.start_loss
+    if start is None:
+        start = opening_loss([*stage.readings.values(), reading])
+    if is_diverged(reading, start=start, initial=stage.line.initial):
         return True
     candidate = next(each for each in stage.pending if each.id == reading.candidate_id)
     control = _to_beat(stage, candidate)
@@ -119,7 +121,7 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
         return "end"
     if setup.config.revisit == "stages" or stage.is_pinned:
         return "go_on"
-    if stage.awakens:  # its gradients grow when it begins to learn
+    if stage.course.awakens:  # its gradients grow when it begins to learn
         return "roll_back" if was_killed_waking(setup, stage, signs, observation) else "go_on"
     if is_asleep(setup, stage, signs, observation, is_over=part >= 1):
         return "roll_back"
@@ -134,23 +136,23 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
     assert decision is not None
     known = Known(
         start=start_loss(stage),
-        initial=stage.initial,
-        best=stage.best,
+        initial=stage.line.initial,
+        best=stage.line.best,
         probed=lowest_probed(stage),
-        gradient_scale=stage.gradient_scale,
+        gradient_scale=stage.line.gradient_scale,
         first=setup.space.first_loss,
     )
     is_as_before = decision.values == stage.incumbent and not stage.probes
     signs = events.read(
         trace_of(observation),
         part=part_done(setup, stage, observation),
-        reference=stage.reference if is_as_before else None,
+        reference=stage.line.reference if is_as_before else None,
         forecast=decision.forecast,
         known=known,
     )
     excused = {"has_diverged": False, "has_worsened": False} if _repeats_a_rise(stage, signs) else {}
-    is_retried = stage.before is not None and stage.before.rolled_back and stage.before.signs.is_dead
-    if is_retried or stage.is_on_ramp or (stage.awakens and not signs.has_learned):
+    is_retried = stage.line.before is not None and stage.line.before.rolled_back and stage.line.before.signs.is_dead
+    if is_retried or stage.is_on_ramp or (stage.course.awakens and not signs.has_learned):
         excused |= {"is_dead": False}  # at a quarter of the rate too: its start is dead, or it is but slow
     return signs.model_copy(update={**excused, "client_drift": drift_of_commit(setup, stage, observation)})
 
@@ -160,7 +162,11 @@ def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) 
     assert stage.decision is not None
     period = setup.space.period_of_option(stage.decision.values.option)
     averaged = first_steps(len(observation.losses), period=period, steps_to_meeting=observation.steps_to_meeting)
-    if sum(first > 0 for first in averaged) < LEAST_AVERAGES or "option" in stage.pinned or not setup.space.synchronous:
+    if (
+        sum(first > 0 for first in averaged) < LEAST_AVERAGES
+        or "option" in stage.steered.pinned
+        or not setup.space.synchronous
+    ):
         return 0.0
     rise = client_drift(observation.losses, averaged, errors=DRIFT_ERRORS)
     return rise if rise > DRIFT_SHARE * size_of(float(np.median(observation.losses))) else 0.0
@@ -168,7 +174,7 @@ def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) 
 
 def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
     """Return whether the commit before was rolled back for a rise here: one at a lower rate too is the data's."""
-    before = stage.before
+    before = stage.line.before
     if before is None or not before.rolled_back or before.diverged:
         return False
     if not (before.signs.has_diverged or before.signs.has_worsened):

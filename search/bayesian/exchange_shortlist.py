@@ -14,12 +14,12 @@ def listed(setup: SearchSetup, stage: Stage) -> SearchSetup:
     They change after workers drifted apart, for good, and after steps came to take another time. What was tried lately
     stays among them.
     """
-    if "client_drift" in stage.events:
+    if "client_drift" in stage.line.events:
         return without_drift(setup)
     found = _short_list(setup, stage)
     if found is None:
         return setup
-    tried = {score.values.option for scores in stage.history for score in scores}
+    tried = {score.values.option for scores in stage.line.history for score in scores}
     wanted = {*found[0], stage.incumbent.option, *tried}
     dense_first = sorted(setup.space.exchanges, key=lambda each: -each.bytes)
     options = tuple(each.option for each in dense_first if each.option in wanted)
@@ -46,8 +46,8 @@ def promising(setup: SearchSetup, stage: Stage) -> str | None:
 
 
 def _short_list(setup: SearchSetup, stage: Stage) -> tuple[tuple[str, ...], str] | None:
-    link, exchanges = stage.link, setup.space.exchanges
-    if link is None or not exchanges or "step_time" not in stage.events:
+    link, exchanges = stage.line.link, setup.space.exchanges
+    if link is None or not exchanges or "step_time" not in stage.line.events:
         return None
     costs = [each.model_copy(update={"cost": link.step_s(each.bytes) - each.spared}) for each in exchanges]
     return short_list(costs)

@@ -35,7 +35,7 @@ def measured_link(setup: SearchSetup, stage: Stage, batch_size: int | None) -> L
         for reading in stage.readings.values()
         if reading.num_steps and reading.step_seconds and reading.candidate_id in sending
     ]
-    known = stage.link if batch_size == stage.incumbent.batch_size else None
+    known = stage.line.link if batch_size == stage.incumbent.batch_size else None
     return known if known and link.is_hidden(known, steps) else link.fit(steps) or known
 
 

@@ -12,7 +12,7 @@ from search.bayesian.link_rule import changed_link, measured_link
 from search.bayesian.refinement import awakening_start
 from search.bayesian.rewards import lowest_diverged, lowest_probed, scores, start_loss, usable_control
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Stage
+from search.bayesian.stage import CommittedLine, RateCourse, Stage
 from search.curves import faults
 from search.curves.calibration import with_outcome
 from search.curves.curve_summary import OPENING_LOSSES, Ending, usable_median
@@ -43,8 +43,8 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     drifts = "client_drift" in ending.events
     # losses of workers that fit their own data are below what the line, which is their average, has reached
     ending = ending.raised(ending.signs.client_drift) if drifts else ending
-    start, best = start_loss(stage), None if drifts else stage.best
-    woke = stage.awakens and ending.signs.has_learned
+    start, best = start_loss(stage), None if drifts else stage.line.best
+    woke = stage.course.awakens and ending.signs.has_learned
     is_stalled = has_stalled(setup, stage, ending)
     begin = _begin(setup, stage, ending, is_stalled=is_stalled)
     # steps that were rolled back are none of the committed line
@@ -55,38 +55,46 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     events = tuple(event for event in ending.events if event == "client_drift" or not is_waking)
     is_quiet = not ending.has_failed and set(events) <= {"step_time", "client_drift"}
     # rewards of workers that drift apart are of losses that their average does not have
-    history = () if drifts else extended(stage.history, scores(stage.decisive), incumbent=begin.incumbent)
-    return Stage(
-        index=stage.index + 1,
-        num_taken_back=stage.num_taken_back + (not ending.is_kept),
-        incumbent=begin.incumbent,
-        is_paired=stage.is_paired,
-        teaching=stage.teaching,
-        opened=ending.spent,
-        search_before=search,
+    history = () if drifts else extended(stage.line.history, scores(stage.decisive), incumbent=begin.incumbent)
+    line = CommittedLine(
         start_loss=ending.end_loss if ending.end_loss is not None else start,
         initial=_initial(setup, stage, ending),
         best=best,
         probed=None if drifts else lowest_probed(stage),
-        gradient_scale=_first_known(stage.gradient_scale, ending.signs.gradient_start),
-        history=history,
-        drift=learned_drift(history),
-        width=begin.width,
-        barred=begin.barred,
-        lowest_diverged=lowest_diverged(stage),
-        rejected=begin.rejected,
-        may_rise=is_quiet and not is_stalled and (stage.may_rise or woke or has_met(stage.decision.forecast, ending)),
-        has_awakened=stage.has_awakened or stage.awakens,
-        awakens=begin.awakens or (stage.awakens and not woke and not ending.has_failed),
+        gradient_scale=_first_known(stage.line.gradient_scale, ending.signs.gradient_start),
+        num_taken_back=stage.line.num_taken_back + (not ending.is_kept),
         before=ending,
         loss_before=start,
         events=events,
         reference=ending.signs.reference if ending.is_kept and not ending.events else None,
         link=changed_link(setup, stage, ending, measured_link(setup, stage, begin.incumbent.batch_size)),
-        raised=1.0 if ending.has_failed else (1.0 if stage.probes else stage.raised) * stage.rise,
-        ramp=stage.ramp.ended(ending.spent.steps) if ending.is_kept else stage.ramp.begun(ending.spent.steps),
+        history=history,
+        drift=learned_drift(history),
+        outcomes=with_outcome(stage.line.outcomes, stage.decision.forecast, None if ending.events else ending.end_loss),
+        barred=begin.barred,
+        lowest_diverged=lowest_diverged(stage),
+    )
+    was, met = stage.course, has_met(stage.decision.forecast, ending)
+    since_search = was.rise if stage.probes else was.raised * was.rise
+    course = RateCourse(
+        ramp=was.ramp.ended(ending.spent.steps) if ending.is_kept else was.ramp.begun(ending.spent.steps),
+        raised=1.0 if ending.has_failed else since_search,
+        may_rise=is_quiet and not is_stalled and (was.may_rise or woke or met),
+        awakens=begin.awakens or (was.awakens and not woke and not ending.has_failed),
+        has_awakened=was.has_awakened or was.awakens,
+    )
+    return Stage(
+        index=stage.index + 1,
+        incumbent=begin.incumbent,
         note=begin.note,
-        outcomes=with_outcome(stage.outcomes, stage.decision.forecast, None if ending.events else ending.end_loss),
+        rejected=begin.rejected,
+        line=line,
+        course=course,
+        is_paired=stage.is_paired,
+        teaching=stage.teaching,
+        width=begin.width,
+        opened=ending.spent,
+        search_before=search,
     )
 
 
@@ -95,7 +103,7 @@ def has_stalled(setup: SearchSetup, stage: Stage, ending: Ending) -> bool:
 
     Its rate may be too high for the noise of its batches, or the loss is at its floor, where a lower rate does no harm.
     """
-    is_held = setup.traits.decays and setup.config.revisit == "events" and not (stage.is_pinned or stage.awakens)
+    is_held = setup.traits.decays and setup.config.revisit == "events" and not (stage.is_pinned or stage.course.awakens)
     losses = np.asarray(ending.losses)
     half = len(losses) // 2
     is_held = is_held and not (stage.is_on_ramp or is_decaying(setup, ending.spent))
@@ -117,8 +125,8 @@ def has_met(forecast: Forecast | None, ending: Ending) -> bool:
 def _initial(setup: SearchSetup, stage: Stage, ending: Ending) -> float | None:
     """Return the loss at which the run started; None: it is not known yet."""
     opening = usable_median(ending.opening or ending.losses[:OPENING_LOSSES])
-    start = _first_known(stage.initial, start_loss(stage), opening, setup.space.first_loss)
-    known = faults.Known(initial=stage.initial, first=setup.space.first_loss)
+    start = _first_known(stage.line.initial, start_loss(stage), opening, setup.space.first_loss)
+    known = faults.Known(initial=stage.line.initial, first=setup.space.first_loss)
     return None if start is None else faults.initial_loss(known, start)
 
 
@@ -148,7 +156,7 @@ def _begin(setup: SearchSetup, stage: Stage, ending: Ending, *, is_stalled: bool
     elif is_stalled:
         begin = _after_a_stall(setup, stage)
     else:
-        begin = _Begin(*_raised(setup, stage), next_width(setup, stage, has_lasted=True), stage.barred)
+        begin = _Begin(*_raised(setup, stage), next_width(setup, stage, has_lasted=True), stage.line.barred)
     return _without_drift(setup, stage, begin) if "client_drift" in ending.events else begin
 
 
@@ -156,9 +164,9 @@ def _raised(setup: SearchSetup, stage: Stage) -> tuple[Values, str]:
     """Return the values that a commit ended with, and how they came to differ from those of its decision."""
     assert stage.decision is not None
     used = stage.decision.values
-    rate = setup.clip_rate(used.learning_rate * stage.rise)
+    rate = setup.clip_rate(used.learning_rate * stage.course.rise)
     before, after = f"{used.learning_rate:.3g}", f"{rate:.3g}"
-    why = "since nothing was learned" if stage.awakens else "since gradients kept their course"
+    why = "since nothing was learned" if stage.course.awakens else "since gradients kept their course"
     note = f"the rate had risen from {before} to {after}, {why}" if after != before else ""
     return used.model_copy(update={"learning_rate": rate}), note
 
@@ -169,7 +177,7 @@ def _after_a_stall(setup: SearchSetup, stage: Stage) -> _Begin:
     what = f"so the rate is {rate:.3g} now" if rate < used.learning_rate else "the lowest rate that may be used"
     note = f"the loss stood still at {used.learning_rate:.3g}, {what}"
     width = next_width(setup, stage, has_lasted=True)
-    return _Begin(used.model_copy(update={"learning_rate": rate}), note, width, stage.barred)
+    return _Begin(used.model_copy(update={"learning_rate": rate}), note, width, stage.line.barred)
 
 
 def _without_drift(setup: SearchSetup, stage: Stage, begin: _Begin) -> _Begin:
@@ -185,26 +193,26 @@ def _without_drift(setup: SearchSetup, stage: Stage, begin: _Begin) -> _Begin:
 
 def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
     assert stage.decision is not None
-    used = _raised(setup, stage)[0] if stage.awakens else stage.decision.values
+    used = _raised(setup, stage)[0] if stage.course.awakens else stage.decision.values
     is_taken_back = ending.rolled_back and not ending.diverged
     if stage.decision.switched and usable_control(stage) is not None and is_taken_back:
         note = f"the switch to {used.learning_rate:.3g} was rolled back"
         width = next_width(setup, stage, has_lasted=False)
-        return _Begin(stage.incumbent, note, width, stage.barred, rejected=(used,))
+        return _Begin(stage.incumbent, note, width, stage.line.barred, rejected=(used,))
     if ending.was_asleep:
         rate = awakening_start(setup, used.learning_rate)
         note = f"the stage before learned nothing at {used.learning_rate:.3g}, so the rate rises from {rate:.3g}"
         incumbent = used.model_copy(update={"learning_rate": rate})
-        return _Begin(incumbent, f"{note} until it does", WIDEST, stage.barred, awakens=True)
+        return _Begin(incumbent, f"{note} until it does", WIDEST, stage.line.barred, awakens=True)
     factor, what = _cut(ending)
-    if stage.is_pinned and stage.unsteered and stage.unsteered.learning_rate < used.learning_rate:
+    if stage.is_pinned and stage.steered.unsteered and stage.steered.unsteered.learning_rate < used.learning_rate:
         note = f"the stage before {what} at the pinned {used.learning_rate:.3g}, so that pin is over"
-        return _Begin(stage.unsteered, note, WIDEST, (*stage.barred, used))
+        return _Begin(stage.steered.unsteered, note, WIDEST, (*stage.line.barred, used))
     rate = max(setup.space.min_learning_rate, used.learning_rate * factor)
     then = f"so this one starts from {rate:.3g}" if rate < used.learning_rate else "the lowest rate that may be used"
     note = f"the stage before {what} at {used.learning_rate:.3g}, {then}"
     incumbent = used.model_copy(update={"learning_rate": rate})
-    return _Begin(incumbent, note, WIDEST, (*stage.barred, used))
+    return _Begin(incumbent, note, WIDEST, (*stage.line.barred, used))
 
 
 def _cut(ending: Ending) -> tuple[float, str]:

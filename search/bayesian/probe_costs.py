@@ -82,7 +82,7 @@ def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
         share = spending.scale(search_cap(setup), 1 - KEPT_PART[config.revisit])
         left = spending.subtract(share, spending.amounts(budget, stage.search_coarse))
         return spending.scale(left, 1 / most_finalists(setup))
-    part = setup.commit_part(stage.index, stage.num_taken_back, stage.opened)
+    part = setup.commit_part(stage.index, stage.line.num_taken_back, stage.opened)
     of_commit = spending.scale(spending.remaining(budget, stage.opened), part * config.probe_fraction)
     free = room(setup, stage.search_before, stage.opened)
     of_room = part if config.revisit == "stages" else EVENT_PART

@@ -50,7 +50,7 @@ def propose(setup: SearchSetup, stage: Stage) -> Proposal | None:
     """Return what to try next in `stage`, or None if it has tried enough, or has no reason to search."""
     if not stage.has_incumbent:
         return _propose_wide(setup, stage)
-    has_reason = setup.config.revisit == "stages" or bool(stage.events) or stage.search_asked
+    has_reason = setup.config.revisit == "stages" or bool(stage.line.events) or stage.steered.search_asked
     return _propose_local(setup, stage) if has_reason else None
 
 
@@ -243,9 +243,9 @@ def _propose_local(setup: SearchSetup, stage: Stage) -> Proposal | None:
         return Proposal(stage.incumbent, "incumbent")
     if asked >= setup.config.probes or not stage.candidates:  # without its control it decides nothing
         return None
-    may_rise = stage.may_rise and fraction_spent(setup.budget, stage.opened) < LAST_RISE
+    may_rise = stage.course.may_rise and fraction_spent(setup.budget, stage.opened) < LAST_RISE
     region = trust_region(setup, stage.incumbent, may_rise=may_rise, width=stage.width)
-    if asked == 1 and "step_time" in stage.events and (other := _other_exchange(setup, stage, region)):
+    if asked == 1 and "step_time" in stage.line.events and (other := _other_exchange(setup, stage, region)):
         return other
     if stage.lacks_control:
         return None
@@ -261,8 +261,8 @@ def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal |
     At a sparser one if steps take longer than they did: it is cheaper, and where the link would lead.
     Where the link is known, the exchange that a run would open with now. None: neither is searched.
     """
-    assert stage.before is not None  # it is its signs that showed an event
-    start, signs = stage.incumbent, stage.before.signs
+    assert stage.line.before is not None  # it is its signs that showed an event
+    start, signs = stage.incumbent, stage.line.before.signs
     is_slower = (signs.slower or 1.0) > 1
     for axis, _ in region.spans():
         if axis.name == "level":

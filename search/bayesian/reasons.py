@@ -72,11 +72,11 @@ def unsearched(setup: SearchSetup, stage: Stage) -> str:
         return "while the rate decays nothing is searched"
     if stage.is_on_ramp:
         return "while the rate rises to what was found nothing is searched"
-    if setup.config.revisit == "stages" or stage.events or stage.search_asked:
+    if setup.config.revisit == "stages" or stage.line.events or stage.steered.search_asked:
         return "there is no room for probes"
-    if stage.before is None:
+    if stage.line.before is None:
         return "nothing has happened yet"
-    return f"nothing happened ({signs_in_words(stage.before.signs, is_timed=setup.is_timed)})"
+    return f"nothing happened ({signs_in_words(stage.line.before.signs, is_timed=setup.is_timed)})"
 
 
 def switch(setup: SearchSetup, stage: Stage, winner: int, probability: float) -> str:
@@ -118,7 +118,7 @@ def from_probes(stage: Stage) -> str:
 
 def steers(setup: SearchSetup, stage: Stage) -> Iterator[str]:
     """Yield who steers the stage, and how."""
-    for steer in stage.steers:
+    for steer in stage.steered.steers:
         if steer.pin:
             yield f"{steer.by} pinned {', '.join(setting(setup, *each) for each in steer.pin.items())}"
         if steer.veto:
@@ -143,8 +143,10 @@ def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -
     yield _lasting(stage.decisive, chosen)
     yield from steers(setup, stage)
     yield stage.note
-    if setup.config.revisit != "stages" and stage.before and not stage.before.diverged:  # the note says what diverged
-        yield " and ".join(_event(event, stage.before.signs) for event in stage.events)
+    if (
+        setup.config.revisit != "stages" and stage.line.before and not stage.line.before.diverged
+    ):  # the note says what diverged
+        yield " and ".join(_event(event, stage.line.before.signs) for event in stage.line.events)
     if num_jobs := len(stage.prior.searches):
         weight = f", weight {fit.surrogate.expected.weight:.2f}" if fit else ""
         yield f"prior from {num_jobs} job{'s' * (num_jobs > 1)}{weight}"

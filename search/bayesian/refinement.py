@@ -69,7 +69,7 @@ def may_awaken(setup: SearchSetup, stage: Stage) -> bool:
     if setup.is_pretrained:
         return False
     is_free = setup.traits.wakes and setup.config.max_raise > 1 and setup.config.revisit == "events"
-    return is_free and not (stage.is_pinned or stage.awakens or stage.has_awakened)
+    return is_free and not (stage.is_pinned or stage.course.awakens or stage.course.has_awakened)
 
 
 def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: Signs) -> float:
@@ -83,14 +83,14 @@ def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: 
     A net that learned nothing yet is awakened: its rate rises steadily until it wakes (docs/decisions/0026).
     """
     if stage.is_pinned or is_decaying(setup, observation.spent):
-        return stage.rise
-    if stage.awakens:
+        return stage.course.rise
+    if stage.course.awakens:
         return _awakening(setup, stage, signs, observation.spent)
-    if not (setup.traits.rises and stage.may_rise) or stage.is_on_ramp:
-        return stage.rise
+    if not (setup.traits.rises and stage.course.may_rise) or stage.is_on_ramp:
+        return stage.course.rise
     asked = math.exp(RISE_PER_STEP * trace_of(observation).aligned)
-    factor = _unless_negligible(stage.rise, max(1.0, min(asked, setup.config.max_raise / stage.raised)))
-    return stage.rise if _is_barred(stage, factor) else factor
+    factor = _unless_negligible(stage.course.rise, max(1.0, min(asked, setup.config.max_raise / stage.course.raised)))
+    return stage.course.rise if _is_barred(stage, factor) else factor
 
 
 def _is_barred(stage: Stage, factor: float) -> bool:
@@ -98,15 +98,15 @@ def _is_barred(stage: Stage, factor: float) -> bool:
     assert stage.decision is not None
     values = stage.decision.values
     risen = values.model_copy(update={"learning_rate": factor * values.learning_rate})
-    return is_barred(risen, stage.barred)
+    return is_barred(risen, stage.line.barred)
 
 
 def _awakening(setup: SearchSetup, stage: Stage, signs: Signs, spent: Spent) -> float:
     if signs.has_learned or _growth(stage, signs, signs.gradient_end) >= WAKING_GRADIENTS:
-        return stage.rise
+        return stage.course.rise
     parts = signs.num_steps / max(PATIENCE_STEPS, AWAKENING_SHARE * _run_steps(setup, spent))
     most = math.log(min(AWAKENING_MOST, _most_awakening(stage)), AWAKENING_FACTOR)
-    return _unless_negligible(stage.rise, AWAKENING_FACTOR ** min(parts, most))
+    return _unless_negligible(stage.course.rise, AWAKENING_FACTOR ** min(parts, most))
 
 
 def _most_awakening(stage: Stage) -> float:
@@ -128,7 +128,7 @@ def _run_steps(setup: SearchSetup, spent: Spent) -> float:
 
 def _growth(stage: Stage, signs: Signs, scale: float | None) -> float:
     """Return a gradient's `scale` over that where the run began or, if it was killed, where it lay; 0: not known."""
-    known = [each for each in (stage.gradient_scale, signs.gradient_start) if each is not None]
+    known = [each for each in (stage.line.gradient_scale, signs.gradient_start) if each is not None]
     return scale / min(known) if scale is not None and known else 0.0
 
 

@@ -73,7 +73,7 @@ def _of_nearest(setup: SearchSetup, stage: Stage, values: Values, commit: Amount
 
 def _of_line(stage: Stage, commit: Amounts) -> Reach | None:
     """Return the forecast of a commit without probes, from the commit before it; None if that does not go on."""
-    before = stage.before
+    before = stage.line.before
     if before is None or not before.is_kept or not before.losses or stage.is_displaced:
         return None
     seconds = 0.0 if before.signs.step is None else before.signs.step.seconds
@@ -81,7 +81,9 @@ def _of_line(stage: Stage, commit: Amounts) -> Reach | None:
     known = {unit: cost[unit] for unit in commit}
     steps = before.num_steps + min(spending.num_steps(commit, known), LONGEST_COMMIT)
     points = max(float(len(before.losses)), len(before.losses) * steps / before.num_steps)
-    found = forecast_loss(before.losses, points, start=stage.loss_before, weight=learned_weight(stage.outcomes))
+    found = forecast_loss(
+        before.losses, points, start=stage.line.loss_before, weight=learned_weight(stage.line.outcomes)
+    )
     return Reach(found, points / len(before.losses))
 
 
@@ -101,7 +103,7 @@ def _of_probe(setup: SearchSetup, stage: Stage, probe: Probe, score: Score, comm
         return Reach(forecast_loss((math.nan,), 1.0, start=start), 1.0)
     # the forecast counts in points of the curve; rounding must not put the horizon before its end
     points = max(float(len(reading.losses)), _horizon(setup, probe, commit) / reading.steps_per_point)
-    found = forecast_loss(reading.losses, points, start=start, weight=learned_weight(stage.outcomes))
+    found = forecast_loss(reading.losses, points, start=start, weight=learned_weight(stage.line.outcomes))
     if score.reward is None:
         found = found.model_copy(update={"status": "diverged"})
     elif found.status == "diverged":  # the score tolerates a rise that is small beside the run's first loss

@@ -53,7 +53,8 @@ def opening_loss(readings: Sequence[Reading]) -> float | None:
 
 def start_loss(stage: Stage) -> float | None:
     """Return the loss at which `stage` started."""
-    return stage.start_loss if stage.start_loss is not None else opening_loss([probe.reading for probe in stage.probes])
+    known = stage.line.start_loss
+    return opening_loss([probe.reading for probe in stage.probes]) if known is None else known
 
 
 @lru_cache(maxsize=64)  # each look at a commit asks for its stage's probes
@@ -73,7 +74,7 @@ def scores(stage: Stage) -> tuple[Score, ...]:
 def fastest_option(stage: Stage) -> str | None:
     """Return the exchange whose probe got lowest at equal cost; None: none went well, or none compete."""
     start = start_loss(stage)
-    sound = [each for each in stage.probes if not is_diverged(each.reading, start=start, initial=stage.initial)]
+    sound = [each for each in stage.probes if not is_diverged(each.reading, start=start, initial=stage.line.initial)]
     return _lowest(at_equal_cost(as_averages(stage, sound))).candidate.values.option if sound else None
 
 
@@ -101,7 +102,7 @@ def as_averages(stage: Stage, probes: Sequence[Probe]) -> list[Probe]:
 def client_drifts(stage: Stage) -> dict[str, float]:
     """Return of each exchange under which workers drift apart by how much, at most, a probe's losses were raised."""
     start = start_loss(stage)
-    sound = [each for each in stage.probes if not is_diverged(each.reading, start=start, initial=stage.initial)]
+    sound = [each for each in stage.probes if not is_diverged(each.reading, start=start, initial=stage.line.initial)]
     found = dict[str, float]()
     for candidate, reading in as_averages(stage, sound):
         if reading.client_drift:
@@ -133,7 +134,7 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
     sound = [
         probe
         for probe in stage.probes
-        if start is not None and not is_diverged(probe.reading, start=start, initial=stage.initial)
+        if start is not None and not is_diverged(probe.reading, start=start, initial=stage.line.initial)
     ]
     usable = {probe.candidate.id: probe for probe in at_equal_cost(as_averages(stage, sound))}
     control = next((probe for probe in usable.values() if not probe.reading.is_cut), next(iter(usable.values()), None))
@@ -253,9 +254,9 @@ def lowest_probed(stage: Stage) -> Probed | None:
     """Return the lowest loss that a probe of the run ended at: the mean of its last half; None: none went well."""
     start = start_loss(stage)
     probes = stage.decisive.probes  # the coarse ones are short
-    sound = (each for _, each in probes if not is_diverged(each, start=start, initial=stage.initial))
+    sound = (each for _, each in probes if not is_diverged(each, start=start, initial=stage.line.initial))
     ends = [Probed(float(half.mean()), len(half)) for half in map(_tail_losses, sound)]
-    return min([*ends, *([] if stage.probed is None else [stage.probed])], default=None)
+    return min([*ends, *([] if stage.line.probed is None else [stage.line.probed])], default=None)
 
 
 def makes_progress(reading: Reading, *, start: float) -> bool:
@@ -269,7 +270,7 @@ def usable_control(stage: Stage) -> Reading | None:
     first = stage.probes[0] if stage.has_incumbent and stage.probes else None
     if first is None or first.candidate.values != stage.incumbent or first.reading.is_cut:
         return None
-    diverged = is_diverged(first.reading, start=start_loss(stage), initial=stage.initial)
+    diverged = is_diverged(first.reading, start=start_loss(stage), initial=stage.line.initial)
     return None if diverged else as_averages(stage, stage.probes)[0].reading
 
 
@@ -373,7 +374,7 @@ def evidence(stage: Stage) -> Evidence:
     current = scores(decisive)
     origin = next((score.reward for score in current if score.reward is not None), 0.0)
     rows = [(score.values, score.reward - origin, score.variance) for score in current if score.reward is not None]
-    earlier = discounted(stage.history, stage.drift)
+    earlier = discounted(stage.line.history, stage.line.drift)
     rows += [(score.values, score.reward, score.variance) for score in earlier if score.reward is not None]
     num_finite = len(rows)
     diverged = [score.values for score in current if score.reward is None]
@@ -400,10 +401,10 @@ def surrogate_of(setup: SearchSetup, stage: Stage, box: Box) -> AnySurrogate | N
 def lowest_diverged(stage: Stage) -> float | None:
     """Return the lowest rate at which a probe of this stage, or of an earlier one, diverged; None: none did."""
     rates = [score.values.learning_rate for score in scores(stage) if score.reward is None]
-    known = [] if stage.lowest_diverged is None else [stage.lowest_diverged]
+    known = [] if stage.line.lowest_diverged is None else [stage.line.lowest_diverged]
     return min([*rates, *known], default=None)
 
 
 def diverged_values(stage: Stage) -> tuple[Values, ...]:
     """Return all values that may not be tried again in `stage`."""
-    return stage.barred + tuple(score.values for score in scores(stage) if score.reward is None)
+    return stage.line.barred + tuple(score.values for score in scores(stage) if score.reward is None)

@@ -74,60 +74,85 @@ class Ramp(NamedTuple):
         return self._replace(done=self.done + step - self.start, start=step)
 
 
-NO_RAMP = Ramp()
 #: Scores of the last stages: see `search.bayesian.history`.
 History = tuple[tuple[Score, ...], ...]
 
 
-@dataclass
-class Stage:
-    """Mutable. `start_loss` and `initial` are losses: where the stage starts, and where the run started."""
+@dataclass(frozen=True)
+class CommittedLine:
+    """The committed line where a stage opens, as the stages before have shown it."""
 
-    index: int
-    incumbent: Values
-    has_incumbent: bool = True  # False: the wide search, which compares with nothing
-    num_taken_back: int = 0  # of the commits before it
-    is_paired: bool = True  # its probes of one batch size see the same batches, step by step
-    teaching: Mapping[str, float] = field(default_factory=dict)  # as `SearchSpace.teaching` says
-    opened: Spent = field(default_factory=Spent)
-    search_before: Spent = field(default_factory=Spent)
-    search_coarse: Spent = field(default_factory=Spent)  # by the probes that tell decades apart
-    start_loss: float | None = None
-    initial: float | None = None
-    best: LossLevel | None = None  # the lowest that the committed line has reached
+    start_loss: float | None = None  # where the stage starts
+    initial: float | None = None  # the loss at which the run started
+    best: LossLevel | None = None  # the lowest that the line has reached
     probed: Probed | None = None  # the lowest loss that a probe of an earlier stage ended at
     gradient_scale: float | None = None  # in the run's beginning
-    history: History = ()
-    drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
-    prior: Prior = NO_PRIOR  # of the wide search; later stages have a `history`
-    width: float = 1.0  # of the trust region: the exponent of its limits
-    barred: tuple[Values, ...] = ()  # diverged on the committed line
-    lowest_diverged: float | None = None  # the lowest rate at which a probe of an earlier stage diverged
-    rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
-    may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
-    has_awakened: bool = False  # an earlier stage did: what rate it was lost at is known
-    awakens: bool = False  # nothing was learned yet: its rate rises until something is
+    num_taken_back: int = 0  # commits
     before: Ending | None = None  # how the stage before ended
     loss_before: float | None = None  # the loss at which that stage started
     events: tuple[Event, ...] = ()  # what happened in it
     reference: StepTime | None = None  # a step after the last search; None: this commit will show it
-    link: Link | None = None  # as the stages before have shown it
+    link: Link | None = None
+    history: History = ()
+    drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
+    outcomes: tuple[Outcome, ...] = ()  # of the last stages that had a forecast
+    barred: tuple[Values, ...] = ()  # diverged on the line
+    lowest_diverged: float | None = None  # the lowest rate at which a probe of an earlier stage diverged
+
+
+NO_RAMP = Ramp()
+
+
+@dataclass(frozen=True)
+class RateCourse:
+    """How the rate goes on from what a stage decides, without a probe."""
+
+    ramp: Ramp = NO_RAMP  # after the wide search
+    rise: float = 1.0  # what this commit has multiplied the rate by so far ...
+    raised: float = 1.0  # ... and those before it since the last search
+    may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
+    awakens: bool = False  # nothing was learned yet: the rate rises until something is
+    has_awakened: bool = False  # an earlier stage did: what rate it was lost at is known
+
+
+class Steered(NamedTuple):
+    """What people say of a stage."""
+
+    steers: tuple[Steer, ...] = ()  # that hold in it
+    pinned: frozenset[str] = frozenset()  # the values that they have pinned
+    unsteered: Values | None = None  # the incumbent as it would be without them; None: as it is
+    search_asked: bool = False
+
+
+NOT_STEERED = Steered()
+
+
+@dataclass
+class Stage:
+    """Mutable: a stage from its first candidate to its decision."""
+
+    index: int
+    incumbent: Values
+    has_incumbent: bool = True  # False: the wide search, which compares with nothing
+    note: str = ""  # why the incumbent is not what the stage before used
+    rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
+    line: CommittedLine = CommittedLine()
+    course: RateCourse = RateCourse()
+    steered: Steered = NOT_STEERED
+    is_paired: bool = True  # its probes of one batch size see the same batches, step by step
+    teaching: Mapping[str, float] = field(default_factory=dict)  # as `SearchSpace.teaching` says
+    prior: Prior = NO_PRIOR  # of the wide search; later stages have a `history`
+    width: float = 1.0  # of the trust region: the exponent of its limits
+    opened: Spent = field(default_factory=Spent)
+    search_before: Spent = field(default_factory=Spent)
+    search_coarse: Spent = field(default_factory=Spent)  # by the probes that tell decades apart
     candidates: list[Candidate] = field(default_factory=list)
     readings: dict[str, Reading] = field(default_factory=dict)
-    outcomes: tuple[Outcome, ...] = ()  # of the last stages that had a forecast
     refused: list[Refusal] = field(default_factory=list)  # without a step
     too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
-    decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began
-    ramp: Ramp = NO_RAMP  # after the wide search
-    raised: float = 1.0  # what commits since the last search have multiplied the rate by ...
-    rise: float = 1.0  # ... and this one so far
-    note: str = ""  # why the incumbent is not what the stage before used
-    steers: tuple[Steer, ...] = ()  # that hold in it
-    pinned: frozenset[str] = frozenset()  # the values that people have pinned
-    unsteered: Values | None = None  # the incumbent as it would be without them; None: as it is
-    search_asked: bool = False  # by a person
     is_complete: bool = False
     decision: Decision | None = None
+    decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began
     #: Fitted, by what they learned from (`search.bayesian.rewards.Evidence`) and where.
     surrogates: "dict[tuple[Hashable, Box], AnySurrogate | None]" = field(default_factory=dict, compare=False)
 
@@ -157,17 +182,17 @@ class Stage:
     @property
     def is_pinned(self) -> bool:
         """Return whether a person has pinned its learning rate: then there is nothing to search."""
-        return "learning_rate" in self.pinned
+        return "learning_rate" in self.steered.pinned
 
     @property
     def is_on_ramp(self) -> bool:
         """Return whether its commit begins before the rate has risen to what the wide search found."""
-        return not self.ramp.is_over
+        return not self.course.ramp.is_over
 
     @property
     def is_displaced(self) -> bool:
         """Return whether it begins with other values than it would without what people say."""
-        return self.unsteered is not None and self.unsteered != self.incumbent
+        return self.steered.unsteered not in (None, self.incumbent)
 
     @property
     def pending(self) -> list[Candidate]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Stage
+from search.bayesian.stage import Stage, Steered
 from search.space import AnyAxis, Axis, OptionAxis, SearchSpace, are_within
 from search.types import SEARCHED, Band, Setting, Steer, Values
 
@@ -96,23 +96,17 @@ def steered_stage(stage: Stage, space: SearchSpace, steering: Steering) -> Stage
     Of what earlier stages have shown, only that counts which is still about the values that are searched. On the ramp
     no stage searches, so whoever asks for one waits: the stage that is to search has the steer.
     """
-    own = stage.unsteered or stage.incumbent
+    own = stage.steered.unsteered or stage.incumbent
     incumbent = fitted(own, space, steering)
-    is_displaced = incumbent != own
     steers = _without_searches(steering.steers) if stage.is_on_ramp else steering.steers
-    history = tuple(tuple(score for score in each if _may_use(score.values, steering)) for each in stage.history)
-    return replace(
-        stage,
-        incumbent=incumbent,
-        unsteered=own,
-        steers=steers,
-        pinned=frozenset(steering.pins),
-        search_asked=any(each.search_now for each in steers),
-        history=history if steering.steers else stage.history,
-        # The new values' steps may take another time, and no commit has shown what rises suit their rate.
-        reference=None if is_displaced else stage.reference,
-        raised=1.0 if is_displaced else stage.raised,
-    )
+    history = tuple(tuple(score for score in each if _may_use(score.values, steering)) for each in stage.line.history)
+    line = replace(stage.line, history=history) if steering.steers else stage.line
+    steered = Steered(steers, frozenset(steering.pins), own, any(each.search_now for each in steers))
+    if incumbent == own:
+        return replace(stage, incumbent=incumbent, steered=steered, line=line)
+    # The new values' steps may take another time, and no commit has shown what rises suit their rate.
+    line, course = replace(line, reference=None), replace(stage.course, raised=1.0)
+    return replace(stage, incumbent=incumbent, steered=steered, line=line, course=course)
 
 
 def _without_searches(steers: Sequence[Steer]) -> tuple[Steer, ...]:

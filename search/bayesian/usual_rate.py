@@ -79,7 +79,7 @@ def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
     config = setup.config
     return (
         not (stage.has_incumbent or stage.is_pinned)
-        and not (stage.search_asked and has_room_for_wide(setup, stage))
+        and not (stage.steered.search_asked and has_room_for_wide(setup, stage))
         and isinstance(config, WideConfig)
         and config.trusts_usual(setup.space.optimizer)
         and setup.is_of_rate_alone

@@ -12,7 +12,7 @@ from search.bayesian.early_stopping import drift_of_commit
 from search.bayesian.exchange_shortlist import without_drift
 from search.bayesian.rewards import fastest_option, scores
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Stage
+from search.bayesian.stage import CommittedLine, Stage
 from search.config import BoConfig, Budget
 from search.curves.client_drift import as_averaged, client_drift, first_steps
 from search.curves.curve_summary import Reading
@@ -87,7 +87,11 @@ def _stage(rise: float) -> Stage:
     """A stage in which local updates seem to learn most."""
     teaching = dict(SPACE.teaching)
     stage = Stage(
-        index=0, incumbent=Values(learning_rate=0.001), has_incumbent=False, start_loss=4.0, teaching=teaching
+        index=0,
+        incumbent=Values(learning_rate=0.001),
+        has_incumbent=False,
+        line=CommittedLine(start_loss=4.0),
+        teaching=teaching,
     )
     for option, lead in ((OTHER, 0.0), (THIRD, 0.0), (LOCAL, 0.3)):
         candidate = Candidate(

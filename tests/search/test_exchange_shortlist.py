@@ -8,7 +8,7 @@ from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.exchange_shortlist import listed
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Stage
+from search.bayesian.stage import CommittedLine, Stage
 from search.budget.link import Link, OptionCost, short_list
 from search.config import BoConfig, Budget
 from search.space import OptionAxis, SearchSpace
@@ -87,7 +87,7 @@ def test_what_a_step_spares_is_counted_on_the_link_as_it_becomes():
     )
     space = _space(50_000).model_copy(update={"exchanges": exchanges})
     setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(seconds=1.0), seed=0)
-    stage = Stage(index=1, incumbent=space.opening, events=("step_time",), link=_link(40_000))
+    stage = Stage(index=1, incumbent=space.opening, line=CommittedLine(events=("step_time",), link=_link(40_000)))
 
     [axis] = listed(setup, stage).space.axes
 
@@ -124,4 +124,4 @@ def test_on_a_link_that_is_stated_the_list_stays(simulated_run):
     space = _space(50_000).model_copy(update={"link": None, "exchanges": ()})
     setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(seconds=1.0), seed=0)
 
-    assert listed(setup, Stage(index=1, incumbent=space.opening, events=("step_time",))) is setup
+    assert listed(setup, Stage(index=1, incumbent=space.opening, line=CommittedLine(events=("step_time",)))) is setup

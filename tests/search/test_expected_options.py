@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from search.bayesian import reasons
 from search.bayesian.rewards import fastest_option, scores
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Stage
+from search.bayesian.stage import CommittedLine, Stage
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Reading
 from search.space import OptionAxis, SearchSpace
@@ -22,7 +22,13 @@ STEP_S = {"powersgd 4": 0.03, "threshold 0.01": 0.02}
 
 def _stage(factors: Mapping[str, float], teaching: Mapping[str, float], *, num_steps: float = 1.0) -> Stage:
     """A stage with a probe by each exchange, whose losses fall as if each step were `factors` steps."""
-    stage = Stage(index=0, incumbent=Values(learning_rate=0.1), has_incumbent=False, start_loss=4.0, teaching=teaching)
+    stage = Stage(
+        index=0,
+        incumbent=Values(learning_rate=0.1),
+        has_incumbent=False,
+        line=CommittedLine(start_loss=4.0),
+        teaching=teaching,
+    )
     for option, factor in factors.items():
         values = Values(learning_rate=0.1, option=option)
         candidate = Candidate(id=option, stage=0, values=values, allowance=ALLOWED, origin="option", rung=1)

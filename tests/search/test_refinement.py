@@ -10,7 +10,7 @@ from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.refinement import AWAKENING_MOST, RISE_PER_STEP, is_asleep, raise_of
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import BARRED_SHARE, Stage
+from search.bayesian.stage import BARRED_SHARE, RateCourse, Stage
 from search.config import BoConfig, Budget
 from search.curves.events import Signs
 from search.space import SearchSpace, Weights
@@ -85,7 +85,8 @@ def test_it_rises_no_further_than_the_job_says_whatever_the_number_of_commits() 
 
 def test_it_does_not_rise_to_a_rate_that_has_failed() -> None:
     line = Line()
-    line.controller._stage.barred = (Values(learning_rate=0.2),)
+    stage = line.controller._stage
+    stage.line = dataclasses.replace(stage.line, barred=(Values(learning_rate=0.2),))
 
     assert line.train(0.1) == pytest.approx(0.1 * math.exp(RISE_PER_STEP * 0.1 * 20))
     assert line.train(1.0) < 0.14
@@ -153,7 +154,7 @@ def test_a_run_of_unknown_length_awakens_as_one_of_the_length_that_its_pace_fore
         SearchSetup(space=space, config=BoConfig(), budget=budget, seed=0)
         for budget in (Budget(steps=100 * num_steps), Budget(seconds=3600.0))
     )
-    stage = Stage(index=1, incumbent=Values(learning_rate=0.1), awakens=True)
+    stage = Stage(index=1, incumbent=Values(learning_rate=0.1), course=RateCourse(awakens=True))
     told = Observation(candidate_id=None, losses=(2.3,), step_seconds=(), bytes_sent=0, spent=spent)
     signs = Signs(num_steps=num_steps, is_ignorant=True)
 
@@ -163,7 +164,7 @@ def test_a_run_of_unknown_length_awakens_as_one_of_the_length_that_its_pace_fore
 def test_the_longest_sleep_raises_the_rate_by_the_cap_and_no_more():
     space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
     setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(steps=100), seed=0)
-    stage = Stage(index=1, incumbent=Values(learning_rate=0.1), awakens=True)
+    stage = Stage(index=1, incumbent=Values(learning_rate=0.1), course=RateCourse(awakens=True))
     told = Observation(candidate_id=None, losses=(2.3,), step_seconds=(), bytes_sent=0, spent=Spent(steps=10))
 
     assert raise_of(setup, stage, told, Signs(num_steps=10**7, is_ignorant=True)) == pytest.approx(AWAKENING_MOST)
@@ -180,7 +181,7 @@ def test_a_rate_that_is_to_wake_a_net_stays_below_what_a_probe_of_the_run_saw_di
     controller.decide()
     asleep = {"losses": (2.3,) * 50, "step_seconds": (), "bytes_sent": 0, "spent": Spent(steps=60)}
     for _ in range(2):  # the commit of the wide search, and that of the stage after it
-        stage = dataclasses.replace(controller._stage, awakens=True)
+        stage = dataclasses.replace(controller._stage, course=RateCourse(awakens=True))
         told = Observation(candidate_id=None, **asleep)
         rise = raise_of(controller._setup, stage, told, Signs(num_steps=10**7, is_ignorant=True))
         assert stage.decision.values.learning_rate * rise == pytest.approx(BARRED_SHARE)

@@ -17,7 +17,7 @@ from search.bayesian.next_stage import next_stage
 from search.bayesian.probe_costs import room
 from search.bayesian.rewards import scores
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import Score, Stage
+from search.bayesian.stage import CommittedLine, Score, Stage
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Ending, Reading
 from search.curves.events import Signs
@@ -166,7 +166,9 @@ def _running(num_steps, *, fall, allowance=None, bytes_per_step=1, start=2.0, op
     control, rival = _candidate(0, 0.1, allowance), _candidate(1, 0.05, allowance)
     origin = "option" if option else rival.origin
     rival = rival.model_copy(update={"values": rival.values.model_copy(update={"option": option}), "origin": origin})
-    stage = Stage(index=1, incumbent=RATE, has_incumbent=not wide, start_loss=2.0, candidates=[control, rival])
+    stage = Stage(
+        index=1, incumbent=RATE, has_incumbent=not wide, line=CommittedLine(start_loss=2.0), candidates=[control, rival]
+    )
     seen = _observe(control, _falling(100, fall=0.01, noise=0.01), total=100, bytes_per_step=10)
     stage.readings[control.id] = Reading.of(seen)
     losses = _falling(num_steps, fall=fall, noise=0.01, start=start)
@@ -321,7 +323,7 @@ def test_after_a_failure_the_best_rival_wins_however_unsure(probability, gain, t
 
 @pytest.mark.parametrize(("fall", "switches"), [(0.0, False), (0.01, True)])
 def test_where_no_probe_made_progress_noise_alone_switches_nothing(fall, switches):
-    stage = Stage(index=1, incumbent=RATE, start_loss=2.0)
+    stage = Stage(index=1, incumbent=RATE, line=CommittedLine(start_loss=2.0))
     for number, rate in enumerate((0.1, 0.05)):
         candidate = _candidate(number, rate, Allowance(steps=100))
         losses = _falling(100, fall=fall * (1 + number), noise=0.001, start=2.05 - 0.04 * number)
@@ -351,7 +353,7 @@ def test_after_a_roll_back_the_incumbent_returns_and_nothing_like_the_switch_is_
 def test_a_rise_is_the_datas_only_where_the_commit_before_was_rolled_back_for_one(signs):
     until = Allowance(steps=1000)
     before = Ending.of(_observe(None, [1.0] * 300, total=300, rolled_back=True), signs, ())
-    stage = Stage(index=2, incumbent=RATE, start_loss=1.0, before=before)
+    stage = Stage(index=2, incumbent=RATE, line=CommittedLine(start_loss=1.0, before=before))
     stage.decision = Decision(stage=2, values=RATE, reason="", switched=False, commit_until=until)
     rising = _observe(None, np.linspace(1.0, 3.0, 300).tolist(), total=300)
 
