@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from search.baselines.extrapolation import extrapolate
 from search.bayesian.rewards import scores
-from search.bayesian.stage import Stage
+from search.bayesian.stage import CommittedLine, Stage
 from search.config import AutoLrsConfig
 from search.curves.calibration import Calibration, calibration, z_score
 from search.curves.curve_summary import Reading
@@ -64,7 +64,7 @@ def errors(forecaster: Forecaster, seen: int) -> Array:
 
 def by_controller(line: Line) -> int:
     """Choose as the controller scores: the lowest mean loss of the last half."""
-    stage = Stage(index=1, incumbent=Values(learning_rate=1.0), start_loss=line.level)
+    stage = Stage(index=1, incumbent=Values(learning_rate=1.0), line=CommittedLine(start_loss=line.level))
     for index, losses in enumerate(line.losses):
         values = Values(learning_rate=10.0**index)
         stage.candidates.append(Candidate(id=str(index), stage=1, values=values, allowance=Allowance(), origin="wide"))

@@ -8,6 +8,7 @@ that ends inside a search leaves the committed line.
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -356,10 +357,15 @@ class AutoLrs:
         if not now.spent.steps or len(now.tried) > 1:
             return True
         left, num_probes = spending.remaining(self._budget, now.spent), self._config.num_probes - len(now.tried)
-        cost = spending.scale(spending.amounts(self._budget, now.spent), 1 / now.spent.steps)
+        cost = self._step_cost()
         least = MIN_LOSSES if self._config.first_stage is None else planned["steps"]
         probe = {unit: max(planned.get(unit, 0.0), least * cost[unit]) for unit in left}
         return all(num_probes * probe[unit] < left[unit] for unit in left)
+
+    def _step_cost(self) -> Amounts:
+        """Return what steps have cost so far, on average; nothing before the first one."""
+        spent = self._round.spent
+        return spending.scale(spending.amounts(self._budget, spent), 1 / spent.steps) if spent.steps else {}
 
     def _next_rate(self) -> float:
         now, (low, high) = self._round, self._range
@@ -373,10 +379,13 @@ class AutoLrs:
     def _decide(self) -> Decision:
         now = self._round
         values, reason, forecast = self._choose()
-        ends = {unit: getattr(now.spent, unit) + amount for unit, amount in self._stage_amounts().items()}
         # A stage that is shorter than a step takes one: else it would be opened again for ever.
+        step, planned = self._step_cost(), self._stage_amounts()
+        ends = {unit: getattr(now.spent, unit) + max(step.get(unit, 0.0), amount) for unit, amount in planned.items()}
         whole = {
-            unit: max(getattr(now.spent, unit) + 1, round(ends[unit])) for unit in ("steps", "bytes") if unit in ends
+            unit: max(getattr(now.spent, unit) + math.ceil(step.get(unit, 1)), round(ends[unit]))
+            for unit in ("steps", "bytes")
+            if unit in ends
         }
         return Decision(
             stage=now.index,

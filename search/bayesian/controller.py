@@ -32,7 +32,7 @@ from search.bayesian.refinement import raise_of
 from search.bayesian.reports import commit_forecast, probe_reports
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import CommittedLine, Ramp, Stage
-from search.bayesian.steering import RATE, Steering, heard, steered_setup, steered_stage, steering_of
+from search.bayesian.steering import RATE, Steering, heard, require_names, steered_setup, steered_stage, steering_of
 from search.bayesian.usual_rate import begins_as_usual
 from search.budget import spending
 from search.config import Budget, SearchConfig, WideConfig
@@ -96,10 +96,11 @@ class Controller:
         """Take over all that people say, as it is when the stage opens.
 
         Raises:
-            ValueError: the open stage has been asked for a probe, or is decided.
+            ValueError: the open stage has been asked for a probe, or is decided; or a steer names no value of a run.
         """
         if tuple(steers) == self._steers:
             return
+        require_names(steers, level_name=self._space.level_name)
         if self._stage.candidates or self._stage.decision is not None:
             raise ValueError(f"stage {self._stage.index} is open: `steer` before its first `ask`.")
         self._record("steer", tuple(steers))

@@ -46,6 +46,15 @@ def heard(steers: Sequence[Steer], *, level_name: str, voided: Collection[int], 
     return found
 
 
+def require_names(steers: Sequence[Steer], *, level_name: str) -> None:
+    """Raise ValueError for a steer of what is no value, by the names of `Values` or the exchange's own for its level."""
+    for steer in steers:
+        for name in (*steer.pin, *steer.veto):
+            if _own_name(name, level_name) not in SEARCHED:
+                known = ", ".join(f"`{each}`" for each in dict.fromkeys([*SEARCHED, level_name]))
+                raise ValueError(f"steer {steer.id} names `{name}`, which is no value here: these are {known}")
+
+
 def _own_name(name: str, level_name: str) -> str:
     return "level" if name == level_name else name
 

@@ -210,6 +210,9 @@ def test_a_budget_that_ends_within_a_search_asks_for_nothing_more():
         (Budget(steps=1), {}),
         (Budget(steps=9), {"num_stages": 12}),
         (Budget(steps=12), {"num_stages": 12, "growth": 1.0}),
+        (Budget(bytes=12_000), {"num_stages": 12, "growth": 1.0}),
+        (Budget(bytes=23_500), {"num_stages": 12}),
+        (Budget(seconds=0.12), {"num_stages": 12, "growth": 1.0}),
     ],
 )
 def test_a_stage_that_is_shorter_than_a_step_takes_one(simulated_run, budget, config):

@@ -202,6 +202,18 @@ def test_an_open_stage_is_not_steered_any_more(simulated_run):
         controller.steer([Steer(id=1, by="ada", pin={"learning_rate": 0.05})])
 
 
+@pytest.mark.parametrize("steer", [{"pin": {"density": 0.02}}, {"veto": {"density": Band(above=0.1)}}])
+def test_a_name_that_a_run_has_no_value_of_is_refused_and_leaves_the_journal_as_it_was(steer):
+    controller = _controller()
+    before = controller.state_dict()
+
+    with pytest.raises(
+        ValueError, match="steer 1 names `density`, which is no value here: these are .*`learning_rate`"
+    ):
+        controller.steer([Steer(id=1, by="ada", **steer)])
+    assert controller.state_dict() == before
+
+
 @pytest.mark.parametrize(("band", "fault"), [({}, "needs `above`, `below`"), ({"above": 1, "below": 2}, "at most")])
 def test_a_band_names_numbers(band, fault):
     with pytest.raises(ValueError, match=fault):
