@@ -47,7 +47,7 @@ def heard(steers: Sequence[Steer], *, level_name: str, voided: Collection[int], 
 
 
 def require_names(steers: Sequence[Steer], *, level_name: str) -> None:
-    """Raise ValueError for a steer of what is no value, by the names of `Values` or the exchange's own for its level."""
+    """Raise ValueError for a steer that names no value of a run; a level may go by the exchange's own name."""
     for steer in steers:
         for name in (*steer.pin, *steer.veto):
             if _own_name(name, level_name) not in SEARCHED:

@@ -208,7 +208,7 @@ def test_a_name_that_a_run_has_no_value_of_is_refused_and_leaves_the_journal_as_
     before = controller.state_dict()
 
     with pytest.raises(
-        ValueError, match="steer 1 names `density`, which is no value here: these are .*`learning_rate`"
+        ValueError, match=r"steer 1 names `density`, which is no value here: these are .*`learning_rate`"
     ):
         controller.steer([Steer(id=1, by="ada", **steer)])
     assert controller.state_dict() == before
