@@ -71,20 +71,20 @@ def record(tasks: Sequence[str], steps: Sequence[int], seeds: Sequence[int]) -> 
     cells = [(task, length, seed, guess) for length in steps for seed in seeds for guess in GUESSES for task in tasks]
     for task, length, seed, guess in (cell for cell in cells if cell not in done):
         row = {"task": task, "steps": length, "seed": seed, "guess": guess}
-        row["commits"] = [[float(f"{each:.5g}") for each in commit] for commit in _commits(task, length, seed, guess)]
+        row["commits"] = [[float(f"{each:.5g}") for each in commit] for commit in commits_of(task, length, seed, guess)]
         append(FILE, row)
 
 
-def _commits(task: str, num_steps: int, seed: int, guess: float) -> list[tuple[float, ...]]:
+def commits_of(task: str, num_steps: int, seed: int, guess: float) -> list[tuple[float, ...]]:
     """Train once; return mean, standard deviation, ratio, decay and outcome of each forecast at a constant rate."""
     definition, reach = TASKS[task], dict[tuple[float, float], tuple[float, float]]()
-    in_use = reports._of_commit
+    in_use = reports.of_commit
 
     def noting(found: Forecast, *, ratio: float, decay: float) -> Forecast:
         reach[found.mean, found.std] = ratio, decay
         return found
 
-    reports._of_commit = noting
+    reports.of_commit = noting
     try:
         line, config = Line(definition, seed), BoConfig()
         is_measured = (
@@ -102,7 +102,7 @@ def _commits(task: str, num_steps: int, seed: int, guess: float) -> list[tuple[f
         strategy = strategies.build(config, space=space, seed=seed, budget=Budget(steps=left))
         outcomes = train(line, strategy, left).outcomes
     finally:
-        reports._of_commit = in_use
+        reports.of_commit = in_use
     return [
         (found.mean, found.std, *reach[found.mean, found.std], ended)
         for found, ended in outcomes

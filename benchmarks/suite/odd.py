@@ -26,7 +26,7 @@ import torch
 from rows import append, read
 
 from suite.odd_tasks import ODD_TASKS
-from suite.run import GUESSES, REFERENCE_SCHEDULES, _controlled, _scheduled
+from suite.run import GUESSES, REFERENCE_SCHEDULES, controlled, scheduled
 from suite.tasks import Task
 from trainers.workload import WorkloadError
 
@@ -75,7 +75,7 @@ def _measured(task: Task, steps: int, seeds: Sequence[int], known: Sequence[Row]
 
 def _ours(task: Task, steps: int, seed: int) -> dict[str, Row]:
     """Return what the controller does from each guess."""
-    return {name: _controlled(task, {"kind": "bo"}, steps, seed, factor)["run"]() for name, factor in GUESSES.items()}
+    return {name: controlled(task, {"kind": "bo"}, steps, seed, factor)["run"]() for name, factor in GUESSES.items()}
 
 
 def _rates(task: Task, steps: int, seed: int) -> list[float]:
@@ -90,7 +90,7 @@ def _rate(half_decades: int) -> float:
 
 @cache
 def _loss(task: Task, schedule: str, rate: float, steps: int, seed: int) -> float:
-    exported: float = _scheduled(task, schedule, rate, steps, seed)["run"]()["exported"]
+    exported: float = scheduled(task, schedule, rate, steps, seed)["run"]()["exported"]
     return exported
 
 

@@ -57,13 +57,13 @@ def raw(load: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Data:
 def raw_progress() -> Data:
     """Return ten measures of people with diabetes, and its progress, between 25 and 346."""
     inputs, progress = load_diabetes(return_X_y=True)
-    return tasks._standardised(inputs), torch.tensor(progress[:, None], dtype=torch.float32)
+    return tasks.standardised(inputs), torch.tensor(progress[:, None], dtype=torch.float32)
 
 
 @cache
 def prices() -> Data:
     """Return what is known of diamonds, and their prices in thousands of dollars."""
-    return tasks.diamonds()[0], torch.tensor([[float(row["price"]) / 1000] for row in tasks._table("diamonds.csv")])
+    return tasks.diamonds()[0], torch.tensor([[float(row["price"]) / 1000] for row in tasks.packaged_table("diamonds.csv")])
 
 
 @cache
@@ -113,7 +113,7 @@ def noisy_pairs() -> Data:
 @cache
 def sunspots() -> Data:
     """Return 24 years of standardised sunspots `(n, 24, 1)`, and those of the year after."""
-    activity = tasks._standardised(sunspots_table.load_pandas().data["SUNACTIVITY"].to_numpy())
+    activity = tasks.standardised(sunspots_table.load_pandas().data["SUNACTIVITY"].to_numpy())
     windows = activity.unfold(0, 25, 1)
     return windows[:, :-1, None].clone(), windows[:, -1:].clone()
 

@@ -70,7 +70,7 @@ def grid(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row
     first, *others = REFERENCE_SCHEDULES[definition.decays]
     for schedule in (first, *others):
         for rate in rates:
-            yield {"what": "grid", "arm": schedule, "rate": rate} | _scheduled(definition, schedule, rate, steps, seed)
+            yield {"what": "grid", "arm": schedule, "rate": rate} | scheduled(definition, schedule, rate, steps, seed)
         losses = defaultdict(list)
         for row in known:
             if row["what"] == "grid" and row["arm"] == first and _is(row, task, steps):
@@ -83,12 +83,12 @@ def guess(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Ro
     schedule = "half" if TASKS[task].decays else "constant"
     for name, factor in GUESSES.items():
         rate = TASKS[task].guess * factor
-        yield {"what": "guess", "arm": name, "rate": rate} | _scheduled(TASKS[task], schedule, rate, steps, seed)
+        yield {"what": "guess", "arm": name, "rate": rate} | scheduled(TASKS[task], schedule, rate, steps, seed)
 
 
 def search(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
     for name, factor in GUESSES.items():
-        yield {"what": "search", "arm": name} | _controlled(TASKS[task], {"kind": "bo"}, steps, seed, factor)
+        yield {"what": "search", "arm": name} | controlled(TASKS[task], {"kind": "bo"}, steps, seed, factor)
 
 
 def rivals(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[Row]:
@@ -98,12 +98,12 @@ def rivals(task: str, steps: int, seed: int, known: Sequence[Row]) -> Iterator[R
     definition = TASKS[task]
     if definition.optimizer not in DEFAULT_OF_FREE:
         return
-    yield {"what": "rival", "arm": "AutoLRS"} | _controlled(definition, {"kind": "autolrs"}, steps, seed, 1.0)
+    yield {"what": "rival", "arm": "AutoLRS"} | controlled(definition, {"kind": "autolrs"}, steps, seed, 1.0)
     own = replace(definition, optimizer="own")
-    yield {"what": "rival", "arm": "Prodigy, cosine"} | _scheduled(own, "cosine", 1.0, steps, seed)
+    yield {"what": "rival", "arm": "Prodigy, cosine"} | scheduled(own, "cosine", 1.0, steps, seed)
     free = replace(definition, optimizer=f"schedulefree_{definition.optimizer}")
     rate = DEFAULT_OF_FREE[definition.optimizer]
-    yield {"what": "rival", "arm": "Schedule-Free"} | _scheduled(free, "constant", rate, steps, seed)
+    yield {"what": "rival", "arm": "Schedule-Free"} | scheduled(free, "constant", rate, steps, seed)
 
 
 def _tuned(task: str, tuner: str, steps: int, seed: int, factor: float) -> Row:
@@ -120,7 +120,7 @@ def _tuned(task: str, tuner: str, steps: int, seed: int, factor: float) -> Row:
     return key | {"run": run}
 
 
-def _scheduled(task: Task, schedule: str, rate: float, steps: int, seed: int) -> Row:
+def scheduled(task: Task, schedule: str, rate: float, steps: int, seed: int) -> Row:
     key = {"task": task.name, "steps": steps, "seed": seed}
 
     def run() -> Row:
@@ -136,7 +136,7 @@ def _scheduled(task: Task, schedule: str, rate: float, steps: int, seed: int) ->
     return key | {"run": run}
 
 
-def _controlled(task: Task, controller: Row, steps: int, seed: int, factor: float) -> Row:
+def controlled(task: Task, controller: Row, steps: int, seed: int, factor: float) -> Row:
     key = {"task": task.name, "steps": steps, "seed": seed}
 
     def run() -> Row:

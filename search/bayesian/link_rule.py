@@ -60,7 +60,7 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
     measured, current = measured_link(setup, stage, choice.values.batch_size), choice.values.level
     if setup.config.revisit == "stages" or measured is None or current is None:
         return choice
-    level = _suggested(setup, measured, current)
+    level = suggested_level(setup, measured, current)
     if level == current:
         return choice
     dense_s = (setup.space.dense_bytes or 0) * measured.seconds_per_byte
@@ -71,7 +71,7 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
     return choice._replace(values=choice.values.model_copy(update={"level": level}), reason=reason)
 
 
-def _suggested(setup: SearchSetup, link: Link, current: float) -> float:
+def suggested_level(setup: SearchSetup, link: Link, current: float) -> float:
     """Return the level that `link` suggests, or `current` where that is near, or the level is not searched."""
     best = _best_density(setup.space, setup.budget, link)
     if best is None or max(best, current) <= DEAD_BAND * min(best, current):

@@ -77,18 +77,18 @@ def _is_coarse(stage: Stage) -> bool:
 
 def _planned_coarse(setup: SearchSetup, stage: Stage) -> Proposal | None:
     diverged, tried = diverged_values(stage), [each.values for each in stage.tried]
-    left = [values for values in _coarse_plan(setup, stage) if values not in tried and not is_barred(values, diverged)]
+    left = [values for values in coarse_plan(setup, stage) if values not in tried and not is_barred(values, diverged)]
     return Proposal(left[0], "wide") if left else None
 
 
 def _coarse_extension(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    if stage.pending or len(stage.tried) >= len(_coarse_plan(setup, stage)) + MAX_EXTENSIONS:
+    if stage.pending or len(stage.tried) >= len(coarse_plan(setup, stage)) + MAX_EXTENSIONS:
         return None
     extension = _extension(setup, stage, 10.0)
     return None if extension is None else Proposal(extension, "wide")
 
 
-def _coarse_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
+def coarse_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
     """Return the decades to look at, the most central one first.
 
     Three about the rate that past runs found best, where they say which it is, and it is not at an end of the range.

@@ -59,7 +59,7 @@ def commit_forecast(
     decayed away in the commit.
     """
     found = _of_nearest(setup, stage, values, commit) or _of_line(stage, commit)
-    return None if found is None else _of_commit(found.forecast, ratio=found.ratio, decay=decay)
+    return None if found is None else of_commit(found.forecast, ratio=found.ratio, decay=decay)
 
 
 def _of_nearest(setup: SearchSetup, stage: Stage, values: Values, commit: Amounts) -> Reach | None:
@@ -111,7 +111,7 @@ def _of_probe(setup: SearchSetup, stage: Stage, probe: Probe, score: Score, comm
     return Reach(found, points / len(reading.losses))
 
 
-def _of_commit(found: Forecast, *, ratio: float, decay: float) -> Forecast:
+def of_commit(found: Forecast, *, ratio: float, decay: float) -> Forecast:
     """Return a forecast at a constant rate, `ratio` times as far as was seen, as one of a commit with a `decay`."""
     if found.status == "diverged":
         return found

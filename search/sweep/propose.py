@@ -111,7 +111,7 @@ def _worth(
     with quiet_and_single_threaded(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         known = _inputs(params, ((each.values, each.share) for each in seen))
-        outcomes = _outcomes(seen, is_paired=is_paired)
+        outcomes = outcomes_of(seen, is_paired=is_paired)
         model = _fitted(known, outcomes)
         whole = known[[each.value is not None for each in seen]]  # what diverged is on no front
         whole[:, -1] = 1.0
@@ -140,7 +140,7 @@ def _inputs(params: Mapping[str, ParamRange], rows: Iterable[tuple[SampleValues,
     return torch.tensor([[*features(params, values), share] for values, share in rows], dtype=torch.float64)
 
 
-def _outcomes(seen: Sequence[Seen], *, is_paired: bool) -> Tensor:
+def outcomes_of(seen: Sequence[Seen], *, is_paired: bool) -> Tensor:
     """Return outcomes `(n, 1 or 2)`, more is better, with mean 0 and deviation 1; NaN: the cost is not known."""
     columns = [_goodness(seen), _cheapness(seen)] if is_paired else [_goodness(seen)]
     return torch.stack([_standardised(column) for column in columns], dim=1)

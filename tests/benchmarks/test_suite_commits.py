@@ -31,8 +31,8 @@ def test_commits_are_of_the_controller_of_whole_runs(task: str, monkeypatch: pyt
     monkeypatch.setattr(strategies, "build", refuse)
 
     with pytest.raises(Built) as recorded:
-        commits._commits(task, STEPS, SEED, FACTOR)
+        commits.commits_of(task, STEPS, SEED, FACTOR)
     with pytest.raises(Built) as trained:
-        run._controlled(TASKS[task], {"kind": "bo"}, STEPS, SEED, FACTOR)["run"]()
+        run.controlled(TASKS[task], {"kind": "bo"}, STEPS, SEED, FACTOR)["run"]()
 
     assert recorded.value.args == trained.value.args

@@ -126,12 +126,12 @@ class SimulatedRun:
             len(losses) < at_least or not any(_is_reached(each, self.spent, self.cost) for each in (until, whole))
         ):
             now = values()
-            losses.append(self._step(now))
+            losses.append(self.loss_of(now))
             if not losses[-1] < 100:
                 return losses, True
         return losses, False
 
-    def _step(self, values: Values) -> float:
+    def loss_of(self, values: Values) -> float:
         shock = float(np.random.default_rng(self.step).normal(0, self.noise))
         loss = 0.3 + self.excess * math.exp(shock)
         ratio = values.learning_rate / self.best

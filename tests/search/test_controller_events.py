@@ -92,14 +92,14 @@ def test_a_commit_that_diverges_slowly_is_taken_back_and_the_next_searches_below
 
 def test_a_net_that_dies_is_taken_back_and_the_next_stage_starts_from_a_quarter(simulated_run):
     run = simulated_run(Budget(steps=8000), scale_at=lambda step: 1.0 if step < 60 else 0.0)
-    controller, learn = _controller(budget=run.budget), run._step
+    controller, learn = _controller(budget=run.budget), run.loss_of
     run.search(controller)
     opened = run.step
-    run._step = lambda values: learn(values) if run.step < opened + 60 else learn(values) * 0 + 2.3
+    run.loss_of = lambda values: learn(values) if run.step < opened + 60 else learn(values) * 0 + 2.3
     run.commit(controller)
 
     assert run.commits[0].rolled_back and run.commits[0].trace.num_steps < 8000 / 15 and run.step == opened
-    run._step = learn
+    run.loss_of = learn
     run.run_stage(controller)
     assert "the net is dead at loss 2.3" in run.decisions[1].reason
     assert run.decisions[1].values.learning_rate <= run.decisions[0].values.learning_rate / 4
@@ -108,9 +108,9 @@ def test_a_net_that_dies_is_taken_back_and_the_next_stage_starts_from_a_quarter(
 @pytest.mark.parametrize("num_steps", [500, 280])
 def test_a_line_that_never_learns_what_its_probes_did_is_dead(simulated_run, num_steps):
     run = simulated_run(Budget(steps=num_steps))
-    controller, learn = _controller(budget=run.budget), run._step
+    controller, learn = _controller(budget=run.budget), run.loss_of
     run.search(controller)
-    run._step = lambda values: learn(values) * 0 + 2.3
+    run.loss_of = lambda values: learn(values) * 0 + 2.3
     while not run.commits or not run.commits[-1].rolled_back:
         run.run_stage(controller)
 
@@ -121,9 +121,9 @@ def test_a_line_that_never_learns_what_its_probes_did_is_dead(simulated_run, num
 
 def _learn_only(run, is_right):
     """Have steps at any other rate change nothing but what is spent."""
-    learn = run._step
+    learn = run.loss_of
     at_rest = {"learning_rate": 0.0}
-    run._step = lambda values: learn(values if is_right(values.learning_rate) else values.model_copy(update=at_rest))
+    run.loss_of = lambda values: learn(values if is_right(values.learning_rate) else values.model_copy(update=at_rest))
 
 
 def test_where_probes_show_nothing_the_rate_rises_until_something_is_learned(simulated_run):
@@ -143,8 +143,8 @@ def test_where_probes_show_nothing_the_rate_rises_until_something_is_learned(sim
 
 def test_a_commit_that_learns_nothing_is_given_up_once_for_a_rate_that_rises_from_below(simulated_run):
     run = simulated_run(Budget(steps=2000), noise=0.005)
-    controller, learn = _controller(budget=run.budget, optimizer="sgd"), run._step
-    run._step = lambda values: 20 + learn(values)  # of which probes remove too little to count
+    controller, learn = _controller(budget=run.budget, optimizer="sgd"), run.loss_of
+    run.loss_of = lambda values: 20 + learn(values)  # of which probes remove too little to count
     run.search(controller)
     chosen = controller.decide().values.learning_rate
     run.best = chosen / 4
@@ -171,8 +171,8 @@ def test_a_first_commit_that_learns_nothing_is_given_up_at_its_end_however_short
     simulated_run, optimizer, budget
 ):
     run = simulated_run(budget, noise=0.005)
-    controller, learn = _controller(budget=run.budget, optimizer=optimizer), run._step
-    run._step = lambda values: 20 + learn(values)  # of which probes remove too little to count
+    controller, learn = _controller(budget=run.budget, optimizer=optimizer), run.loss_of
+    run.loss_of = lambda values: 20 + learn(values)  # of which probes remove too little to count
     run.search(controller)
     opened = run.step
     _learn_only(run, lambda rate: False)
@@ -185,9 +185,9 @@ def test_a_first_commit_that_learns_nothing_is_given_up_at_its_end_however_short
 def test_a_rate_rises_no_further_once_the_gradients_grow(simulated_run):
     run, rates = simulated_run(Budget(steps=3000), scale_at=lambda step: 1.0 if step < 60 else 3.0), []
     _learn_only(run, lambda rate: False)
-    controller, rest = _controller(1e-4, optimizer="sgd", budget=run.budget), run._step
+    controller, rest = _controller(1e-4, optimizer="sgd", budget=run.budget), run.loss_of
     run.search(controller)
-    run._step = lambda values: rates.append(values.learning_rate) or rest(values)
+    run.loss_of = lambda values: rates.append(values.learning_rate) or rest(values)
     run.commit(controller)
 
     assert "rising until something is learned" in run.decisions[0].reason
@@ -208,10 +208,10 @@ def test_a_net_that_is_killed_while_it_wakes_goes_back_and_is_woken_at_a_lower_r
 
 def test_a_line_that_worsens_from_stage_to_stage_is_taken_back_at_a_stages_end(simulated_run):
     run = simulated_run(Budget(steps=8000), noise=0.001)
-    controller, learn = _controller(budget=run.budget), run._step
+    controller, learn = _controller(budget=run.budget), run.loss_of
     run.run_stage(controller)
     begun = run.step
-    run._step = lambda values: learn(values) * 0 + 0.31 + min(0.3, 0.0002 * (run.step - begun))
+    run.loss_of = lambda values: learn(values) * 0 + 0.31 + min(0.3, 0.0002 * (run.step - begun))
     while not run.commits[-1].rolled_back:
         run.run_stage(controller)
 

@@ -50,9 +50,9 @@ def _run(simulated_run, before: float, after: float, *, fraction: float = 0.3):
     """A run of slow learning on a link that changes after its first stage; returns it with its controller."""
 
     class Run(simulated_run):
-        def _step(self, values: Values) -> float:
+        def loss_of(self, values: Values) -> float:
             excess = self.excess
-            loss = super()._step(values)
+            loss = super().loss_of(values)
             self.excess = excess + (self.excess - excess) / 10
             return loss
 

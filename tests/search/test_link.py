@@ -2,7 +2,7 @@
 
 import pytest
 
-from search.bayesian.link_rule import _suggested, with_best_density
+from search.bayesian.link_rule import suggested_level, with_best_density
 from search.bayesian.setup import SearchSetup
 from search.budget import link
 from search.budget.link import ABOVE, BELOW, KNEE, Link, StepCost, is_hidden
@@ -84,7 +84,7 @@ def test_the_level_follows_a_link_that_changes_and_stays_where_it_hardly_does(sl
     current = BELOW / (1 - BELOW) / 32  # of a link on which a dense exchange takes 32 times as long as a step computes
     after = Link(compute_s=0.01, seconds_per_byte=slowdown * 32 * 0.01 / 1_000_000)
 
-    assert _suggested(setup, after, current) == pytest.approx(share * current, rel=0.1)
+    assert suggested_level(setup, after, current) == pytest.approx(share * current, rel=0.1)
 
 
 @pytest.mark.parametrize(("budget", "level"), [({"bytes": 10**9}, 0.003), ({"bytes": 10**8, "steps": 1000}, 0.1)])
@@ -104,7 +104,7 @@ def test_where_nobody_knows_what_a_dense_step_sends_the_level_stays():
     space = SPACE.model_copy(update={"dense_bytes": None})
     setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(seconds=60), seed=0)
 
-    assert _suggested(setup, known, 0.02) == 0.02
+    assert suggested_level(setup, known, 0.02) == 0.02
 
 
 def test_steps_whose_bytes_take_less_than_they_scatter_leave_the_link_as_it_is_known():

@@ -190,9 +190,9 @@ def _run(
     num_bytes = {"none": 400_000, "threshold 0.01": 8_000, "powersgd 1": 4_000}
 
     class Run(simulated_run):
-        def _step(self, values: Values) -> float:
+        def loss_of(self, values: Values) -> float:
             before = self.excess
-            loss = super()._step(values)
+            loss = super().loss_of(values)
             self.excess = before + (self.excess - before) * TEACHES[values.option]
             return loss
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
 from search.sweep.draw import combinations, designed, distinct, features, random_points, sobol_points, values_at
-from search.sweep.propose import Seen, _outcomes, propose
+from search.sweep.propose import Seen, outcomes_of, propose
 from search.sweep.ranking import Mark, Standing, best_trade_offs, fronts, places, pruned, ranking, saved_share
 from search.sweep.spec import MAX_SAMPLES, ParamRange, SweepConfig, num_combinations
 
@@ -275,7 +275,7 @@ def test_costs_stay_apart_however_far_most_of_them_are_below() -> None:
     seen = [Seen({}, 1 / 9, 1.0 + 0.01 * at, 1e7 if at > 5 else 1e6) for at in range(9)]
     seen.append(Seen({}, 1.0, None))
 
-    goodness, cheapness = _outcomes(seen, is_paired=True).unbind(dim=1)
+    goodness, cheapness = outcomes_of(seen, is_paired=True).unbind(dim=1)
 
     assert cheapness[0] - cheapness[8] > 1
     assert goodness.argmin() == 9 and cheapness.isnan().tolist() == [False] * 9 + [True]
@@ -284,7 +284,7 @@ def test_costs_stay_apart_however_far_most_of_them_are_below() -> None:
 def test_the_cost_of_a_whole_budget_is_what_a_share_of_it_tells() -> None:
     seen = [Seen({}, share, 1.0, cost * share) for share in (1 / 9, 1 / 3, 1.0) for cost in (0.0, 1e6, 3e6)]
 
-    cheapness = _outcomes(seen, is_paired=True)[:, 1]
+    cheapness = outcomes_of(seen, is_paired=True)[:, 1]
 
     assert cheapness.reshape(3, 3).std(dim=0).max() < 1e-9
     assert cheapness[0] > cheapness[1] > cheapness[2]

@@ -10,7 +10,7 @@ import pytest
 from search import strategies
 from search.bayesian.controller import Controller
 from search.bayesian.decision import MIN_COARSE, choose
-from search.bayesian.proposals import _coarse_plan, propose
+from search.bayesian.proposals import coarse_plan, propose
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Stage
 from search.bayesian.usual_rate import usual_rate
@@ -138,7 +138,7 @@ def test_a_past_whose_best_rate_ends_the_range_leaves_enough_to_compare(best):
     setup = SearchSetup(space=space, config=config, budget=Budget(steps=1000), seed=0)
     stage = _opened(setup, Prior(searches=(PastSearch(job="past", probes=tuple(probes)),)))
 
-    planned = [values.learning_rate for values in _coarse_plan(setup, stage)]
+    planned = [values.learning_rate for values in coarse_plan(setup, stage)]
 
     assert len(set(planned)) == len(planned) >= MIN_COARSE
 

@@ -350,8 +350,8 @@ def test_a_finalists_rate_is_constant_and_then_falls_to_0():
 
 def test_a_simulated_finalist_trains_at_the_rate_that_its_decay_asks_for(simulated_run):
     run, controller, used = simulated_run(STEPS), _controller(cooldown=0.5, wide_probes=3), []
-    learn = run._step
-    run._step = lambda values: (used.append(values.learning_rate), learn(values))[1]
+    learn = run.loss_of
+    run.loss_of = lambda values: (used.append(values.learning_rate), learn(values))[1]
     run.search(controller)
     last, told = run.history[-1]
     num_steps, rate = len(told.losses), last.values.learning_rate
@@ -364,8 +364,8 @@ def test_a_simulated_finalist_trains_at_the_rate_that_its_decay_asks_for(simulat
 @pytest.mark.parametrize("optimizer", ["sgd", "schedulefree_sgd", "schedulefree_adamw"])
 def test_where_the_loss_does_not_depend_on_the_rate_the_run_begins_with_the_guess_or_below(simulated_run, optimizer):
     run = simulated_run(STEPS)
-    learn = run._step
-    run._step = lambda values: learn(values.model_copy(update={"learning_rate": 0.0}))
+    learn = run.loss_of
+    run.loss_of = lambda values: learn(values.model_copy(update={"learning_rate": 0.0}))
     run.run_stage(_controller(0.1, optimizer=optimizer))
 
     assert run.history
