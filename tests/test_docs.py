@@ -11,7 +11,8 @@ from service.catalog.methods import methods
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "benchmarks").glob("*.md"))]
+EXAMPLES = ROOT / "examples" / "README.md"
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "benchmarks").glob("*.md")), EXAMPLES]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -37,6 +38,12 @@ def test_the_page_of_methods_is_what_the_code_says() -> None:
     assert (ROOT / "docs" / "methods.md").read_text() == "\n".join(reference(methods())) + "\n", "run `make docs`"
 
 
+def test_the_page_of_examples_has_each_job_with_the_first_comment_of_its_file() -> None:
+    rows = re.findall(r"^\| \[`([\w-]+)`\]\(jobs/\1\.yaml\) \| (.*) \|$", EXAMPLES.read_text(), re.M)
+
+    assert sorted(rows) == [(path.stem, _about(path)) for path in sorted((ROOT / "examples" / "jobs").glob("*.yaml"))]
+
+
 def test_every_page_stands_once_on_the_map_of_the_site(tmp_path: Path) -> None:
     titles = write_pages(tmp_path / "pages")
 
@@ -52,6 +59,13 @@ def test_a_new_page_needs_no_place_of_its_own() -> None:
     parts = nav("# Docs\n\n## How-to\n\n- [do it](how.md#first)\n", titles)
 
     assert parts[2:] == [{"How-to": [{"Do it": "docs/how.md"}]}, {"More": [{"New": "docs/new.md"}]}]
+
+
+def _about(job: Path) -> str:
+    """Return the first comment of a job's file, without the command that runs it."""
+    comment = job.read_text().splitlines()[0].lstrip("# ")
+    about = re.sub(r"wiretune run \S+", "", comment).strip().removeprefix("(").removesuffix(")")
+    return about[:1].upper() + about[1:]
 
 
 def _links(page: Path) -> list[tuple[Path, str]]:
