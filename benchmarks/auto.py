@@ -21,10 +21,10 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a pool of threads does not survive
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
 
-from contest import auto_table, network, tasks
-from contest.auto_race import ARMS, AUTO, NUM_HOSTS, TASK, Race, Watcher, trial
-from contest.book import Book
-from contest.hosts import HostGroup
+from races import auto_table, network, tasks
+from races.auto_race import ARMS, AUTO, NUM_HOSTS, TASK, Race, Watcher, trial
+from races.book import Book
+from races.hosts import HostGroup
 
 from search.surrogate.acquisition import warm_up
 from service.cluster.trial import train

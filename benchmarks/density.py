@@ -18,8 +18,8 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from contest import ours, tasks
-from contest.table import AS_PLANNED, share_as_planned
+from races import ours, tasks
+from races.links_table import AS_PLANNED, share_as_planned
 
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.replica import ReplicaConfig
@@ -30,7 +30,7 @@ STAGE_STEPS = 100
 STAGE_RATES = (0.5, 1.0, 0.25)
 #: The last steps, over which the loss is averaged.
 LAST_STEPS = 50
-#: The contest's tasks, whose hosts differ in their labels, and a built-in workload, whose hosts differ by chance.
+#: The races' tasks, whose hosts differ in their labels, and a built-in workload, whose hosts differ by chance.
 RATES = {name: goal.first_rate for name, goal in tasks.GOALS.items()} | {"stdlib-lm": 0.004}
 Json = dict[str, Any]
 

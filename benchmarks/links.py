@@ -23,10 +23,10 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a pool of threads does not survive
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
 
-from contest import arms, network, rates, table, tasks
-from contest.book import Book
-from contest.race import Rules, race
-from contest.team import WorkerFailed
+from races import arms, links_table, network, rates, tasks
+from races.book import Book
+from races.race import Rules, race
+from races.team import WorkerFailed
 
 FILE = Path(__file__).parent / "links.jsonl"
 #: Where a kind of run takes place if nothing else is asked for, as HOSTSxMBPS.
@@ -70,7 +70,7 @@ def main() -> int:
     given = parse()
     book = Record(given.file)
     if given.what == "table":
-        table.print_all(book.rows)
+        links_table.print_all(book.rows)
         return 0
     refused = [arms.refusal(name, task) for task in given.tasks for name in given.arms or arms.OURS]
     print("\n".join(filter(None, refused)), file=sys.stderr)
@@ -174,7 +174,7 @@ def run_race(book: Record, kind: str, rules: Rules, num_hosts: int, racing: Sequ
     with network.made(num_hosts) as hosts:
         rows = race(hosts, rules, {arm: arms.ARMS[arm] for arm in racing}, chosen)
     book.add(kind, rows)
-    print(f"{kind}: {table.title(rows[0])}, seed {rules.seed}")
+    print(f"{kind}: {links_table.title(rows[0])}, seed {rules.seed}")
     for row in rows:
         print(f"  {row['arm']:<24} {told(row)}", flush=True)
 

@@ -26,14 +26,14 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a pool of threads does not survive
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
 
-from contest import methods_table, network, ours, rates
-from contest.book import Book
-from contest.cables import Cables
-from contest.emulated import Emulated
-from contest.methods import ALWAYS, FAMILIES, METHODS
-from contest.race import Rules, race
-from contest.team import Team, WorkerFailed
 from pydantic import ValidationError
+from races import methods_table, network, ours, rates
+from races.book import Book
+from races.cables import Cables
+from races.emulated import Emulated
+from races.methods import ALWAYS, FAMILIES, METHODS
+from races.race import Rules, race
+from races.team import Team, WorkerFailed
 
 Json = dict[str, Any]
 #: By whether cables are emulated.

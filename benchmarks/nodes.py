@@ -31,9 +31,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contest.network import NoNetwork
 from faults.live import insist
 from faults.machines import Machines, NotReady, await_that, running
+from races.network import NoNetwork
 from rows import append
 
 from service.job.states import TERMINAL

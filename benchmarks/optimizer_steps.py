@@ -14,7 +14,7 @@ from collections.abc import Callable
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch
 
 import torch
-from contest import tasks
+from races import tasks
 
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import (

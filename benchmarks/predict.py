@@ -26,14 +26,14 @@ from typing import Any, NamedTuple
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a pool of threads does not survive
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
 
-from contest import evidence, network, ours, tasks
-from contest.book import Book
-from contest.cables import Cables
-from contest.methods import ALWAYS, METHODS
-from contest.race import Rules, race
-from contest.shared_hosts import SharedHosts
-from contest.team import WorkerFailed
 from pydantic import ValidationError
+from races import evidence, network, ours, tasks
+from races.book import Book
+from races.cables import Cables
+from races.methods import ALWAYS, METHODS
+from races.race import Rules, race
+from races.shared_hosts import SharedHosts
+from races.team import WorkerFailed
 
 FILE = Path(__file__).parent / "predict.jsonl"
 EVIDENCE = Path(__file__).parents[1] / "service" / "prediction" / "evidence.json"

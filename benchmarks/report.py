@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import equal_cost
-from contest import auto_table, time_table
+from races import auto_table, time_table
 from rows import append, read
 
 HERE = Path(__file__).parent

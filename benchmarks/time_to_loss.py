@@ -34,11 +34,11 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: workers are forked, which a pool of threads does not survive
 os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, of which every connection warns
 
-from contest import network, rates, tasks, time_table
-from contest.auto_race import Race, Watcher
-from contest.book import Book
-from contest.hosts import HostGroup
-from contest.time_table import AUTO, NETWORKS, SEEDS, TARGETS, best_rate, is_at, tried
+from races import network, rates, tasks, time_table
+from races.auto_race import Race, Watcher
+from races.book import Book
+from races.hosts import HostGroup
+from races.time_table import AUTO, NETWORKS, SEEDS, TARGETS, best_rate, is_at, tried
 
 from search.surrogate.acquisition import warm_up
 from service.cluster.trial import train

@@ -19,7 +19,7 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # namespaces have no name server, o
 
 import torch
 import torch.distributed as dist
-from contest import network
+from races import network
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.connection import Connection

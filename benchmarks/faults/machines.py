@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import httpx2
-from contest import network
+from races import network
 
 from api.client import Client
 from service.control import processes

@@ -9,9 +9,9 @@ from typing import Any
 
 import auto
 import pytest
-from contest import auto_table
-from contest.auto_race import ARMS, Race, Watcher, trial
-from contest.hosts import HostGroup
+from races import auto_table
+from races.auto_race import ARMS, Race, Watcher, trial
+from races.hosts import HostGroup
 
 from service.wire.records import Bill, Control, MetricPoints, TrialFinished, TrialStarted
 

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from contest import table
-from contest.network import Sent, token_bucket
-from contest.race import Validation, crossing
-from contest.rates import SEEDS, Tried, best_rate, next_rate
-from contest.rivals import smallest
-from contest.tasks import NextBytes, Shards
+from races import links_table
+from races.network import Sent, token_bucket
+from races.race import Validation, crossing
+from races.rates import SEEDS, Tried, best_rate, next_rate
+from races.rivals import smallest
+from races.tasks import NextBytes, Shards
 from torch.utils.data import TensorDataset
 
 GRID = (1.0, 2.0, 4.0, 8.0)
@@ -78,7 +78,7 @@ def test_of_rates_that_reach_nothing_the_lowest_loss_is_best() -> None:
 @pytest.mark.parametrize(("n", "low", "high"), [(1, 0, 0), (5, 0, 4), (9, 1, 7), (20, 5, 14)])
 def test_the_interval_of_a_median_is_the_sign_tests(n: int, low: int, high: int) -> None:
     """Order statistics of a 95 % interval, as in published tables of the sign test; all values below n = 6."""
-    assert table.median_interval([float(each) for each in range(n)]) == (low, (n - 1) / 2, high)
+    assert links_table.median_interval([float(each) for each in range(n)]) == (low, (n - 1) / 2, high)
 
 
 def test_closeness_is_0_at_the_limit_and_1_at_the_rival() -> None:
@@ -87,8 +87,8 @@ def test_closeness_is_0_at_the_limit_and_1_at_the_rival() -> None:
         for arm, seconds in {"nosync": None, "plain": 90.0, "torch-powersgd-4": 30.0, "ours": 15.0}.items()
     ]
 
-    assert table.limit(rows, rows[0]) == 10.0
-    assert [table.closeness(row, rows) for row in rows] == [None, 4.0, 1.0, 0.25]
+    assert links_table.limit(rows, rows[0]) == 10.0
+    assert [links_table.closeness(row, rows) for row in rows] == [None, 4.0, 1.0, 0.25]
 
 
 @pytest.mark.parametrize(("first_s", "seconds"), [(5.0, 13.0), (1.0, 9.0)])
@@ -97,20 +97,20 @@ def test_without_its_start_up_a_run_takes_as_long_as_if_its_first_block_were_lik
 ) -> None:
     row = {"seconds": seconds, "block_seconds": [first_s, 1.0, 0.9, 1.1, 1.0]}
 
-    assert table.without_start_up(row) == pytest.approx(9.0)
+    assert links_table.without_start_up(row) == pytest.approx(9.0)
 
 
 def test_a_run_that_never_got_there_has_no_time_without_its_start_up_either() -> None:
-    assert table.without_start_up({"seconds": None, "block_seconds": [5.0, 1.0]}) is None
+    assert links_table.without_start_up({"seconds": None, "block_seconds": [5.0, 1.0]}) is None
 
 
 def test_a_run_that_never_got_there_counts_as_endless() -> None:
-    assert table.told([3.0, None, 1.0]) == "3.0 [1.0, inf]"
-    assert table.told([3.0, None, None]) == "-"
+    assert links_table.told([3.0, None, 1.0]) == "3.0 [1.0, inf]"
+    assert links_table.told([3.0, None, None]) == "-"
 
 
 def test_the_share_as_planned_allows_a_factor_of_two() -> None:
-    assert table.share_as_planned([0.005, 0.02, 0.0049, 0.0201], 0.01) == 0.5
+    assert links_table.share_as_planned([0.005, 0.02, 0.0049, 0.0201], 0.01) == 0.5
 
 
 def test_a_payload_is_what_the_headers_leave() -> None:

@@ -10,9 +10,9 @@ from typing import get_args
 
 import methods
 import pytest
-from contest import methods_table, ours, rates
-from contest.book import Book
-from contest.methods import METHODS
+from races import methods_table, ours, rates
+from races.book import Book
+from races.methods import METHODS
 
 from trainers.methods.activations.spec import ActivationsConfig
 from trainers.methods.blocks.spec import BlocksConfig
@@ -52,8 +52,8 @@ def test_every_policy_of_a_level_is_compared() -> None:
 EMULATED = """
 import json, os
 os.environ["OMP_NUM_THREADS"] = "1"
-from contest.emulated import Emulated
-from contest.team import Team
+from races.emulated import Emulated
+from races.team import Team
 
 hosts = Emulated(2)
 hosts.limit(20)

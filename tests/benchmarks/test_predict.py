@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from contest import evidence
-from contest.book import Book
+from races import evidence
+from races.book import Book
 
 from service.prediction.evidence import recorded
 

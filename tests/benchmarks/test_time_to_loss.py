@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import time_to_loss
-from contest.auto_race import Race
-from contest.book import Book, commit, num_commits
-from contest.network import Network
-from contest.time_table import AUTO, MANY_SEEDS, later, paired, ratio_told, seconds_told, table, verdict
+from races.auto_race import Race
+from races.book import Book, commit, num_commits
+from races.network import Network
+from races.time_table import AUTO, MANY_SEEDS, later, paired, ratio_told, seconds_told, table, verdict
 from time_to_loss import (
     ALONE,
     ARMS,
@@ -155,7 +155,7 @@ def test_a_new_row_has_the_commit_that_was_there_when_its_program_began(
 ) -> None:
     at_first = commit()
     book = Book(tmp_path / "rows.jsonl")
-    monkeypatch.setattr("contest.book.commit", lambda: "another")
+    monkeypatch.setattr("races.book.commit", lambda: "another")
     book.add("race", [{"arm": AUTO}])
 
     assert Book(tmp_path / "rows.jsonl").rows == [{"kind": "race", "commit": at_first, "arm": AUTO}]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nodes
 import pytest
-from contest import network
+from races import network
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from contest.book import num_commits
-from contest.race import Validation, crossing
-from contest.table import told as interval
+from races.book import num_commits
+from races.links_table import told as interval
+from races.race import Validation, crossing
 
 Json = dict[str, Any]
 AUTO = "auto"

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from contest import rates
-from contest.auto_table import elapsed
-from contest.book import num_commits
-from contest.table import newest
+from races import rates
+from races.auto_table import elapsed
+from races.book import num_commits
+from races.links_table import newest
 
 Json = dict[str, Any]
 AUTO = "auto"

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from contest.methods import ALWAYS, FAMILIES
+from races.methods import ALWAYS, FAMILIES
 
 Json = dict[str, Any]
 #: Looks at the models whose mean is the loss in the end: one alone depends on its last batches.

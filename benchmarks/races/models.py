@@ -1,4 +1,4 @@
-"""The two convolutional nets of the contest. Images are `(b, 1, 28, 28)` (uint8), scores `(b, 10)`."""
+"""The two convolutional nets of the races. Images are `(b, 1, 28, 28)` (uint8), scores `(b, 10)`."""
 
 import itertools
 

@@ -8,9 +8,9 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import torch
-from contest import tasks
-from contest.ours import Ours, configuration
-from contest.rivals import Rival
+from races import tasks
+from races.ours import Ours, configuration
+from races.rivals import Rival
 
 
 class Contender(Protocol):

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from contest.arms import CONTROLS, NOSYNC, OURS, PLAIN, RIVAL
+from races.arms import CONTROLS, NOSYNC, OURS, PLAIN, RIVAL
 
 Json = dict[str, Any]
 Interval = tuple[float, float, float]  # low, median, high

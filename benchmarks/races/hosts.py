@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from contest.network import Network
-from contest.team import END_TIMEOUT_S, FIRST_PORT, FORK, enter_host
+from races.network import Network
+from races.team import END_TIMEOUT_S, FIRST_PORT, FORK, enter_host
 
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from contest.arms import ARMS
-from contest.cables import Cables
-from contest.race import Rules, Runner, row
-from contest.team import Team
+from races.arms import ARMS
+from races.cables import Cables
+from races.race import Rules, Runner, row
+from races.team import Team
 
 Json = dict[str, Any]
 GRID = (0.00125, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from contest import models
+from races import models
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -131,7 +131,7 @@ def build(name: str) -> Workload:
 
 def reference(name: str) -> dict[str, object]:
     """Return what a job says to train the task `name`."""
-    return {"factory": "contest.tasks:build", "params": {"name": name}}
+    return {"factory": "races.tasks:build", "params": {"name": name}}
 
 
 @dataclass(frozen=True)

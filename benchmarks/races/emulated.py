@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contest.network import Sent
+from races.network import Sent
 
 COUNTERS = Path("/proc/net/dev")
 #: The numbers of an interface there: eight of what it received, then bytes and packets of what it sent.

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from contest import ours, rivals
 from pydantic import ValidationError
+from races import ours, rivals
 
 Arm = str | dict[str, Any]
 

@@ -7,9 +7,9 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-from contest import arms, models, ours, tasks
-from contest.methods import ALWAYS, METHODS
 from pydantic import ValidationError
+from races import arms, models, ours, tasks
+from races.methods import ALWAYS, METHODS
 from scipy.optimize import nnls
 
 from service.prediction.evidence import ANY, Lesson, Recorded, RecordedTask, cost_key

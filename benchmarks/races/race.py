@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contest.cables import Cables
-from contest.team import Block, Team
+from races.cables import Cables
+from races.team import Block, Team
 
 Json = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from contest.network import Sent
+from races.network import Sent
 
 
 class Cables(Protocol):

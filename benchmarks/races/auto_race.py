@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from contest import tasks
-from contest.race import Validation, crossing
+from races import tasks
+from races.race import Validation, crossing
 
 from search.types import Steer
 from service.job.parts import TrialSpec

@@ -10,9 +10,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import Any
 
-from contest import tasks, worker
-from contest.cables import Cables
-from contest.network import Sent
+from races import tasks, worker
+from races.cables import Cables
+from races.network import Sent
 
 #: A dense step of four hosts at 100 Mbit takes 3 s; a block has ten.
 REPLY_TIMEOUT_S = 300.0

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from contest.network import Network, Sent
+from races.network import Network, Sent
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from contest import tasks
+from races import tasks
 
 from trainers.segment import Segment
 from trainers.spec.replica import ReplicaConfig
