@@ -31,10 +31,10 @@ RUN = {
     ("docs/tutorial/own_model.md", "python"): "tests/end_to_end/test_tutorial.py::test_a_page_does_what_it_says",
     ("docs/tutorial/link.md", "console"): "tests/end_to_end/test_tutorial.py::test_a_page_does_what_it_says",
     ("docs/install.md", "console"): "tests/end_to_end/test_wheel.py::test_the_wheel_runs_a_job_without_a_checkout",
-    ("README.md", "python"): "tests/test_snippets.py::test_a_snippet_runs_as_it_stands",
+    ("README.md", "python"): "tests/test_snippets.py::test_the_loop_of_the_readme_is_a_script_that_runs",
 }
 #: Snippets of a loop of one's own, which run here as they stand.
-LOOPS = ("README.md", "docs/own_loop.md", "docs/exchange.md", "docs/library.md")
+LOOPS = ("docs/own_loop.md", "docs/exchange.md", "docs/library.md")
 #: What `torchrun` tells a single rank.
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 #: How commands and snippets begin that no test runs, and why.
@@ -133,10 +133,11 @@ def _parse(command: Any, words: list[str]) -> None:
 
 @pytest.mark.parametrize("snippet", [each for each in SNIPPETS if each.language == "python" and each.page in LOOPS])
 def test_a_snippet_runs_as_it_stands(
-    snippet: Snippet, surroundings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    snippet: Snippet, surroundings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if any(re.match(beginning, snippet.text) for beginning in NOT_RUN):
         pytest.skip("has a reason above")
+    monkeypatch.chdir(tmp_path)  # where it may write
     if "init_process_group" in snippet.text:  # it makes its own group, as under `torchrun`
         dist.destroy_process_group()
         for name, value in TORCHRUN.items():
@@ -175,8 +176,16 @@ def _observation(candidate: Candidate) -> Observation:
     )
 
 
+def test_the_loop_of_the_readme_is_a_script_that_runs() -> None:
+    """`tests/distributed/test_attach_examples.py` runs it; the other snippet is a model (`test_readme.py`)."""
+    _, _, code = (ROOT / "examples/attach/torch_ddp.py").read_text().split('"""', 2)
+
+    assert f"```python\n{code.strip()}\n```" in (ROOT / "README.md").read_text()
+
+
 def test_the_compressor_of_the_page_is_that_of_the_tests() -> None:
     page = (ROOT / "docs/own_method.md").read_text()
+    found = re.findall(r"```python\n# (\S+\.py)\n(.*?)```", page, re.S)
 
     for path, code in re.findall(r"```python\n# (\S+\.py)\n(.*?)```", page, re.S):
         assert code.strip() in (ROOT / "tests/distributed/every_kth" / path).read_text()

@@ -20,7 +20,7 @@ def main() -> None:
     net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     sgd = torch.optim.SGD(net.parameters(), lr=0.1)
     model, optimizer, loader = accelerator.prepare(net, sgd, DataLoader(data, batch_size=64, shuffle=True))
-    handle = wiretune.attach(model, optimizer, exchange={"kind": "topk", "density": 0.01})  # wiretune
+    handle = wiretune.attach(model, optimizer, exchange={"kind": "powersgd", "rank": 4})  # wiretune
     for inputs, targets in loader:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), targets)

@@ -24,7 +24,7 @@ def main() -> None:
     )
     data = [{"input_ids": row, "labels": row} for row in rows]
     trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data)
-    trainer.add_callback(AttachCallback(trainer, exchange={"kind": "topk", "density": 0.01}))  # wiretune
+    trainer.add_callback(AttachCallback(trainer, exchange={"kind": "powersgd", "rank": 4}))  # wiretune
     trainer.train()
     weights = torch.cat([each.detach().flatten() for each in trainer.model.parameters()])
     for entry in trainer.state.log_history[:-1]:

@@ -21,7 +21,7 @@ class Digits(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
     def on_train_start(self) -> None:  # wiretune
-        wiretune.attach(self.trainer.model, self.optimizers(), exchange={"kind": "topk", "density": 0.01})  # wiretune
+        wiretune.attach(self.trainer.model, self.optimizers(), exchange={"kind": "powersgd", "rank": 4})  # wiretune
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
         loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])

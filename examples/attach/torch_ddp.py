@@ -21,7 +21,7 @@ def main() -> None:
     loader = DataLoader(data, batch_size=64, sampler=DistributedSampler(data))
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    handle = wiretune.attach(model, optimizer, exchange={"kind": "topk", "density": 0.01})  # wiretune
+    handle = wiretune.attach(model, optimizer, exchange={"kind": "powersgd", "rank": 4})  # wiretune
     for inputs, targets in loader:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), targets)

@@ -20,7 +20,7 @@ RECIPES = {
     "lightning_module": "lightning",
     "hf_trainer": "transformers",
 }
-TOPK = '{"kind": "topk", "density": 0.01}'
+POWERSGD = '{"kind": "powersgd", "rank": 4}'
 
 
 def run(folder: Path, scripts: dict[str, str]) -> dict[str, list[str]]:
@@ -53,7 +53,7 @@ def variants(recipe: str) -> dict[str, str]:
     code = (EXAMPLES / f"{recipe}.py").read_text()
     plain = "".join(line for line in code.splitlines(keepends=True) if not line.endswith("# wiretune\n"))
     assert len(code.splitlines()) - len(plain.splitlines()) <= 3
-    return {f"{recipe} plain": plain, f"{recipe} dense": code.replace(TOPK, '{"kind": "none"}'), recipe: code}
+    return {f"{recipe} plain": plain, f"{recipe} dense": code.replace(POWERSGD, '{"kind": "none"}'), recipe: code}
 
 
 def assert_losses_change_with_the_exchange_alone(printed: dict[str, list[str]], recipe: str) -> None:
