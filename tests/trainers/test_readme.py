@@ -48,6 +48,19 @@ def test_the_pages_and_the_example_show_one_model():
     assert body(code_of("README.md")) == body(code_of("docs/own_model.md")) == example
 
 
+def test_the_page_measures_an_accuracy(tmp_path: Path):
+    code = code_of("docs/own_model.md") + code_of("docs/own_model.md", "class Measured")
+    (tmp_path / "measured.py").write_text(code)
+    workload = OwnWorkload(factory="measured:Measured", path=str(tmp_path))
+    replica = Replica(
+        ReplicaConfig(workload=workload, optimizer=ScheduleFreeSgdConfig(), exchange=NoneConfig()), 0, 1, device="cpu"
+    )
+
+    replica.run(Segment(num_steps=100, learning_rate=0.5))
+
+    assert replica.evaluate().metrics["accuracy"] > 0.9
+
+
 def test_the_stream_of_the_page_deals_its_rows_to_the_ranks_and_goes_on_from_any_step(tmp_path: Path):
     names = dict[str, Any]()
     exec(code_of("docs/own_model.md", "class Rows"), names)
