@@ -6,6 +6,9 @@ second at the 99th percentile; with group commit some 40 ms.
 Where several replicas write to one PostgreSQL, two groups may want the same key, or each other's rows. The write
 that loses is run again in a transaction of its own: alone it holds nothing that another waits for.
 
+SQLite ends the whole transaction when a statement finds the disk full, or cannot read or write: no savepoint shelters
+the others. Each write of such a group is run again in a transaction of its own, too, so that small ones pass.
+
 So a write may run more than once before it is stored, and changes nothing but the database.
 """
 
@@ -157,9 +160,12 @@ class Writer:
                 return self._commit_all(calls, _run_together)
             except _Fails:  # each gets a savepoint, which costs a sixth of a submission: most groups need none
                 return self._commit_all(calls, _run_apart)
+        except _Undone as undone:
+            if len(calls) > 1:
+                return [outcome for call in calls for outcome in self._commit([call])]
+            return _refused(calls, undone.error)
         except SQLAlchemyError as error:
-            _log.error("a group of %d writes was not stored: %s", len(calls), error)
-            return [_Outcome(call, error=_not_stored(error)) for call in calls]
+            return _refused(calls, error)
 
     def _commit_all(self, calls: list[_Call], run: Callable[[Session, list[_Call]], list[_Outcome]]) -> list[_Outcome]:
         began = time.perf_counter()
@@ -176,13 +182,20 @@ class _Fails(Exception):
     """A call of the group fails; nothing of the group is stored yet."""
 
 
+class _Undone(Exception):
+    """The database has undone the whole transaction for the `error` of one statement."""
+
+    def __init__(self, error: SQLAlchemyError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 def _run_together(session: Session, calls: list[_Call]) -> list[_Outcome]:
     try:
         outcomes = [_run_or_refuse(session, call) for call in calls]
         rows.store(session)
     except Exception as error:
-        if _is_lost(error):
-            raise
+        _require_transaction(session, error)
         raise _Fails from error
     return outcomes
 
@@ -225,9 +238,14 @@ def _run(session: Session, call: _Call) -> _Outcome:
     return _Outcome(call, value=value)
 
 
-def _is_lost(error: Exception) -> bool:
-    """Return whether the transaction is lost with its connection."""
-    return isinstance(error, DBAPIError) and error.connection_invalidated
+def _require_transaction(session: Session, error: Exception) -> None:
+    """Raise where the transaction ended with `error`, and all that its group did: with its connection, or by SQLite."""
+    if not isinstance(error, DBAPIError):
+        return
+    if error.connection_invalidated:
+        raise error
+    if session.get_bind().dialect.name == "sqlite" and is_outage(error):
+        raise _Undone(error) from error
 
 
 def _run_apart(session: Session, calls: list[_Call]) -> list[_Outcome]:
@@ -242,8 +260,7 @@ def _run_alone(session: Session, call: _Call) -> _Outcome:
             rows.store(session)
             return outcome
     except SQLAlchemyError as error:
-        if _is_lost(error):
-            raise  # and with it the whole group
+        _require_transaction(session, error)
         _log.warning("a write was rolled back: %s", error)
         outcome = _Outcome(call, error=_not_stored(error), collided=is_collision(error))
     except Exception as error:  # it is the caller's: raised there, and must not end the group
@@ -253,6 +270,11 @@ def _run_alone(session: Session, call: _Call) -> _Outcome:
     # The savepoint gave this call's row locks back: another replica may change what it read.
     session.expire_all()
     return outcome
+
+
+def _refused(calls: list[_Call], error: SQLAlchemyError) -> list[_Outcome]:
+    _log.error("a group of %d writes was not stored: %s", len(calls), error)
+    return [_Outcome(call, error=_not_stored(error)) for call in calls]
 
 
 def _not_stored(error: SQLAlchemyError) -> Unavailable:

@@ -3,21 +3,24 @@
 import base64
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError, TimeoutError as NoFreeConnection
+from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from api.http.app import create_app
 from service.control.access.rules import LOCAL
+from service.control.models import ApiKeyRow
 from service.control.store import Store
 from service.errors import InvalidRequest, Unavailable
 from service.settings import Settings
-from tests.store.conftest import only
+from tests.store.conftest import Group, only
+from tests.support.patience import PATIENCE_S
 from tests.support.read_only import read_only
 from tests.support.small_disk import SmallDisk, small_disk
 
@@ -79,6 +82,34 @@ def test_a_full_disk_refuses_with_503_shows_what_it_has_and_takes_the_same_job_l
         assert_refused(answer, said="disk is full")
     assert (seen.status_code, taken.status_code) == (200, 202)
     assert len(api.get("/v1/jobs").json()["jobs"]) == 2
+
+
+def add_name(name: str) -> Callable[[Session], None]:
+    words = dict.fromkeys(("id", "digest", "owner", "role", "project", "created_by"), name[:8])
+    return lambda session: session.add(ApiKeyRow(**words, name=name, created_at=0.0))
+
+
+@pytest.mark.parametrize("mistakes", [0, 1])
+def test_of_a_group_that_fills_the_disk_what_is_acknowledged_is_stored_and_told_and_no_more(
+    store_on_disk, spec, pool, mistakes
+):
+    store_on_disk._writer.write(add_name("taken"))
+    group = Group(store_on_disk, pool)
+    submitted = [group.call(lambda: store_on_disk.add_job(spec)) for _ in range(2)]
+    mistaken = [group.add(add_name("taken")) for _ in range(mistakes)]
+    large = group.add(add_name("x" * 16_000_000))
+    submitted += [group.call(lambda: store_on_disk.add_job(spec)) for _ in range(2)]
+
+    group.release()
+
+    with pytest.raises(Unavailable, match="disk is full"):
+        large.result(PATIENCE_S)
+    for refused in mistaken:
+        with pytest.raises(Unavailable, match="UNIQUE"):
+            refused.result(PATIENCE_S)
+    acknowledged = {future.result(PATIENCE_S)[0].id for future in submitted}
+    assert {job.job_id for job in store_on_disk.backlog().waiting} == acknowledged
+    assert {event.job_id for event in store_on_disk.events(0).events} == acknowledged
 
 
 @only("postgresql")
