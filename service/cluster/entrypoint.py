@@ -94,9 +94,10 @@ def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
     num_bundles = lanes.count * count // size
     placement = tune.PlacementGroupFactory([{}] + [bundle] * num_bundles, strategy=workers.placement.upper())
     trainable = tune.with_resources(train_trial, placement)
+    of_all = {"trace": tracing.carrier(), "max_silence_s": brief.max_silence_s}
     return tune.Tuner(
         trainable,
-        param_space={"trial_id": tune.grid_search(todo), "trace": tracing.carrier()},
+        param_space={"trial_id": tune.grid_search(todo), **of_all},
         tune_config=tune.TuneConfig(
             max_concurrent_trials=brief.trials_at_once or concurrency(brief.spec, len(todo)),
             reuse_actors=True,  # a trial's process goes on with the next one: its imports take 6 s
@@ -123,7 +124,7 @@ def train_trial(config: dict[str, Any]) -> None:
     """Train one trial, in the process that Tune started for it."""
     from service.cluster import tune_trial  # here: the driver itself needs neither torch nor the search
 
-    tune_trial.run(config["trial_id"], config["trace"])
+    tune_trial.run(config["trial_id"], config["trace"], max_silence_s=config["max_silence_s"])
 
 
 if __name__ == "__main__":

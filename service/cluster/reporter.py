@@ -30,7 +30,7 @@ IDLE_S = 2.0
 MAX_BATCH, MAX_BATCH_POINTS = 200, 20_000
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 TIMEOUT_S = 10.0  # of a request
-#: How long a fresh process asks for its brief: the API may be restarting.
+#: How long a driver asks for its brief, which says how long to bear with the API: that one may be restarting.
 BRIEF_S = 60.0
 #: The media type of the API's own refusals, and those of them that pass: a body came too slowly, or calls too often.
 _PROBLEM, _PASSING = "application/problem+json", (408, 429)
@@ -70,9 +70,9 @@ class Door:
             token=os.environ["WIRETUNE_TOKEN"],
         )
 
-    def brief(self) -> AttemptBrief:
-        """Ask what to do. Raises `Stopped` if this attempt no longer owns the job, or the API stays silent."""
-        return _insist(lambda: self._answer(AttemptBrief, "GET", "", None), for_s=BRIEF_S)
+    def brief(self, *, max_silence_s: float = BRIEF_S) -> AttemptBrief:
+        """Ask what to do. Raises `Stopped` if this attempt no longer owns the job, or the API is silent for longer."""
+        return _insist(lambda: self._answer(AttemptBrief, "GET", "", None), for_s=max_silence_s)
 
     def post(self, batch: Batch) -> Acknowledgement:
         return self._answer(Acknowledgement, "POST", "/records", batch.model_dump_json())

@@ -32,31 +32,40 @@ MAX_DRAWS = 8
 log = logging.getLogger("wiretune.driver")
 
 
-def run(trial_id: str, trace: Mapping[str, str]) -> None:
-    """Train one trial, in the process that Tune started for it; `trace` is the driver's span."""
+def run(trial_id: str, trace: Mapping[str, str], *, max_silence_s: float) -> None:
+    """Train one trial, in the process that Tune started for it.
+
+    Args:
+        trial_id: of the job that the environment names.
+        trace: the driver's span.
+        max_silence_s: for how long the trial waits for its brief, as a driver and trials that train wait for the API.
+    """
     configure_process("wiretune-trial", trial=trial_id)
     with tracing.span("trial", parent=trace, trial=trial_id):
-        _run(trial_id)
+        tune.report({"outcome": _run(trial_id, max_silence_s=max_silence_s)})
     tracing.flush()
 
 
-def _run(trial_id: str) -> None:
-    door = Door.from_environment()
-    brief = door.brief()
+def _run(trial_id: str, *, max_silence_s: float) -> str:
+    """Return how the trial ended; one that was told to end, or heard nothing, ends its own part alone."""
+    try:
+        return _reported(Door.from_environment(), trial_id, max_silence_s=max_silence_s)
+    except Stopped as stopped:
+        log.info("trial %s ends: %s", trial_id, stopped.reason)
+        return stopped.control
+
+
+def _reported(door: Door, trial_id: str, *, max_silence_s: float) -> str:
+    brief = door.brief(max_silence_s=max_silence_s)
     point, spec = _find(brief, trial_id)
     if not is_wanted(brief, point):  # any more: the user has asked for an end while an earlier trial ran
-        tune.report({"outcome": brief.control})
-        return
+        return brief.control
     asked = Control.STOP if point.pruned else Control.RUN
     reporter = Reporter(door, point.trial_id, max_silence_s=brief.max_silence_s, steers=point.steers, asked=asked)
     try:
-        outcome = _outcome(door, brief, point, spec, reporter)
-    except Stopped as stopped:
-        log.info("trial %s ends: %s", point.trial_id, stopped.reason)
-        outcome = stopped.control
+        return _outcome(door, brief, point, spec, reporter)
     finally:
         reporter.close()
-    tune.report({"outcome": outcome})
 
 
 def _outcome(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpec, reporter: Reporter) -> str:
@@ -149,7 +158,7 @@ def _learned(door: Door, brief: AttemptBrief, point: ResumePoint, reporter: Repo
         drawn = _draw(brief, point)
         log.info("trial %s draws its values by %s: %s", point.trial_id, drawn.drawn_by, drawn.values)
         reporter.flush(drawn if num_left else drawn.model_copy(update={"only_if_new": False}))
-        brief = door.brief()
+        brief = door.brief(max_silence_s=brief.max_silence_s)
         point, spec = _find(brief, point.trial_id)
         if point.sample is not None and point.sample.values is not None:
             break

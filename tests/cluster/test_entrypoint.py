@@ -6,19 +6,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
 import pytest
 from ray.exceptions import RayActorError, RayTaskError
 
-from service.cluster import tune_trial
+from service.cluster import reporter, tune_trial
 from service.cluster.attempt import Hopeless, NoPlace, is_wanted
 from service.cluster.checkpoints import NoRoom
 from service.cluster.entrypoint import failure_of, outcome_of, run
 from service.cluster.group import death_of
+from service.cluster.reporter import BRIEF_S, Door
 from service.cluster.shared_folder import UnlikeMachine
 from service.job.spec import JobSpec
 from service.wire.records import AttemptBrief, Control, ResumePoint, Sample, SampleDrawn, TrialFailed
 from trainers.training.call_results import WorkerFailed, WorkerLost
 from trainers.workload import NoData, WorkloadError
+
+SILENCE_S = 600.0
 
 
 def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
@@ -30,7 +34,7 @@ def _brief(*, finished: bool, control: Control = Control.RUN) -> AttemptBrief:
         storage_url="file:///nowhere",
         lease_s=15,
         renew_s=5,
-        max_silence_s=600,
+        max_silence_s=SILENCE_S,
         control=control,
         trials=(ResumePoint(trial_id="job.tuned.0", finished=finished, resume=None),),
     )
@@ -102,7 +106,7 @@ class Api:
     def __init__(self, brief: AttemptBrief, *, lost: int = 0) -> None:
         self.told, self.sent, self._lost = brief, list[Any](), lost
 
-    def brief(self) -> AttemptBrief:
+    def brief(self, **_: float) -> AttemptBrief:
         return self.told
 
     def flush(self, drawn: Any) -> None:
@@ -133,18 +137,35 @@ def _drawing() -> AttemptBrief:
     return _brief(finished=False).model_copy(update=update)
 
 
-def _run(
-    brief: AttemptBrief, trial_id: str, monkeypatch: pytest.MonkeyPatch, start: Any
-) -> tuple[list[Any], list[Any]]:
-    """Run a trial whose workers `start`; return what it tells the API, and what Tune."""
-    told, reported = list[Any](), list[Any]()
-    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda: brief))
+def _run(brief: AttemptBrief, trial_id: str, monkeypatch: pytest.MonkeyPatch, start: Any) -> tuple[list[Any], str]:
+    """Run a trial whose workers `start`; return what it tells the API, and how it ended."""
+    told = list[Any]()
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda **_: brief))
     reporter = SimpleNamespace(close=lambda: None, flush=told.append)
     monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: reporter)
     monkeypatch.setattr(tune_trial, "RayGroup", start)
-    monkeypatch.setattr(tune_trial, "tune", SimpleNamespace(report=reported.append))
-    tune_trial._run(trial_id)
-    return told, reported
+    return told, tune_trial._run(trial_id, max_silence_s=SILENCE_S)
+
+
+@pytest.mark.parametrize(("away_s", "outcome"), [(BRIEF_S + 1, "completed"), (SILENCE_S + 10, "fenced")])
+def test_a_trial_that_begins_while_the_api_is_away_waits_for_it_as_long_as_those_that_train(
+    away_s: float, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=lambda s: setattr(clock, "now", clock.now + s))
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        if clock.now < away_s:
+            raise httpx2.ConnectError("nobody listens")
+        return httpx2.Response(200, text=_brief(finished=False).model_dump_json())
+
+    door = Door(api_url="http://api", job_id="job", attempt=2, token="t")
+    door._http = httpx2.Client(base_url="http://api", transport=httpx2.MockTransport(answer))
+    monkeypatch.setattr(reporter, "time", clock)
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: door)
+    monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(tune_trial, "_outcome", lambda *_: "completed")
+
+    assert tune_trial._run("job.tuned.0", max_silence_s=SILENCE_S) == outcome
 
 
 def test_a_sample_that_is_drawn_in_an_attempt_with_fewer_workers_trains_with_these(
@@ -161,7 +182,7 @@ def test_a_sample_that_is_drawn_in_an_attempt_with_fewer_workers_trains_with_the
 
     monkeypatch.setattr(tune_trial, "RayGroup", start)
     with pytest.raises(WorkerFailed):
-        tune_trial._run("job.sample-0.0")
+        tune_trial._run("job.sample-0.0", max_silence_s=SILENCE_S)
 
     assert counts == [2]
 
@@ -202,8 +223,8 @@ def test_an_error_that_it_would_meet_again_ends_a_sample_alone_and_the_job_of_an
     def start(*_: Any, **__: Any) -> None:
         raise error
 
-    told, reported = _run(brief.told, "job.sample-0.0", monkeypatch, start)
-    assert reported == [{"outcome": "failed"}]
+    told, outcome = _run(brief.told, "job.sample-0.0", monkeypatch, start)
+    assert outcome == "failed"
     assert [(type(each), each.trial_id, each.reason[: len(reason)]) for each in told] == [
         (TrialFailed, "job.sample-0.0", reason)
     ]
@@ -251,9 +272,9 @@ def test_a_sample_whose_values_no_trial_can_have_fails_by_name_and_the_next_is_f
     )
     brief = _brief(finished=False).model_copy(update={"spec": spec, "trials": points})
 
-    [failed], reported = _run(brief, "sample-0", monkeypatch, lambda *_, **__: pytest.fail("a worker was started"))
+    [failed], outcome = _run(brief, "sample-0", monkeypatch, lambda *_, **__: pytest.fail("a worker was started"))
 
-    assert reported == [{"outcome": "failed"}]
+    assert outcome == "failed"
     assert failed.reason.startswith("a sample cannot have the values {'accumulate': 3.5}: `accumulate` should be a")
     assert tune_trial._find(brief, "sample-1")[1].replica.accumulate == 4
 
@@ -267,13 +288,13 @@ def test_a_machine_that_is_not_fit_ends_a_job_that_begins_and_only_the_attempt_o
     brief = _brief(finished=False).model_copy(update={"storage_mark": "file:///nowhere/.storage-1"})
     point = brief.trials[0].model_copy(update={"resume": resume})
     brief = brief.model_copy(update={"trials": (point,)})
-    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda: brief))
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda **_: brief))
     monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(tune_trial.shared_folder, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(tune_trial, "RayGroup", lambda *_, **__: pytest.fail("a worker was started"))
 
     with pytest.raises(error, match="does not see the same file:///nowhere as the service"):
-        tune_trial._run(point.trial_id)
+        tune_trial._run(point.trial_id, max_silence_s=SILENCE_S)
 
 
 def test_a_trial_of_a_later_attempt_first_removes_what_earlier_ones_left(
@@ -283,7 +304,7 @@ def test_a_trial_of_a_later_attempt_first_removes_what_earlier_ones_left(
     stray = tmp_path / "job" / "attempt-1" / brief.trials[0].trial_id / "000003-step-40"
     stray.mkdir(parents=True)
     (stray / "rank-0.safetensors").touch()
-    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda: brief))
+    monkeypatch.setattr(tune_trial.Door, "from_environment", lambda: SimpleNamespace(brief=lambda **_: brief))
     monkeypatch.setattr(tune_trial, "Reporter", lambda *_, **__: SimpleNamespace(close=lambda: None))
 
     def start(*_: Any, **__: Any) -> None:
@@ -292,7 +313,7 @@ def test_a_trial_of_a_later_attempt_first_removes_what_earlier_ones_left(
 
     monkeypatch.setattr(tune_trial, "RayGroup", start)
     with pytest.raises(Hopeless, match="it has started"):
-        tune_trial._run(brief.trials[0].trial_id)
+        tune_trial._run(brief.trials[0].trial_id, max_silence_s=SILENCE_S)
 
 
 def test_a_driver_loads_neither_torch_nor_the_search():
