@@ -20,8 +20,8 @@ STEPS = 1000
 NUM_OTHERS = 2
 
 INTRODUCTION = (
-    "`make docs` writes this page from recorded runs and the predictor. `wiretune advise JOB.yaml` says it for a job "
-    "(of your own model, with `--like TASK`).",
+    "`make docs` writes this page from recorded runs and the predictor. `wiretune advise JOB.yaml --mbps 100` says it "
+    "for a job (of your own model, with `--like TASK`).",
     "[`wiretune predict`](predict.md) lists all methods, on a link and with workers that you do not have yet. "
     "Names such as `local_sgd 8, topk 10 %` are explained [below](#how-to-read-it).",
 )
@@ -40,7 +40,7 @@ READING = (
     "within the span.",
     "- *Also* are methods that the prediction cannot tell from the first one. One that missed the loss with a recorded "
     "seed is never chosen, and its time has no upper end.",
-    "- Names are those of the records. `wiretune advise JOB.yaml` prints a method's lines for your job: "
+    "- Names are those of the records. `wiretune advise JOB.yaml --mbps 100` prints a method's lines for your job: "
     "`local_sgd 8, topk 10 %` is `exchange: {kind: topk, density: 0.1}` with `sync: {kind: local_sgd, period: 8}`. "
     "`wiretune predict JOB.yaml --json` has them for every method that fits the job.",
     "- *Steps* come from the rows in brackets, at the nearest number of hosts that was recorded. One seed says little.",

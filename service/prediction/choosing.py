@@ -5,7 +5,7 @@ from typing import get_args
 
 import yaml
 
-from service.prediction.predict import DENSE, best, judged
+from service.prediction.predict import DENSE, USUAL_OF_SMALL, best, judged
 from service.wire.predictions import MethodPrediction, Prediction, Span, Task
 
 
@@ -13,10 +13,10 @@ def advised(found: Prediction, size: Callable[[float], str]) -> Iterator[str]:
     """Yield what to choose for a job on its link, in a few lines, with the numbers behind it; `size` words bytes."""
     first, *others = best(found)
     dense = next(each for each in found.methods if each.method == DENSE)
-    is_known = first.loss_s is not None and dense.loss_s is not None
-    why = "" if is_known else " has the shortest step; how its loss goes here is unknown"
-    yield f"over {found.mbps:g} Mbit/s and {found.latency_ms:g} ms, {found.workers} workers: `{first.method}`{why}"
-    if not is_known:
+    is_known = any(each.loss_s is not None for each in found.methods if each.method != DENSE)
+    choice = f"`{first.method}`" if is_known else _start(first)
+    yield f"over {found.mbps:g} Mbit/s and {found.latency_ms:g} ms, {found.workers} workers: {choice}"
+    if found.task is None:
         tasks = ", ".join(f"`{task}`" for task in get_args(Task))
         yield (
             "  to count what steps teach as well, name with `--like` a recorded task that is like yours "
@@ -27,17 +27,32 @@ def advised(found: Prediction, size: Callable[[float], str]) -> Iterator[str]:
         f"    {line}" for line in yaml.safe_dump(first.job, default_flow_style=None, sort_keys=False).splitlines()
     )
     yield f"  a step: {_step(first, size)}; dense: {_step(dense, size)}"
-    if first.loss_s and dense.loss_s:
+    if first.loss_s and dense.loss_s and is_known:
         expected, low, high = map(duration, (first.loss_s.expected, first.loss_s.low, first.loss_s.high))
         yield (
             f"  to the loss that dense training has after {found.dense_steps} steps: {expected} ({low} to {high}), "
             f"dense {duration(dense.loss_s.expected)}; steps from {first.known_from}"
         )
         yield f"  as good, as far as is known: {', '.join(ties(first, others)[:4]) or 'none'}"
-    else:
+    elif first is not dense:
         yield f"  it may take {first.spare_ratio:.2g} times dense training's steps and still be as fast"
     if first.pays_below_mbps or first.pays_above_mbps:
-        yield f"  it beats dense training {rates_that_pay(first)} Mbit/s"
+        steps = "" if is_known else ", if it takes no more steps"
+        yield f"  it beats dense training {rates_that_pay(first)} Mbit/s{steps}"
+    quickest = min((first, *others), key=lambda each: each.step_s.expected)
+    if not is_known and quickest is not first:
+        yield f"  the shortest step is that of `{quickest.method}`: {_step(quickest, size)}; its loss is unknown, too"
+
+
+def _start(first: MethodPrediction) -> str:
+    """Word what to start with where nothing says how losses go."""
+    if first.method == DENSE:
+        return f"start with `{DENSE}`: what is usual for a model of this size has no shorter step here"
+    where = " whose workers see data alike" if first.method == USUAL_OF_SMALL else ""
+    return (
+        f"start with `{first.method}`, which suits most recorded models of this size{where}; how its loss goes here is "
+        "unknown"
+    )
 
 
 def ties(first: MethodPrediction, others: Sequence[MethodPrediction]) -> list[str]:

@@ -33,6 +33,9 @@ DENSE, OWN = "dense", "this job"
 CHOICES = ("exchange", "sync", "blocks", "activations")
 #: The optimizer that goes with the job's own exchange alone, and the one of all others in its place.
 FROM_EXCHANGE, INSTEAD = "from_exchange", "adamw"
+#: What to start with where nothing says how losses go, as docs/choosing.md has it: `USUAL`, and before it, of a model
+#: with fewer parameters than `SMALL`, `USUAL_OF_SMALL`.
+USUAL, USUAL_OF_SMALL, SMALL = "powersgd 4", "local_sgd 8, topk 10 %", 1_000_000
 #: Recorded tasks in which all hosts' data are alike.
 ALIKE = ("images", "text")
 #: One seed alone says little: its steps to a loss may be so many times more, or fewer.
@@ -442,15 +445,27 @@ def _changing(own: ReplicaConfig, budget: Budget) -> Iterator[str]:
 
 
 def best(prediction: Prediction) -> Sequence[MethodPrediction]:
-    """Return the methods whose loss is known, the fastest to it first; without any, all by the step.
+    """Return what to choose, and then the others: of methods whose loss is known, the fastest to it first.
 
-    Before all others comes the fastest that never missed the loss: one that did may not reach it.
+    Before all others comes the fastest that never missed the loss: one that did may not reach it. Where no loss but
+    dense training's is known, the usual method is the first: the shortest step says nothing of the loss.
     """
     known = [each for each in prediction.methods if each.loss_s is not None and each.method != OWN]
     if len(known) <= 1:
-        return [each for each in prediction.methods if each.method != OWN]
-    first = next(each for each in known if not each.num_missed)  # dense training never missed its own loss
+        known = [each for each in prediction.methods if each.method != OWN]
+        first = _usual(prediction)
+    else:
+        first = next(each for each in known if not each.num_missed)  # dense training never missed its own loss
     return [first, *(each for each in known if each is not first)]
+
+
+def _usual(prediction: Prediction) -> MethodPrediction:
+    """Return what is usual for a model of this size; dense training where that has no shorter step."""
+    fitting = {each.method: each for each in prediction.methods}
+    dense = fitting[DENSE]
+    names = (USUAL_OF_SMALL, USUAL) if prediction.num_parameters < SMALL else (USUAL,)
+    usual = (fitting[name] for name in names if name in fitting)
+    return next((each for each in usual if each.step_s.expected < dense.step_s.expected), dense)
 
 
 Judgement = Literal["faster", "tie", "slower"]

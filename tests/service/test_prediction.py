@@ -34,6 +34,7 @@ JOB = {
     "exchange": {"kind": "topk", "density": 0.02},
     "budget": {"steps": 500},
 }
+OWN_MODEL = JOB | {"workload": {"factory": "my.model:workload"}}
 
 
 COMPUTE_S = 0.002
@@ -108,28 +109,47 @@ def test_a_method_of_fewer_rounds_and_more_bytes_takes_as_long_as_dense_training
 
 
 def test_time_to_a_loss_is_unknown_without_a_row_that_says_it():
-    own_model = JOB | {"workload": {"factory": "my.model:workload"}}
-    found = _by_name(_asked(own_model, shapes="512x64,512"))
-    like = _by_name(_asked(own_model, shapes="512x64,512", like="text"))
+    found = _by_name(_asked(OWN_MODEL, shapes="512x64,512"))
+    like = _by_name(_asked(OWN_MODEL, shapes="512x64,512", like="text"))
 
     assert found["topk 1 %"].loss_s is None and "name one with `like`" in found["topk 1 %"].known_from
     assert like["dgc 1 %"].loss_s is not None and "`text` with 4 hosts" in like["dgc 1 %"].known_from
     assert like[OWN].steps_ratio is None
 
 
-def test_without_a_task_that_is_alike_the_fastest_step_comes_first_and_is_advised():
-    own_model = JOB | {"workload": {"factory": "my.model:workload"}}
-    found = predict(_asked(own_model, shapes="512x64,512", mbps=10))
+def test_without_a_task_that_is_alike_methods_are_listed_by_the_step():
+    found = predict(_asked(OWN_MODEL, shapes="512x64,512", mbps=10))
     seconds = [each.step_s.expected for each in found.methods]
 
     assert seconds == sorted(seconds)
-    assert best(found)[0].method != DENSE
-    assert next(advised(found, figures.size)).endswith("has the shortest step; how its loss goes here is unknown")
+
+
+@pytest.mark.parametrize("mbps", [5, 50, 500])
+@pytest.mark.parametrize(("shapes", "rule"), [("512x64,512", RULE[1]), ("2048x2048,2048", RULE[0])])
+def test_without_a_task_that_is_alike_the_rule_of_the_page_is_advised_and_the_shortest_step_only_mentioned(
+    shapes: str, rule: str, mbps: float
+):
+    found = predict(_asked(OWN_MODEL, shapes=shapes, mbps=mbps))
+    first, lines = best(found)[0], [*advised(found, figures.size)]
+
+    named = {"powersgd 4": "`powersgd`, rank 4", "local_sgd 8, topk 10 %": "`local_sgd 8, topk 10 %`"}[first.method]
+    assert named in rule
+    assert f"start with `{first.method}`" in lines[0] and "unknown" in lines[0]
+    assert yaml.safe_load("\n".join(line for line in lines if line.startswith("    "))) == first.job
+    assert f"the shortest step is that of `{found.methods[0].method}`" in lines[-1]
+
+
+def test_on_a_link_where_no_usual_method_has_a_shorter_step_dense_training_is_advised():
+    found = predict(_asked(OWN_MODEL, shapes="2048x2048,2048", mbps=1e6, latency_ms=0))
+    lines = [*advised(found, figures.size)]
+
+    assert best(found)[0].method == DENSE
+    assert "start with `dense`: what is usual for a model of this size has no shorter step here" in lines[0]
+    assert not any("may take" in line or "to the loss" in line for line in lines)
 
 
 def test_advice_for_a_model_like_no_recorded_task_lists_them_all_and_lets_one_name_none():
-    own_model = JOB | {"workload": {"factory": "my.model:workload"}}
-    _, line, *_ = advised(predict(_asked(own_model, shapes="512x64,512")), figures.size)
+    _, line, *_ = advised(predict(_asked(OWN_MODEL, shapes="512x64,512")), figures.size)
 
     assert re.findall(r"`([\w-]+)`", line.split("(")[1]) == list(get_args(Task))
     assert line.endswith("or none, if none is like it")
