@@ -64,18 +64,15 @@ _PARSED = (
 
 #: Anybody who calls may be refused so.
 CALLING = (Unauthorized, Forbidden, TooManyRequests, Unavailable)
-READING = (*CALLING, NotFound, InvalidJob)
-CREATING = (*CALLING, InvalidJob, KeyReused, DoesNotFit, UnreadableJob)
+READING = (*CALLING, NotFound)
+VALIDATING = (*CALLING, InvalidJob, DoesNotFit, UnreadableJob)
 CHANGING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, CheckpointGone)
 EXTENDING = (*CHANGING, InvalidJob)
 EDITING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition, InvalidJob)
 DELETING = (*CALLING, NotFound, PreconditionFailed, IllegalTransition)
-CLONING = (*CREATING, NotFound, QueueFull)
-SIGNING_IN = (*CALLING, InvalidRequest)
-HOLDING = (*SIGNING_IN, NotFound)
-ROTATING = (*HOLDING, KeyGone)
-LISTING_CODE = SIGNING_IN
-UPLOADING = (*SIGNING_IN, Busy, TooMuchCode)
+CLONING = (*CALLING, InvalidJob, KeyReused, DoesNotFit, UnreadableJob, NotFound, QueueFull)
+ROTATING = (*READING, KeyGone)
+UPLOADING = (*CALLING, Busy, TooMuchCode)
 DELETING_CODE = (*CALLING, NotFound, CodeInUse, Busy)
 REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, UnreadableJob, InvalidJob, Unavailable)
 
@@ -113,8 +110,12 @@ def error_answers(*errors: type[WiretuneError]) -> dict[int | str, dict[str, Any
     """Return the `responses` of a route that may answer with `errors`."""
     titles: dict[int | str, list[str]] = {}
     for error in errors:
-        titles.setdefault(error.status, []).append(f"{error.title} (`{error.slug}`)")
+        titles.setdefault(error.status, []).append(_titled(error))
     return {status: _refusal("; ".join(found)) for status, found in titles.items()}
+
+
+def _titled(error: type[WiretuneError]) -> str:
+    return f"{error.title} (`{error.slug}`)"
 
 
 def _refusal(description: str) -> dict[str, Any]:
@@ -229,10 +230,12 @@ def _link_jobs(made: dict[str, Any]) -> None:
 
 
 def _refuse_parameters_our_way(made: dict[str, Any]) -> None:
-    """Put our refusal of a bad parameter in the place of FastAPI's, where a route has named none."""
+    """Name our refusal of a bad parameter, which every route may give, in the place of FastAPI's."""
     for name in ("HTTPValidationError", "ValidationError"):
         made["components"]["schemas"].pop(name, None)
     for operation in _operations(made):
-        refused = operation["responses"].get("422")  # every route refuses parameters that it does not have
-        if refused is None or MEDIA_TYPE not in refused["content"]:
-            operation["responses"]["422"] = _refusal("The request is not valid (`invalid-request`)")
+        answers = operation["responses"]
+        refused = answers.get("422", {"content": {}})
+        named = [refused["description"]] if MEDIA_TYPE in refused["content"] else []
+        answers["422"] = _refusal("; ".join([*named, _titled(InvalidRequest)]))
+        operation["responses"] = dict(sorted(answers.items()))

@@ -19,7 +19,7 @@ from service.control.jobs import id_at
 from service.control.models import ChunkRow, JobRow, JobTextRow, LabelRow, PointRow, TrialRow
 from service.control.queries import job_summary
 from service.control.results.progress import progress
-from service.errors import InvalidJob
+from service.errors import InvalidRequest
 from service.job.problems import Problem
 from service.job.states import JobState
 from service.wire.base import MAX_PAGE
@@ -62,9 +62,9 @@ def page(
     count: bool,
     with_progress: bool = False,
 ) -> JobPage:
-    """Return up to `limit` jobs of `project` from behind `cursor`; raises InvalidJob for bad ones."""
+    """Return up to `limit` jobs of `project` from behind `cursor`; raises InvalidRequest for bad ones."""
     if not 1 <= limit <= MAX_PAGE:
-        raise InvalidJob([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
+        raise InvalidRequest([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
     # The index that finds the jobs has them in their order already: nothing is sorted, and only the page is read.
     by_label = bool(where.labels) and order.field == "created"
     job_id: Any = LabelRow.job_id if by_label else JobRow.id
@@ -215,7 +215,7 @@ def _encode(order: JobOrder, last: Sequence[Any]) -> str:
 
 
 def _decode(cursor: str, order: JobOrder) -> list[Any]:
-    """Return the id of the last job of the page before, and what it is ordered by. Raises InvalidJob."""
+    """Return the id of the last job of the page before, and what it is ordered by. Raises InvalidRequest."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         last: list[Any]
@@ -234,5 +234,5 @@ def _decode(cursor: str, order: JobOrder) -> list[Any]:
 _KINDS = {"created": [str], "name": [str, str], "state": [str, str], "finished": [str, float]}
 
 
-def _refused(why: str, cursor: str) -> InvalidJob:
-    return InvalidJob([Problem(pointer="/cursor", message=f"`cursor` {why}", value=cursor)])
+def _refused(why: str, cursor: str) -> InvalidRequest:
+    return InvalidRequest([Problem(pointer="/cursor", message=f"`cursor` {why}", value=cursor)])

@@ -46,7 +46,7 @@ from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
 from service.control.work import Work, work_of
 from service.control.writer import Writer
-from service.errors import CheckpointGone, DatabaseUnavailable, InvalidJob, NotFound, Unauthorized, Unavailable
+from service.errors import CheckpointGone, DatabaseUnavailable, InvalidRequest, NotFound, Unauthorized, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState, Verb
@@ -273,7 +273,7 @@ class Store:
     ) -> JobPage:
         """Return a page of the jobs that `by` sees, in `order`.
 
-        Raises InvalidJob for a cursor or limit that it cannot use.
+        Raises InvalidRequest for a cursor or limit that it cannot use.
         """
         project = visible_project(by)
         with self._reading() as session:
@@ -320,14 +320,14 @@ class Store:
     ) -> tuple[Series, ...]:
         """Return one series per trial, thinned to `max_points`, extremes kept; raises NotFound for an unknown name.
 
-        `within` are the steps that are wanted; raises InvalidJob where the last of them is below the first.
+        `within` are the steps that are wanted; raises InvalidRequest where the last of them is below the first.
         """
         if max_points < 2:
             message = "`max_points` is at least 2"
-            raise InvalidJob([Problem(pointer="/max_points", message=message, value=max_points)])
+            raise InvalidRequest([Problem(pointer="/max_points", message=message, value=max_points)])
         if within.last < within.first:
             message = f"`last_step` is at least `first_step`, which is {within.first}, got {within.last}"
-            raise InvalidJob([Problem(pointer="/last_step", message=message, value=within.last)])
+            raise InvalidRequest([Problem(pointer="/last_step", message=message, value=within.last)])
         with self._reading() as session:
             found = queries.trials(session, job_id, trial_id=trial_id)
             queries.require_series(session, found, name)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from api.http import uploads
 from api.http.auth import Caller, require_key
 from api.http.dependencies import Slot
-from api.http.openapi import DELETING_CODE, HOLDING, LISTING_CODE, UPLOADING, error_answers, uploading
+from api.http.openapi import CALLING, DELETING_CODE, READING, UPLOADING, error_answers, uploading
 from api.http.services import StoreOf
 from service.wire.base import MAX_PAGE
 from service.wire.code import DIGEST, CodePage, CodeView, Package
@@ -34,7 +34,7 @@ def create_code(
     return made
 
 
-@router.get("", operation_id="listCode", responses=error_answers(*LISTING_CODE))
+@router.get("", operation_id="listCode", responses=error_answers(*CALLING))
 def list_code(
     store: StoreOf,
     caller: Caller,
@@ -45,7 +45,7 @@ def list_code(
     return store.code.list(by=caller, limit=limit, cursor=cursor)
 
 
-@router.get("/{code}", operation_id="getCode", responses=error_answers(*HOLDING))
+@router.get("/{code}", operation_id="getCode", responses=error_answers(*READING))
 def get_code(code: Digest, store: StoreOf, caller: Caller, project: Project = None) -> CodeView:
     """Return what is known of a package: whether it needs to be uploaded."""
     return store.code.get(code, by=caller, project=project)

@@ -7,7 +7,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from api.http.auth import require_key
 from api.http.dependencies import VitalThreads
-from api.http.openapi import HOLDING, error_answers
+from api.http.openapi import CALLING, error_answers
 from api.http.services import StoreOf
 from service.errors import Unavailable
 
@@ -29,7 +29,7 @@ async def ready(store: StoreOf, threads: VitalThreads) -> dict[str, str]:
 
 @router.get(
     "/metrics", operation_id="getMetrics", response_class=PlainTextResponse, dependencies=[Depends(require_key)],
-    responses=error_answers(*HOLDING),
+    responses=error_answers(*CALLING),
 )  # fmt: skip
 def metrics(store: StoreOf) -> PlainTextResponse:
     """Return what an operator watches, in Prometheus' text format; its scraper sends a key of the role `operator`."""

@@ -12,7 +12,7 @@ from api.http.admission import check, require_priority
 from api.http.auth import Caller, require_key, require_visible
 from api.http.dependencies import OutlookOf
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
-from api.http.openapi import CLONING, CREATING, DELETING, EDITING, EXAMPLE_JOB, READING, body, error_answers
+from api.http.openapi import CALLING, CLONING, DELETING, EDITING, EXAMPLE_JOB, READING, VALIDATING, body, error_answers
 from api.http.services import StoreOf
 from service.control.access.rules import Principal, visible_project
 from service.control.listing import JobFilter
@@ -57,7 +57,9 @@ def create_job(
     return view
 
 
-@router.post("/jobs:validate", operation_id="validateJob", responses=error_answers(*CREATING), openapi_extra=_JOB_BODY)
+@router.post(
+    "/jobs:validate", operation_id="validateJob", responses=error_answers(*VALIDATING), openapi_extra=_JOB_BODY
+)
 def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
     require_priority(spec.priority, store, caller)
@@ -139,7 +141,7 @@ async def job_filter(
     )
 
 
-@router.get("/jobs", operation_id="listJobs", responses=error_answers(*READING))
+@router.get("/jobs", operation_id="listJobs", responses=error_answers(*CALLING))
 def list_jobs(
     store: StoreOf,
     caller: Caller,

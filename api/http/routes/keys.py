@@ -6,14 +6,14 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from api.http import bodies
 from api.http.auth import Caller, require_key
-from api.http.openapi import HOLDING, ROTATING, body, error_answers
+from api.http.openapi import CALLING, READING, ROTATING, body, error_answers
 from api.http.services import StoreOf
 from service.control.access.audit import AuditFilter
 from service.control.access.rules import may_do
 from service.wire.access import MAX_OWNER_CHARS, AuditPage, IssuedKey, KeyView, Me, NewKey
 from service.wire.base import MAX_PAGE
 
-router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=error_answers(*HOLDING))
+router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=error_answers(*CALLING))
 
 #: The longest is a quota's, `project NAME`.
 Word = Annotated[str | None, Query(min_length=1, max_length=len("project ") + MAX_OWNER_CHARS)]
@@ -43,7 +43,7 @@ def list_keys(store: StoreOf, caller: Caller) -> tuple[KeyView, ...]:
     return store.keyring.list(by=caller)
 
 
-@router.get("/keys/{key}", operation_id="getKey")
+@router.get("/keys/{key}", operation_id="getKey", responses=error_answers(*READING))
 def get_key(key: str, store: StoreOf) -> KeyView:
     """Return one key, without its secret."""
     return store.keyring.get(key)
@@ -60,7 +60,12 @@ def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:
     return store.keyring.rotate(key, by=caller)
 
 
-@router.post("/keys/{key}:revoke", operation_id="revokeKey", dependencies=[Depends(bodies.nothing)])
+@router.post(
+    "/keys/{key}:revoke",
+    operation_id="revokeKey",
+    responses=error_answers(*READING),
+    dependencies=[Depends(bodies.nothing)],
+)
 def revoke_key(key: str, store: StoreOf, caller: Caller) -> KeyView:
     """End a key and its sessions for ever."""
     return store.keyring.revoke(key, by=caller)

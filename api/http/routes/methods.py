@@ -7,17 +7,14 @@ from pydantic import AfterValidator
 
 from api.http import bodies
 from api.http.auth import require_key
-from api.http.openapi import EXAMPLE_JOB, READING, body, error_answers
+from api.http.openapi import CALLING, EXAMPLE_JOB, READING, body, error_answers
 from service.catalog import methods
 from service.catalog.methods import DEFAULT_WORKLOAD, MAX_SHAPES, SHAPES
-from service.errors import InvalidRequest
 from service.prediction.predict import PredictionRequest, predict
 from service.wire.methods import MethodsView
 from service.wire.predictions import Prediction
 
-router = APIRouter(
-    prefix="/v1", tags=["methods"], dependencies=[Depends(require_key)], responses=error_answers(*READING)
-)
+router = APIRouter(prefix="/v1", tags=["methods"], dependencies=[Depends(require_key)])
 
 
 def _require_shapes(shapes: str | None) -> str | None:
@@ -27,7 +24,7 @@ def _require_shapes(shapes: str | None) -> str | None:
     return shapes
 
 
-@router.get("/methods", operation_id="listMethods")
+@router.get("/methods", operation_id="listMethods", responses=error_answers(*READING))
 def list_methods(
     name: Annotated[str | None, Query(description="only those called so")] = None,
     workload: Annotated[str, Query(description="a built-in one, whose traffic is predicted")] = DEFAULT_WORKLOAD,
@@ -48,7 +45,7 @@ _QUESTION = {"job": EXAMPLE_JOB, "compute_ms": 12.5, "mbps": 50, "latency_ms": 1
 @router.post(
     "/predictions",
     operation_id="predict",
-    responses=error_answers(*READING, InvalidRequest),
+    responses=error_answers(*CALLING),
     openapi_extra=body("PredictionRequest", example=_QUESTION),
 )
 def make_prediction(asked: Annotated[PredictionRequest, Depends(bodies.prediction_request)]) -> Prediction:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from api.http import bodies
 from api.http.auth import Caller, require_key
 from api.http.dependencies import OutlookOf
-from api.http.openapi import HOLDING, READING, body, error_answers
+from api.http.openapi import CALLING, READING, body, error_answers
 from api.http.services import StoreOf
 from service.control.access.rules import visible_project
 from service.wire.base import MAX_PAGE
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1", tags=["queue"], dependencies=[Depends(require_k
 _Name = Annotated[QuotaName, Path(description="an owner or a project; `*`: everyone without a quota of his own")]
 
 
-@router.get("/queue", operation_id="getQueue", responses=error_answers(*READING))
+@router.get("/queue", operation_id="getQueue", responses=error_answers(*CALLING))
 def get_queue(
     caller: Caller,
     outlook: OutlookOf,
@@ -32,7 +32,7 @@ def get_queue(
     return outlook.view(project=visible_project(caller), after=after, limit=limit)
 
 
-@router.get("/quotas", operation_id="listQuotas", responses=error_answers(*HOLDING))
+@router.get("/quotas", operation_id="listQuotas", responses=error_answers(*CALLING))
 def list_quotas(store: StoreOf) -> tuple[QuotaView, ...]:
     """Return all quotas, owners' before projects'."""
     return store.quotas.list()
@@ -41,7 +41,7 @@ def list_quotas(store: StoreOf) -> tuple[QuotaView, ...]:
 @router.put(
     "/quotas/{kind}/{name:path}",
     operation_id="setQuota",
-    responses=error_answers(*HOLDING),
+    responses=error_answers(*CALLING),
     openapi_extra=body("QuotaLimits", example={"workers": 8, "gpus": 4, "running": None, "waiting": 100, "weight": 2}),
 )
 def set_quota(
@@ -56,7 +56,7 @@ def set_quota(
 
 
 @router.delete(
-    "/quotas/{kind}/{name:path}", status_code=204, operation_id="deleteQuota", responses=error_answers(*HOLDING)
+    "/quotas/{kind}/{name:path}", status_code=204, operation_id="deleteQuota", responses=error_answers(*READING)
 )
 def delete_quota(kind: QuotaKind, name: _Name, store: StoreOf, caller: Caller) -> None:
     """Remove a quota; everyone's then holds, if there is one."""

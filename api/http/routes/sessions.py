@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from api.http import bodies
 from api.http.auth import Caller, address_of, cookie_name, require_key, require_same_origin
-from api.http.openapi import CALLING, SIGNING_IN, body, error_answers
+from api.http.openapi import CALLING, body, error_answers
 from api.http.services import StoreOf, services_of
 from service.control.access.keyring import SESSION_S
 from service.errors import Unauthorized
@@ -26,7 +26,7 @@ def create_sign_in_code(store: StoreOf, caller: Caller) -> SignInCode:
     status_code=204,
     operation_id="createSession",
     dependencies=[Depends(require_same_origin)],
-    responses=error_answers(*SIGNING_IN),
+    responses=error_answers(*CALLING),
     openapi_extra=body("SignIn", example={"code": "from POST /v1/sign-in-codes"}),
 )
 def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: StoreOf, request: Request) -> Response:
