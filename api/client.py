@@ -19,7 +19,7 @@ from api.calls import Call, JobFilters, Spec, reading
 from api.connection import Connection, is_answer, request
 from api.failures import UNSAYABLE, ApiError, UnknownJob, Unreachable, unsayable
 from api.jobs import POLL_S, AsyncJob, Job
-from api.retries import PATIENCE_S, StreamFailures
+from api.retries import AWAY_S, PATIENCE_S, Patience
 from service.wire.access import Me
 from service.wire.artifacts import Which
 from service.wire.base import MAX_PAGE
@@ -104,10 +104,14 @@ class Client(Connection):
         retry_s: how long a call is made again while the service is away or too busy, where that does nothing twice. A
             service that has never answered is not waited for: the URL may be wrong. A 429 may ask for a minute more,
             once. With 0 no call is made again.
+        away_s: how long `wait`, `watch` and `events` outlive an absence of the service; at least `retry_s`. A warning
+            of the logger `wiretune.client` says so after 20 s.
     """
 
-    def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
-        super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s)
+    def __init__(
+        self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S, away_s: float = AWAY_S
+    ) -> None:
+        super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s, away_s=away_s)
         self._http = httpx2.Client(**self._options)
 
     def __enter__(self) -> Self:
@@ -217,10 +221,11 @@ class Client(Connection):
 
         A lost connection is made again, without a gap and without a double. An event of kind `gap` says that the
         service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
-        Raises `Unreachable` or `ApiError` once the service does not answer for `retry_s`.
+        Raises `Unreachable` or `ApiError` once the service does not answer for `away_s`.
         """
-        failures = StreamFailures(self._retry_s)
+        failures = self._stream_failures(calls.events(job_id, after=after, kinds=kinds))
         while True:
+            pause_s = POLL_S
             try:
                 for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
                     after = newest
@@ -228,8 +233,8 @@ class Client(Connection):
                     if text:
                         yield _read_event(text.encode())
             except (ApiError, Unreachable) as error:
-                failures.bear(error)
-            time.sleep(POLL_S)
+                pause_s = max(pause_s, failures.pause_s(error))
+            time.sleep(pause_s)
 
     def _stream(self, call: Call[Any]) -> Iterator[tuple[str, int]]:
         """Yield the text of each event, empty for a sign of life, and the id to go on from."""
@@ -288,7 +293,7 @@ class Client(Connection):
         """
         deadline = _deadline(timeout_s)
         while True:
-            view = self.send(calls.job(job_id), within_s=deadline - time.monotonic())
+            view = self.send(calls.job(job_id), within_s=deadline - time.monotonic(), is_waiting=True)
             yield view
             if view.is_over:
                 return
@@ -300,11 +305,14 @@ class Client(Connection):
             last = view
         return last
 
-    def send(self, call: Call[T], *, within_s: float = math.inf) -> T:
-        """Make a call, again if need be and if that is safe, and return its answer."""
+    def send(self, call: Call[T], *, within_s: float = math.inf, is_waiting: bool = False) -> T:
+        """Make a call, again if need be and if that is safe, and return its answer.
+
+        Whoever `is_waiting` for a job outlives an absence of the service of `away_s`, others one of `retry_s`.
+        """
         if call.known is not None:
             return call.known
-        return call.read(self._answer(call, within_s=within_s).content)
+        return call.read(self._answer(call, self._patience(call, within_s, is_waiting=is_waiting)).content)
 
     def save(self, call: Call[Any], out: BinaryIO) -> None:
         """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says.
@@ -315,7 +323,7 @@ class Client(Connection):
         file = self._file(call, out)
         while True:
             try:
-                with closing(self._answer(file.call, stream=True)) as response:
+                with closing(self._answer(file.call, self._patience(file.call), stream=True)) as response:
                     file.begin(response)
                     for chunk in response.iter_bytes():
                         file.write(chunk)
@@ -323,8 +331,7 @@ class Client(Connection):
             except httpx2.HTTPError as error:
                 time.sleep(file.pause_s(self._unreachable(call, error)))
 
-    def _answer(self, call: Call[Any], *, within_s: float = math.inf, stream: bool = False) -> httpx2.Response:
-        patience = self._patience(call, within_s)
+    def _answer(self, call: Call[Any], patience: Patience, *, stream: bool = False) -> httpx2.Response:
         while True:
             try:
                 return self._try(call, stream=stream)
@@ -347,8 +354,10 @@ class AsyncClient(Connection):
     Its arguments are those of `Client`.
     """
 
-    def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
-        super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s)
+    def __init__(
+        self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S, away_s: float = AWAY_S
+    ) -> None:
+        super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s, away_s=away_s)
         self._http = httpx2.AsyncClient(**self._options)
 
     async def __aenter__(self) -> Self:
@@ -450,10 +459,11 @@ class AsyncClient(Connection):
 
         A lost connection is made again, without a gap and without a double. An event of kind `gap` says that the
         service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
-        Raises `Unreachable` or `ApiError` once the service does not answer for `retry_s`.
+        Raises `Unreachable` or `ApiError` once the service does not answer for `away_s`.
         """
-        failures = StreamFailures(self._retry_s)
+        failures = self._stream_failures(calls.events(job_id, after=after, kinds=kinds))
         while True:
+            pause_s = POLL_S
             try:
                 async for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
                     after = newest
@@ -461,8 +471,8 @@ class AsyncClient(Connection):
                     if text:
                         yield _read_event(text.encode())
             except (ApiError, Unreachable) as error:
-                failures.bear(error)
-            await asyncio.sleep(POLL_S)
+                pause_s = max(pause_s, failures.pause_s(error))
+            await asyncio.sleep(pause_s)
 
     async def _stream(self, call: Call[Any]) -> AsyncIterator[tuple[str, int]]:
         """Yield the text of each event, empty for a sign of life, and the id to go on from."""
@@ -527,7 +537,7 @@ class AsyncClient(Connection):
         """
         deadline = _deadline(timeout_s)
         while True:
-            view = await self.send(calls.job(job_id), within_s=deadline - time.monotonic())
+            view = await self.send(calls.job(job_id), within_s=deadline - time.monotonic(), is_waiting=True)
             yield view
             if view.is_over:
                 return
@@ -539,18 +549,19 @@ class AsyncClient(Connection):
             last = view
         return last
 
-    async def send(self, call: Call[T], *, within_s: float = math.inf) -> T:
-        """Make a call, again if need be and if that is safe, and return its answer."""
+    async def send(self, call: Call[T], *, within_s: float = math.inf, is_waiting: bool = False) -> T:
+        """As `Client.send`."""
         if call.known is not None:
             return call.known
-        return call.read((await self._answer(call, within_s=within_s)).content)
+        patience = self._patience(call, within_s, is_waiting=is_waiting)
+        return call.read((await self._answer(call, patience)).content)
 
     async def save(self, call: Call[Any], out: BinaryIO) -> None:
         """As `Client.save`."""
         file = self._file(call, out)
         while True:
             try:
-                async with aclosing(await self._answer(file.call, stream=True)) as response:
+                async with aclosing(await self._answer(file.call, self._patience(file.call), stream=True)) as response:
                     file.begin(response)
                     async for chunk in response.aiter_bytes():
                         file.write(chunk)
@@ -558,8 +569,7 @@ class AsyncClient(Connection):
             except httpx2.HTTPError as error:
                 await asyncio.sleep(file.pause_s(self._unreachable(call, error)))
 
-    async def _answer(self, call: Call[Any], *, within_s: float = math.inf, stream: bool = False) -> httpx2.Response:
-        patience = self._patience(call, within_s)
+    async def _answer(self, call: Call[Any], patience: Patience, *, stream: bool = False) -> httpx2.Response:
         while True:
             try:
                 return await self._try(call, stream=stream)

@@ -2,9 +2,11 @@
 
 import base64
 import hashlib
+import logging
 import math
 import re
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
@@ -12,7 +14,7 @@ import httpx2
 
 from api.calls import IDEMPOTENCY_KEY, Call
 from api.failures import UNSAYABLE, ApiError, DamagedDownload, Unreachable, another, not_finite, refusal, unsayable
-from api.retries import PATIENCE_S, Patience, Restarts
+from api.retries import AWAY_S, PATIENCE_S, Patience, Restarts, StreamFailures
 from service.wire.access import SignInCode
 from trainers import overload
 
@@ -21,6 +23,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _OF_PROXIES = (502, 504)
 #: A connection that idles is closed here before the service, which waits for 5 s, closes it under a request.
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=2.0)
+#: Where nobody has configured logging, Python prints its warnings to standard error.
+_log = logging.getLogger("wiretune.client")
 _SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
@@ -40,7 +44,9 @@ def is_loopback(url: str) -> bool:
 class Connection:
     """The state that both clients share."""
 
-    def __init__(self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S, away_s: float = AWAY_S
+    ) -> None:
         try:
             self.url = with_scheme(url)
             self._is_local = is_loopback(self.url)
@@ -50,7 +56,8 @@ class Connection:
         if wrong := [(each, at) for at, each in enumerate(key, start=1) if not each.isascii()]:
             detail = f"a key is ASCII, as `wt_...`; got {wrong[0][0]!a} at character {wrong[0][1]}"
             raise ApiError(401, "A valid key is required", detail=detail)
-        self._retry_s, self._has_answered = retry_s, False
+        self._retry_s, self._away_s = retry_s, max(retry_s, away_s) if retry_s > 0 else 0.0
+        self._has_answered, self._is_away = False, False
         self._options: dict[str, Any] = {
             "base_url": self.url,
             "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key the service says what to do
@@ -67,7 +74,7 @@ class Connection:
             said = f"a proxy says {response.status_code} {response.reason_phrase}"
             raise self._unreachable(call, httpx2.HTTPStatusError(said, request=response.request, response=response))
         if is_answer(call, response):
-            self._has_answered = True
+            self._has_answered, self._is_away = True, False
             return response
         if response.is_success or response.is_redirect:
             raise another(self.url, call.path, response)
@@ -91,11 +98,27 @@ class Connection:
         query = "" if job_id is None else f"?job={quote(job_id)}"
         return f"{self.url}/{query}#code={code.code}"  # browsers do not send what is behind the `#`
 
-    def _patience(self, call: Call[Any], within_s: float) -> Patience:
-        return Patience(call, self._retry_s, within_s=within_s, has_answered=self._has_answered)
+    def _patience(self, call: Call[Any], within_s: float = math.inf, *, is_waiting: bool = False) -> Patience:
+        return Patience(
+            call,
+            self._away_s if is_waiting else self._retry_s,
+            within_s=within_s,
+            has_answered=self._has_answered,
+            note_absence=self._note_absence,
+        )
+
+    def _note_absence(self, away_s: float) -> None:
+        """Say that the service is away: once, however many calls wait for it."""
+        if not self._is_away:
+            self._is_away = True
+            since = datetime.now() - timedelta(seconds=away_s)
+            _log.warning("the service at %s is away since %s; jobs go on; trying again", self.url, f"{since:%H:%M:%S}")
+
+    def _stream_failures(self, call: Call[Any]) -> StreamFailures:
+        return StreamFailures(lambda: self._patience(call, is_waiting=True))
 
     def _file(self, call: Call[Any], out: BinaryIO) -> "CheckedFile":
-        return CheckedFile(call, out, Restarts(out, lambda: self._patience(call, math.inf)))
+        return CheckedFile(call, out, Restarts(out, lambda: self._patience(call)))
 
 
 def is_answer(call: Call[Any], response: httpx2.Response) -> bool:

@@ -37,7 +37,7 @@ _FILES: dict[File, tuple[str, Callable[..., Call[Any]]]] = {
 class Blocking(Protocol):
     """The part of `Client` that a job needs."""
 
-    def send(self, call: Call[T], /) -> T:
+    def send(self, call: Call[T], /, *, is_waiting: bool = False) -> T:
         """Make a call and return its answer."""
 
     def save(self, call: Call[Any], out: BinaryIO, /) -> None:
@@ -167,7 +167,7 @@ class Job(_Handle):
         """Return once the job is over, in whatever state. Raises `TimeoutError` after `timeout_s`."""
         for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
             self.view = view
-        self._trials = self.trials()
+        self._trials = self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
         return self
 
     def watch(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
@@ -177,7 +177,8 @@ class Job(_Handle):
         """
         with display.screen() as show:
             for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
-                self.view, self._trials = view, self.trials()
+                self.view = view
+                self._trials = self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
                 show(self.view, self._trials)
         return self
 
@@ -298,14 +299,15 @@ class AsyncJob(_Handle):
         """As `Job.wait`."""
         async for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
             self.view = view
-        self._trials = await self.trials()
+        self._trials = await self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
         return self
 
     async def watch(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
         """As `Job.watch`."""
         with display.screen() as show:
             async for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
-                self.view, self._trials = view, await self.trials()
+                self.view = view
+                self._trials = await self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
                 show(self.view, self._trials)
         return self
 

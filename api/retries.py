@@ -12,6 +12,8 @@ from api.failures import ApiError, Unreachable
 
 #: A restart of the service that takes no longer than this goes unnoticed.
 PATIENCE_S = 20.0
+#: Whoever waits for a job outlives an absence of the service of so long: its jobs train on meanwhile.
+AWAY_S = 600.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 #: Requests are limited in windows of a minute, so a 429 asks for no longer.
 _WINDOW_S = 60.0
@@ -27,13 +29,21 @@ class Patience:
         retry_s: how long it is made again; 0: never. The wait that the first 429 asks for is not counted.
         within_s: when the caller gives up, whatever is asked for.
         has_answered: the service has done so before this call.
+        note_absence: is told of the seconds that the failures last, once a restart would be over.
     """
 
     def __init__(
-        self, call: Call[Any], retry_s: float, *, within_s: float = math.inf, has_answered: bool = True
+        self,
+        call: Call[Any],
+        retry_s: float,
+        *,
+        within_s: float = math.inf,
+        has_answered: bool = True,
+        note_absence: Callable[[float], None] = lambda _: None,
     ) -> None:
-        now = time.monotonic()
+        now = self._began = time.monotonic()
         self._call, self._deadline, self._end, self._pause_s = call, now + retry_s, now + within_s, _FIRST_PAUSE_S
+        self._note_absence = note_absence
         self._may_sit_out = retry_s > 0
         self._has_answered = has_answered
         self._lost: Unreachable | None = None  # the failure of an attempt that may have queued a job
@@ -54,6 +64,8 @@ class Patience:
         is_late = time.monotonic() + pause_s > min(self._deadline, self._end)
         if is_late or not self._has_answered or not may_repeat(self._call, error):
             raise self._lost if self._lost is not None and is_passing(error) else error
+        if (away_s := time.monotonic() - self._began) >= PATIENCE_S:
+            self._note_absence(away_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         return pause_s
 
@@ -108,23 +120,21 @@ def _appends(out: BinaryIO) -> bool:
 class StreamFailures:
     """The failures of a stream, one after the other, without a word of the service between them.
 
-    `retry_s` is how long they are borne; 0: not at all.
+    Patience is counted from the first of them on: a stream may have been silent for long before.
     """
 
-    def __init__(self, retry_s: float) -> None:
-        self._retry_s = retry_s
-        self._since: float | None = None
+    def __init__(self, patience: Callable[[], Patience]) -> None:
+        self._begin = patience
+        self._patience: Patience | None = None
 
     def end(self) -> None:
         """Note that the service was heard."""
-        self._since = None
+        self._patience = None
 
-    def bear(self, error: ApiError | Unreachable) -> None:
-        """Raise `error` unless it may pass, and the first of these failures is younger than `retry_s`."""
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        if not is_passing(error) or now - self._since >= self._retry_s:
-            raise error
+    def pause_s(self, error: ApiError | Unreachable) -> float:
+        """Return how long to wait before the next stream; raises `error` where there is none."""
+        self._patience = self._patience or self._begin()
+        return self._patience.pause_s(error)
 
 
 def may_repeat(call: Call[Any], error: ApiError | Unreachable) -> bool:

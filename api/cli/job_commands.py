@@ -1,9 +1,11 @@
 """`wiretune`'s commands about jobs: they speak to a service, wherever it runs."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
@@ -24,6 +26,7 @@ from api.cli.terminal import (
     JobFile,
     JobId,
     Key,
+    Patience,
     Url,
     console,
     fail,
@@ -36,6 +39,7 @@ from api.cli.terminal import (
 from api.cli.watch import where_it_is
 from api.client import Client
 from api.exporters import runs
+from api.retries import AWAY_S, PATIENCE_S
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -265,9 +269,9 @@ def explain(
 
 
 @app.command()
-def watch(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+def watch(job: JobId, patience: Patience = AWAY_S, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Follow a job until it is over. Interrupting this leaves the job alone."""
-    with open_client(url, key) as client:
+    with open_client(url, key, patience_s=patience) as client:
         job = client.find(job)
         view = _follow_as_json(client, job) if as_json else follow(client, job, console())
         require_success(view)
@@ -293,12 +297,13 @@ def logs(
     is_followed: Annotated[
         bool, typer.Option("--follow", "-f", help="print what comes, until the job is over")
     ] = False,
+    patience: Patience = AWAY_S,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what an attempt's driver and workers have printed."""
-    with open_client(url, key) as client:
+    with open_client(url, key, patience_s=patience if is_followed else PATIENCE_S) as client:
         job = client.find(job)
         pieces = follow_log(client, job, attempt) if is_followed else [client.logs(job, attempt=attempt)]
         for piece in pieces:
@@ -330,6 +335,7 @@ def export(
     is_followed: Annotated[
         bool, typer.Option("--follow", "-f", help="with --to: write what comes, until the job is over")
     ] = False,
+    patience: Patience = AWAY_S,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
@@ -343,7 +349,9 @@ def export(
             fail("--which is for weights, and --to writes every point and the bill: leave one of them out")
         if out == STANDARD:
             fail("--to writes a folder; name it with --out")
-        _to_tracker(chosen, tracker, out, is_followed=is_followed, url=url, key=key, as_json=as_json)
+        patience_s = patience if is_followed else PATIENCE_S
+        connect = partial(open_client, url, key, patience_s=patience_s)
+        _to_tracker(chosen, tracker, out, connect, is_followed=is_followed, as_json=as_json)
     elif is_followed:
         fail("--follow is for a tracker; name it with --to")
     else:
@@ -354,16 +362,15 @@ def _to_tracker(
     chosen: Selection,
     tracker: exports.Tracker,
     out: Path | None,
+    connect: Callable[[], AbstractContextManager[Client]],
     *,
     is_followed: bool,
-    url: str | None,
-    key: str | None,
     as_json: bool,
 ) -> None:
     """Write every point and the bill of the chosen trials to the folder `out`, by default one of the tracker's name."""
     out = out or Path(tracker)
     begin = exports.tracker(tracker, out)
-    with open_client(url, key) as client, exports.writing(out):
+    with connect() as client, exports.writing(out):
         job = client.find(chosen.job_id)
         written = runs.export(client, job, begin, arm=chosen.arm, seed=chosen.seed, follow=is_followed)
         _print_runs(job, written, as_json=as_json)

@@ -13,6 +13,7 @@ from api.cli.terminal import say
 from api.cli.watch import Progress
 from api.client import Client
 from api.failures import ApiError, Unreachable
+from api.retries import PATIENCE_S
 from service.job.spec import JobSpec
 from service.settings import Settings
 from service.wire.jobs import JobView
@@ -77,7 +78,7 @@ class Run:
             self._say(f"starting a service (state in {self._settings.state_dir})")
             server = start_server(self._own_settings(), linger_s=self._linger_s or ORPHAN_LINGER_S)
             self._started = True
-        with Client(server.url, server.key) as client:
+        with _client_of(server) as client:
             key = str(uuid.uuid4())
             self._submission = server, spec, key
             job_id = self._job_id = client.submit(spec, idempotency_key=key).id
@@ -107,7 +108,7 @@ class Run:
         server, spec, key = self._submission
         job_id = self._job_id
         try:
-            with Client(server.url, server.key) as client:
+            with _client_of(server) as client:
                 if job_id is None:  # it may be queued: with the same key it is not queued again, and has its id
                     job_id = client.submit(spec, idempotency_key=key).id
                 client.cancel(job_id)
@@ -122,6 +123,11 @@ class Run:
 
     def _say(self, line: str) -> None:
         say(self._console, line)
+
+
+def _client_of(server: Server) -> Client:
+    """Return a client of a service of this machine: one that is away for longer than a restart takes has ended."""
+    return Client(server.url, server.key, away_s=PATIENCE_S)
 
 
 def follow(client: Client, job_id: str, console: Console) -> JobView:

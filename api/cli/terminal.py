@@ -18,6 +18,7 @@ from api.cli.local import LocalServerError, running_server
 from api.cli.sheet import GAP, folded, visible
 from api.client import Client
 from api.failures import ApiError, DamagedDownload, UnknownJob, Unreachable
+from api.retries import PATIENCE_S
 from service.errors import WiretuneError
 from service.settings import Settings, refusals_of
 
@@ -40,6 +41,10 @@ Key = Annotated[str | None, typer.Option(envvar="WIRETUNE_API_KEY", help="an API
 IdempotencyKey = Annotated[
     str | None,
     typer.Option(metavar="KEY", help="a word for this submission: sent again with it within a day, it is queued once"),
+]
+Patience = Annotated[
+    float,
+    typer.Option("--patience", metavar="SECONDS", min=0, help="go on that long while the service is away"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for a script; progress goes to standard error")]
 
@@ -151,15 +156,15 @@ def read_settings(**given: str | int | None) -> Settings:
 
 
 @contextmanager
-def open_client(url: str | None, key: str | None) -> Iterator[Client]:
-    """Give a client of the service asked for, or of the one running here."""
+def open_client(url: str | None, key: str | None, *, patience_s: float = PATIENCE_S) -> Iterator[Client]:
+    """Give a client of the service asked for, or of the one running here; calls outlive its absence of `patience_s`."""
     with told_plainly():
         if url is None:
             server = running_server(read_settings())
             if server is None:
                 fail(f"no service is running here; {_HOW_TO_REACH_ONE}", code=FAILED)
             url, key = server.url, key or server.key
-        with Client(url, key or "") as client:
+        with Client(url, key or "", retry_s=patience_s, away_s=patience_s) as client:
             yield client
 
 

@@ -40,7 +40,7 @@ def into(folder: Path) -> Begin:
 class _Run:
     def __init__(self, client: MlflowClient, place: str, subject: Subject) -> None:
         self._client, self._subject, self._last_step = client, subject, 0
-        self._end: str | None = "KILLED"  # until it is finished
+        self._end: str | None = None  # until it is finished
         trial = f"{subject.job.id}/{subject.name}"
         found = client.get_experiment_by_name(subject.job.name)
         experiment = found.experiment_id if found else client.create_experiment(subject.job.name)
@@ -73,10 +73,11 @@ class _Run:
         self._log([Metric(name, value, now, self._last_step) for name, value in totals.items()])
         self._end = _ENDS.get(outcome)
 
-    def close(self) -> None:
+    def close(self, *, is_broken_off: bool = False) -> None:
         """Say that nothing follows, unless the trial goes on."""
-        if self._end is not None:
-            self._client.set_terminated(self._id, self._end)
+        end = self._end or ("KILLED" if is_broken_off else None)
+        if end is not None:
+            self._client.set_terminated(self._id, end)
 
     def _log(self, metrics: list[Metric]) -> None:
         for start in range(0, len(metrics), _AT_ONCE):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -74,8 +75,8 @@ class Writer(Protocol):
     def finish(self, totals: Mapping[str, float], outcome: str) -> None:
         """Write the trial's final figures, and how it ended."""
 
-    def close(self) -> None:
-        """Give back what the run holds open."""
+    def close(self, *, is_broken_off: bool = False) -> None:
+        """Give back what the run holds open. One without a `finish` goes on, unless its user broke the export off."""
 
 
 Begin = Callable[[Subject], Writer]
@@ -139,8 +140,9 @@ def export(
             num_points = sum(map(len, run.written.values()))
             yield Exported(run.writer.place, f"{num_points} points of arm {trial[0]}, seed {trial[1]}")
     finally:
+        is_broken_off = isinstance(sys.exception(), KeyboardInterrupt)
         for run in runs.values():
-            run.writer.close()
+            run.writer.close(is_broken_off=is_broken_off)
 
 
 def _update(

@@ -43,6 +43,6 @@ class _Run:
         self._events.add_text("totals", json.dumps(dict(totals), indent=2), self._last_step)
         self._events.add_text("outcome", outcome, self._last_step)
 
-    def close(self) -> None:
+    def close(self, *, is_broken_off: bool = False) -> None:
         """Write what is left."""
         self._events.close()

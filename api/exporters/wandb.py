@@ -58,6 +58,6 @@ class _Run:
         """Write the totals, and how the trial ended, into the summary."""
         self._run.summary.update({**totals, "outcome": outcome})
 
-    def close(self) -> None:
+    def close(self, *, is_broken_off: bool = False) -> None:
         """Write what is left."""
         self._run.finish()

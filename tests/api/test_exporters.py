@@ -103,8 +103,8 @@ class Recorder:
     def finish(self, totals: Mapping[str, float], outcome: str) -> None:
         self.totals, self.outcome = totals, outcome
 
-    def close(self) -> None:
-        self.is_open = False
+    def close(self, *, is_broken_off: bool = False) -> None:
+        self.is_open, self.is_broken_off = False, is_broken_off
 
 
 def test_a_followed_job_is_written_point_by_point_and_steps_that_it_took_back_are_not(
@@ -174,14 +174,16 @@ def test_the_run_of_a_trial_that_has_not_finished_says_how_its_job_ended(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status"),
+    ("outcome", "is_broken_off", "status"),
     [
-        ("completed", "FINISHED"),
-        ("diverged", "FAILED"),
-        ("failed", "FAILED"),
-        ("cancelled", "KILLED"),
-        ("not finished", "KILLED"),
-        ("other", None),
+        ("completed", False, "FINISHED"),
+        ("diverged", False, "FAILED"),
+        ("failed", False, "FAILED"),
+        ("cancelled", False, "KILLED"),
+        ("not finished", False, "KILLED"),
+        ("other", False, None),
+        (None, False, None),  # the export failed: the trial goes on
+        (None, True, "KILLED"),
     ],
 )
 def test_an_mlflow_run_ends_as_its_trial_did(
@@ -189,7 +191,8 @@ def test_an_mlflow_run_ends_as_its_trial_did(
     reporting: Reporting,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    outcome: str,
+    outcome: str | None,
+    is_broken_off: bool,
     status: str | None,
 ) -> None:
     mlflow, own = MagicMock(), "api.exporters.mlflow"
@@ -198,8 +201,9 @@ def test_an_mlflow_run_ends_as_its_trial_did(
     del sys.modules[own]  # which comes back as it was
 
     run = importlib.import_module(own).into(tmp_path)(Subject(client.job(reporting.job_id).view, "tuned", 0))
-    run.finish({}, outcome)
-    run.close()
+    if outcome is not None:
+        run.finish({}, outcome)
+    run.close(is_broken_off=is_broken_off)
 
     ended = [asked.args[1] for asked in mlflow.MlflowClient.return_value.set_terminated.call_args_list]
     assert ended == [status] * (status is not None)
@@ -245,16 +249,19 @@ def test_a_samples_run_says_the_values_drawn_for_it_and_begins_once_it_is_drawn(
     assert said == {"tuned": own, "dense": own} | held
 
 
-def test_an_export_that_is_interrupted_closes_its_runs(client: Client, reporting: Reporting) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_export_that_ends_early_closes_its_runs_and_says_whether_its_user_broke_it_off(
+    client: Client, reporting: Reporting, error: type[BaseException]
+) -> None:
+    def fail() -> None:
+        raise error
 
     reporting.start("tuned")
-    recorder = Recorder(iter([interrupt]), Subject(client.job(reporting.job_id).view, "tuned", 0))
-    with pytest.raises(KeyboardInterrupt):
+    recorder = Recorder(iter([fail]), Subject(client.job(reporting.job_id).view, "tuned", 0))
+    with pytest.raises(error):
         list(export(client, reporting.job_id, lambda subject: recorder, follow=True))
 
-    assert not recorder.is_open
+    assert (recorder.is_open, recorder.is_broken_off) == (False, error is KeyboardInterrupt)
 
 
 @pytest.mark.long  # `make test-long` installs these packages

@@ -18,7 +18,7 @@ from api.calls import Call
 from api.client import AsyncClient, Client
 from api.connection import CheckedFile
 from api.failures import ApiError, DamagedDownload, Unreachable
-from api.retries import Patience, Restarts, may_repeat
+from api.retries import Patience, Restarts, StreamFailures, may_repeat
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -176,6 +176,40 @@ def test_a_proxy_without_its_service_is_outlived(far: Client, road: Road, job: J
     with pytest.raises(Unreachable, match=f"a proxy says {status}"):
         made.cancel()
     assert len(road.seen) == 1  # the service may have heard of it
+
+
+def test_whoever_waits_for_a_job_outlives_an_absence_that_no_other_call_does(
+    road: Road, key: str, job: JobSpec
+) -> None:
+    with Client(road.url, key, retry_s=0.1) as client:
+        made = client.submit(job)
+        client.cancel(made.id)
+        road.faults = [503] * 100
+        with pytest.raises(ApiError, match="503"):
+            client.jobs()
+
+        road.faults = [503, 502, LOST, 503]
+        assert made.wait().state is JobState.CANCELLED
+        assert road.faults == []
+
+
+def test_whoever_awaits_a_job_outlives_it_too(road: Road, key: str, job: JobSpec) -> None:
+    async def wait() -> JobState:
+        async with AsyncClient(road.url, key, retry_s=0.1) as client:
+            made = await (await client.submit(job)).cancel()
+            road.faults = [503, 502, LOST, 503]
+            return (await made.wait()).state
+
+    assert asyncio.run(wait()) is JobState.CANCELLED
+
+
+def test_a_wait_ends_with_its_timeout_though_the_service_is_away(road: Road, key: str, job: JobSpec) -> None:
+    with Client(road.url, key, retry_s=0.1) as client:
+        made = client.submit(job)
+        road.faults = [503] * 100
+
+        with pytest.raises(ApiError, match="503"):
+            made.wait(timeout_s=0.5)
 
 
 def test_awaited_it_is_outlived_too(road: Road, key: str) -> None:
@@ -389,6 +423,34 @@ def test_a_limit_is_not_sat_out_for_hours_nor_beyond_a_deadline_nor_without_any_
     assert refused(Patience(calls.jobs(), 0.0), 429, 1.0, clock)
 
 
+def test_a_wait_says_once_that_the_service_is_away_and_again_when_it_was_back(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def wait_for_half_a_minute(client: Client) -> None:
+        patience = client._patience(calls.job("j"), is_waiting=True)
+        patience.pause_s(ApiError(503, "", detail=""))
+        clock.now += 30.0
+        patience.pause_s(ApiError(503, "", detail=""))
+
+    client = answered_with({"jobs": []})
+    for _ in range(3):  # jobs that are waited for at the same time
+        wait_for_half_a_minute(client)
+    assert [each.name for each in caplog.records] == ["wiretune.client"]
+    assert "the service at http://x is away since " in caplog.text
+
+    client.jobs()
+    wait_for_half_a_minute(client)
+    assert len(caplog.records) == 2
+
+
+def answered_with(content: Any) -> Client:
+    """A client of a service that answers whatever is asked with `content`."""
+    client = Client("http://x", "wt_any")
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=content))
+    client._http = httpx2.Client(base_url=client.url, transport=transport)
+    return client
+
+
 def test_pauses_grow_to_a_limit() -> None:
     patience, away = Patience(calls.jobs(), 1000.0), Unreachable("http://x", httpx2.ConnectError("refused"))
 
@@ -426,23 +488,28 @@ def said(number: int) -> tuple[str, int]:
 
 
 class Streams:
-    """Stands where streams of events come from: each of `lives` is what one of them yields before it is lost."""
+    """Stands where streams of events come from: each of `lives` is what one of them yields before it is lost.
 
-    def __init__(self, *lives: list[tuple[str, int]]) -> None:
-        self._lives = list(lives)
+    Behind them the service is away, and a minute passes with each failure.
+    """
+
+    def __init__(self, clock: Clock, *lives: list[tuple[str, int]]) -> None:
+        self._clock, self._lives = clock, list(lives)
 
     def blocking(self, _: Call[Any]) -> Iterator[tuple[str, int]]:
-        yield from self._lives.pop(0)
+        yield from self._next()
         raise away()
 
     async def awaited(self, _: Call[Any]) -> AsyncIterator[tuple[str, int]]:
-        for each in self._lives.pop(0):
+        for each in self._next():
             yield each
         raise away()
 
-
-#: Only the first of several failures is borne.
-SHORT_S = 1e-9
+    def _next(self) -> list[tuple[str, int]]:
+        if self._lives:
+            return self._lives.pop(0)
+        self._clock.now += 60.0
+        return []
 
 
 @pytest.fixture
@@ -451,20 +518,30 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_pause")
-def test_a_reader_that_takes_its_time_loses_no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Client("http://x", "", retry_s=SHORT_S) as client:
-        monkeypatch.setattr(client, "_stream", Streams([said(1)], [said(2)], [], []).blocking)
+def test_a_reader_that_takes_its_time_loses_no_patience(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    with Client("http://x", "", away_s=90.0) as client:
+        client._has_answered = True
+        monkeypatch.setattr(client, "_stream", Streams(clock, [said(1)], [said(2)]).blocking)
         events = client.events()
 
-        assert [next(events).id, next(events).id] == [1, 2]
+        assert next(events).id == 1
+        clock.now += 3600.0
+        assert next(events).id == 2
         with pytest.raises(Unreachable):
             next(events)
+
+
+def test_a_reader_of_events_waits_for_as_long_as_the_service_asks() -> None:
+    failures = StreamFailures(lambda: Patience(calls.jobs(), 600.0))
+
+    assert failures.pause_s(ApiError(429, "", detail="", retry_after_s=50.0)) == 50.0
 
 
 @pytest.mark.usefixtures("no_pause")
 def test_a_reader_without_patience_is_told_of_the_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     with Client("http://x", "", retry_s=0.0) as client:
-        monkeypatch.setattr(client, "_stream", Streams([said(1)], [said(2)]).blocking)
+        client._has_answered = True
+        monkeypatch.setattr(client, "_stream", Streams(Clock(), [said(1)], [said(2)]).blocking)
         events = client.events()
 
         assert next(events).id == 1
@@ -473,14 +550,16 @@ def test_a_reader_without_patience_is_told_of_the_first_failure(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("no_pause")
-def test_a_reader_that_awaits_loses_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_awaits_loses_none_either(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     async def read() -> list[int]:
-        async with AsyncClient("http://x", "", retry_s=SHORT_S) as client:
-            monkeypatch.setattr(client, "_stream", Streams([said(1)], [said(2)], [], []).awaited)
+        async with AsyncClient("http://x", "", away_s=90.0) as client:
+            client._has_answered = True
+            monkeypatch.setattr(client, "_stream", Streams(clock, [said(1)], [said(2)]).awaited)
             found = []
             with pytest.raises(Unreachable):
                 async for event in client.events():
                     found.append(event.id)
+                    clock.now += 3600.0
             return found
 
     assert asyncio.run(read()) == [1, 2]
