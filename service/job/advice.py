@@ -39,9 +39,6 @@ MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
 #: Where data are alike, jobs with an outer momentum this high and fewer averages have ended worse than without any.
 HIGH_OUTER_MOMENTUM, MIN_AVERAGES = 0.9, 100
 
-#: From gradients of so few entries AdamW ended above Schedule-Free SGD, and below it from more (docs/job.md).
-FEW_ENTRIES = 0.01
-
 #: Up to this share, entries of 4 bytes that are kept take, with 2 bytes each for their places, as much as all entries.
 NOTHING_SAVED = 1 / 3
 
@@ -200,10 +197,10 @@ def _on_a_level(trial: TrialSpec) -> Iterator[str]:
 
 
 def _on_few_entries(replica: ReplicaConfig) -> Iterator[str]:
-    level, is_adamw = replica.exchange.level, replica.optimizer.kind == "adamw"
-    if is_adamw and replica.exchange.is_by_density and isinstance(level, float) and level <= FEW_ENTRIES:
+    few = replica.exchange.few_entries
+    if few is not None and replica.optimizer.kind == "adamw":
         yield (
-            f"`adamw` learns slowly from {level:.2g} of a gradient's entries: give a higher `exchange.density`, "
+            f"`adamw` learns slowly from {few:.2g} of a gradient's entries: give a higher `exchange.density`, "
             "`exchange: {kind: powersgd}`, or `optimizer: {kind: schedulefree_sgd}`"
         )
 

@@ -225,6 +225,32 @@ def test_what_does_not_go_in_a_loop_of_ones_own_is_refused(two_ranks: Reports, c
         assert re.search(MESSAGES[case], rank["refused"][case])
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "how", "is_advised"),
+    [
+        (torch.optim.AdamW, {"exchange": {"kind": "topk", "density": 0.01}}, True),
+        (torch.optim.AdamW, {"exchange": {"kind": "topk", "density": 0.02}}, False),
+        (torch.optim.AdamW, {"exchange": {"kind": "powersgd"}}, False),
+        (torch.optim.SGD, {"exchange": {"kind": "topk", "density": 0.01}}, False),
+        (
+            torch.optim.AdamW,
+            {"exchange": {"kind": "topk", "density": 0.01}, "sync": {"kind": "local_sgd", "period": 4}},
+            False,
+        ),
+    ],
+)
+def test_a_loop_is_advised_as_a_job_is_where_adamw_gets_few_entries(
+    caplog: pytest.LogCaptureFixture, optimizer: type[torch.optim.Optimizer], how: dict[str, Any], is_advised: bool
+):
+    model = torch.nn.Linear(4, 4)
+
+    attach(model, optimizer(model.parameters(), lr=0.01), **how)
+
+    said = [record.getMessage() for record in caplog.records if record.name == "wiretune.attach"]
+    assert len(said) == is_advised
+    assert all(each.startswith("`AdamW` learns slowly from 0.01 of a gradient's entries: give") for each in said)
+
+
 def test_one_process_needs_no_group():
     script = Script(0, bare=True, sync={"kind": "diloco", "period": 4}).train(range(8))
 

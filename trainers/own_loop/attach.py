@@ -8,6 +8,7 @@ of the optimizer counts its steps and lets ranks meet.
 """
 
 import gc
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.methods.optimizer.spec import OwnOptimizerConfig
 from trainers.methods.sync import build
+from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts, Update
 from trainers.methods.sync.shared.screen import parts_of_means
@@ -54,6 +56,7 @@ from trainers.snapshot import Buffers, State, Steps, Tensors
 from trainers.spec.replica import ReplicaConfig
 from trainers.training.model import forget_lost, replaced_buffer, replaced_parameter
 
+log = logging.getLogger("wiretune.attach")
 #: A communication hook of DDP, which gets a `torch.distributed.GradBucket`.
 Send = Callable[[None, Any], Future[Tensor]]
 
@@ -96,8 +99,20 @@ def attach(
     if follows_rate(config):
         check_rates(optimizer, f"`{config.exchange.kind}`")
     parameters = trained_parameters(model, optimizer, config)
+    _advise(config, optimizer)
     node_links = _connected(per_node, config, parameters[0].device)
     return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
+
+
+def _advise(config: ReplicaConfig, optimizer: torch.optim.Optimizer) -> None:
+    """Log, on rank 0, what `wiretune validate` says of a job that sends AdamW's gradients in too few entries."""
+    few, is_adamw = config.exchange.few_entries, isinstance(optimizer, torch.optim.AdamW)
+    if few is not None and is_adamw and isinstance(config.sync, EveryStepConfig) and rank() == 0:
+        log.warning(
+            "`AdamW` learns slowly from %.2g of a gradient's entries: give a higher `density`, or "
+            "`exchange={'kind': 'powersgd'}`",
+            few,
+        )
 
 
 def _connected(per_node: PerNode, config: ReplicaConfig, device: torch.device) -> NodeLinks:

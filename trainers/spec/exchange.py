@@ -31,6 +31,8 @@ Coefficient = Annotated[float, Field(ge=0, lt=1)]
 #: Steps from one meeting of the ranks to the next.
 Period = Annotated[int, Field(ge=1, le=100_000)]
 LevelName = Literal["density", "threshold", "rank", "rank_fraction"]
+#: From gradients of so few entries AdamW ended above Schedule-Free SGD, and below it from more (docs/job.md).
+FEW_ENTRIES = 0.01
 
 
 class ExchangeBase(Config):
@@ -77,6 +79,12 @@ class ExchangeBase(Config):
     def is_by_density(self) -> bool:
         """Return whether the level is a density."""
         return self.level is not None and self.level_name == "density"
+
+    @property
+    def few_entries(self) -> float | None:
+        """The density, if AdamW learns slowly from so few entries of a gradient; None: they are more, or searched."""
+        level = self.level
+        return level if self.is_by_density and isinstance(level, float) and level <= FEW_ENTRIES else None
 
     @property
     def without_momentum(self) -> str | None:
