@@ -99,6 +99,7 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
     with ExitStack() as stack:
         store = Store.open(settings)
         stack.callback(store.close)
+        store.attempts.mark_storage()
         bound = stack.enter_context(bind(settings.host, settings.port))
         url = _url(settings.host, bound.getsockname()[1])
         ensure_key(store, settings.state_dir)

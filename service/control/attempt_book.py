@@ -49,6 +49,8 @@ class AttemptBook:
         self._clock = clock
         self._secret = secret
         self._note_batch = note_batch
+        #: The URL of a file by which machines tell the storage from a folder of their own; None: there is none (yet).
+        self.storage_mark: str | None = None
 
     def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
         return self._writer.write(lambda session: change(session, jobs.locked(session, job_id)))
@@ -67,10 +69,6 @@ class AttemptBook:
         """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
         settings = self._settings
         with self._reading() as session:
-            attempts.require_owner(session, queries.job_row(session, job_id), number)
-        # Of a caller who may ask, and while nothing else is held.
-        mark = self._storage.mark(keys.storage_id(self._secret))
-        with self._reading() as session:
             job = queries.job_row(session, job_id)
             attempt = attempts.require_owner(session, job, number)
             return AttemptBrief(
@@ -78,7 +76,7 @@ class AttemptBook:
                 number=number,
                 spec=stored_spec(job_id, job.spec),
                 storage_url=self._storage.attempt_url(job_id, number),
-                storage_mark=mark,
+                storage_mark=self.storage_mark,
                 lease_s=settings.lease_s,
                 renew_s=settings.renew_s,
                 max_silence_s=settings.max_silence_s,
@@ -161,6 +159,10 @@ class AttemptBook:
         return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
 
     # What the reconciler does
+
+    def mark_storage(self) -> None:
+        """Leave the mark on the storage unless it is there. A silent storage blocks this: no request may wait for it."""
+        self.storage_mark = self._storage.mark(keys.storage_id(self._secret))
 
     def begin(self, job_id: str, start: Start | None = None, nodes: Sequence[Node] = ()) -> Work:
         """Start the queued job's next attempt, as the queue decided; None: in any case, one training run at a time.

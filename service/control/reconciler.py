@@ -510,6 +510,7 @@ class Reconciler:
 
     def _require_storage(self, job: Waiting, *, at_once: int) -> None:
         """Raise Unavailable where the last attempt may have been lost to the storage, and the next one would be."""
+        self._store.attempts.mark_storage()
         if not job.attempt:
             return
         self._storage.require_writable()

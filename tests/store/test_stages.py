@@ -9,6 +9,7 @@ from service.wire.records import (
     Bill,
     Billed,
     Checkpointed,
+    Control,
     MetricPoints,
     ProbeDone,
     ScheduleEntry,
@@ -169,19 +170,24 @@ def test_a_brief_names_a_folder_of_the_attempts_own(store, driver):
 
 
 def test_a_brief_names_a_file_that_tells_the_services_storage_from_a_folder_of_another_machine(store, driver):
+    store.attempts.mark_storage()
+
     mark = Path(store.attempts.brief(driver.job_id, 1).storage_mark.removeprefix("file://"))
+
     assert mark.exists() and mark.parent == store.settings.state_dir / "results"
 
-    mark.unlink()  # somebody made room
 
-    assert store.attempts.brief(driver.job_id, 1).storage_mark == f"file://{mark}" and mark.exists()
+def test_a_silent_storage_keeps_no_driver_from_its_brief_and_no_lease_from_being_renewed(store, driver, monkeypatch):
+    store.attempts.mark_storage()
+    monkeypatch.setattr("service.control.storage.files.reaching", lambda *_: pytest.fail("a request asks the storage"))
+
+    assert store.attempts.brief(driver.job_id, 1).storage_mark == store.attempts.storage_mark is not None
+    assert store.attempts.renew(driver.job_id, 1).control is Control.RUN
 
 
-def test_an_attempt_that_does_not_own_its_job_has_nothing_written_to_storage(store, driver):
+def test_an_attempt_that_does_not_own_its_job_gets_no_brief(store, driver):
     with pytest.raises(Fenced):
         store.attempts.brief(driver.job_id, 2)
-
-    assert not (store.settings.state_dir / "results").exists()
 
 
 def test_a_stage_closed_before_it_was_decided_is_refused(driver):
