@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +28,8 @@ _MAX_MANIFEST_BYTES = 8_000_000
 _CHUNK_BYTES = 1 << 20
 #: What is asked of S3 at a time, and held in memory for each download; its driver's own default is 50 MiB.
 _BLOCK_BYTES = 8 << 20
+#: The file by which a storage is tried, as errors name it. Each try has one of its own: replicas may try at once.
+_TRIED = re.compile(r"/\.writable-[0-9a-f]+(\.[0-9a-f]+\.partial)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +168,16 @@ class Storage:
             files.write(url, content)
 
     def require_writable(self) -> None:
-        """Raise Unavailable unless the storage takes a file, gives it back and removes it."""
+        """Raise Unavailable unless the storage takes a file, gives it back and removes it.
+
+        The refusal names the storage and not the file, so it is the same until something changes.
+        """
+        try:
+            self._try()
+        except (NotFound, Unavailable) as error:
+            raise Unavailable(_TRIED.sub("", str(error))) from error.__cause__
+
+    def _try(self) -> None:
         url = f"{self.root.rstrip('/')}/.writable-{secrets.token_hex(4)}"
         content = secrets.token_bytes(_CHUNK_BYTES)  # a disk that is full takes a few bytes yet
         self.write(url, content)
@@ -192,7 +204,8 @@ class Storage:
     def require_room(self, job_id: str, checkpoints: Iterable[str], *, at_once: int) -> None:
         """Raise Unavailable unless as many checkpoints fit as trials train at once; only a local disk says so.
 
-        Their sizes are taken from the largest of the job's last `checkpoints`; one that is gone needs no room.
+        Their sizes are taken from the largest of the job's last `checkpoints`; one that is gone needs no room. The
+        refusal does not say what is free, which changes from moment to moment.
         """
         with _reaching(self.root) as (filesystem, root):
             if not isinstance(filesystem, LocalFileSystem):
@@ -204,7 +217,7 @@ class Storage:
                 sizes.append(filesystem.du(path))
         if (needed := sum(sorted(sizes)[-at_once:])) > free:
             raise Unavailable(
-                f"the storage has {free / 1e9:.3g} GB free and the job needs {needed / 1e9:.3g} for its next "
+                f"the storage has less than the {needed / 1e9:.3g} GB free that the job needs for its next "
                 "checkpoint: make room (`wiretune clean`), and it goes on by itself"
             )
 
