@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 AXE := 4.14.1
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-long test-browser check site wheel docs bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos bench-scale clean
+.PHONY: setup demo test test-long test-browser check site wheel docs bench-packages bench bench-controller bench-search bench-suite bench-workloads bench-links bench-methods bench-auto bench-chaos bench-scale clean
 
 setup: $(STAMP)
 
@@ -24,7 +24,7 @@ test: setup
 	$(BIN)/python -m pytest -m "not long and not ray" -n auto --maxprocesses 4 --dist loadfile
 	$(BIN)/python -m pytest -m "not long and ray"
 
-test-long: setup
+test-long: bench-packages
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,recipes,export,browser]'
 	$(BIN)/python -m pytest -m long --timeout 1800
 
@@ -59,23 +59,24 @@ docs: setup
 	$(BIN)/python benchmarks/predict.py evidence
 	$(BIN)/python docs/choosing_page.py > docs/choosing.md
 
-# SIZE=smoke takes two minutes, default half an hour, full hours; what is recorded is not run again.
-SIZE ?= smoke
-bench: setup
+# Rivals and data; plotnine carries data too, and is not imported, so it needs nothing.
+bench-packages: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m pip install --quiet --no-deps plotnine
+
+# SIZE=smoke takes two minutes, default half an hour, full hours; what is recorded is not run again.
+SIZE ?= smoke
+bench: bench-packages
 	$(BIN)/python benchmarks/report.py run $(SIZE)
 
 bench-controller: setup
 	$(BIN)/python benchmarks/controller.py
 
-bench-search: setup
+bench-search: bench-packages
 	$(BIN)/python benchmarks/search_pays.py run
 	$(BIN)/python benchmarks/search_pays.py table
 
-bench-suite: setup
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	$(BIN)/python -m pip install --quiet --no-deps plotnine
+bench-suite: bench-packages
 	for what in grid grid guess search rivals table; do PYTHONPATH=benchmarks $(BIN)/python benchmarks/suite/run.py $$what || exit; done
 	for part in two_ranks option_probes odd; do for what in run table; do PYTHONPATH=benchmarks $(BIN)/python benchmarks/suite/$$part.py $$what || exit; done; done
 

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -54,6 +56,16 @@ def test_a_docstring_begins_with_a_sentence_or_a_noun(package: str) -> None:
     ]
 
     assert not vague, "\n".join(vague)
+
+
+def test_make_test_long_installs_every_package_without_which_a_test_is_skipped() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    recipe = subprocess.run(["make", "-n", "test-long"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    chosen = {extra for each in re.findall(r"'\.\[(.*?)\]'", recipe) for extra in each.split(",")}
+    installed = {re.split(r"[<>=\[]", each)[0] for extra in chosen for each in extras[extra]}
+
+    assert {*re.findall(r'importorskip\("(\w+)"', tests)} <= installed
 
 
 def _imported(path: Path) -> Iterator[str]:

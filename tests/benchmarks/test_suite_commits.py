@@ -15,6 +15,8 @@ from search import strategies
 from search.config import BoConfig, Budget
 from search.space import SearchSpace
 
+pytestmark = pytest.mark.long  # `make test-long` installs these packages
+
 STEPS, SEED, FACTOR = 300, 1, 10.0
 
 

@@ -18,6 +18,8 @@ from suite.training import Line
 
 from trainers.workload import WorkloadError
 
+pytestmark = pytest.mark.long  # `make test-long` installs these packages
+
 SCHEDULES = ("linear", "constant", "cosine", "cool-down")
 
 

@@ -17,6 +17,8 @@ from search.bayesian.rewards import PROBED_PART
 from search.budget.link import ABOVE, BELOW
 from trainers.methods.exchange.auto.spec import Option
 
+pytestmark = pytest.mark.long  # `make test-long` installs these packages
+
 
 @pytest.mark.parametrize("option", SENT)
 def test_an_option_is_expected_to_teach_what_it_taught_on_the_recorded_tasks(option: str) -> None:

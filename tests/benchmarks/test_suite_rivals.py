@@ -10,6 +10,8 @@ pytest.importorskip("optuna")
 
 from suite.rivals import TUNERS, GreedyRate, Interval, Member, bandit_rate, exploited, tune
 
+pytestmark = pytest.mark.long  # `make test-long` installs these packages
+
 BEST_RATE = 0.3
 
 

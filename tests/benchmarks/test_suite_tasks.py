@@ -11,6 +11,8 @@ from equal_cost import HELD_OUT
 from suite.tasks import DEEP_UNSEEN, TASKS, UNSEEN
 from suite.training import Line
 
+pytestmark = pytest.mark.long  # `make test-long` installs these packages
+
 RATES = [0.01] * 3
 
 

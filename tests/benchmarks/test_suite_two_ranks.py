@@ -14,6 +14,8 @@ pytest.importorskip("statsmodels")
 from suite import optimizers_two_ranks, two_ranks
 from suite.two_ranks import ARMS, DENSE, GUESSED, JOINT, SPARSE, Run
 
+pytestmark = pytest.mark.long  # `make test-long` installs these packages
+
 ONE = Run("mnist-perceptron", GUESSED, "10x low", seed=3, steps=600)
 
 
