@@ -68,6 +68,14 @@ def test_make_test_long_installs_every_package_without_which_a_test_is_skipped()
     assert {*re.findall(r'importorskip\("(\w+)"', tests)} <= installed
 
 
+def test_every_program_that_measures_is_in_the_list_of_benchmarks() -> None:
+    listed = (ROOT / "benchmarks/README.md").read_text()
+    programs = [path for path in (ROOT / "benchmarks").rglob("*.py") if '__name__ == "__main__"' in path.read_text()]
+    names = [str(path.relative_to(ROOT / "benchmarks")) for path in programs]
+
+    assert [name for name in sorted(names) if f"`{name}`" not in listed] == []
+
+
 def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
