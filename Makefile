@@ -101,4 +101,4 @@ bench-scale: setup
 	PYTHONPATH=. $(BIN)/python benchmarks/scale.py --minutes 10 --json benchmarks/scale.jsonl
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) build dist .axe .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
