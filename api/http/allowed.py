@@ -2,12 +2,19 @@
 
 from collections.abc import Sequence
 
+from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Their answers come piece by piece: for a HEAD all of it would be read, and nothing of it sent.
-STREAMS = ("listEvents", "listJobEvents", "exportMetrics", "getWeights", "getFile", "getLogs")
+STREAMS = ("listEvents", "listJobEvents", "exportMetrics", "getLogs")
+_IS_BARE = "wiretune.is_bare"
+
+
+def is_bare(request: Request) -> bool:
+    """Return whether a request was a HEAD: what a route gives as its body is not sent."""
+    return bool(request.scope.get(_IS_BARE))
 
 
 class Allowed:
@@ -21,17 +28,17 @@ class Allowed:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        is_bare = scope["method"] == "HEAD" and "HEAD" in self._methods(scope["path"])
+        as_get = scope["method"] == "HEAD" and "HEAD" in self._methods(scope["path"])
 
         async def send_allowed(message: Message) -> None:
             if message.get("status") == 405 and (methods := self._methods(scope["path"])):
                 MutableHeaders(scope=message)["Allow"] = ", ".join(sorted(methods))
-            if is_bare and message["type"] == "http.response.body":
+            if as_get and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)
 
         # A copy: the server looks into its own for whether an answer has a body.
-        await self.app({**scope, "method": "GET"} if is_bare else scope, receive, send_allowed)
+        await self.app({**scope, "method": "GET", _IS_BARE: True} if as_get else scope, receive, send_allowed)
 
     def _methods(self, path: str) -> set[str]:
         found: set[str] = set()

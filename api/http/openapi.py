@@ -85,7 +85,7 @@ _HEADERS = {
     "WWW-Authenticate": "the scheme of keys",
     "Content-Disposition": "the file's name",
     "Accept-Ranges": "`bytes`: one `Range` is answered with 206",
-    "Content-Range": "which bytes of the file these are",
+    "Content-Range": "which bytes of the file these are; of a range that it does not have, how many it has",
     "Repr-Digest": "the file's SHA-256 (RFC 9530), where it is known",
     "Set-Cookie": "the session",
 }
@@ -98,6 +98,7 @@ _OF_OPERATION = {
     **{(name, "200"): _OF_FILES for name in ("getWeights", "getFile")},
     **{(name, "206"): [*_OF_FILES, "Content-Range"] for name in ("getWeights", "getFile")},
     **{(name, "304"): ["ETag"] for name in ("getWeights", "getFile")},
+    **{(name, "416"): ["Content-Range"] for name in ("getWeights", "getFile")},
     ("updateJob", "200"): ["ETag"],
     ("exportMetrics", "200"): ["Content-Disposition"],
     ("createSession", "204"): ["Set-Cookie"],
@@ -111,23 +112,24 @@ def error_answers(*errors: type[WiretuneError]) -> dict[int | str, dict[str, Any
     titles: dict[int | str, list[str]] = {}
     for error in errors:
         titles.setdefault(error.status, []).append(_titled(error))
-    return {status: _refusal("; ".join(found)) for status, found in titles.items()}
+    return {status: refusal("; ".join(found)) for status, found in titles.items()}
 
 
 def _titled(error: type[WiretuneError]) -> str:
     return f"{error.title} (`{error.slug}`)"
 
 
-def _refusal(description: str) -> dict[str, Any]:
+def refusal(description: str) -> dict[str, Any]:
+    """Return the answer of a route that refuses with a problem document."""
     schema = {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}
     return {"description": description, "content": {MEDIA_TYPE: schema}}
 
 
 #: Of a body, whatever is in it.
 _BODY_REFUSALS = {
-    "408": _refusal("The body did not arrive in time (`request-timeout`)"),
-    "413": _refusal("The body is too long (`content-too-large`)"),
-    "415": _refusal("The body is something else (`unsupported-media-type`)"),
+    "408": refusal("The body did not arrive in time (`request-timeout`)"),
+    "413": refusal("The body is too long (`content-too-large`)"),
+    "415": refusal("The body is something else (`unsupported-media-type`)"),
 }
 
 
@@ -237,5 +239,5 @@ def _refuse_parameters_our_way(made: dict[str, Any]) -> None:
         answers = operation["responses"]
         refused = answers.get("422", {"content": {}})
         named = [refused["description"]] if MEDIA_TYPE in refused["content"] else []
-        answers["422"] = _refusal("; ".join([*named, _titled(InvalidRequest)]))
+        answers["422"] = refusal("; ".join([*named, _titled(InvalidRequest)]))
         operation["responses"] = dict(sorted(answers.items()))

@@ -23,7 +23,7 @@ MEDIA_TYPE = "application/problem+json"
 #: How long a caller should leave a part of the service that does not answer alone, seconds.
 RETRY_AFTER_S = 2
 #: Names that differ between versions of Python; a problem's type must not.
-_PHRASES = {413: "Content Too Large"}
+_PHRASES = {413: "Content Too Large", 416: "Range Not Satisfiable"}
 
 log = logging.getLogger(__name__)
 

@@ -3,15 +3,19 @@
 import re
 from typing import Annotated, Any
 
-from fastapi import Depends, Header
+from fastapi import Depends, Header, Request
+from starlette.exceptions import HTTPException
 
+from api.http.allowed import is_bare
+from api.http.openapi import refusal
 from service.control.storage import StoredFile
 
 PARTIAL: dict[int | str, dict[str, Any]] = {
     206: {
         "description": "the bytes of `Range`",
         "content": {"application/octet-stream": {"schema": {"type": "string"}}},
-    }
+    },
+    416: refusal("The file ends before the first byte of `Range` (`range-not-satisfiable`)"),
 }
 #: One range with a beginning; a server may answer any other with the whole.
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
@@ -22,6 +26,7 @@ class Part:
 
     def __init__(
         self,
+        request: Request,
         asked: Annotated[
             str | None, Header(alias="Range", description="`bytes=FIRST-` or `bytes=FIRST-LAST`; else all is sent")
         ] = None,
@@ -29,14 +34,23 @@ class Part:
             str | None, Header(alias="If-Range", description="the file's `ETag`: all is sent if it has another by now")
         ] = None,
     ) -> None:
-        self._asked, self._if_range = _RANGE.fullmatch(asked or ""), if_range
+        self.is_bare = is_bare(request)  #: nothing is sent but the headers of the whole (RFC 9110, section 14.2)
+        self._asked = None if self.is_bare else _RANGE.fullmatch(asked or "")
+        self._if_range = if_range
 
     def of(self, found: StoredFile) -> range:
-        """Return the places of the bytes to send: all of them where that part is empty, or was of another file."""
+        """Return the places of the bytes to send: all of them where that part is none, or was of another file.
+
+        Raises a 416 where the file ends before that part: whoever goes on with a file that he has whole is done. With
+        `If-Range` the whole is sent then (RFC 9110, section 13.2.2).
+        """
         whole = range(found.num_bytes)
         if self._asked is None or self._if_range not in (None, found.etag):
             return whole
         first, last = self._asked.groups()
+        if int(first) >= found.num_bytes and self._if_range is None:
+            message = f"`Range` begins at byte {first}, and the file has {found.num_bytes} bytes"
+            raise HTTPException(416, message, headers={"Content-Range": f"bytes */{found.num_bytes}"})
         return whole[int(first) : None if last is None else int(last) + 1] or whole
 
 

@@ -19,6 +19,7 @@ from api.failures import ApiError
 from api.tables import COLUMNS, csv_chunks, write_parquet
 from service.control.models import TrialRow
 from service.control.queries import NamedPoint
+from service.control.storage import StoredFile
 from service.control.store import Store
 from service.job.parts import Checkpointing
 from service.job.spec import JobSpec
@@ -183,7 +184,7 @@ def test_a_range_of_the_weights_is_sent_alone_and_says_where_it_lies(
 
 @pytest.mark.parametrize("headers", [
     {"Range": "bytes=8-", "If-Range": '"of another file"'},
-    {"Range": "bytes=99-"},
+    {"Range": "bytes=99-", "If-Range": "{etag}"},
     {"Range": "bytes=9-8"},
     {"Range": "bytes=-8"},
     {"Range": "bytes=0-1,3-4"},
@@ -193,11 +194,40 @@ def test_of_another_file_and_for_any_other_range_the_whole_is_sent(
     http: TestClient, reporting: Reporting, headers: dict[str, str]
 ) -> None:
     reporting.run_to_the_end()
+    url = f"/v1/jobs/{reporting.job_id}/weights"
+    etag = http.get(url).headers["etag"]
 
-    answer = http.get(f"/v1/jobs/{reporting.job_id}/weights", headers=headers)
+    answer = http.get(url, headers={name: value.replace("{etag}", etag) for name, value in headers.items()})
 
     assert (answer.status_code, answer.text) == (200, "weights of tuned")
     assert "content-range" not in answer.headers
+
+
+@pytest.mark.parametrize("asked", ["bytes=16-", "bytes=99-", "bytes=99-120"])
+def test_a_range_behind_the_end_is_refused_with_the_length_of_the_file(
+    http: TestClient, reporting: Reporting, asked: str
+) -> None:
+    reporting.run_to_the_end()
+
+    answer = http.get(f"/v1/jobs/{reporting.job_id}/weights", headers={"Range": asked})
+
+    refused(answer, 416, "range-not-satisfiable")
+    assert answer.headers["content-range"] == f"bytes */{len('weights of tuned')}"
+
+
+def test_the_headers_of_a_file_can_be_asked_for_alone_and_nothing_of_it_is_read(
+    http: TestClient, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting.run_to_the_end()
+    url = f"/v1/jobs/{reporting.job_id}/weights"
+    whole = http.get(url)
+    monkeypatch.delattr(StoredFile, "chunks")
+
+    asked = http.head(url, headers={"Range": "bytes=8-"})
+
+    assert (asked.status_code, asked.content) == (200, b"")
+    same = ("content-length", "content-type", "content-disposition", "etag", "repr-digest", "accept-ranges")
+    assert [asked.headers[name] for name in same] == [whole.headers[name] for name in same]
 
 
 def test_weights_are_by_default_the_first_trials(http: TestClient, reporting: Reporting) -> None:

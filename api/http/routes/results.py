@@ -162,13 +162,15 @@ def get_weights(
 _PATH = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$"
 
 
-def _sent(found: StoredFile, part: Part, name: str, download: Download, sha256: str | None) -> StreamingResponse:
+def _sent(found: StoredFile, part: Part, name: str, download: Download, sha256: str | None) -> Response:
     places = part.of(found)
     where = content_range(places, found.num_bytes)
     headers = _attachment(name) | where | {"Accept-Ranges": "bytes", "ETag": found.etag}
     headers["Content-Length"] = str(len(places))
     if sha256 is not None:
         headers["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"  # RFC 9530
+    if part.is_bare:
+        return Response(media_type="application/octet-stream", headers=headers)
     return StreamingResponse(
         download.file(found.chunks(places)),
         status_code=206 if where else 200,
