@@ -241,8 +241,8 @@ def _deadline(state: JobState, now: float) -> float | None:
 
 def explain(job: JobRow, reason: str) -> None:
     """Say why the job is still in its state; a new version of it, unless it was said before."""
-    if job.reason != reason:
-        job.reason = reason
+    before, job.reason = job.reason, reason  # the row may cut it
+    if job.reason != before:
         change(job)
 
 

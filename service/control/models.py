@@ -14,11 +14,12 @@ from sqlalchemy import (
     UniqueConstraint,
     text as sql,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 from sqlalchemy.types import TypeDecorator
 
 from service.job.priority import Priority
 from service.job.states import JobState
+from service.wire.records import MAX_REASON_CHARS
 
 #: Constraints need names that every database agrees on, or a later migration cannot drop them.
 NAMING = {
@@ -57,7 +58,15 @@ def _trial_key() -> Mapped[str]:
     return mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True)
 
 
-class JobRow(Base):
+class _Explained:
+    """A row with a reason. Of a longer one the rest is cut, as it is of a driver's."""
+
+    @validates("reason")
+    def _bounded(self, _name: str, reason: str) -> str:
+        return reason[:MAX_REASON_CHARS]
+
+
+class JobRow(_Explained, Base):
     __tablename__ = "jobs"
     __table_args__ = (
         Index("ix_jobs_state_id", "state", "id"),
@@ -123,7 +132,7 @@ class JobTextRow(Base):
     text: Mapped[str]
 
 
-class AttemptRow(Base):
+class AttemptRow(_Explained, Base):
     __tablename__ = "attempts"
 
     job_id: Mapped[str] = _job_key(primary_key=True)

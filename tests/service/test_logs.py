@@ -71,6 +71,14 @@ def end(store, ray, job_id, *, status=RayStatus.SUCCEEDED):
     return store.attempts.one(job_id).ended_at
 
 
+def test_the_tail_of_a_log_has_bounded_lines_and_the_last_of_them(logs, store, ray, job_id):
+    ray.outputs[store.attempts.one(job_id).submission_id] = "\n".join(["first", "x" * 1_000_000, "ValueError: last"])
+
+    long, last = logs.tail(job_id, 1, num_lines=2).splitlines()
+
+    assert (len(long), last) == (500, "ValueError: last")
+
+
 def test_a_running_attempts_log_is_rays(logs, store, ray, job_id):
     first = logs.read(job_id)
     ray.outputs[store.attempts.one(job_id, 1).submission_id] += "again\n"

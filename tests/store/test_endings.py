@@ -5,7 +5,7 @@ import pytest
 from service.control import attempts
 from service.errors import IllegalTransition
 from service.job.states import JobState
-from service.wire.records import AttemptFinished, Checkpointed, Control, Searched
+from service.wire.records import MAX_REASON_CHARS, AttemptFinished, Checkpointed, Control, Searched
 from tests.support.reported import BILL, finished, points
 
 
@@ -134,6 +134,19 @@ def test_a_job_that_is_not_queued_begins_no_attempt(store, driver):
         store.attempts.begin(driver.job_id)
 
     assert store.job(driver.job_id).attempt == 1
+
+
+def test_a_reason_is_bounded_wherever_it_is_from_and_said_again_it_is_no_news(store, driver):
+    long = "x" * 1_000_000
+    store.explain(driver.job_id, state=JobState.RUNNING, reason=long)
+    explained = store.job(driver.job_id)
+    store.explain(driver.job_id, state=JobState.RUNNING, reason=long)
+    assert store.job(driver.job_id) == explained
+
+    lost = store.attempts.lose(driver.job_id, 1, reason=long)
+
+    (attempt,) = store.attempts.of_job(driver.job_id)
+    assert {len(each.reason) for each in (explained, lost, attempt)} == {MAX_REASON_CHARS}
 
 
 def test_the_last_words_of_a_driver_are_kept_whatever_bytes_they_hold(store, driver):

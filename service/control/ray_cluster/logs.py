@@ -24,6 +24,7 @@ _STOP_S = 15.0  # for all logs together, while Ray waits for its end
 _CUT = re.compile(rb"\[\.\.\. (\d{1,18}) bytes are cut here; the whole log had (\d{1,18}) \.\.\.\]\n")
 #: Of a log that is kept; it is in the job's folder, where the job may have put a longer one.
 _MAX_KEPT_BYTES = _HEAD_BYTES + _TAIL_BYTES + 1000
+_MAX_LINE_CHARS = 500  # in a job's reason
 _TOO_LONG = b"\n[this log ends here: on storage is more than was kept]\n"
 
 
@@ -75,15 +76,18 @@ class Logs:
             raise silence or NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {why}") from error
 
     def tail(self, job_id: str, number: int, *, num_lines: int) -> str:
-        """Return the last lines of an attempt's log, else the last one of Ray's own reason; empty where it has none."""
+        """Return the last lines of an attempt's log, else the last one of Ray's own reason; empty where it has none.
+
+        Of a longer line it gives the first `_MAX_LINE_CHARS` characters.
+        """
         if (ray := self._ray()) is None:
             return ""
         try:
             attempt = self._store.attempts.one(job_id, number)
-            if lines := self._text(ray, attempt).strip().splitlines():
-                return "\n".join(lines[-num_lines:])
-            # The driver did not get as far as printing.
-            return "".join(self._blanked(ray.reason(attempt.submission_id), attempt).strip().splitlines()[-1:])
+            lines = self._text(ray, attempt).strip().splitlines()
+            if not lines:  # the driver did not get as far as printing
+                lines = self._blanked(ray.reason(attempt.submission_id), attempt).strip().splitlines()[-1:]
+            return "\n".join(line[:_MAX_LINE_CHARS] for line in lines[-num_lines:])
         except Unavailable:
             return ""
 
