@@ -134,6 +134,15 @@ class JobTextRow(Base):
 
 class AttemptRow(_Explained, Base):
     __tablename__ = "attempts"
+    __table_args__ = (
+        Index(  # of few rows, which `AttemptBook.without_log` asks for
+            "ix_attempts_without_log",
+            "job_id",
+            "number",
+            sqlite_where=sql("log_kept IS 0"),
+            postgresql_where=sql("log_kept IS false"),
+        ),
+    )
 
     job_id: Mapped[str] = _job_key(primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)

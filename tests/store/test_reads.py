@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event, insert, text
 
 from service.control.listing import JobFilter
-from service.control.models import JobRow, JobTextRow, LabelRow
+from service.control.models import AttemptRow, JobRow, JobTextRow, LabelRow
 from service.job import spec as job_spec
 from service.wire.jobs import JobOrder
 
@@ -127,10 +127,29 @@ def test_a_job_is_found_by_its_name_without_reading_the_others(many):
     assert "ix_jobs_name_id" in plan_of(many, seen)
 
 
+def test_the_attempts_whose_log_is_to_be_kept_are_found_without_reading_the_others(many):
+    of_all = {"number": 1, "submission_id": "", "began_at": 0.0, "lease_expires": 0.0}
+    attempts = [{"job_id": f"job-{number:06x}", "log_kept": number != 5, **of_all} for number in range(3_000)]
+    with many._engine.begin() as connection:
+        connection.execute(insert(AttemptRow), attempts)
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("ANALYZE"))
+
+    with statements(many) as seen:
+        (found,) = many.attempts.without_log()
+
+    (asked,) = [each for each in seen if "log_kept" in each[0]]
+    assert found.job_id == "job-000005" and "ix_attempts_without_log" in explained(many, *asked)
+
+
 def plan_of(store, seen):
     """Return how the database finds the ids of a page."""
+    return explained(store, *next(each for each in seen if "LIMIT" in each[0] and " jobs" in each[0]))
+
+
+def explained(store, statement, parameters):
+    """Return how the database executes a statement."""
     explain = "EXPLAIN QUERY PLAN" if store._engine.dialect.name == "sqlite" else "EXPLAIN"
-    statement, parameters = next(each for each in seen if "LIMIT" in each[0] and " jobs" in each[0])
     with store._engine.connect() as connection:
         return "\n".join(str(row) for row in connection.exec_driver_sql(f"{explain} {statement}", parameters))
 
