@@ -1,5 +1,7 @@
 // The public API. The session's cookie goes along by itself; no script can read it, and no key stays here.
 
+import { save } from "./files.js";
+
 export class NeedsKey extends Error {}
 
 export class Refused extends Error {
@@ -117,12 +119,7 @@ export async function download(href, name, tell) {
   const whole = answer.headers.get("content-encoding") ? null : answer.headers.get("content-length");
   let taken = 0;
   const heard = renewing(answer, (part) => tell(taken += part?.byteLength ?? 0, whole && Number(whole)));
-  const address = URL.createObjectURL(await heard.blob());
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 60000);
+  save(name, await heard.blob());
 }
 
 let caller = null; // asked for once

@@ -1,7 +1,7 @@
-// Files that the page itself makes.
+// Files that the browser keeps under a name, and those that the page itself makes.
 
-export function save(name, content, type) {
-  const address = URL.createObjectURL(new Blob([content], { type }));
+export function save(name, blob) {
+  const address = URL.createObjectURL(blob);
   const link = document.createElement("a");
   link.href = address;
   link.download = name;
@@ -11,6 +11,8 @@ export function save(name, content, type) {
 
 // "Loss over steps" becomes "loss-over-steps".
 export const fileName = (text) => text.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 80) || "wiretune";
+
+export const saveRows = (name, rows) => save(name, new Blob([csv(rows)], { type: "text/csv" }));
 
 // Every plain value of the rows, exact, under its own name; those of a part under "part.name". Lists are left out.
 export function csv(rows) {

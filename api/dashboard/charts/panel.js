@@ -1,7 +1,7 @@
 // The only file that draws: a figure in, a chart out, with the same data as a table beside it.
 
 import { element, patch, table, unanswered, whenKept } from "../dom.js";
-import { csv, fileName, save } from "../files.js";
+import { fileName, saveRows } from "../files.js";
 import { ticksOf } from "./look.js";
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false };
@@ -138,7 +138,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   }
 
   function downloadRows() {
-    if (make) save(`${nameOf()}.csv`, csv(figure(make, theme()).rows), "text/csv");
+    if (make) saveRows(`${nameOf()}.csv`, figure(make, theme()).rows);
   }
 
   async function drawnAs(format) {

@@ -5,7 +5,10 @@ import re
 import pytest
 import yaml
 
+from api.documents import parse_yaml
 from api.http.routes.page import DASHBOARD
+from service.job.changes import differences, patched
+from service.job.spec import JobSpec
 from tests.api.dashboard.test_page_modules import SMALL_DOM, pytestmark as needs_node, run
 
 pytestmark = needs_node
@@ -525,24 +528,33 @@ def test_a_specification_is_yaml_that_reads_back_as_it_was():
         "name": "digits: on", "kind": "no", "seeds": [0, 1], "text": "line\nbreak", "empty": {}, "none": None,
         "yes": True,
         "arms": [{"name": "tuned"}, {"name": "dense", "exchange": {"kind": "none", "levels": []}}],
-        "rate": 1e-05,
+        "rate": 1e-05, "least": 1e-9, "on": {"of": [[1, 2], [3, 4]], "many": list(range(60))},
         "-x": " y ",
     }  # fmt: skip
 
-    assert yaml.safe_load(call("pages/job/specification.js", "it.yaml(spec)", spec=spec)) == spec
+    text = call("yaml.js", "it.yaml(spec)", spec=spec)
+
+    assert yaml.safe_load(text) == parse_yaml(text.encode()) == spec  # as YAML 1.1 and as YAML 1.2
 
 
-def test_what_differs_between_two_specifications_is_told_by_its_place():
-    before = {"budget": {"seconds": 40, "steps": None}, "seeds": [0, 1], "name": "a"}
-    after = {"budget": {"seconds": 80, "steps": None}, "seeds": [0], "name": "a", "notes": "new"}
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {},
+        {"budget": {"seconds": 90}, "seeds": [0], "name": "another"},
+        {"exchange": {"kind": "powersgd"}},
+        {"arms": [{"name": "tuned"}, {"name": "dense", "exchange": {"kind": "none"}}]},
+        {"arms": [{"name": "alone"}]},
+        {"workload": {"kind": "own", "factory": "model:make", "params": {"a/b": 1, "c~d": [{}]}}},
+    ],
+)
+def test_the_page_finds_the_differences_that_the_service_finds(job, patch):
+    other = JobSpec.model_validate(patched(job.model_dump(mode="json"), patch))
+    before, after = job.model_dump(mode="json"), other.model_dump(mode="json")
 
-    found = call("pages/job/specification.js", "it.differences(before, after)", before=before, after=after)
+    found = call("differences.js", "it.differences(before, after)", before=before, after=after)
 
-    assert found == [
-        {"pointer": "/budget/seconds", "before": 40, "after": 80},
-        {"pointer": "/seeds/1", "before": 1},
-        {"pointer": "/notes", "after": "new"},
-    ]
+    assert found == [each.model_dump(mode="json") for each in differences(job, other)]
 
 
 def test_a_comparison_that_was_not_answered_is_asked_for_again_though_nothing_has_changed_since():

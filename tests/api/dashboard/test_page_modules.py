@@ -153,7 +153,8 @@ def test_a_form_and_its_text_hold_every_example_job_as_it_is(anonymous):
     document = anonymous.get("/openapi.json").json()
     specs = [JobSpec.model_validate(parse_yaml(path.read_bytes())) for path in EXAMPLES]
     script = f"""
-import {{ reader, yaml }} from "{DASHBOARD.as_uri()}/pages/submit/schema.js";
+import {{ reader }} from "{DASHBOARD.as_uri()}/pages/submit/schema.js";
+import {{ yaml }} from "{DASHBOARD.as_uri()}/yaml.js";
 const {{ trimmed }} = reader(schemas);
 const held = specs.map((spec) => trimmed(spec, schemas.components.schemas.JobSpec));
 console.log(JSON.stringify(held.map((value) => [value, yaml(value)])));"""

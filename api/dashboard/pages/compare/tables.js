@@ -1,7 +1,8 @@
 // What is compared in figures: the jobs, the fields in which they differ, and the results of their arms.
 
+import { valueText } from "../../differences.js";
 import { badge, element, empty, since, table } from "../../dom.js";
-import { csv, save } from "../../files.js";
+import { saveRows } from "../../files.js";
 import { saveMenu } from "../../charts/panel.js";
 import { duration, loss, number, share, size, spread } from "../../units.js";
 import { comparedNames } from "./jobs.js";
@@ -22,10 +23,9 @@ export function jobTable(jobs, remove) {
 export function differenceTable({ jobs, differences }, letters) {
   if (jobs.length < 2) return empty("One job alone differs from nothing.");
   if (!differences.length) return empty("These jobs ask for the same.");
-  const plain = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
   return table("Defaults filled in; –: it is not there, or has no value", [
     ["field", (row) => element("code", {}, row.pointer), "name"],
-    ...jobs.map((job, at) => [letters.get(job.id), (row) => plain(row.values[at]), "name"]),
+    ...jobs.map((job, at) => [letters.get(job.id), (row) => valueText(row.values[at]), "name"]),
   ], differences, { key: (row) => row.pointer });
 }
 
@@ -85,8 +85,7 @@ export const ratio = (own, base) => (own && base?.mean ? `${number(own.mean / ba
 
 // Every figure of the table, exact.
 export function resultMenu(rowsOf) {
-  const write = () => save("comparison.csv", csv(rowsOf()), "text/csv");
-  const menu = saveMenu([element("button", { type: "button", onclick: write }, "CSV")]);
+  const menu = saveMenu([element("button", { type: "button", onclick: () => saveRows("comparison.csv", rowsOf()) }, "CSV")]);
   menu.firstChild.setAttribute("aria-label", "save: results");
   return menu;
 }

@@ -1,42 +1,10 @@
 // The job as YAML, as it would be submitted; and of a clone, what differs from the job that it was made of.
 
 import * as api from "../../api.js";
-import { element, empty, patch, table } from "../../dom.js";
+import { differences, valueText } from "../../differences.js";
+import { element, patch, table } from "../../dom.js";
+import { yaml } from "../../yaml.js";
 import { whenSeen } from "./sight.js";
-
-const PLAIN = /^[A-Za-z_/][\w ./-]*$/;
-const WORDS = /^(?:true|false|yes|no|on|off|null|none|y|n|~)$/i;
-
-const isTree = (value) => value !== null && typeof value === "object" && Object.keys(value).length > 0;
-
-function scalar(value) {
-  if (Array.isArray(value)) return "[]";
-  if (value !== null && typeof value === "object") return "{}";
-  if (typeof value !== "string") return JSON.stringify(value);
-  return PLAIN.test(value) && !WORDS.test(value) && value.trim() === value ? value : JSON.stringify(value);
-}
-
-// Plain values of JSON as YAML; short lists of scalars on one line.
-export function yaml(value, indent = "") {
-  if (!isTree(value)) return `${scalar(value)}\n`;
-  if (Array.isArray(value)) {
-    return value.map((item) => (isTree(item) ? `${indent}- ${yaml(item, `${indent}  `).trimStart()}` : `${indent}- ${scalar(item)}\n`)).join("");
-  }
-  return Object.entries(value).map(([name, item]) => {
-    const isFlat = Array.isArray(item) && !item.some(isTree);
-    if (isFlat && item.length) return `${indent}${scalar(name)}: [${item.map(scalar).join(", ")}]\n`;
-    return isTree(item) ? `${indent}${scalar(name)}:\n${yaml(item, `${indent}  `)}` : `${indent}${scalar(name)}: ${scalar(item)}\n`;
-  }).join("");
-}
-
-// What differs, by its place: [{pointer, before, after}]; undefined: it is not there.
-export function differences(before, after, pointer = "") {
-  if (JSON.stringify(before) === JSON.stringify(after)) return [];
-  if (!isTree(before) || !isTree(after) || Array.isArray(before) !== Array.isArray(after)) return [{ pointer: pointer || "/", before, after }];
-  return [...new Set([...Object.keys(before), ...Object.keys(after)])].flatMap((name) => differences(before[name], after[name], `${pointer}/${name}`));
-}
-
-const short = (value) => (value === undefined ? "–" : JSON.stringify(value));
 
 export function specification() {
   const text = element("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "the job as YAML" });
@@ -67,8 +35,8 @@ export function specification() {
     if (!parent.spec) return patch(changes, element("p", { class: "fact" }, "A clone of ", job.source, ", which is not there any more."));
     const found = differences(parent.spec, job.spec);
     patch(changes, element("p", { class: "fact" }, "A clone of ", link, found.length ? ":" : "; nothing differs."),
-      found.length ? table("What differs", [["where", (row) => row.pointer, "name"], ["there", (row) => short(row.before), "text"],
-        ["here", (row) => short(row.after), "text"]], found, { key: (row) => row.pointer }) : null);
+      found.length ? table("Defaults filled in; –: it is not there, or has no value", [["field", (row) => element("code", {}, row.pointer), "name"],
+        ["there", (row) => valueText(row.before), "text"], ["here", (row) => valueText(row.after), "text"]], found, { key: (row) => row.pointer }) : null);
   }
 
   return { body, update };

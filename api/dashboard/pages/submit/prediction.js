@@ -4,8 +4,8 @@ import * as api from "../../api.js";
 import { reason } from "../../dialog.js";
 import { element, table } from "../../dom.js";
 import { duration, number, size } from "../../units.js";
+import { yaml } from "../../yaml.js";
 import { showProblems } from "./fields.js";
-import { yaml } from "./schema.js";
 
 const OWN = "this job";
 const DENSE = "dense";

@@ -1,5 +1,7 @@
 // A job's JSON Schema, as the service's OpenAPI document has it, read for a form. Values are plain JSON.
 
+import { isSame } from "../../differences.js";
+
 // Reads the schemas of `document` by their names; returns what explains one.
 export function reader(document) {
   const resolved = ({ $ref, ...beside }) =>
@@ -51,14 +53,6 @@ const isEmpty = (value) => value !== null && typeof value === "object" && !Objec
 const named = ({ default: usual, description, title }) =>
   Object.fromEntries(Object.entries({ default: usual, description, title }).filter(([, value]) => value !== undefined));
 
-// A field that is not there is as one that is null.
-export function isSame(one, other) {
-  if ((one ?? null) === (other ?? null)) return true;
-  if (!one || !other || typeof one !== "object" || typeof other !== "object") return false;
-  const names = new Set([...Object.keys(one), ...Object.keys(other)]);
-  return Array.isArray(one) === Array.isArray(other) && [...names].every((name) => isSame(one[name], other[name]));
-}
-
 // "above 0, at most 1024", of a number or of the number that may be a range.
 export function bounds({ schema, options }) {
   const of = options[0] ?? schema;
@@ -67,35 +61,4 @@ export function bounds({ schema, options }) {
   if (options.some(({ type, prefixItems }) => type === "array" && prefixItems)) words.push("or [low, high] for the controller to search");
   const constant = options.find((each) => each.const !== undefined);
   return [...words, constant ? `or ${constant.const}` : null].filter(Boolean).join(", ");
-}
-
-// [[pointer, before, after]], for what differs.
-export function differences(before, after, pointer = "") {
-  if (isSame(before, after)) return [];
-  const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-  const isOfOneKind = isObject(before) && isObject(after) && before.kind === after.kind && before.mode === after.mode;
-  if (!isOfOneKind) return [[pointer, before, after]];
-  return [...new Set([...Object.keys(before), ...Object.keys(after)])]
-    .flatMap((name) => differences(before[name], after[name], `${pointer}/${name}`));
-}
-
-const isPlain = (text) => /^[A-Za-z][A-Za-z0-9 _.-]*$/.test(text) && !/^(null|true|false|~)$/i.test(text) && text.trim() === text;
-const scalar = (value) => (typeof value === "string" && isPlain(value) ? value : JSON.stringify(value));
-
-// JSON as people write YAML: objects as lines, and lists of values, and objects of few values, in one line.
-export function yaml(value, indent = "") {
-  const inner = `${indent}  `;
-  const isDeep = (each) => each !== null && typeof each === "object";
-  const isFlat = (each) => !isDeep(each) || (Object.values(each).every((one) => !isDeep(one) || (Array.isArray(one) && !one.some(isDeep)))
-    && flow(each).length < 90);
-  return Object.entries(value).map(([name, each]) => {
-    if (Array.isArray(value)) return `${indent}- ${isFlat(each) ? `${flow(each)}\n` : yaml(each, inner).trimStart()}`;
-    return `${indent}${scalar(name)}:${isFlat(each) ? ` ${flow(each)}\n` : `\n${yaml(each, inner)}`}`;
-  }).join("");
-}
-
-function flow(value) {
-  if (Array.isArray(value)) return `[${value.map(flow).join(", ")}]`;
-  if (value === null || typeof value !== "object") return scalar(value);
-  return `{${Object.entries(value).map(([name, each]) => `${scalar(name)}: ${flow(each)}`).join(", ")}}`;
 }

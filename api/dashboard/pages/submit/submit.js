@@ -2,11 +2,13 @@
 
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
+import { differences, valueText } from "../../differences.js";
 import { element, empty, patch } from "../../dom.js";
 import { paced } from "../../live/live.js";
+import { yaml } from "../../yaml.js";
 import { fieldsFor, placeOf, showProblems } from "./fields.js";
 import { predictionPanel } from "./prediction.js";
-import { differences, reader, yaml } from "./schema.js";
+import { reader } from "./schema.js";
 
 const CHECK_EVERY_MS = 800;
 // What of the job is where; a field that is in none is in the last.
@@ -219,7 +221,6 @@ const isOfService = (error) => !(error instanceof api.Refused) || error.status >
 
 function agreed({ spec, num_trials, notes, advice }, source) {
   const changes = source ? differences(source.spec, spec) : [];
-  const told = (each) => JSON.stringify(each) ?? "default";
   return [
     element("h2", {}, "The service takes this job"),
     num_trials === 1 ? element("p", {}, "1 trial.") : null, // of more the notes tell
@@ -227,7 +228,7 @@ function agreed({ spec, num_trials, notes, advice }, source) {
     advice.length ? element("h3", {}, "Advice") : null,
     advice.length ? element("ul", { class: "advice" }, ...advice.map((each) => element("li", {}, each))) : null,
     source ? element("h3", {}, changes.length ? "What differs" : "Nothing differs.") : null,
-    changes.length ? element("ul", { class: "plain differing" }, ...changes.map(([pointer, before, after]) =>
-      element("li", {}, element("code", {}, pointer), `: ${told(before)} → ${told(after)}`))) : null,
+    changes.length ? element("ul", { class: "plain differing" }, ...changes.map(({ pointer, before, after }) =>
+      element("li", {}, element("code", {}, pointer), `: ${valueText(before)} → ${valueText(after)}`))) : null,
   ];
 }
