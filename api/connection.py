@@ -55,7 +55,7 @@ class Connection:
             raise Unreachable(url, error) from error
         if wrong := [(each, at) for at, each in enumerate(key, start=1) if not each.isascii()]:
             detail = f"a key is ASCII, as `wt_...`; got {wrong[0][0]!a} at character {wrong[0][1]}"
-            raise ApiError(401, "A valid key is required", detail=detail)
+            raise ApiError(401, "A valid key is required", detail=detail, slug="unauthorized")
         self._retry_s, self._away_s = retry_s, max(retry_s, away_s) if retry_s > 0 else 0.0
         self._has_answered, self._is_away = False, False
         self._options: dict[str, Any] = {
@@ -138,7 +138,8 @@ def request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2
         errors = tuple(not_finite(call.json))
         if not errors:
             raise
-    raise ApiError(422, "The request is not valid", detail="not all of its numbers are finite", errors=errors)
+    detail = "not all of its numbers are finite"
+    raise ApiError(422, "The request is not valid", detail=detail, errors=errors, slug="invalid-request")
 
 
 class CheckedFile:

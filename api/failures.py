@@ -11,12 +11,18 @@ from trainers import overload
 
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _HUNG_UP = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
+#: Types of the service's problems begin so.
+_PROBLEMS = "/problems/"
 #: Raised by what makes a request of a call.
 UNSAYABLE = (UnicodeEncodeError, httpx2.InvalidURL)
 
 
 class ApiError(Exception):
-    """The service refused a request; printed, it says why, field by field."""
+    """The service refused a request; printed, it says why, field by field.
+
+    `slug` is the kind of the refusal, such as `queue-full`, for programs to react to; it is empty where something else
+    has answered. `request_id` finds the request in the service's log.
+    """
 
     def __init__(
         self,
@@ -25,12 +31,27 @@ class ApiError(Exception):
         *,
         detail: str,
         errors: tuple[Problem, ...] = (),
+        slug: str = "",
+        request_id: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
         self.status, self.title, self.detail, self.errors = status, title, detail, errors
-        self.retry_after_s = retry_after_s
+        self.slug, self.request_id, self.retry_after_s = slug, request_id, retry_after_s
         lines = [f"  {error}" for error in errors] or [f"  {detail}"]
-        super().__init__("\n".join([f"{title} (HTTP {status})", *lines]))
+        request = f", request {request_id}" if request_id and status >= 500 else ""
+        super().__init__("\n".join([f"{title} (HTTP {status}{request})", *lines]))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The refusal as a problem document (RFC 9457)."""
+        return {
+            "type": f"{_PROBLEMS}{self.slug}" if self.slug else "about:blank",
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "request_id": self.request_id,
+            "errors": [each.model_dump(mode="json") for each in self.errors],
+        }
 
 
 class UnknownJob(LookupError):
@@ -90,16 +111,16 @@ def refusal(response: httpx2.Response) -> ApiError:
     """Return the error of a problem document, ours or a proxy's, or of whatever a proxy put in its place."""
     retry_after = response.headers.get("retry-after", "")
     retry_after_s = float(retry_after) if retry_after.isdecimal() else None  # a date is as good as none
-    if response.headers.get("content-type", "") != "application/problem+json":
-        detail = response.text[:500]
-        return ApiError(response.status_code, response.reason_phrase, detail=detail, retry_after_s=retry_after_s)
-    document = response.json()
-    errors = tuple(Problem.model_validate(each) for each in document.get("errors", ()))
+    is_problem = response.headers.get("content-type", "") == "application/problem+json"
+    document = response.json() if is_problem else {"detail": response.text[:500]}
+    kind = document.get("type", "")
     return ApiError(
         response.status_code,
         document.get("title", response.reason_phrase),
         detail=document.get("detail", ""),
-        errors=errors,
+        errors=tuple(Problem.model_validate(each) for each in document.get("errors", ())),
+        slug=kind.removeprefix(_PROBLEMS) if kind.startswith(_PROBLEMS) else "",
+        request_id=document.get("request_id") or response.headers.get("x-request-id"),
         retry_after_s=retry_after_s,
     )
 
@@ -118,10 +139,10 @@ def another(url: str, path: str, response: httpx2.Response) -> ApiError:
 def unsayable(error: UnicodeEncodeError | httpx2.InvalidURL) -> ApiError:
     """Return the refusal of text that a request cannot hold: half of a surrogate pair, or a header beyond ASCII."""
     if isinstance(error, httpx2.InvalidURL):
-        return ApiError(422, "The request is not valid", detail=str(error))
+        return ApiError(422, "The request is not valid", detail=str(error), slug="invalid-request")
     wrong, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
     detail = f"text must be {error.encoding.upper()}, got {wrong!a} in {near!a}"
-    return ApiError(422, "The request is not valid", detail=detail)
+    return ApiError(422, "The request is not valid", detail=detail, slug="invalid-request")
 
 
 def not_finite(content: Any, pointer: str = "") -> Iterator[Problem]:

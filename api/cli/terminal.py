@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -46,7 +47,19 @@ Patience = Annotated[
     float,
     typer.Option("--patience", metavar="SECONDS", min=0, help="go on that long while the service is away"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON for a script; progress goes to standard error")]
+#: The command that runs was given --json: it says in JSON, too, why the service refused.
+_is_for_a_script: ContextVar[bool] = ContextVar("_is_for_a_script", default=False)
+
+
+def _note_json(is_asked: bool) -> bool:
+    _is_for_a_script.set(is_asked)
+    return is_asked
+
+
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", callback=_note_json, help="print JSON for a script; progress goes to standard error"),
+]
 
 
 def fail(message: str, *, code: int = REFUSED) -> NoReturn:
@@ -174,7 +187,11 @@ def told_plainly() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        fail(str(error), code=REFUSED if error.status < 500 else FAILED)
+        if _is_for_a_script.get():
+            typer.echo(json.dumps(error.document, indent=2), err=True)
+        else:
+            warn(str(error))
+        raise typer.Exit(REFUSED if error.status < 500 else FAILED) from error
     except Unreachable as error:
         is_there = error.overload or error.is_broken
         fail(str(error) if is_there else f"{error}\n{_HOW_TO_REACH_ONE}", code=FAILED)

@@ -271,6 +271,32 @@ def test_an_error_reads_well_in_a_terminal(client: Client) -> None:
     assert "/budget: `budget` is required" in str(caught.value).splitlines()[2]
 
 
+def test_a_refusal_has_the_slug_that_its_documentation_has_and_the_id_of_its_request(client: Client) -> None:
+    with pytest.raises(ApiError) as caught:
+        client.job("job-none")
+
+    assert caught.value.slug == "not-found" and caught.value.request_id
+    assert caught.value.request_id not in str(caught.value)  # which says all that there is to know
+    assert {
+        "type": "/problems/not-found",
+        "request_id": caught.value.request_id,
+    }.items() <= caught.value.document.items()
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        ('{"type": "/problems/internal", "request_id": "3f2a"}', {"Content_Type": "application/problem+json"}),
+        ("<html>something", {"X_Request_ID": "3f2a"}),  # a proxy has put its own page in the place of the problem
+    ],
+)
+def test_a_failure_of_the_service_names_the_request_by_which_its_log_has_the_cause(
+    content: str, headers: dict[str, str]
+) -> None:
+    with answered(500, content, **headers) as client, pytest.raises(ApiError, match=r"\(HTTP 500, request 3f2a\)"):
+        client.jobs()
+
+
 def test_without_a_key_the_service_says_what_to_do(client: Client) -> None:
     with Client(client.url, "") as keyless, pytest.raises(ApiError, match="send an API key"):
         keyless.jobs()

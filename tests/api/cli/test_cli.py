@@ -44,13 +44,6 @@ def job_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("WIRETUNE_URL", live_url)
-    monkeypatch.setenv("WIRETUNE_API_KEY", key)
-    return live_url
-
-
 @pytest.mark.parametrize("command", ["run", "submit", "validate"])
 def test_a_bad_file_is_refused_with_every_problem(tmp_path: Path, settings: Settings, command: str) -> None:
     path = tmp_path / "bad.yaml"
@@ -182,6 +175,15 @@ def test_a_run_for_a_script_prints_its_result_alone(
     found = json.loads(done.stdout)
     assert (found["report"]["complete"] if command == "run" else set(found["arms"]) == {"tuned", "dense"}) is True
     assert "page: http" in done.stderr
+
+
+def test_a_refusal_is_a_problem_document_on_standard_error_where_json_is_asked_for(at: str) -> None:
+    done = run_cli.invoke(main.app, ["show", "job-" + 24 * "0", "--json"])
+    document = json.loads(done.stderr)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert (document["type"], document["status"]) == ("/problems/not-found", 404) and document["request_id"]
+    assert "There is no such thing (HTTP 404)" in run_cli.invoke(main.app, ["show", "job-" + 24 * "0"]).stderr
 
 
 def test_a_watched_job_is_a_line_of_json_per_change(at: str, reporting: Reporting) -> None:
