@@ -1,5 +1,6 @@
 """A job as a handle: ask, watch, wait, plot and download without naming it again."""
 
+import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -214,8 +215,8 @@ class Job(_Handle):
     ) -> Path:
         """Write the schedule, metrics, weights or report to a file, which appears once complete, and return its path.
 
-        Without a path it goes to the working folder. `arm` and `seed` choose the trial, by default the first; of
-        metrics all.
+        Without a path it goes to the working folder; in a folder it gets its usual name. `arm` and `seed` choose the
+        trial, by default the first; of metrics all. Raises `OSError` at once where no file can be written there.
         """
         place, call = _download(self.id, what, path, arm=arm, seed=seed)
         with complete(place) as out:
@@ -225,9 +226,10 @@ class Job(_Handle):
     def download_file(self, path: str, place: str | Path | None = None) -> Path:
         """Write a file of the job's folder on storage to `place`, which appears once complete, and return that.
 
-        `path` is a checkpoint's manifest, or a file that it names. Without a place it goes to the working folder.
+        `path` is a checkpoint's manifest, or a file that it names. Without a place it goes to the working folder; in a
+        folder it keeps its name.
         """
-        place = Path(place or Path(path).name)
+        place = _place(place, Path(path).name)
         with complete(place) as out:
             self._client.save(calls.file(self.id, path), out)
         return place
@@ -345,7 +347,7 @@ class AsyncJob(_Handle):
 
     async def download_file(self, path: str, place: str | Path | None = None) -> Path:
         """As `Job.download_file`."""
-        place = Path(place or Path(path).name)
+        place = _place(place, Path(path).name)
         with complete(place) as out:
             await self._client.save(calls.file(self.id, path), out)
         return place
@@ -368,12 +370,22 @@ def _download(job_id: str, what: File, path: str | Path | None, **chosen: Any) -
         raise ValueError(f"`what` must be one of {', '.join(_FILES)}, got {what!r}")
     name, describe = _FILES[what]
     given = {option: value for option, value in chosen.items() if value is not None}
-    return Path(path or name), describe(job_id, **given)
+    return _place(path, name), describe(job_id, **given)
+
+
+def _place(given: str | Path | None, name: str) -> Path:
+    """Return where a file of that name goes: to the place that is given, or into it if it is a folder."""
+    place = Path(given or name)
+    return place / name if place.is_dir() else place
 
 
 @contextmanager
 def complete(path: Path) -> Iterator[BinaryIO]:
-    """Give a file that becomes `path` once all of it is written."""
+    """Give a file that becomes `path` once all of it is written; raises OSError at once where none can be there."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(path.parent))
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:

@@ -134,6 +134,26 @@ def test_a_download_is_whole_or_not_there(finished: Job, tmp_path: Path, monkeyp
     assert not list(tmp_path.glob("metrics*"))
 
 
+def test_a_download_into_a_folder_gets_its_usual_name_there(finished: Job, store: Store, tmp_path: Path) -> None:
+    store.storage.write(store.storage.file_url(finished.id, "1/a/manifest.json"), b"{}")
+
+    assert finished.download("weights", tmp_path, arm="dense") == tmp_path / "weights.safetensors"
+    assert finished.download_file("1/a/manifest.json", str(tmp_path)) == tmp_path / "manifest.json"
+    assert {path.name for path in tmp_path.iterdir()} >= {"weights.safetensors", "manifest.json"}
+
+
+def test_a_download_to_where_no_file_can_be_is_refused_before_its_first_byte(
+    finished: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "save", lambda *_: pytest.fail("it was fetched"))
+    (tmp_path / "weights.safetensors").mkdir()
+
+    with pytest.raises(IsADirectoryError, match=r"it is a folder: '.*/weights\.safetensors'"):
+        finished.download("weights", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no such folder: '.*/missing'"):
+        finished.download("weights", tmp_path / "missing" / "w.safetensors")
+
+
 def test_watching_ends_with_a_table_of_the_trials(finished: Job, capsys: pytest.CaptureFixture[str]) -> None:
     assert finished.watch(timeout_s=PATIENCE_S).state is JobState.SUCCEEDED
 
