@@ -9,7 +9,7 @@ Two real processes exchange over gloo. They train every option from the same sta
 of the task's right guess of the rate. That gives losses by step. `table` first says what a step of each option
 *teaches*: its run has the loss that dense training had after that share of the steps, mean over the second half of the
 run. Under local updates that is the loss of the average, which is what a job exports: of a round the first block
-counts. It is what `auto` expects (`Competing` in `trainers/spec/method.py`).
+counts. It is what `auto` expects (`Competing` in `trainers/spec/method.py`), of nets with BatchNorm to another power.
 
 Then each way to choose is judged on links where a dense exchange takes `TRANSFERS` times as long as a step computes. No
 clock is read: a step computes for `WORK` and sends `SENT`, as shares of what a dense one does. A choice is *behind* by
@@ -41,8 +41,9 @@ from search.bayesian.rewards import PROBED_PART
 from search.budget.link import KNEE
 from service.job.spec import JobSpec
 from suite.tasks import TASKS
-from trainers.methods.exchange.auto.spec import LOCAL, Option
+from trainers.methods.exchange.auto.spec import LOCAL, WITH_BATCH_NORM, Option
 from trainers.segment import Segment
+from trainers.training.model import norms_that_track
 from trainers.training.process_group import ProcessGroup
 
 HERE = Path(__file__).parent
@@ -85,7 +86,7 @@ TASKS_HERE = (
     "weather-perceptron",
 )
 #: How many times as long as a step computes a dense exchange takes.
-TRANSFERS = (0.2, 1.0, 4.0, 12.0, 40.0)
+TRANSFERS = (0.2, 0.4, 0.6, 1.0, 4.0, 12.0, 40.0)
 #: The same, of the links on which densities are compared.
 LINKS = (0.2, 0.5, 1.0, 2.0, 4.0, 12.0, 40.0, 150.0)
 #: A probe's share of the budget, and the fewest steps of one.
@@ -199,10 +200,20 @@ def cells(options: tuple[str, ...] = tuple(SENT)) -> tuple[Cell, ...]:
 
 
 @cache
+def has_batch_norm(task: str) -> bool:
+    return bool(norms_that_track(TASKS[task].model()))
+
+
+@cache
 def taught(option: str, *, besides: str = "") -> float:
-    """Return the mean logarithm of what a step teaches, over tasks with other data than the task `besides`."""
+    """Return the mean logarithm of what a step teaches, over tasks with other data than the task `besides`.
+
+    It is that of nets without BatchNorm, and to the power `WITH_BATCH_NORM` for a task whose net has it.
+    """
     family = TASKS[besides].family if besides else ""
-    return float(np.mean([each.teaches[option] for each in _with(option) if TASKS[each.task].family != family]))
+    others = [each for each in _with(option) if TASKS[each.task].family != family and not has_batch_norm(each.task)]
+    power = WITH_BATCH_NORM if besides and has_batch_norm(besides) else 1.0
+    return float(power * np.mean([each.teaches[option] for each in others]))
 
 
 def _with(option: str) -> list[Cell]:
@@ -249,17 +260,15 @@ def behind(cell: Cell, transfer: float, choose: Choose) -> tuple[float, float]:
 
 def table() -> None:
     """Print what each option teaches, and how far behind each way to choose is."""
-    print(
-        "| option | runs | a step teaches, of a dense one | in the second eighth of a run | scatter of the logarithm |"
-    )
-    print("| --- |" + " --- |" * 4)
+    print("| option | runs without BatchNorm | a step teaches | scatter of the logarithm | runs with it | teaches |")
+    print("| --- |" + " --- |" * 5)
     for option in SENT:
-        found = [each.teaches[option] for each in _with(option)]
-        early = np.mean(
-            [each.teaches_by(option, *(len(each.losses["none"]) * np.array([1, 2]) // 8)) for each in _with(option)]
+        plain, normed = (
+            [each.teaches[option] for each in _with(option) if has_batch_norm(each.task) is normed]
+            for normed in (False, True)
         )
-        told = f"{math.exp(taught(option)):.2f} | {math.exp(early):.2f} | {np.std(found):.2f}"
-        print(f"| `{option}` | {len(found)} | {told} |")
+        told = f"{len(plain)} | {math.exp(np.mean(plain)):.2f} | {np.std(plain):.2f}"
+        print(f"| `{option}` | {told} | {len(normed)} | {math.exp(np.mean(normed)):.2f} |")
     print(f"\n| {len(cells())} runs | time | loss |\n| --- | --- | --- |")
     for share in SHARES:
         for name, part in PARTS.items():

@@ -11,7 +11,7 @@ from search.space import OptionAxis, SearchSpace
 from search.types import Values
 from service.cluster.first_steps import step_cost, warm_up
 from service.job.parts import TrialSpec
-from trainers.methods.exchange.auto.spec import LOCAL, Option, mean_traffic
+from trainers.methods.exchange.auto.spec import LOCAL, WITH_BATCH_NORM, Option, mean_traffic
 from trainers.methods.optimizer.spec import num_iterates
 from trainers.segment import SegmentResult
 from trainers.spec.link import EmulateLink, LinkConfig
@@ -33,6 +33,8 @@ def opened(spec: TrialSpec, space: SearchSpace, groups: Sequence[Group]) -> tupl
     if costs is None:  # without a clock options cost their bytes, or where steps alone count, all the same
         counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
         costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
+    if groups[0].has_batch_norm:
+        costs = [each.model_copy(update={"teaches": each.teaches**WITH_BATCH_NORM}) for each in costs]
     options, opening = short_list(costs)
     if measuring.link is not None:
         space = space.model_copy(update={"exchanges": tuple(costs), "link": measuring.link})

@@ -136,11 +136,18 @@ def test_a_first_step_that_diverges_says_nothing_of_the_link(exchange: Any, link
 
 
 @pytest.mark.parametrize("link", [{"mode": "emulate", "mbps": 1e6, "latency_ms": 0}, {"mode": "measure"}])
-@pytest.mark.parametrize(("local_s", "competing"), [(0.034, set()), (0.027, {"none", "local_sgd"})])
+@pytest.mark.parametrize(
+    ("local_s", "has_batch_norm", "competing", "opening"),
+    [
+        (0.034, False, set(), "none"),
+        (0.027, False, {"none", "local_sgd"}, "local_sgd 4"),
+        (0.027, True, {"none", "local_sgd"}, "none"),  # by the statistics of its own batches each learns less
+    ],
+)
 def test_local_updates_compete_on_a_fast_link_where_their_steps_are_shorter(
-    local_s: float, competing: set[str], link: Any, group: Any
+    local_s: float, has_batch_norm: bool, competing: set[str], opening: str, link: Any, group: Any
 ) -> None:
-    group.shapes = [(512, 64), (512, 512)]
+    group.has_batch_norm, group.shapes = has_batch_norm, [(512, 64), (512, 512)]
     spec = digits_trial(exchange={"kind": "auto"}, link=link, budget={"seconds": 100}, controller={"kind": "bo"})
     sent = {option.name: traffic.bytes for option, traffic in predicted(spec, group).items()}
     warmed: list[str] = []
@@ -163,7 +170,7 @@ def test_local_updates_compete_on_a_fast_link_where_their_steps_are_shorter(
 
     options = [option for axis in space.axes if isinstance(axis, OptionAxis) for option in axis.options]
     assert {option.split()[0] for option in options} == competing
-    assert space.opening.option == "none"
+    assert space.opening.option == opening
     assert len(warmed) == len(set(warmed))
 
 

@@ -48,6 +48,7 @@ class Group(ABC):
     metrics: Mapping[str, Direction] = {}  # the workload's own
     fingerprint: str = ""  # tells the training task from others
     matrices: tuple[int, float, bool] | None = None  # that are trained, as the model begins, as `Replica` has them
+    has_batch_norm: bool = False  # layers that keep running statistics as they train
     recovery = Recovery()  # a group that repairs nothing has spent nothing
 
     @property
@@ -237,7 +238,7 @@ class WorkerGroup(Group):
         """Note what the ranks have built; raises WorkloadError unless it is the same on all, also on later ones."""
         if not self.fingerprint:
             self.fingerprint, self.metrics = built[0]["fingerprint"], built[0]["metrics"]
-            self.matrices = built[0]["matrices"]
+            self.matrices, self.has_batch_norm = built[0]["matrices"], built[0]["has_batch_norm"]
         if any(each["fingerprint"] != self.fingerprint for each in built):
             raise WorkloadError(
                 "the workers built different models or data from one seed: draw random numbers from the global "

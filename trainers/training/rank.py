@@ -88,6 +88,7 @@ class Rank:
                 "fingerprint": self._replica.fingerprint(),
                 "metrics": dict(self._replica.workload.metrics),
                 "matrices": self._replica.matrices(),
+                "has_batch_norm": self._replica.has_batch_norm,
             }
         if self._replica is None:
             raise ValueError(f"a rank must be told to `build` first, got {method!r}")

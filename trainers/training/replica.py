@@ -183,6 +183,11 @@ class Replica:
         """Return a hash that tells this training task from others; to be asked for before the first step."""
         return model.fingerprint(self.model, self.workload)
 
+    @property
+    def has_batch_norm(self) -> bool:
+        """Return whether the model has layers whose running statistics follow the training."""
+        return bool(model.norms_that_track(self.model))
+
     def matrices(self) -> tuple[int, float, bool] | None:
         """Return how many matrices are trained, their scale as `model.matrices` has it, and whether the model is new.
 

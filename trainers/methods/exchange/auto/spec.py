@@ -23,10 +23,12 @@ DENSELY, MEETINGS = "none", ("blockwise", "sparse_loco")
 AVERAGED = ("sgd", "adamw", "muon", "schedulefree_sgd", "schedulefree_adamw")
 #: What local updates are expected to teach, by how they average.
 _TAUGHT = {
-    DENSELY: Competing(as_dense=1, power=-0.145),
-    "blockwise": Competing(as_dense=1, power=-0.145),
-    "sparse_loco": Competing(as_dense=0.01, power=-0.145),
+    DENSELY: Competing(as_dense=1, power=-0.12),
+    "blockwise": Competing(as_dense=1, power=-0.12),
+    "sparse_loco": Competing(as_dense=0.0025, power=-0.12),
 }
+#: Where BatchNorm keeps running statistics, what leaves something out teaches less: as much as else to this power.
+WITH_BATCH_NORM = 2.0
 _COMPETING = {each.kind: each.competing for each in registry.of("exchange") if each.competing is not None}
 #: The level of each kind by name; None: it has none. All keep what they do not send, and no momentum of it.
 LEVELS: dict[str, str | None] = {kind: competing.level for kind, competing in _COMPETING.items()} | {LOCAL: "period"}

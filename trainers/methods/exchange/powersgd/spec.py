@@ -94,5 +94,5 @@ METHOD = Method(
             2019,
         ),
     ),
-    competing=Competing("rank", (4, 1), as_dense=9, power=0.36),
+    competing=Competing("rank", (4, 1), as_dense=11, power=0.29),
 )

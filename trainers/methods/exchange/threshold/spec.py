@@ -73,5 +73,5 @@ METHOD = Method(
         ),
     ),
     least={"density": 0.01},
-    competing=Competing("density", (0.01, 0.001), as_dense=0.1, power=0.48),
+    competing=Competing("density", (0.01, 0.001), as_dense=0.11, power=0.385),
 )

@@ -61,5 +61,5 @@ METHOD = Method(
         ),
     ),
     least={"density": 0.01},
-    competing=Competing("density", as_dense=0.1, power=0.48),
+    competing=Competing("density", as_dense=0.11, power=0.385),
 )
