@@ -5,8 +5,8 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -27,10 +27,11 @@ from api.cli.terminal import FAILED, AsJson, Key, Url, console, print_json, read
 from api.client import Client
 from api.connection import is_loopback, with_scheme
 from api.failures import ApiError, Unreachable
-from service.control import database
+from service.control.database.engine import is_sqlite, is_there
+from service.control.database.schema import MADE_BY_NEWER, is_newer, revisions
 from service.control.ray_cluster import embedded
-from service.control.ray_cluster.clusters import RayApi, RemoteCluster
-from service.control.ray_cluster.ray_jobs import LIVE
+from service.control.ray_cluster.clusters import RemoteCluster
+from service.control.ray_cluster.node_reports import NodeReport, ask_nodes
 from service.control.storage import Storage
 from service.errors import Unavailable, WiretuneError
 from service.settings import Settings
@@ -48,13 +49,9 @@ _MOST_LOAD = 1.5
 #: Seconds for all built-in data sets.
 _DATA_S = 120.0
 _PINNED = ("wiretune", "torch", "ray")
-#: What a driver on a cluster prints, in a line that begins so; seconds for it, and between two looks.
-_MARK, _DRIVER_S, _LOOK_S = "wiretune-doctor ", 120.0, 0.5
-_ASK_VERSIONS = (
-    "import importlib.metadata as m, json, platform; "
-    f"found = {{n: next((d.version for d in m.distributions(name=n)), 'missing') for n in {_PINNED}}}; "
-    f"print('{_MARK}' + json.dumps({{'python': platform.python_version()}} | found))"
-)
+_SAME_VERSIONS = "install the same versions on every node as here"
+#: Machines that a finding names.
+_MOST_NAMED = 3
 
 
 class Found(NamedTuple):
@@ -143,16 +140,16 @@ def _nearest(folder: Path) -> Path:
 def data_base(settings: Settings) -> Found:
     """Return whether the database answers and has this version's tables."""
     url = settings.resolved_database_url
-    if not database.is_there(url):
+    if not is_there(url):
         return Found("ok", "none yet; made at the first start")
-    found, newest = database.revisions(url)
-    if database.is_newer(found):
-        return Found("fail", f"its tables are at {found}: {database.MADE_BY_NEWER}")
+    found, newest = revisions(url)
+    if is_newer(found):
+        return Found("fail", f"its tables are at {found}: {MADE_BY_NEWER}")
     if found != newest:
         fix = "start this version's service once: it brings the tables up to date; make a backup before"
         text = f"its tables are at {found or 'nothing'}, this version's at {newest}"
         return Found("warn", text, fix=fix)
-    kind = "SQLite" if database.is_sqlite(url) else "PostgreSQL"
+    kind = "SQLite" if is_sqlite(url) else "PostgreSQL"
     return Found("ok", f"{kind} answers, with tables at {newest}")
 
 
@@ -169,7 +166,7 @@ def storage(settings: Settings) -> Found:
 
 
 def ray(settings: Settings, *, may_start: bool) -> Found:
-    """Return whether Ray answers; an embedded one, or a driver on a cluster, is started only if it may be."""
+    """Return whether Ray answers; an embedded one is started, and the nodes of a cluster are asked, only if it may."""
     if settings.ray_address:
         return _cluster(settings, may_start=may_start)
     if embedded.head_status(settings) is not None:
@@ -189,43 +186,87 @@ def ray(settings: Settings, *, may_start: bool) -> Found:
 
 def _cluster(settings: Settings, *, may_start: bool) -> Found:
     try:
-        with closing(RemoteCluster(settings)) as cluster:
+        with closing(RemoteCluster(settings)) as cluster, _left_in_storage(settings) as file:
             api = cluster.connect()
-            nodes = api.nodes()
-            theirs = _asked_versions(api, cluster.python) if may_start else {"ray": api.version()}
+            nodes, version_there = api.nodes(), api.version()
+            reports = ask_nodes(api, cluster.python, packages=_PINNED, file=file) if may_start else []
     except Unavailable as error:
         fix = "check WIRETUNE_RAY_ADDRESS, and that WIRETUNE_RAY_TOKEN_PATH holds the cluster's token"
         return Found("fail", str(error), fix=fix)
     training = [node for node in nodes if node.cpus or node.gpus]
     cpus = f"{sum(node.cpus for node in training):g} CPUs on {len(training)} of them"
     text = f"{settings.ray_address} answers: {len(nodes)} nodes, {cpus}"
-    here = {"python": platform.python_version()} | {name: version(name) for name in _PINNED}
-    differ = [f"{name} {each} there, {here[name]} here" for name, each in theirs.items() if each != here[name]]
-    if differ:
-        return Found("warn", f"{text}; {', '.join(differ)}", fix="install the same versions on its nodes as here")
     if not may_start:
-        return Found("ok", f"{text}; --ray starts a driver there, and compares all versions")
-    return Found("ok", f"{text}, and a driver there has the versions of this machine")
+        if version_there != version("ray"):
+            return Found("warn", f"{text}; ray {version_there} there, {version('ray')} here", fix=_SAME_VERSIONS)
+        return Found("ok", f"{text}; --ray asks each node for its versions, load and storage")
+    if faults := [*_faults(reports)]:
+        verdict: Verdict = "fail" if any(fault.verdict == "fail" for fault in faults) else "warn"
+        fixes = dict.fromkeys(fault.fix for fault in faults)
+        return Found(verdict, f"{text}; {_by_machine(faults)}", fix="; ".join(fixes))
+    sees = " and sees its storage" if file else ""
+    return Found("ok", f"{text}; each has the versions of this machine{sees}")
 
 
-def _asked_versions(ray: RayApi, python: str) -> dict[str, str]:
-    """Return the versions that a driver on the cluster finds. Raises Unavailable."""
-    name = f"wiretune-doctor-{uuid4().hex}"
-    ray.submit(name, entrypoint=f'{python} -c "{_ASK_VERSIONS}"', env_vars={})
-    deadline = time.monotonic() + _DRIVER_S
-    while (status := ray.status(name)) in LIVE:
-        if time.monotonic() > deadline:
-            ray.stop(name)
-            raise Unavailable(
-                f"a driver on the cluster did not end in {_DRIVER_S:.0f} s; see {name} in Ray's dashboard"
-            )
-        time.sleep(_LOOK_S)
-    log = ray.logs(name)
-    found = [line.removeprefix(_MARK) for line in log.splitlines() if line.startswith(_MARK)]
-    if not found:
-        last = (log.strip().splitlines() or ["nothing"])[-1]
-        raise Unavailable(f"a driver on the cluster ended as {status}: {last}")
-    return TypeAdapter(dict[str, str]).validate_json(found[0])
+@contextmanager
+def _left_in_storage(settings: Settings) -> Iterator[str]:
+    """Leave a file in the storage for nodes to look for, and give its path; empty where the storage is no folder."""
+    scheme, _, folder = settings.resolved_storage_url.rpartition("://")
+    if scheme not in ("", "file") or not Path(folder).is_dir():
+        yield ""
+        return
+    file = Path(folder) / f".doctor-{uuid4().hex}"
+    try:
+        file.touch()
+    except OSError:  # which the check of the storage tells
+        yield ""
+        return
+    try:
+        yield str(file)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+class _Fault(NamedTuple):
+    verdict: Verdict
+    machine: str
+    text: str
+    fix: str
+
+
+def _faults(reports: Iterable[NodeReport]) -> Iterator[_Fault]:
+    """Yield what of each node is not as on this machine."""
+    here = {"python": platform.python_version()} | {name: version(name) for name in _PINNED}
+    for node in reports:
+        if node.error:
+            yield _Fault("fail", node.machine, node.error, "see that node in Ray's dashboard")
+        for name, theirs in node.versions.items():
+            if _compared(name, theirs) != _compared(name, here[name]):
+                yield _Fault("warn", node.machine, f"{name} {theirs} there, {here[name]} here", _SAME_VERSIONS)
+        if node.sees is False:
+            fix = "mount the folder of WIRETUNE_STORAGE_URL on the service's machine and on every node"
+            yield _Fault("fail", node.machine, "it does not see the storage of this machine", fix)
+        if node.load > _MOST_LOAD * node.cores:
+            text = f"overloaded, load {node.load:.1f} on {node.cores} cores"
+            yield _Fault("warn", node.machine, text, "end other work there: workers that are late may pass for lost")
+
+
+def _compared(package: str, found: str) -> str:
+    """Return what of a version has to be the same: of Python two numbers, of others all but how they were built."""
+    return ".".join(found.split(".")[:2]) if package == "python" else found.partition("+")[0]
+
+
+def _by_machine(faults: Iterable[_Fault]) -> str:
+    """Word faults, each with the machines that have it."""
+    machines: dict[str, list[str]] = {}
+    for fault in faults:
+        machines.setdefault(fault.text, []).append(fault.machine)
+    return "; ".join(f"{_named(those)}: {text}" for text, those in machines.items())
+
+
+def _named(machines: Sequence[str]) -> str:
+    others = f" and {len(machines) - _MOST_NAMED} more" if len(machines) > _MOST_NAMED else ""
+    return f"{', '.join(machines[:_MOST_NAMED])}{others}"
 
 
 def _located(settings: Settings, url: str | None, key: str | None) -> tuple[Service | None, Found | None]:
@@ -326,7 +367,7 @@ def load() -> Found:
 @app.command()
 def doctor(
     may_start_ray: Annotated[
-        bool, typer.Option("--ray", help="start the embedded Ray, or a driver on the cluster, to try it")
+        bool, typer.Option("--ray", help="start the embedded Ray, or ask each node of the cluster")
     ] = False,
     url: Url = None,
     key: Key = None,

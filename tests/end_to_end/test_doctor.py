@@ -1,11 +1,14 @@
 """`wiretune doctor` against a cluster that somebody else runs."""
 
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from api.cli import doctor
+from service.control.ray_cluster.clusters import RemoteCluster
+from service.control.ray_cluster.node_reports import ask_nodes
 from service.settings import Settings
 from tests.end_to_end.conftest import Cluster
 
@@ -17,11 +20,26 @@ def settings(cluster: Cluster, tmp_path: Path) -> Settings:
     return Settings(state_dir=tmp_path, ray_address=cluster.ray_url, ray_token_path=cluster.ray_token)
 
 
-def test_a_driver_on_the_cluster_tells_its_versions(settings: Settings) -> None:
+@pytest.fixture(autouse=True)
+def _however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_MOST_LOAD", float("inf"))
+
+
+def test_each_node_of_the_cluster_tells_what_it_has(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+
     found = doctor.ray(settings, may_start=True)
 
     assert found.verdict == "ok", found.text
-    assert "2 nodes" in found.text and "has the versions of this machine" in found.text
+    assert "2 nodes" in found.text and "each has the versions of this machine and sees its storage" in found.text
+
+
+def test_a_file_that_is_on_this_machine_alone_is_seen_by_no_node(settings: Settings) -> None:
+    with closing(RemoteCluster(settings)) as cluster:
+        reports = ask_nodes(cluster.connect(), cluster.python, packages=["ray"], file="/nowhere/of-this-machine")
+
+    assert [report.sees for report in reports] == [False, False]
+    assert all(report.cores and report.versions["ray"] == version("ray") for report in reports)
 
 
 @pytest.mark.parametrize(("may_start", "package"), [(True, "torch"), (True, "python"), (False, "ray")])
@@ -35,8 +53,9 @@ def test_a_version_that_differs_is_named_with_both(
     found = doctor.ray(settings, may_start=may_start)
 
     assert found.verdict == "warn" and "same versions" in found.fix
-    differing = [each for each in found.text.split("; ")[1].split(", ") if "there" in each]
-    assert len(differing) == 1 and differing[0].startswith(f"{package} ")
+    differing = [each for each in found.text.split("; ") if "there" in each]
+    assert len(differing) == 1 and f"{package} " in differing[0] and "9.9.9 here" in differing[0]
+    assert differing[0].count(" (") == (2 if may_start else 0)  # each node with its address
 
 
 def test_a_wrong_token_names_the_setting(settings: Settings, tmp_path: Path) -> None:

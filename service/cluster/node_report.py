@@ -1,0 +1,71 @@
+"""Prints a line for each node of a Ray cluster: its versions, its load, and whether it sees a file.
+
+`wiretune doctor --ray` hands this text to Ray as it is, since nodes may have another release of Wiretune, or none. So
+it imports nothing of ours.
+"""
+
+import json
+import os
+import platform
+import sys
+import time
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+#: How a line begins.
+MARK = "wiretune-doctor "
+#: Seconds for all nodes to answer, and for a file that a network's folder may show late.
+ANSWER_S, SEEN_S = 90.0, 30.0
+
+
+def report(packages: list[str], file: str) -> dict[str, Any]:
+    """Return what the node has that runs this; without a `file` it looks for none."""
+    found = {name: next((each.version for each in distributions(name=name)), "missing") for name in packages}
+    return {
+        "versions": {"python": platform.python_version()} | found,
+        "load": os.getloadavg()[0],
+        "cores": os.cpu_count() or 1,
+        "sees": sees(file) if file else None,
+    }
+
+
+def sees(file: str) -> bool:
+    """Return whether the file is there, or comes within `SEEN_S`."""
+    deadline = time.monotonic() + SEEN_S
+    while not Path(file).exists():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def main(packages: list[str], file: str) -> None:
+    """Ask all nodes at once, with no core for it, and print a line for each as JSON."""
+    ray.init(log_to_driver=False)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+    ask = ray.remote(num_cpus=0, max_retries=0)(report)
+    calls = [ask.options(scheduling_strategy=place).remote(packages, file) for place in places]
+    ray.wait(calls, num_returns=len(calls), timeout=ANSWER_S)
+    for node, call in zip(nodes, calls, strict=True):
+        machine = {"machine": f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"}
+        print(MARK + json.dumps(machine | _answer(call)), flush=True)
+
+
+def _answer(call: Any) -> dict[str, Any]:
+    """Return a node's report, or what is wrong with the node."""
+    try:
+        found: dict[str, Any] = ray.get(call, timeout=0)
+    except RayError as error:  # the text of some is a page long
+        is_late = isinstance(error, ray.exceptions.GetTimeoutError)
+        return {"error": f"no answer in {ANSWER_S:.0f} s" if is_late else str(error).strip().splitlines()[0]}
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].split(), sys.argv[2])

@@ -1,0 +1,49 @@
+"""Ask each node of a cluster what it has, by a driver of its own."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from service.control.ray_cluster.clusters import RayApi
+from service.control.ray_cluster.ray_jobs import LIVE
+from service.errors import Unavailable
+
+#: How the program's lines begin (`service/cluster/node_report.py`).
+_MARK = "wiretune-doctor "
+#: Seconds for the driver, which waits for nodes that do not answer, and between two looks at it.
+_DRIVER_S, _LOOK_S = 180.0, 0.5
+
+
+class NodeReport(BaseModel):
+    """The versions and the load of a node, and whether it sees the file that it was asked for; or what is wrong."""
+
+    machine: str
+    versions: dict[str, str] = {}
+    load: float = 0.0
+    cores: int = 1
+    sees: bool | None = None
+    error: str = ""
+
+
+def ask_nodes(ray: RayApi, python: str, *, packages: Sequence[str], file: str = "") -> list[NodeReport]:
+    """Return what each living node has of `packages`, and whether it sees the local `file`. Raises Unavailable."""
+    program = (files("service.cluster") / "node_report.py").read_text()
+    name = f"wiretune-doctor-{uuid4().hex}"
+    ray.submit(name, entrypoint=f"{python} -c {shlex.join([program, ' '.join(packages), file])}", env_vars={})
+    deadline = time.monotonic() + _DRIVER_S
+    while (status := ray.status(name)) in LIVE:
+        if time.monotonic() > deadline:
+            ray.stop(name)
+            raise Unavailable(
+                f"a driver on the cluster did not end in {_DRIVER_S:.0f} s; see {name} in Ray's dashboard"
+            )
+        time.sleep(_LOOK_S)
+    lines = ray.logs(name).strip().splitlines()
+    found = [NodeReport.model_validate_json(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK)]
+    if not found:
+        raise Unavailable(f"a driver on the cluster ended as {status}: {lines[-1] if lines else 'nothing'}")
+    return found
