@@ -87,6 +87,7 @@ _HEADERS = {
     "Accept-Ranges": "`bytes`: one `Range` is answered with 206",
     "Content-Range": "which bytes of the file these are; of a range that it does not have, how many it has",
     "Repr-Digest": "the file's SHA-256 (RFC 9530), where it is known",
+    "X-Log-Offset": "where in the log the answer begins, in bytes",
     "Set-Cookie": "the session",
 }
 _OF_STATUS = {"401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
@@ -101,6 +102,7 @@ _OF_OPERATION = {
     **{(name, "416"): ["Content-Range"] for name in ("getWeights", "getFile")},
     ("updateJob", "200"): ["ETag"],
     ("exportMetrics", "200"): ["Content-Disposition"],
+    ("getLogs", "200"): ["X-Log-Offset"],
     ("createSession", "204"): ["Set-Cookie"],
 }
 #: Where in its answer the id of a job is that an operation makes.

@@ -17,9 +17,11 @@ from api.http.ranges import PARTIAL, Part, PartOf, content_range
 from api.http.services import StoreOf, services_of
 from api.tables import csv_chunks
 from service.control.metrics.points import EVERY_STEP, Steps
+from service.control.ray_cluster.logs import ending
 from service.control.results.artifacts import artifacts, weights_name, weights_sha256, weights_url
 from service.control.storage import StoredFile
-from service.errors import Busy, NotFound, Unavailable, UnreadableJob
+from service.errors import Busy, InvalidRequest, NotFound, Unavailable, UnreadableJob
+from service.job.problems import Problem
 from service.wire.artifacts import Artifact, Which
 from service.wire.comparison import Comparison
 from service.wire.records import MAX_WHOLE
@@ -249,11 +251,26 @@ def get_logs(
     _download: DownloadOf,
     _: Slot,
     attempt: Annotated[int | None, Query(ge=1, le=MAX_WHOLE, description="default: the last")] = None,
-    offset: Annotated[int, Query(ge=0, le=MAX_WHOLE, description="leave out so many bytes: those already read")] = 0,
+    offset: Annotated[
+        int | None, Query(ge=0, le=MAX_WHOLE, description="leave out so many bytes: those already read")
+    ] = None,
+    tail: Annotated[
+        int | None, Query(ge=1, le=MAX_WHOLE, description="only the last lines, together at most so many bytes")
+    ] = None,
 ) -> StreamingResponse:
-    """Return what an attempt's driver and its workers have printed; while it lives, so far."""
-    text = services_of(request).logs.read(job, number=attempt, offset=offset)
-    headers = {"Content-Length": str(len(text))}
+    """Return what an attempt's driver and its workers have printed; while it lives, so far.
+
+    `X-Log-Offset` says where in it the answer begins: what is printed later is behind that and the answer's length.
+    """
+    logs = services_of(request).logs
+    if tail is None:
+        start, text = offset or 0, logs.read(job, number=attempt, offset=offset or 0)
+    elif offset is None:
+        start, text = ending(logs.read(job, number=attempt), tail)
+    else:
+        message = "`tail` goes without `offset`: the answer says in `X-Log-Offset` where it begins"
+        raise InvalidRequest([Problem(pointer="/tail", message=message, value=tail)])
+    headers = {"Content-Length": str(len(text)), "X-Log-Offset": str(start)}
     return StreamingResponse(_pieces(text), media_type="text/plain", headers=headers)
 
 

@@ -219,3 +219,18 @@ def since(log: bytes, offset: int) -> bytes:
     num_cut = int(cut[1])
     behind = offset - cut.start() - num_cut  # bytes already read of the end
     return log[cut.end() + behind :] if behind >= 0 else log[cut.start() :]
+
+
+def ending(log: bytes, num_bytes: int) -> tuple[int, bytes]:
+    """Return the last lines of a log, together at most `num_bytes`, and the offset with which `since` gives the same.
+
+    Of a last line that is longer, the end is returned.
+    """
+    start = max(0, len(log) - num_bytes)
+    if start:  # behind the first end of a line but the log's own
+        start = log.find(b"\n", start - 1, len(log) - 1) + 1 or start
+    cut = _CUT.search(log)
+    if cut is None or start <= cut.start():
+        return start, log[start:]
+    start = max(start, cut.end())
+    return start - cut.end() + cut.start() + int(cut[1]), log[start:]
