@@ -199,7 +199,9 @@ def _of_access() -> Iterator[BaseModel]:
     )
     yield key
     yield IssuedKey(key=key, secret="wt_...")
-    yield Me(name=key.name, role=key.role, project=key.project, key=key.id, may=("read", "create a job"))
+    yield Me(
+        name=key.name, role=key.role, project=key.project, key=key.id, may=("read", "create a job"), release="0.1.0"
+    )
     yield SignInCode(code="...", expires_at=_SOON)
     entry = AuditEntry(
         id=1,

@@ -83,6 +83,7 @@ class Me(View):
     project: str
     key: str | None = Field(description="the id of his key; null: he came with an OIDC token")
     may: tuple[str, ...] = Field((), description="what his role allows him to do to what is his own")
+    release: str = Field("", description="of the service that answers")
 
 
 class SignInCode(View):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -604,6 +605,13 @@ def test_an_unknown_parameter_is_refused_with_the_one_that_was_meant(http: TestC
 
 def test_the_page_takes_the_parameters_of_its_own_scripts(anonymous: TestClient) -> None:
     assert anonymous.get("/?job=job-0").status_code == 200
+
+
+def test_a_page_can_tell_whether_it_is_of_the_release_that_answers(http: TestClient) -> None:
+    me = http.get("/v1/me").json()
+
+    assert me["release"] == version("wiretune")
+    assert f'<meta name="release" content="{me["release"]}">' in http.get("/").text
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.http import bodies
 from api.http.auth import Caller, require_key
@@ -22,9 +22,16 @@ _EXAMPLE = {"name": "ci", "role": "submitter", "project": "default"}
 
 
 @router.get("/me", operation_id="getMe")
-def get_me(caller: Caller) -> Me:
-    """Return who the caller is, and his role."""
-    return Me(name=caller.name, role=caller.role, project=caller.project, key=caller.key_id, may=may_do(caller))
+def get_me(caller: Caller, request: Request) -> Me:
+    """Return who the caller is, his role, and which release answers."""
+    return Me(
+        name=caller.name,
+        role=caller.role,
+        project=caller.project,
+        key=caller.key_id,
+        may=may_do(caller),
+        release=request.app.version,
+    )
 
 
 @router.post("/keys", status_code=201, operation_id="createKey", openapi_extra=body("NewKey", example=_EXAMPLE))

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from functools import cache
+from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
@@ -53,7 +54,13 @@ def _html(name: str, entry: str) -> str:
     """Return a page that names all modules of its `entry`: a browser does not find them one behind the other."""
     links = [f'<link rel="modulepreload" href="{static_path()}/{path}">' for path in modules(entry)[1:]]
     html = (DASHBOARD / name).read_text("utf-8")
-    for place, content in {"plotly": plotly_path(), "static": static_path(), "modules": "\n    ".join(links)}.items():
+    places = {
+        "plotly": plotly_path(),
+        "static": static_path(),
+        "modules": "\n    ".join(links),
+        "release": version("wiretune"),
+    }
+    for place, content in places.items():
         html = html.replace(f"{{{{{place}}}}}", content)
     return html
 
