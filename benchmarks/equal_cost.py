@@ -210,6 +210,14 @@ def summary(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
         yield f"| {name} | " + " | ".join(_told(arms.get(arm)) for arms in found.values()) + " |"
 
 
+def in_short(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of `summary` of one job, with and without `auto`, and of the best rival at each budget."""
+    rivals = (_best_rival(standings(found)) for steps in all_steps if (found := losses(known, steps)))
+    shown = {OURS_AUTO, f"**{OURS}**", *rivals}
+    heading, rule, *lines = summary(known, all_steps)
+    yield from (heading, rule, *(line for line in lines if line.split(" | ")[0].removeprefix("| ") in shown))
+
+
 def _told(standing: Standing | None) -> str:
     if standing is None:
         return "not run"
@@ -230,9 +238,13 @@ def held_out(known: Sequence[Row], all_steps: Sequence[int]) -> Iterator[str]:
 def _beside_the_best(standing: Sequence[Standing]) -> str:
     """Return the means of one job, with `auto` and with the task's optimizer, and of the best rival."""
     means = {each.arm: f"{100 * each.mean:+.1f} %" for each in standing}
-    best = next(arm for arm in means if arm not in OWN)
+    best = _best_rival(standing)
     auto = f"`auto` ends at {means[OURS_AUTO]}, " if OURS_AUTO in means else ""
     return f"{auto}`bo` at {means[OURS]}, and the best rival ({best}) at {means[best]}"
+
+
+def _best_rival(standing: Sequence[Standing]) -> str:
+    return next(each.arm for each in standing if each.arm not in OWN)
 
 
 def _exception(own: Sequence[Row]) -> Iterator[str]:

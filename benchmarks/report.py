@@ -187,7 +187,9 @@ def losses(known: Sequence[Row]) -> Iterator[str]:
 
 def figures(name: str) -> list[str]:
     """Return the lines of a block of figures: its table, and the command that writes it."""
-    if name == "equal-cost":
+    if name == "equal-cost-in-short":
+        command, lines = "equal_cost.py table", [*equal_cost.in_short(equal_cost.rows(), STEPS)]
+    elif name == "equal-cost":
         command, known = "equal_cost.py table", equal_cost.rows()
         lines = [f"All tasks; {equal_cost.rests_on(known, STEPS)}:", "", *equal_cost.summary(known, STEPS)]
         lines += ["", *equal_cost.held_out(known, STEPS)]
