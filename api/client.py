@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
 from functools import wraps
 from inspect import Parameter, signature
@@ -18,8 +18,9 @@ from api import calls
 from api.calls import Call, JobFilters, Spec, reading
 from api.connection import Connection, is_answer, request
 from api.failures import UNSAYABLE, ApiError, UnknownJob, Unreachable, unsayable
-from api.jobs import POLL_S, AsyncJob, Job
+from api.jobs import AsyncJob, Job
 from api.retries import AWAY_S, PATIENCE_S, Patience
+from api.waiting import POLL_S, Looks, SeveralJobs
 from service.wire.access import Me
 from service.wire.artifacts import Which
 from service.wire.base import MAX_PAGE
@@ -286,24 +287,42 @@ class Client(Connection):
         """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or one that it names."""
         self.save(calls.file(job_id, path), out)
 
-    def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Iterator[JobView]:
+    def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
 
+        By default the pause grows with the time waited, from 0.5 s to 5 s, and with the time that a look takes.
         Raises `TimeoutError` after `timeout_s`.
         """
-        deadline = _deadline(timeout_s)
+        looks = Looks(timeout_s, poll_s)
         while True:
-            view = self.send(calls.job(job_id), within_s=deadline - time.monotonic(), is_waiting=True)
+            view = self.send(calls.job(job_id), within_s=looks.begin(), is_waiting=True)
             yield view
             if view.is_over:
                 return
-            time.sleep(_pause_s(poll_s, deadline, job_id, timeout_s))
+            time.sleep(looks.pause_s(f"job {job_id} was"))
 
-    def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> JobView:
+    def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None) -> JobView:
         """Return the job once it is over. Raises `TimeoutError` after `timeout_s`."""
         for view in self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s):
             last = view
         return last
+
+    def wait_all(
+        self, job_ids: Iterable[str], *, timeout_s: float | None = None, poll_s: float | None = None
+    ) -> tuple[JobSummary, ...]:
+        """Return the jobs, in the order of their ids, once all of them are over, each in whatever state.
+
+        A look is one request, however many jobs there are, up to 500. `poll_s` is as in `watch`. Raises `UnknownJob`
+        where one of them is not there, and `TimeoutError` after `timeout_s`.
+        """
+        several, looks = SeveralJobs(job_ids), Looks(timeout_s, poll_s)
+        while True:
+            within_s = looks.begin()
+            for ids in several.pages():
+                several.take(ids, self.send(_all_of(ids), within_s=within_s, is_waiting=True))
+            if several.are_over:
+                return several.jobs
+            time.sleep(looks.pause_s(several.told))
 
     def send(self, call: Call[T], *, within_s: float = math.inf, is_waiting: bool = False) -> T:
         """Make a call, again if need be and if that is safe, and return its answer.
@@ -529,25 +548,35 @@ class AsyncClient(Connection):
         await self.save(calls.file(job_id, path), out)
 
     async def watch(
-        self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S
+        self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None
     ) -> AsyncIterator[JobView]:
-        """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
-
-        Raises `TimeoutError` after `timeout_s`.
-        """
-        deadline = _deadline(timeout_s)
+        """As `Client.watch`."""
+        looks = Looks(timeout_s, poll_s)
         while True:
-            view = await self.send(calls.job(job_id), within_s=deadline - time.monotonic(), is_waiting=True)
+            view = await self.send(calls.job(job_id), within_s=looks.begin(), is_waiting=True)
             yield view
             if view.is_over:
                 return
-            await asyncio.sleep(_pause_s(poll_s, deadline, job_id, timeout_s))
+            await asyncio.sleep(looks.pause_s(f"job {job_id} was"))
 
-    async def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> JobView:
+    async def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None) -> JobView:
         """Return the job once it is over. Raises `TimeoutError` after `timeout_s`."""
         async for view in self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s):
             last = view
         return last
+
+    async def wait_all(
+        self, job_ids: Iterable[str], *, timeout_s: float | None = None, poll_s: float | None = None
+    ) -> tuple[JobSummary, ...]:
+        """As `Client.wait_all`."""
+        several, looks = SeveralJobs(job_ids), Looks(timeout_s, poll_s)
+        while True:
+            within_s = looks.begin()
+            for ids in several.pages():
+                several.take(ids, await self.send(_all_of(ids), within_s=within_s, is_waiting=True))
+            if several.are_over:
+                return several.jobs
+            await asyncio.sleep(looks.pause_s(several.told))
 
     async def send(self, call: Call[T], *, within_s: float = math.inf, is_waiting: bool = False) -> T:
         """As `Client.send`."""
@@ -593,13 +622,6 @@ def _described(describe: Callable[P, Call[T]], *args: P.args, **kwargs: P.kwargs
         raise unsayable(error) from error
 
 
-def _deadline(timeout_s: float | None) -> float:
-    return math.inf if timeout_s is None else time.monotonic() + timeout_s
-
-
-def _pause_s(poll_s: float, deadline: float, job_id: str, timeout_s: float | None) -> float:
-    """Return how long to wait before the next look: until the deadline at most. Raises TimeoutError behind it."""
-    left_s = deadline - time.monotonic()
-    if left_s < 0:
-        raise TimeoutError(f"job {job_id} was not over after {timeout_s} s")
-    return min(poll_s, left_s)
+def _all_of(ids: list[str]) -> Call[JobPage]:
+    """Return the call for the jobs with these ids, archived or not."""
+    return calls.jobs(ids=ids, archived=None, limit=MAX_PAGE)

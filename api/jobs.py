@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Concatenate, Literal, ParamSpec
 
 from api import calls, display, plots
 from api.calls import Call
+from api.waiting import stands_still
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.events import Event, EventKind
@@ -26,7 +27,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 File = Literal["schedule", "metrics", "weights", "report"]
 
-POLL_S = 0.5
 _FILES: dict[File, tuple[str, Callable[..., Call[Any]]]] = {
     "schedule": ("schedule.json", calls.schedule),
     "metrics": ("metrics.csv", calls.table),
@@ -44,7 +44,7 @@ class Blocking(Protocol):
     def save(self, call: Call[Any], out: BinaryIO, /) -> None:
         """Write a call's answer to `out` as it comes."""
 
-    def watch(self, job_id: str, /, *, timeout_s: float | None, poll_s: float) -> Iterator[JobView]:
+    def watch(self, job_id: str, /, *, timeout_s: float | None, poll_s: float | None) -> Iterator[JobView]:
         """Yield the job until it is over."""
 
     def events(self, job_id: str, /, *, after: int | None, kinds: Collection[EventKind]) -> Iterator[Event]:
@@ -54,13 +54,13 @@ class Blocking(Protocol):
 class Awaited(Protocol):
     """The part of `AsyncClient` that a job needs."""
 
-    async def send(self, call: Call[T], /) -> T:
+    async def send(self, call: Call[T], /, *, is_waiting: bool = False) -> T:
         """Make a call and return its answer."""
 
     async def save(self, call: Call[Any], out: BinaryIO, /) -> None:
         """Write a call's answer to `out` as it comes."""
 
-    def watch(self, job_id: str, /, *, timeout_s: float | None, poll_s: float) -> AsyncIterator[JobView]:
+    def watch(self, job_id: str, /, *, timeout_s: float | None, poll_s: float | None) -> AsyncIterator[JobView]:
         """Yield the job until it is over."""
 
     def events(self, job_id: str, /, *, after: int | None, kinds: Collection[EventKind]) -> AsyncIterator[Event]:
@@ -164,22 +164,24 @@ class Job(_Handle):
         self.view, self._trials = self._client.send(calls.job(self.id)), self.trials()
         return self
 
-    def wait(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
+    def wait(self, *, timeout_s: float | None = None, poll_s: float | None = None) -> Self:
         """Return once the job is over, in whatever state. Raises `TimeoutError` after `timeout_s`."""
         for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
             self.view = view
         self._trials = self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
         return self
 
-    def watch(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
+    def watch(self, *, timeout_s: float | None = None, poll_s: float | None = None) -> Self:
         """Show the job until it is over: a table in a terminal or a notebook. Raises `TimeoutError` after `timeout_s`.
 
         To interrupt this leaves the job alone.
         """
+        before: JobView | None = None
         with display.screen() as show:
             for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
-                self.view = view
-                self._trials = self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
+                if not stands_still(before, view):
+                    self._trials = self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
+                before = self.view = view
                 show(self.view, self._trials)
         return self
 
@@ -297,19 +299,21 @@ class AsyncJob(_Handle):
         self.view, self._trials = await self._client.send(calls.job(self.id)), await self.trials()
         return self
 
-    async def wait(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
+    async def wait(self, *, timeout_s: float | None = None, poll_s: float | None = None) -> Self:
         """As `Job.wait`."""
         async for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
             self.view = view
         self._trials = await self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
         return self
 
-    async def watch(self, *, timeout_s: float | None = None, poll_s: float = POLL_S) -> Self:
+    async def watch(self, *, timeout_s: float | None = None, poll_s: float | None = None) -> Self:
         """As `Job.watch`."""
+        before: JobView | None = None
         with display.screen() as show:
             async for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
-                self.view = view
-                self._trials = await self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
+                if not stands_still(before, view):
+                    self._trials = await self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
+                before = self.view = view
                 show(self.view, self._trials)
         return self
 

@@ -40,6 +40,7 @@ from api.cli.watch import where_it_is
 from api.client import Client
 from api.exporters import runs
 from api.retries import AWAY_S, PATIENCE_S
+from api.waiting import stands_still
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -47,6 +48,7 @@ from service.wire.artifacts import Which
 from service.wire.base import MAX_PAGE
 from service.wire.code import CodeRefused
 from service.wire.jobs import JobOrder, JobPage, JobSummary, JobView, Validated
+from service.wire.trials import TrialView
 from trainers.spec.workloads import OwnWorkload
 
 app = typer.Typer()
@@ -282,8 +284,12 @@ def watch(job: JobId, patience: Patience = AWAY_S, url: Url = None, key: Key = N
 def _follow_as_json(client: Client, job: str) -> JobView:
     """Print a line whenever the job or one of its trials has changed; return the job's last view."""
     last: dict[str, Any] = {}
+    before: JobView | None = None
+    trials: tuple[TrialView, ...] = ()
     for view in client.watch(job):
-        state = {"job": view.model_dump(mode="json", exclude={"spec"}), "trials": client.trials(job)}
+        trials = trials if stands_still(before, view) else client.trials(job)
+        before = view
+        state = {"job": view.model_dump(mode="json", exclude={"spec"}), "trials": trials}
         if state != last:
             print_json(state, indent=None)
             last = state

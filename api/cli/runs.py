@@ -1,7 +1,6 @@
 """Runs one job from a terminal: a server if none is up, the job, its progress, a clean end."""
 
 import signal
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +20,6 @@ from service.wire.jobs import JobView
 CANCEL_S = 60.0
 #: A server started for one job ends by itself if the command that started it was killed.
 ORPHAN_LINGER_S = 120.0
-#: After a look, wait this many times as long as it took: it takes the service's time, under `run` that of the training.
-_PAUSE_SHARE, _MAX_PAUSE_S = 4.0, 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AtEnd = Callable[[Client, JobView], None]
 
@@ -135,12 +132,9 @@ def follow(client: Client, job_id: str, console: Console) -> JobView:
     progress = Progress(client, job_id)
     with console.status("") as status:  # draws nothing where there is no terminal
         for view in client.watch(job_id):
-            began = time.monotonic()
             for line in progress.lines(view):
                 say(console, line)
             status.update(progress.summary)
-            if not view.is_over:
-                time.sleep(min(_PAUSE_SHARE * (time.monotonic() - began), _MAX_PAUSE_S))
     return view
 
 

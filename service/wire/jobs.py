@@ -25,6 +25,11 @@ def _known(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
 Verbs = Annotated[tuple[Verb, ...], AfterValidator(_known)]
 
 
+def _is_over(state: JobState, finished_at: datetime | None) -> bool:
+    """Return whether a job has ended, also in a state that only a newer service knows: an end alone has a time."""
+    return state in TERMINAL or (state not in RULES and finished_at is not None)
+
+
 class JobView(View):
     """A job and where it is."""
 
@@ -60,8 +65,8 @@ class JobView(View):
 
     @property
     def is_over(self) -> bool:
-        """True where it has ended, also in a state that only a newer service knows: an end alone has a time."""
-        return self.state in TERMINAL or (self.state not in RULES and self.finished_at is not None)
+        """True where it has ended."""
+        return _is_over(self.state, self.finished_at)
 
     @property
     def unread(self) -> str:
@@ -118,6 +123,11 @@ class JobSummary(View):
     version: int = Field(0, description="in quotes it is the job's `ETag`, which verbs take as `If-Match`")
     verbs: Verbs = Field((), description="what may be asked of it in this state")
     progress: JobProgress | None = Field(None, description="null unless asked for with `progress=true`")
+
+    @property
+    def is_over(self) -> bool:
+        """True where it has ended."""
+        return _is_over(self.state, self.finished_at)
 
 
 class JobPage(View):

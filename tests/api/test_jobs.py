@@ -162,6 +162,19 @@ def test_watching_ends_with_a_table_of_the_trials(finished: Job, capsys: pytest.
     assert all(words in shown for words in ("tuned", "dense", "completed", "0.31", "900.0 kB"))
 
 
+def test_of_a_watched_job_that_waits_the_trials_are_asked_for_once(
+    client: Client, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, asked, send = client.submit(job), list[str](), client.send
+    over = made.view.model_copy(update={"state": JobState.CANCELLED, "version": made.view.version + 1})
+    monkeypatch.setattr(client, "watch", lambda *_, **__: iter([made.view] * 3 + [over]))
+    monkeypatch.setattr(client, "send", lambda call, **options: asked.append(call.path) or send(call, **options))
+
+    made.watch()
+
+    assert asked == [f"/v1/jobs/{made.id}/trials"] * 2
+
+
 def test_a_notebook_is_shown_one_output_that_changes(
     client: Client, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

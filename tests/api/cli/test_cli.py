@@ -199,6 +199,19 @@ def test_a_watched_job_is_a_line_of_json_per_change(at: str, reporting: Reportin
     assert [trial["outcome"] for trial in states[-1]["trials"]] == ["completed", "completed"]
 
 
+def test_of_a_watched_job_that_waits_the_trials_are_asked_for_once(
+    at: str, client: Client, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, asked = client.submit(job).view, list[str]()
+    over = view.model_copy(update={"state": JobState.CANCELLED, "version": view.version + 1})
+    monkeypatch.setattr(Client, "watch", lambda *_: iter([view, view, view, over]))
+    monkeypatch.setattr(Client, "trials", lambda _, job_id: asked.append(job_id) or ())
+
+    run_cli.invoke(main.app, ["watch", view.id, "--json"])
+
+    assert asked == [view.id] * 2
+
+
 def test_a_job_of_several_seeds_shows_its_arms_over_them(at: str, store: Store, job: JobSpec) -> None:
     reporting = Reporting(store, job.model_copy(update={"seeds": (0, 1)}))
     reporting.run_to_the_end()
@@ -467,7 +480,7 @@ def test_of_its_own_requests_the_service_logs_only_what_goes_wrong(
 
     assert not logging.getLogger("httpx2").isEnabledFor(logging.INFO)
     assert not logging.getLogger("httpcore2").isEnabledFor(logging.INFO)
-    for name in ("service.control.reconciler", "wiretune.requests", "api.http.connections"):
+    for name in ("service.control.reconciling.admission", "wiretune.requests", "api.http.connections"):
         assert logging.getLogger(name).getEffectiveLevel() == least
 
 
@@ -609,21 +622,3 @@ def test_a_followed_job_is_printed_line_by_line_without_a_terminal(
     assert view.state is JobState.SUCCEEDED
     assert "\x1b" not in printed
     assert "tuned: stage 1 takes lr 1, density 1%\n    the search's minimum, 98% sure to be better\n" in printed
-
-
-def test_a_look_is_followed_by_a_pause_in_proportion_and_the_last_one_by_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, pauses = iter([0.01, 1.0, 60.0, 1.0]), list[float]()
-    clock = SimpleNamespace(now=0.0, sleep=pauses.append, monotonic=lambda: clock.now)
-
-    def look(_: JobView) -> list[str]:
-        clock.now += next(looks)
-        return []
-
-    views = [SimpleNamespace(is_over=is_over) for is_over in (False, False, False, True)]
-    client: Any = SimpleNamespace(watch=lambda job_id: views)
-    monkeypatch.setattr(runs, "time", clock)
-    monkeypatch.setattr(runs, "Progress", lambda *_: SimpleNamespace(lines=look, summary=""))
-
-    runs.follow(client, "job-0", Console(quiet=True))
-
-    assert pauses == pytest.approx([0.04, 4.0, 10.0])

@@ -1,0 +1,96 @@
+"""The looks at jobs that somebody waits for: when the next one is due, and when to give up."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+
+from api.failures import UnknownJob
+from service.job.states import JobState
+from service.wire.base import MAX_PAGE
+from service.wire.jobs import JobPage, JobSummary, JobView
+
+POLL_S = 0.5
+#: Pauses grow with the time waited: an end is seen late by a small share of it.
+_SHARE_OF_WAIT, _LONGEST_S = 0.05, 5.0
+#: A look takes the service's time, under `run` that of the training. A pause is so many times as long.
+_PAUSE_PER_LOOK, _LONGEST_AFTER_SLOW_LOOK_S = 4.0, 10.0
+
+
+class Looks:
+    """Decides when the next look is due.
+
+    Args:
+        timeout_s: from now on; None: without end.
+        poll_s: the pause between looks. None: it grows with the time waited, from 0.5 s to 5 s, and is four times as
+            long as the look before it took, up to 10 s.
+    """
+
+    def __init__(self, timeout_s: float | None, poll_s: float | None) -> None:
+        self._timeout_s, self._poll_s = timeout_s, poll_s
+        self._begun = self._looked = time.monotonic()
+        self._deadline = math.inf if timeout_s is None else self._begun + timeout_s
+
+    def begin(self) -> float:
+        """Note that a look begins; return how long it may take."""
+        self._looked = time.monotonic()
+        return self._deadline - self._looked
+
+    def pause_s(self, waited_for: str) -> float:
+        """Return how long to wait before the next look: until the deadline at most. Raises TimeoutError behind it.
+
+        `waited_for` is the subject of the error's sentence, such as `job X was`.
+        """
+        now = time.monotonic()
+        left_s = self._deadline - now
+        if left_s < 0:
+            raise TimeoutError(f"{waited_for} not over after {self._timeout_s} s")
+        return min(left_s, self._paced_s(now) if self._poll_s is None else self._poll_s)
+
+    def _paced_s(self, now: float) -> float:
+        by_wait = min(_SHARE_OF_WAIT * (now - self._begun), _LONGEST_S)
+        by_look = min(_PAUSE_PER_LOOK * (now - self._looked), _LONGEST_AFTER_SLOW_LOOK_S)
+        return max(POLL_S, by_wait, by_look)
+
+
+class SeveralJobs:
+    """Jobs that are waited for together, by their ids."""
+
+    def __init__(self, job_ids: Iterable[str]) -> None:
+        self._ids = tuple(job_ids)
+        self._found: dict[str, JobSummary] = {}
+
+    def pages(self) -> Iterator[list[str]]:
+        """Yield the ids of jobs that were not over at the last look, as many at a time as one request takes."""
+        waiting = self._waiting()
+        for start in range(0, len(waiting), MAX_PAGE):
+            yield waiting[start : start + MAX_PAGE]
+
+    def take(self, asked: list[str], page: JobPage) -> None:
+        """Take the answer to a request for the ids `asked`; raises UnknownJob where one of them is not there."""
+        self._found |= {job.id: job for job in page.jobs}
+        if missing := set(asked) - {job.id for job in page.jobs}:
+            raise UnknownJob(f"there is no job `{min(missing)}` (any more)")
+
+    @property
+    def are_over(self) -> bool:
+        """True once all of them have ended."""
+        return not self._waiting()
+
+    @property
+    def told(self) -> str:
+        """The subject of a sentence about those that are not over."""
+        waiting = self._waiting()
+        return f"{len(waiting)} of {len(set(self._ids))} jobs, {waiting[0]} among them, were"
+
+    @property
+    def jobs(self) -> tuple[JobSummary, ...]:
+        """The jobs as they were last seen, in the order of their ids."""
+        return tuple(self._found[each] for each in self._ids)
+
+    def _waiting(self) -> list[str]:
+        return [each for each in dict.fromkeys(self._ids) if each not in self._found or not self._found[each].is_over]
+
+
+def stands_still(before: JobView | None, now: JobView) -> bool:
+    """Return whether no trial can have changed since the look `before`: the job waits, as it did then."""
+    return before is not None and before.version == now.version and now.state in (JobState.QUEUED, JobState.PAUSED)
