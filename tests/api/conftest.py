@@ -4,7 +4,6 @@ import hashlib
 import math
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from api.http.app import create_app
 from api.http.connections import Deadlines
 from api.http.openapi import EXAMPLE_JOB
 from api.http.server import _Server, bind, server_config
+from service.control.processes import wait_until
 from service.control.storage import WEIGHTS
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -37,6 +37,7 @@ from service.wire.records import (
 )
 from tests.api.dashboard.browser import HOW_TO_GET_ONE, Tab, find_chromium, opened
 from tests.support.decisions import decision
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -93,9 +94,8 @@ def serving(app: FastAPI, deadlines: Deadlines | None = None, *, port: int = 0) 
         server.broadcaster = app.state.services.broadcaster
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
-        while not server.started:
-            time.sleep(0.01)
         try:
+            assert wait_until(lambda: server.started, timeout_s=PATIENCE_S, every_s=0.01)
             yield f"http://127.0.0.1:{bound.getsockname()[1]}"
         finally:
             server.should_exit = True

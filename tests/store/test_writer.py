@@ -8,9 +8,11 @@ from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import sessionmaker
 
-from service.control.database import connect, migrate
+from service.control.database.engine import connect
+from service.control.database.schema import migrate
+from service.control.database.writer import Writer
 from service.control.models import ApiKeyRow
-from service.control.writer import Writer
+from service.control.processes import wait_until
 from service.errors import Unavailable
 from tests.support.patience import PATIENCE_S
 
@@ -53,17 +55,20 @@ def occupy(writer, pool):
     return release
 
 
+def wait_for(num_writes, writer):
+    assert wait_until(lambda: writer.num_waiting >= num_writes, timeout_s=PATIENCE_S, every_s=0.001)
+
+
 def test_what_waits_is_stored_in_one_commit(engine, writer):
     commits = []
     with ThreadPoolExecutor(20) as pool:
         release = occupy(writer, pool)
         waiting = [pool.submit(writer.write, add(f"k{number}")) for number in range(16)]
-        while writer._waiting.qsize() < 16:
-            threading.Event().wait(0.001)
+        wait_for(16, writer)
         event.listen(engine, "commit", commits.append)
         release.set()
         for future in waiting:
-            future.result(5.0)
+            future.result(PATIENCE_S)
 
     assert stored(engine) == {f"k{number}" for number in range(16)}
     assert len(commits) == 1
@@ -79,9 +84,9 @@ def test_an_error_is_its_callers_and_undoes_its_own_changes_alone(engine, writer
         release = occupy(writer, pool)
         good, bad = pool.submit(writer.write, add("good")), pool.submit(writer.write, add_then_fail)
         release.set()
-        good.result(5.0)
+        good.result(PATIENCE_S)
         with pytest.raises(ZeroDivisionError):
-            bad.result(5.0)
+            bad.result(PATIENCE_S)
 
     assert stored(engine) == {"good"}
 
@@ -100,11 +105,9 @@ def test_a_call_that_is_refused_before_it_changes_anything_makes_no_other_run_ag
     with ThreadPoolExecutor(3) as pool:
         release = occupy(writer, pool)
         refused = pool.submit(writer.write, refuse)
-        while writer._waiting.qsize() < 1:
-            threading.Event().wait(0.001)
+        wait_for(1, writer)
         good = pool.submit(writer.write, count)
-        while writer._waiting.qsize() < 2:
-            threading.Event().wait(0.001)
+        wait_for(2, writer)
         release.set()
         good.result(PATIENCE_S)
         with pytest.raises(ValueError, match="it has ended"):
@@ -149,9 +152,9 @@ def test_a_write_that_breaks_a_rule_of_the_schema_is_refused_alone(engine, write
         release = occupy(writer, pool)
         bad, good = pool.submit(writer.write, add("taken")), pool.submit(writer.write, add("good"))
         release.set()
-        good.result(5.0)
+        good.result(PATIENCE_S)
         with pytest.raises(Unavailable, match="UNIQUE"):
-            bad.result(5.0)
+            bad.result(PATIENCE_S)
 
     assert stored(engine) == {"taken", "good"}
 
@@ -198,10 +201,9 @@ def test_what_waits_is_stored_before_the_writer_closes(engine):
     with ThreadPoolExecutor(2) as pool:
         release = occupy(writer, pool)
         waiting = pool.submit(writer.write, add("last"))
-        while writer._waiting.empty():
-            threading.Event().wait(0.001)
+        wait_for(1, writer)
         release.set()
         writer.close()
-        waiting.result(5.0)
+        waiting.result(PATIENCE_S)
 
     assert stored(engine) == {"last"}
