@@ -6,17 +6,21 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
+from api import calls
 from api.cli import clean_command, main
 from api.cli.local import Server
 from api.client import Client
 from api.failures import ApiError
+from api.http import uploads
 from api.http.app import create_app
 from service.control.access.rules import LOCAL, Principal
 from service.control.storage import Storage
@@ -28,6 +32,7 @@ from service.settings import Settings
 from service.wire.access import NewKey, Role
 from service.wire.code import MAX_ZIP_BYTES, Package, of_folder, of_zip
 from tests.api.conftest import serving
+from tests.support.patience import PATIENCE_S
 from tests.support.read_only import read_only
 from trainers.spec.workloads import OwnWorkload
 
@@ -318,30 +323,25 @@ def test_packages_are_listed_in_pages_each_once(store: Store, key: str, monkeypa
     assert [each.created_at.timestamp() for each in listed] == [3.0, 2.0, 2.0, 2.0, 1.0]
 
 
-def test_a_large_upload_stalls_nobody(store: Store, key: str) -> None:
-    lines = "".join(f"x{index} = {index * 7919 % 10007}\n" for index in range(500_000))  # 7 MB
-    body, waits = zipped(**{f"m{index}": lines for index in range(3)}), []
-    out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(body)) as plain, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name in plain.namelist():
-            packed.writestr(name, plain.read(name))
-    with serving(create_app(store, user_code=True)) as url, Client(url, key) as client:
-        headers = ZIP | {"Authorization": f"Bearer {key}"}
-        answers: list[Any] = []
-        upload = threading.Thread(
-            target=lambda: answers.append(
-                client._http.post("/v1/code", content=out.getvalue(), headers=headers, timeout=60)
-            )
-        )
-        upload.start()
-        while upload.is_alive():
-            began = time.perf_counter()
-            assert client._http.get("/healthz").is_success
-            waits.append(time.perf_counter() - began)
-            time.sleep(0.005)
+@pytest.mark.parametrize(("place", "name"), [(uploads, "of_zip"), (Storage, "write")], ids=["checked", "stored"])
+def test_while_an_upload_is_checked_or_stored_others_are_answered(
+    store: Store, key: str, monkeypatch: pytest.MonkeyPatch, place: object, name: str
+) -> None:
+    done, has_come, is_answered = getattr(place, name), threading.Event(), threading.Event()
 
-    assert answers[0].status_code == 201
-    assert sorted(waits)[int(0.9 * len(waits))] < 0.1
+    def held(*given: Any) -> Any:
+        has_come.set()
+        assert is_answered.wait(PATIENCE_S), "nobody was answered until an upload was done with"
+        return done(*given)
+
+    monkeypatch.setattr(place, name, held)
+    with serving(create_app(store, user_code=True)) as url, Client(url, key) as client, ThreadPoolExecutor(1) as pool:
+        upload = pool.submit(client.send, calls.upload_code(package()))
+        assert has_come.wait(PATIENCE_S)
+        assert httpx2.get(f"{url}/healthz", timeout=PATIENCE_S, trust_env=False).is_success
+        is_answered.set()
+
+    assert upload.result().digest == package().digest
 
 
 @pytest.mark.parametrize("is_served", [True, False], ids=["by the service", "in the database"])
