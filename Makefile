@@ -33,7 +33,7 @@ test-browser: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,postgres,browser]'
 	@if command -v npm > /dev/null; then npm install --silent --no-save --no-package-lock --prefix .axe axe-core@$(AXE); \
 		else echo 'no npm here: pages are not held to axe-core'; fi
-	$(BIN)/python -m pytest -m long -n 2 --dist loadfile --no-loadscope-reorder tests/api/dashboard tests/api/test_keys.py
+	$(BIN)/python -m pytest -m browser -n 2 --dist loadfile --no-loadscope-reorder tests/api
 
 check: setup
 	$(BIN)/ruff check .

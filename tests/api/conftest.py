@@ -102,6 +102,14 @@ def serving(app: FastAPI, deadlines: Deadlines | None = None, *, port: int = 0) 
             thread.join(10)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that a browser opens a page for."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Tab]:
     pytest.importorskip("playwright", reason="needs Playwright (pip install 'wiretune[browser]')")
