@@ -33,7 +33,7 @@ from sqlalchemy import insert
 
 from api.http.app import create_app
 from api.http.openapi import EXAMPLE_JOB
-from service.control import database
+from service.control.database.engine import connect
 from service.control.models import JobRow, JobTextRow, LabelRow, TrialRow
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -79,7 +79,7 @@ class Caller:
 def fill(url: str, count: int) -> None:
     """Write `count` jobs that are over straight into the tables: two trials each, every fourth of the same team."""
     spec, bill = JobSpec.model_validate(EXAMPLE_JOB).model_dump(mode="json"), Bill().model_dump(mode="json")
-    engine = database.connect(url)
+    engine = connect(url)
     for start in range(0, count, BATCH):
         numbers = range(start, min(start + BATCH, count))
         ids = [f"job-{number:024x}" for number in numbers]

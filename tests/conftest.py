@@ -9,7 +9,9 @@ import hypothesis
 import pytest
 from sqlalchemy import Engine, delete, make_url
 
-from service.control import database
+from service.control.database.engine import connect
+from service.control.database.locks import prepare_state_dir
+from service.control.database.schema import migrate
 from service.control.models import Base
 from service.settings import Settings
 from tests.support.patience import crowd
@@ -66,12 +68,12 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator["S3Server"]:
 def put_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], None]:
     """Puts a database with the present schema where settings look for one: to migrate each takes four times as long."""
     migrated = Settings(state_dir=tmp_path_factory.mktemp("sqlite"), database_url="")
-    engine = database.connect(migrated.resolved_database_url)
-    database.migrate(engine)
+    engine = connect(migrated.resolved_database_url)
+    migrate(engine)
     engine.dispose()
 
     def put(settings: Settings) -> None:
-        database.prepare_state_dir(settings)
+        prepare_state_dir(settings)
         shutil.copy(_file_of(migrated), _file_of(settings))
 
     return put
@@ -110,8 +112,8 @@ def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
 def migrated(databases: Databases) -> Iterator[Engine]:
     """The database that most tests use one after the other: on a slow disk a new one costs more than a test."""
     url = databases.create()
-    engine = database.connect(url)
-    database.migrate(engine)
+    engine = connect(url)
+    migrate(engine)
     yield engine
     engine.dispose()
     databases.drop(url)

@@ -15,7 +15,7 @@ from api.client import Client
 from api.failures import ApiError, Unreachable
 from service.control import cleaning
 from service.control.access.rules import LOCAL
-from service.control.database import is_there
+from service.control.database.engine import is_there
 from service.control.listing import JobFilter
 from service.control.store import Store
 from service.errors import CodeInUse, NotFound, Unavailable

@@ -8,7 +8,8 @@ import typer
 
 from api.cli import figures
 from api.cli.terminal import AsJson, print_json, read_settings, told_plainly
-from service.control import backup as backups, database
+from service.control import backup as backups
+from service.control.database.schema import revisions
 from service.control.store import Store
 
 app = typer.Typer()
@@ -52,7 +53,7 @@ def migrate(as_json: AsJson = False) -> None:
     """Bring the database to this release's schema, made if need be, and end: a step before replicas start."""
     settings = read_settings()
     with told_plainly(), closing(Store.open(settings)):
-        revision, _ = database.revisions(settings.resolved_database_url)
+        revision, _ = revisions(settings.resolved_database_url)
     if as_json:
         print_json({"revision": revision})
     else:

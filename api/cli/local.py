@@ -13,7 +13,7 @@ from typing import NamedTuple
 import httpx2
 
 from service.control import processes
-from service.control.database import prepare_state_dir
+from service.control.database.locks import prepare_state_dir
 from service.control.ray_cluster import embedded
 from service.settings import Settings
 from trainers import overload

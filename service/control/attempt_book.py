@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.control import attempts, jobs, queries, sweeps
 from service.control.access import keys
+from service.control.database.writer import Writer
 from service.control.ingest import Ingest
 from service.control.models import AttemptRow, JobRow
 from service.control.queue import waiting
@@ -17,7 +18,6 @@ from service.control.queue.capacity import Node, Shape
 from service.control.queue.queued import Start
 from service.control.storage import Storage
 from service.control.work import Attempt, Work, attempt_of, work_of
-from service.control.writer import Writer
 from service.errors import NotFound
 from service.settings import Settings
 from service.wire.jobs import JobView

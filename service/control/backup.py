@@ -38,7 +38,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.control import database
+from service.control.database.engine import connect, is_sqlite, is_there, without_password
+from service.control.database.faults import said
+from service.control.database.locks import lock_service, make_private, prepare_state_dir
+from service.control.database.schema import is_current, revisions
 from service.control.ingest import places
 from service.control.models import JobRow, StageRow, TrialRow
 from service.control.storage import is_complete
@@ -75,14 +78,14 @@ def back_up(settings: Settings, folder: Path) -> Backup:
     """
     _prepare(folder)
     url = settings.resolved_database_url
-    if not database.is_there(url):
-        raise Unavailable(f"there is no database at {database.without_password(url)[0]}; check WIRETUNE_DATABASE_URL")
-    revision, _ = database.revisions(url)
+    if not is_there(url):
+        raise Unavailable(f"there is no database at {without_password(url)[0]}; check WIRETUNE_DATABASE_URL")
+    revision, _ = revisions(url)
     is_local = _folder_of(settings.resolved_storage_url) is not None
     _copy_files(settings, folder)
-    kind: Literal["sqlite", "postgresql"] = "sqlite" if database.is_sqlite(url) else "postgresql"
+    kind: Literal["sqlite", "postgresql"] = "sqlite" if is_sqlite(url) else "postgresql"
     _copy_database(settings, folder, kind)
-    if kind == "sqlite" and database.revisions(_url_of(folder / _DATABASES[kind]))[0] != revision:
+    if kind == "sqlite" and revisions(_url_of(folder / _DATABASES[kind]))[0] != revision:
         raise Unavailable("another release migrated the database meanwhile; the backup is not whole, make another")
     _copy_files(settings, folder)
     for name in _PRIVATE:
@@ -107,15 +110,15 @@ def restore(settings: Settings, folder: Path, *, are_files_moved: bool = False) 
     """
     made = _read(folder)
     url = settings.resolved_database_url
-    kind = "sqlite" if database.is_sqlite(url) else "postgresql"
+    kind = "sqlite" if is_sqlite(url) else "postgresql"
     if made.database != kind:
         raise Unavailable(
             f"the backup is of {made.database}, and WIRETUNE_DATABASE_URL names {kind}; restore it to one"
         )
     if not are_files_moved:
         _require_files(made, settings, folder)
-    database.prepare_state_dir(settings)
-    with database.lock_service(settings):
+    prepare_state_dir(settings)
+    with lock_service(settings):
         _require_empty(settings)
         try:
             _put_back(made, settings, folder)
@@ -123,7 +126,7 @@ def restore(settings: Settings, folder: Path, *, are_files_moved: bool = False) 
             # `pg_restore` has committed by then; an SQLite file appears when it is whole.
             is_half = kind == "postgresql" and isinstance(error, SQLAlchemyError)
             way_out = "restore into a new, empty database" if is_half else "restore again"
-            raise Unavailable(f"cannot restore {folder}: {database.said(error)}; mend that, and {way_out}") from error
+            raise Unavailable(f"cannot restore {folder}: {said(error)}; mend that, and {way_out}") from error
     return made
 
 
@@ -160,7 +163,7 @@ def _raise(error: OSError) -> None:
 
 def _prepare(folder: Path) -> None:
     try:
-        database.make_private(folder)
+        make_private(folder)
         is_empty = not any(folder.iterdir())
     except OSError as error:
         raise Unavailable(f"cannot write a backup into {folder}: {error.strerror}; name another folder") from error
@@ -295,7 +298,7 @@ def _dump_postgresql(url: str, target: Path, connection: Connection) -> set[str]
 
 def _checkpoints(connection: Connection) -> set[str]:
     """Return the checkpoints from which jobs that are not over go on; none of a database of another release."""
-    if not database.is_current(connection):
+    if not is_current(connection):
         return set()
     last = (
         select(StageRow.trial_id, func.max(StageRow.stage).label("stage"))
@@ -320,7 +323,7 @@ def _checkpoints(connection: Connection) -> set[str]:
 
 def _run_program(program: str, *arguments: str, url: str) -> None:
     """Run a client program of PostgreSQL on the database; its password is no argument, which others could see."""
-    address, password = database.without_password(url)
+    address, password = without_password(url)
     secret = {} if password is None else {"PGPASSWORD": password}
     plain = address.set(drivername="postgresql").render_as_string().replace("+", "%20")  # libpq knows no other spaces
     try:
@@ -337,8 +340,8 @@ def _run_program(program: str, *arguments: str, url: str) -> None:
 
 def _require_empty(settings: Settings) -> None:
     url = settings.resolved_database_url
-    if database.is_sqlite(url):
-        is_empty = not database.is_there(url)
+    if is_sqlite(url):
+        is_empty = not is_there(url)
         file = make_url(url).database or ""
         if is_empty and (left := [f"{file}{end}" for end in _BESIDE_SQLITE if os.path.exists(f"{file}{end}")]):
             raise Unavailable(
@@ -348,7 +351,7 @@ def _require_empty(settings: Settings) -> None:
     else:
         is_empty = _on(url, lambda connection: not inspect(connection).get_table_names())
     if not is_empty:
-        place = database.without_password(url)[0]
+        place = without_password(url)[0]
         raise Unavailable(f"the database {place} is not empty; restore into a new one: set WIRETUNE_STATE_DIR or _URL")
 
 
@@ -379,14 +382,12 @@ def _on(url: str, ask: Callable[[Connection], T]) -> T:
     try:
         return _within(url, ask)
     except SQLAlchemyError as error:
-        raise Unavailable(
-            f"the database does not answer: {database.said(error)}; check WIRETUNE_DATABASE_URL"
-        ) from error
+        raise Unavailable(f"the database does not answer: {said(error)}; check WIRETUNE_DATABASE_URL") from error
 
 
 def _within(url: str, ask: Callable[[Connection], T]) -> T:
     """Return what `ask` does in a transaction of its own."""
-    engine = database.connect(url)
+    engine = connect(url)
     try:
         with engine.begin() as connection:
             return ask(connection)

@@ -14,13 +14,13 @@ from pydantic import TypeAdapter
 from sqlalchemy import ColumnElement, and_, delete as delete_from, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from service.control import rows
 from service.control.access import audit
 from service.control.access.rules import Action, Owned, Principal, may, visible_project
+from service.control.database import rows
+from service.control.database.writer import Writer
 from service.control.models import CodeRemovalRow, CodeRow, JobRow
 from service.control.moments import moment
 from service.control.storage import Storage
-from service.control.writer import Writer
 from service.errors import CodeInUse, InvalidJob, InvalidRequest, NotFound, TooMuchCode, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec

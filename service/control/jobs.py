@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session, object_session
 from search.config import Budget
 from search.past_jobs.prior import Prior
 from search.sweep.draw import designed
-from service.control import code, events, messages, queries, rows, transfer
+from service.control import code, events, messages, queries, transfer
 from service.control.access.rules import Principal, visible_project
+from service.control.database import rows
 from service.control.models import IdempotencyRow, JobRow, JobTextRow, LabelRow, RemovalRow, TrialRow
 from service.control.queue.queued import Quotas
 from service.control.queue.quotas import require_place

@@ -17,7 +17,6 @@ from search.config import Budget
 from service import tracing
 from service.control import (
     code,
-    database,
     events,
     jobs,
     listing,
@@ -32,6 +31,11 @@ from service.control.access.keyring import KeyRing
 from service.control.access.rules import LOCAL, Owned, Principal, visible_project
 from service.control.attempt_book import AttemptBook
 from service.control.code import CodeShelf
+from service.control.database.engine import connect, is_sqlite, of_one_moment, of_one_statement
+from service.control.database.faults import is_outage, said
+from service.control.database.locks import lock_service, prepare_state_dir
+from service.control.database.schema import migrate, refuse_newer
+from service.control.database.writer import Writer
 from service.control.events import KEPT_EVENTS, Bell
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
@@ -45,7 +49,6 @@ from service.control.storage import Storage
 from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
 from service.control.work import Work, work_of
-from service.control.writer import Writer
 from service.errors import CheckpointGone, DatabaseUnavailable, InvalidRequest, NotFound, Unauthorized, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -87,14 +90,14 @@ class Store:
         self._engine = engine
         self._clock = clock
         self._opened = opened
-        self._readers = sessionmaker(database.of_one_moment(engine))
+        self._readers = sessionmaker(of_one_moment(engine))
         self.telemetry = Telemetry(self._reading, clock=clock)
         sessions = sessionmaker(engine, expire_on_commit=False)
         self._writer = Writer(sessions, clock=clock, note_group=self.telemetry.note_group)
         self.telemetry.writes_waiting.set_function(lambda: self._writer.num_waiting)
         self._unread_at = -math.inf
         self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
-        askers = sessionmaker(database.of_one_statement(engine))
+        askers = sessionmaker(of_one_statement(engine))
         self.keyring = KeyRing(partial(self._reading, askers), self._writer, clock=clock)
         self.quotas = QuotaBook(self._reading, self._writer, clock=clock)
         #: What their drivers ask and report, and what the reconciler does to them.
@@ -121,18 +124,17 @@ class Store:
         Raises Unavailable where another process serves the same SQLite file, the database does not answer or is of a
         newer release, or the settings name none that can be used.
         """
-        database.prepare_state_dir(settings)
+        prepare_state_dir(settings)
         url = settings.resolved_database_url
-        engine = database.connect(url)
+        engine = connect(url)
         with ExitStack() as opened:
-            if database.is_sqlite(url):
-                opened.enter_context(database.lock_service(settings))
+            if is_sqlite(url):
+                opened.enter_context(lock_service(settings))
             opened.callback(engine.dispose)  # before the lock is given back
             try:
-                database.migrate(engine)
+                migrate(engine)
             except (SQLAlchemyError, CommandError) as error:
-                said = database.said(error)
-                raise Unavailable(f"the database does not open: {said}; check WIRETUNE_DATABASE_URL") from error
+                raise Unavailable(f"the database does not open: {said(error)}; check WIRETUNE_DATABASE_URL") from error
             secret = keys.server_secret(settings.state_dir)
             storage = Storage(settings.resolved_storage_url)
             return cls(settings, engine, storage, clock=clock, opened=opened.pop_all(), secret=secret)
@@ -155,15 +157,15 @@ class Store:
             with (sessions or self._readers)() as session:
                 yield session
         except SQLAlchemyError as error:
-            if database.is_outage(error):
+            if is_outage(error):
                 self._unread_at = self._clock()
-            raise DatabaseUnavailable(f"the database does not answer: {database.said(error)}; try again") from error
+            raise DatabaseUnavailable(f"the database does not answer: {said(error)}; try again") from error
 
     def answer(self) -> None:
         """Return if the database has its tables, none of a newer release, and answers; raises Unavailable."""
         with self._reading() as session:
             session.execute(select(JobRow.id).limit(1))
-            database.refuse_newer(session.connection())
+            refuse_newer(session.connection())
 
     def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
         return self._writer.write(lambda session: change(session, jobs.locked(session, job_id)))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service.control.database import lock
+from service.control.database.locks import lock
 from service.control.queue.capacity import Node
 from service.control.ray_cluster import clusters, embedded
 from service.control.ray_cluster.clusters import EmbeddedCluster, RemoteCluster, cluster_of, found_gpus

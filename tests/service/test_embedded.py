@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.control import processes
-from service.control.database import lock
+from service.control.database.locks import lock
 from service.control.queue.capacity import Node
 from service.control.ray_cluster import embedded
 from service.control.ray_cluster.ray_jobs import RayJobs, RayStatus

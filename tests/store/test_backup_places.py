@@ -11,8 +11,9 @@ from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from api.cli import main
-from service.control import backup, database
+from service.control import backup
 from service.control.backup import Backup
+from service.control.database.engine import is_there
 from service.errors import Unavailable
 from service.settings import Settings
 
@@ -78,9 +79,8 @@ def test_a_backup_is_of_the_database_however_its_folder_is_named(make, name):
 
 def test_a_database_that_is_migrated_meanwhile_makes_no_whole_backup(make, monkeypatch):
     settings, folder = make()
-    revisions = [("0001", "0002")]
-    look = database.revisions
-    monkeypatch.setattr(database, "revisions", lambda url: revisions.pop() if revisions else look(url))
+    found, look = [("0001", "0002")], backup.revisions
+    monkeypatch.setattr(backup, "revisions", lambda url: found.pop() if found else look(url))
 
     with pytest.raises(Unavailable, match="migrated the database meanwhile; the backup is not whole, make another"):
         backup.back_up(settings, folder)
@@ -153,7 +153,7 @@ def test_a_restore_that_the_disk_had_no_room_for_can_be_repeated(make, tmp_path,
     monkeypatch.setattr(backup, step, work)
 
     assert backup.restore(elsewhere, folder).has_files
-    assert database.is_there(elsewhere.resolved_database_url)
+    assert is_there(elsewhere.resolved_database_url)
     assert not [each for each in elsewhere.state_dir.iterdir() if each.name.startswith("tmp")]
 
 

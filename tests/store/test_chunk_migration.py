@@ -3,7 +3,8 @@
 import pytest
 from sqlalchemy import column, func, insert, select, table
 
-from service.control.database import connect, migrate
+from service.control.database.engine import connect
+from service.control.database.schema import migrate
 from service.control.metrics import points
 from service.control.metrics.columns import Point
 from service.control.models import AttemptRow, ChunkRow, JobRow, PointRow, TrialRow

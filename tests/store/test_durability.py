@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from service.control import backup
-from service.control.database import prepare_state_dir
+from service.control.database.locks import prepare_state_dir
 from service.control.models import ApiKeyRow
 from service.control.store import Store
 from service.errors import Unavailable

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings as trying, strategies as st
 from sqlalchemy import JSON, Column, MetaData, Table, insert, select
 
-from service.control import database
+from service.control.database.engine import connect
 from service.settings import Settings
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=9)
@@ -22,7 +22,7 @@ TABLE = Table("held", MetaData(), Column("content", JSON))
 
 
 def test_json_comes_back_as_it_was(settings: Settings) -> None:
-    engine = database.connect(settings.resolved_database_url)
+    engine = connect(settings.resolved_database_url)
 
     @trying(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
     @given(VALUES)

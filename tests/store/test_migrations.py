@@ -10,7 +10,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select
 
 from service.control.access import keys
-from service.control.database import connect, migrate
+from service.control.database.engine import connect
+from service.control.database.schema import migrate
 from service.control.models import Base, IdempotencyRow, JobTextRow, PointRow, TrialRow
 from service.control.store import Store
 from service.errors import Unavailable

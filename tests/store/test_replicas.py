@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import make_url, select
 
-from service.control import jobs, queries, rows
+from service.control import jobs, queries
 from service.control.access.rules import LOCAL
+from service.control.database import rows
 from service.control.models import JobRow
 from service.control.store import Store
 from service.errors import IllegalTransition, OutOfSequence, Unavailable, WiretuneError

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from service.control.database import connect, migrate
+from service.control.database.engine import connect
+from service.control.database.schema import migrate
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
-from service.control import rows
 from service.control.access.rules import Principal
+from service.control.database import rows
 from service.control.models import AuditRow
 from service.control.moments import moment
 from service.wire.access import AuditEntry, AuditPage

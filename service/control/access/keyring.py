@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from service.control.access import audit, keys
 from service.control.access.audit import EVERY_ENTRY, AuditFilter
 from service.control.access.rules import RULES, Action, Owned, Principal
+from service.control.database.writer import Writer
 from service.control.models import ApiKeyRow, SessionRow, SignInCodeRow
 from service.control.moments import moment, moment_or_none
-from service.control.writer import Writer
 from service.errors import Forbidden, KeyGone, NotFound, Unauthorized
 from service.wire.access import AuditPage, IssuedKey, KeyView, NewKey, Role, SignInCode
 

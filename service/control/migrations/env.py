@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that `service.control.database.migrate` passes in."""
+"""Runs the migrations on the connection that `service.control.database.schema.migrate` passes in."""
 
 from alembic import context
 

@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.control import rows
 from service.control.access import audit
 from service.control.access.rules import Principal
+from service.control.database import rows
+from service.control.database.writer import Writer
 from service.control.models import JobRow, QuotaRow, UsageRow
 from service.control.moments import moment
 from service.control.queue.capacity import Size
 from service.control.queue.order import HALF_LIFE_S
 from service.control.queue.queued import QuotaKey, Quotas
 from service.control.queue.quota_limits import keys_of, limits_of
-from service.control.writer import Writer
 from service.errors import NotFound, QueueFull
 from service.job.states import JobState
 from service.wire.queue import QuotaKind, QuotaLimits, QuotaView

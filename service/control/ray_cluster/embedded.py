@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from service.control import processes
 from service.control.access.keys import write_private
-from service.control.database import lock
+from service.control.database.locks import lock
 from service.control.ray_cluster.ray_jobs import RayJobs
 from service.control.ray_cluster.watchdog import Launch
 from service.control.ray_cluster.worker_environment import inherited

@@ -15,7 +15,6 @@ from api.cli import doctor, local, main, rehearsal, template
 from api.cli.doctor import Found, Service
 from api.cli.local import LocalServerError
 from api.client import Client
-from service.control import database
 from service.control.access.rules import Principal
 from service.control.store import Store
 from service.job.advice import advice
@@ -362,7 +361,7 @@ def test_a_service_whose_key_is_gone_is_said_so(
 def test_a_database_of_a_newer_release_fails_with_what_to_do(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "revisions", lambda url: ("9999", "0001"))
+    monkeypatch.setattr(doctor, "revisions", lambda url: ("9999", "0001"))
 
     assert doctor.data_base(settings) == Found(
         "fail", "its tables are at 9999: made by a newer release: install that one, or restore a backup"

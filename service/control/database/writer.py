@@ -27,8 +27,9 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from service.control import events, rows
-from service.control.database import is_collision, is_outage, said
+from service.control import events
+from service.control.database import rows
+from service.control.database.faults import is_collision, is_outage, said
 from service.errors import DatabaseUnavailable, Unavailable
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,69 @@
+"""The folder of the service's state, and the locks by which one process alone has it and its SQLite file."""
+
+import fcntl
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from sqlalchemy import make_url
+
+from service.control.database.engine import is_sqlite
+from service.errors import Unavailable
+from service.settings import Settings
+
+
+def prepare_state_dir(settings: Settings) -> None:
+    """Create the state dir, readable by its owner alone; raises Unavailable where we may not."""
+    folder = settings.state_dir
+    try:
+        make_private(folder)
+    except OSError as error:
+        raise Unavailable(f"cannot make the folder {folder}: {error.strerror}; check WIRETUNE_STATE_DIR") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Unavailable(f"cannot write into the folder {folder}; check WIRETUNE_STATE_DIR")
+
+
+def make_private(folder: Path) -> None:
+    """Create a folder that its owner alone can read; one of ours that is there and empty becomes so. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_uid == os.geteuid() and not any(folder.iterdir()):
+        folder.chmod(0o700)
+
+
+def lock(path: Path, *, purpose: str) -> IO[str]:
+    """Take `path` for this process until the returned file is closed, and write our pid into it.
+
+    Raises Unavailable, naming the pid, where another process holds it. The system frees it when we die.
+    """
+    file = open(path, "a+")  # noqa: SIM115  (held open: closing it gives the lock back)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        pid = file.read().strip() or "unknown"
+        file.close()
+        raise Unavailable(f"{purpose} is in use by process {pid} ({path}); use that one, or stop it") from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def lock_service(settings: Settings) -> ExitStack:
+    """Take the state dir for this process, and a SQLite file with it, until the result is closed.
+
+    The file has a lock of its own, beside it: services with other state dirs may name it, too. Raises Unavailable.
+    """
+    url = settings.resolved_database_url
+    with ExitStack() as held:
+        held.enter_context(lock(settings.state_dir / "service.lock", purpose="the service's state dir"))
+        if is_sqlite(url) and (name := make_url(url).database):
+            file = Path(name).resolve()
+            try:
+                held.enter_context(lock(file.with_name(f"{file.name}.lock"), purpose="the service's database"))
+            except OSError as error:
+                raise Unavailable(
+                    f"cannot write beside the database {file}: {error.strerror}; check WIRETUNE_DATABASE_URL"
+                ) from error
+        return held.pop_all()
