@@ -17,6 +17,7 @@ from api.http.allowed import Allowed
 from api.http.broadcast import Broadcaster
 from api.http.downloads import Downloads
 from api.http.oidc import Issuer
+from api.http.operations import OperationRoute
 from api.http.rate_limits import Limits
 from api.http.request_ids import RequestIds
 from api.http.routes import (
@@ -74,6 +75,7 @@ _ROUTERS = [
 for _router in _ROUTERS:
     _ROUTES.include_router(_router)
 _EACH_ROUTE = [route for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+OPERATIONS = [route.operation for route in _EACH_ROUTE if isinstance(route, OperationRoute)]
 
 
 class Counted:
@@ -174,5 +176,5 @@ def create_app(
     app.add_middleware(GZipMiddleware, compresslevel=_GZIP_LEVEL, exclude_content_types=_NOT_GZIPPED)
     app.add_middleware(RequestIds)
     app.add_middleware(Allowed, routes=_EACH_ROUTE)
-    app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.document(app, OPERATIONS)  # type: ignore[method-assign]
     return app

@@ -2,13 +2,15 @@
 
 import hashlib
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Header, Response
 from fastapi.exceptions import RequestValidationError
 
+from api.http.operations import Answers
+
 IfNoneMatch = Annotated[str | None, Header()]
-UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "unchanged since `If-None-Match`"}}
+UNCHANGED: Answers = {304: {"description": "unchanged since `If-None-Match`"}}
 
 
 #: A tag in quotes, or several; ours hold a version.

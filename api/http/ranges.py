@@ -1,22 +1,25 @@
 """Parts of files: a download that broke goes on behind what has come (RFC 9110, section 14)."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Header, Request
 from starlette.exceptions import HTTPException
 
 from api.http.allowed import is_bare
-from api.http.openapi import refusal
+from api.http.operations import Answers, refusal
 from service.control.storage import StoredFile
 
-PARTIAL: dict[int | str, dict[str, Any]] = {
+PARTIAL: Answers = {
     206: {
         "description": "the bytes of `Range`",
         "content": {"application/octet-stream": {"schema": {"type": "string"}}},
     },
     416: refusal("The file ends before the first byte of `Range` (`range-not-satisfiable`)"),
 }
+_OF_FILE = ("ETag", "Content-Disposition", "Repr-Digest", "Accept-Ranges")
+#: The headers of a file's answers, by their status.
+FILE_HEADERS = {200: _OF_FILE, 206: (*_OF_FILE, "Content-Range"), 304: ("ETag",), 416: ("Content-Range",)}
 #: One range with a beginning; a server may answer any other with the whole.
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
 

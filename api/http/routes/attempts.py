@@ -3,35 +3,42 @@
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 
 from api.http import bodies
 from api.http.auth import Number, require_token
 from api.http.dependencies import VitalThreads
-from api.http.openapi import REPORTING, body, error_answers
+from api.http.operations import Body, Operation, OperationRouter
 from api.http.services import StoreOf
-from service.wire.records import Acknowledgement, AttemptBrief, Batch
-
-router = APIRouter(
-    prefix="/v1/attempts/{job}/{number}",
-    tags=["attempts"],
-    dependencies=[Depends(require_token)],
-    responses=error_answers(*REPORTING),
+from service.errors import (
+    Fenced,
+    InvalidJob,
+    NotFound,
+    OutOfSequence,
+    Unauthorized,
+    Unavailable,
+    UnreadableJob,
 )
+from service.wire.records import Acknowledgement, AttemptBrief, Batch, Lease
+
+router = OperationRouter(prefix="/v1/attempts/{job}/{number}", tags=["attempts"], dependencies=[Depends(require_token)])
+
+_REPORTING = (Unauthorized, NotFound, Fenced, OutOfSequence, UnreadableJob, InvalidJob, Unavailable)
+_BATCH = {"stream": "driver", "sequence": 1, "records": []}
 
 
 # HTTP clients with a base URL ask for its root with a slash.
 @router.get("/", include_in_schema=False)
-@router.get("", operation_id="getAttempt")
+@router.serves("GET", "", Operation(id="getAttempt", action=None, errors=_REPORTING))
 async def get_attempt(job: str, number: Number, store: StoreOf, threads: VitalThreads) -> AttemptBrief:
     """Return what a fresh attempt needs: the job, where to write, and where earlier attempts got to."""
     return await to_thread.run_sync(store.attempts.brief, job, number, limiter=threads)
 
 
-@router.post(
+@router.serves(
+    "POST",
     "/records",
-    operation_id="addRecords",
-    openapi_extra=body("Batch", example={"stream": "driver", "sequence": 1, "records": []}),
+    Operation(id="addRecords", action=None, errors=_REPORTING, body=Body(model=Batch, example=_BATCH)),
 )
 async def add_records(
     job: str, number: Number, batch: Annotated[Batch, Depends(bodies.batch)], store: StoreOf, threads: VitalThreads
@@ -40,10 +47,10 @@ async def add_records(
     return await to_thread.run_sync(store.attempts.ingest, job, number, batch, limiter=threads)
 
 
-@router.post(
+@router.serves(
+    "POST",
     "/lease",
-    operation_id="renewLease",
-    openapi_extra=body("Lease", example={"schema_version": 1}),
+    Operation(id="renewLease", action=None, errors=_REPORTING, body=Body(model=Lease, example={"schema_version": 1})),
     dependencies=[Depends(bodies.lease)],
 )
 async def renew_lease(job: str, number: Number, store: StoreOf, threads: VitalThreads) -> Acknowledgement:

@@ -1,20 +1,19 @@
 """`/v1/cluster`: the nodes, and what runs on them."""
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 
 from api.http.auth import Caller, require_key
 from api.http.dependencies import Slot
-from api.http.openapi import CALLING, error_answers
+from api.http.operations import Operation, OperationRouter
 from api.http.services import services_of
+from service.control.access.rules import Action
 from service.errors import Busy
 from service.wire.cluster import ClusterView
 
-router = APIRouter(
-    prefix="/v1", tags=["cluster"], dependencies=[Depends(require_key)], responses=error_answers(*CALLING)
-)
+router = OperationRouter(prefix="/v1", tags=["cluster"], dependencies=[Depends(require_key)])
 
 
-@router.get("/cluster", operation_id="getCluster", responses=error_answers(*CALLING, Busy))
+@router.serves("GET", "/cluster", Operation(id="getCluster", action=Action.READ, errors=(Busy,)))
 def get_cluster(request: Request, caller: Caller, _: Slot) -> ClusterView:
     """Return the cluster's nodes and whose workers they run; of jobs that the caller does not see, only how many."""
     return services_of(request).occupancy.view(by=caller)

@@ -2,28 +2,35 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import Depends, Path, Query, Response
 
 from api.http import uploads
 from api.http.auth import Caller, require_key
 from api.http.dependencies import Slot
-from api.http.openapi import CALLING, DELETING_CODE, READING, UPLOADING, error_answers, uploading
+from api.http.operations import Body, Operation, OperationRouter
 from api.http.services import StoreOf
+from service.control.access.rules import Action
+from service.errors import Busy, CodeInUse, TooMuchCode
 from service.wire.base import MAX_PAGE
 from service.wire.code import DIGEST, CodePage, CodeView, Package
 
-router = APIRouter(prefix="/v1/code", tags=["code"], dependencies=[Depends(require_key)])
+router = OperationRouter(prefix="/v1/code", tags=["code"], dependencies=[Depends(require_key)])
 
 Digest = Annotated[str, Path(pattern=DIGEST)]
 Project = Annotated[str | None, Query(description="whose package; by default your own project's, or else the oldest")]
 
 
-@router.post(
+@router.serves(
+    "POST",
     "",
+    Operation(
+        id="createCode",
+        action=Action.UPLOAD_CODE,
+        errors=(Busy, TooMuchCode),
+        body=Body(media_types=(uploads.MEDIA_TYPE,)),
+        headers={201: ("Location",)},
+    ),
     status_code=201,
-    operation_id="createCode",
-    responses=error_answers(*UPLOADING),
-    openapi_extra=uploading(uploads.MEDIA_TYPE),
 )
 def create_code(
     package: Annotated[Package, Depends(uploads.package)], store: StoreOf, caller: Caller, response: Response, _: Slot
@@ -34,7 +41,7 @@ def create_code(
     return made
 
 
-@router.get("", operation_id="listCode", responses=error_answers(*CALLING))
+@router.serves("GET", "", Operation(id="listCode", action=Action.READ))
 def list_code(
     store: StoreOf,
     caller: Caller,
@@ -45,13 +52,18 @@ def list_code(
     return store.code.list(by=caller, limit=limit, cursor=cursor)
 
 
-@router.get("/{code}", operation_id="getCode", responses=error_answers(*READING))
+@router.serves("GET", "/{code}", Operation(id="getCode", action=Action.READ))
 def get_code(code: Digest, store: StoreOf, caller: Caller, project: Project = None) -> CodeView:
     """Return what is known of a package: whether it needs to be uploaded."""
     return store.code.get(code, by=caller, project=project)
 
 
-@router.delete("/{code}", status_code=204, operation_id="deleteCode", responses=error_answers(*DELETING_CODE))
+@router.serves(
+    "DELETE",
+    "/{code}",
+    Operation(id="deleteCode", action=Action.DELETE_CODE, errors=(CodeInUse, Busy)),
+    status_code=204,
+)
 def delete_code(code: Digest, store: StoreOf, caller: Caller, _: Slot, project: Project = None) -> None:
     """Delete a package that no job needs any more."""
     store.code.remove(code, by=caller, project=project)

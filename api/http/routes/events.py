@@ -2,25 +2,23 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
 
 from api.http.auth import Caller, is_welcome, require_key
 from api.http.broadcast import EventStream
 from api.http.etags import UNCHANGED, IfNoneMatch, etag_made_of, unchanged
-from api.http.openapi import READING, error_answers
+from api.http.operations import Answers, Operation, OperationRouter
 from api.http.services import StoreOf, services_of
-from service.control.access.rules import visible_project
-from service.errors import UnreadableJob
+from service.control.access.rules import Action, visible_project
+from service.errors import NotFound, UnreadableJob
 from service.wire.base import MAX_PAGE
 from service.wire.events import EventKind, EventPage
 from service.wire.snapshot import Snapshot
 
-router = APIRouter(
-    prefix="/v1", tags=["events"], dependencies=[Depends(require_key)], responses=error_answers(*READING)
-)
+router = OperationRouter(prefix="/v1", tags=["events"], dependencies=[Depends(require_key)])
 
 _MAX_ID = 2**53 - 1  # what JavaScript counts to
-_STREAM: dict[int | str, dict[str, Any]] = {
+_STREAM: Answers = {
     200: {
         "description": "a page; with `Accept: text/event-stream` a stream that does not end",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
@@ -40,7 +38,13 @@ LastEventId = Annotated[
 ]
 
 
-@router.get("/events", operation_id="listEvents", response_model=EventPage, responses=_STREAM)
+@router.serves(
+    "GET",
+    "/events",
+    Operation(id="listEvents", action=Action.READ, errors=(NotFound,), is_stream=True),
+    response_model=EventPage,
+    responses=_STREAM,
+)
 def list_events(
     request: Request,
     store: StoreOf,
@@ -62,7 +66,13 @@ def list_events(
     return store.events(after or 0, limit=limit, **wanted)
 
 
-@router.get("/jobs/{job}/events", operation_id="listJobEvents", response_model=EventPage, responses=_STREAM)
+@router.serves(
+    "GET",
+    "/jobs/{job}/events",
+    Operation(id="listJobEvents", action=Action.READ, is_stream=True),
+    response_model=EventPage,
+    responses=_STREAM,
+)
 def list_job_events(
     job: str,
     request: Request,
@@ -78,11 +88,12 @@ def list_job_events(
     return list_events(request, store, caller, job, kind, after, limit, brief, last_event_id)
 
 
-@router.get(
+@router.serves(
+    "GET",
     "/jobs/{job}/snapshot",
-    operation_id="getSnapshot",
+    Operation(id="getSnapshot", action=Action.READ, errors=(UnreadableJob,), headers={200: ("ETag",), 304: ("ETag",)}),
     response_model=Snapshot,
-    responses=UNCHANGED | error_answers(UnreadableJob),
+    responses=UNCHANGED,
 )
 def get_snapshot(
     job: str,

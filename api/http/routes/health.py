@@ -1,36 +1,40 @@
 """`/healthz`, `/readyz`, `/metrics`: is the process up, does it serve, how does it do."""
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from api.http.auth import require_key
 from api.http.dependencies import VitalThreads
-from api.http.openapi import CALLING, error_answers
+from api.http.operations import Operation, OperationRouter
 from api.http.services import StoreOf
+from service.control.access.rules import Action
 from service.errors import Unavailable
 
-router = APIRouter(tags=["health"])
+router = OperationRouter(tags=["health"])
 
 
-@router.get("/healthz", operation_id="health")
+@router.serves("GET", "/healthz", Operation(id="health", action=None))
 async def health() -> dict[str, str]:
     """Answer as long as the process does."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", operation_id="ready", responses=error_answers(Unavailable))
+@router.serves("GET", "/readyz", Operation(id="ready", action=None, errors=(Unavailable,)))
 async def ready(store: StoreOf, threads: VitalThreads) -> dict[str, str]:
     """Answer once the database does."""
     await to_thread.run_sync(store.answer, limiter=threads)
     return {"status": "ready"}
 
 
-@router.get(
-    "/metrics", operation_id="getMetrics", response_class=PlainTextResponse, dependencies=[Depends(require_key)],
-    responses=error_answers(*CALLING),
-)  # fmt: skip
+@router.serves(
+    "GET",
+    "/metrics",
+    Operation(id="getMetrics", action=Action.READ_METRICS),
+    response_class=PlainTextResponse,
+    dependencies=[Depends(require_key)],
+)
 def metrics(store: StoreOf) -> PlainTextResponse:
     """Return what an operator watches, in Prometheus' text format; its scraper sends a key of the role `operator`."""
     return PlainTextResponse(store.telemetry.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

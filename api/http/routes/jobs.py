@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
 from pydantic import AfterValidator, Field
 
 from api.http import bodies
@@ -12,11 +12,22 @@ from api.http.admission import check, require_priority
 from api.http.auth import Caller, require_key, require_visible
 from api.http.dependencies import OutlookOf
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
-from api.http.openapi import CALLING, CLONING, DELETING, EDITING, EXAMPLE_JOB, READING, VALIDATING, body, error_answers
+from api.http.openapi import EXAMPLE_JOB
+from api.http.operations import Body, Operation, OperationRouter
 from api.http.services import StoreOf
-from service.control.access.rules import Principal, visible_project
+from service.control.access.rules import Action, Principal, visible_project
 from service.control.listing import JobFilter
 from service.control.queue.outlook import Outlook
+from service.errors import (
+    DoesNotFit,
+    IllegalTransition,
+    InvalidJob,
+    KeyReused,
+    NotFound,
+    PreconditionFailed,
+    QueueFull,
+    UnreadableJob,
+)
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -25,17 +36,29 @@ from service.wire.access import MAX_OWNER_CHARS
 from service.wire.base import MAX_PAGE
 from service.wire.jobs import JobEdit, JobOrder, JobPage, JobSummary, JobView, Validated
 
-router = APIRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
+router = OperationRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(require_key)])
 
 JobBody = Annotated[JobSpec, Depends(bodies.job_spec)]
-_JOB_BODY = body("JobSpec", example=EXAMPLE_JOB, media_types=("application/json", "application/yaml"))
+_JOB_BODY = Body(model=JobSpec, example=EXAMPLE_JOB, media_types=bodies.JOB_TYPES)
 
+#: The refusals of what makes a job.
+CREATING = (InvalidJob, KeyReused, DoesNotFit, UnreadableJob, NotFound, QueueFull)
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
 
 
-@router.post(
-    "/jobs", status_code=202, operation_id="createJob", responses=error_answers(*CLONING), openapi_extra=_JOB_BODY
+@router.serves(
+    "POST",
+    "/jobs",
+    Operation(
+        id="createJob",
+        action=Action.CREATE,
+        errors=CREATING,
+        body=_JOB_BODY,
+        headers={202: ("Location",)},
+        made_job="/id",
+    ),
+    status_code=202,
 )
 def create_job(
     spec: JobBody,
@@ -57,8 +80,10 @@ def create_job(
     return view
 
 
-@router.post(
-    "/jobs:validate", operation_id="validateJob", responses=error_answers(*VALIDATING), openapi_extra=_JOB_BODY
+@router.serves(
+    "POST",
+    "/jobs:validate",
+    Operation(id="validateJob", action=Action.READ, errors=(InvalidJob, DoesNotFit, UnreadableJob), body=_JOB_BODY),
 )
 def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller) -> Validated:
     """Check a job without queueing it; the answer has every default filled in."""
@@ -141,7 +166,7 @@ async def job_filter(
     )
 
 
-@router.get("/jobs", operation_id="listJobs", responses=error_answers(*CALLING))
+@router.serves("GET", "/jobs", Operation(id="listJobs", action=Action.READ))
 def list_jobs(
     store: StoreOf,
     caller: Caller,
@@ -169,11 +194,12 @@ def _placed(job: Shown, outlook: Outlook, caller: Principal) -> Shown:
     return job.model_copy(update={"queue": outlook.place(job.id, project=visible_project(caller))})
 
 
-@router.get(
+@router.serves(
+    "GET",
     "/jobs/{job}",
-    operation_id="getJob",
+    Operation(id="getJob", action=Action.READ, headers={200: ("ETag",), 304: ("ETag",)}),
     response_model=JobView,
-    responses=UNCHANGED | error_answers(*READING),
+    responses=UNCHANGED,
 )
 def get_job(
     job: str, store: StoreOf, response: Response, caller: Caller, outlook: OutlookOf, if_none_match: IfNoneMatch = None
@@ -191,14 +217,18 @@ def get_job(
     return _placed(view, outlook, caller)
 
 
-@router.patch(
+_EDIT = {"labels": {"team": "vision", "draft": None}, "notes": "the one for the paper"}
+
+
+@router.serves(
+    "PATCH",
     "/jobs/{job}",
-    operation_id="updateJob",
-    responses=error_answers(*EDITING),
-    openapi_extra=body(
-        "JobEdit",
-        example={"labels": {"team": "vision", "draft": None}, "notes": "the one for the paper"},
-        media_types=bodies.CHANGES_TYPES,
+    Operation(
+        id="updateJob",
+        action=Action.CHANGE,
+        errors=(PreconditionFailed, IllegalTransition, InvalidJob),
+        body=Body(model=JobEdit, example=_EDIT, media_types=bodies.CHANGES_TYPES),
+        headers={200: ("ETag",)},
     ),
 )
 def update_job(
@@ -217,7 +247,12 @@ def update_job(
     return view
 
 
-@router.delete("/jobs/{job}", status_code=204, operation_id="deleteJob", responses=error_answers(*DELETING))
+@router.serves(
+    "DELETE",
+    "/jobs/{job}",
+    Operation(id="deleteJob", action=Action.DELETE, errors=(PreconditionFailed, IllegalTransition)),
+    status_code=204,
+)
 def delete_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> None:
     """Delete a job that is over, with its metrics, stages, logs, checkpoints and weights."""
     store.delete(job, versions=versions, by=caller)

@@ -2,18 +2,19 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from api.http import bodies
 from api.http.auth import Caller, require_key
-from api.http.openapi import CALLING, READING, ROTATING, body, error_answers
+from api.http.operations import Body, Operation, OperationRouter
 from api.http.services import StoreOf
 from service.control.access.audit import AuditFilter
-from service.control.access.rules import may_do
+from service.control.access.rules import Action, may_do
+from service.errors import KeyGone
 from service.wire.access import MAX_OWNER_CHARS, AuditPage, IssuedKey, KeyView, Me, NewKey
 from service.wire.base import MAX_PAGE
 
-router = APIRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)], responses=error_answers(*CALLING))
+router = OperationRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)])
 
 #: The longest is a quota's, `project NAME`.
 Word = Annotated[str | None, Query(min_length=1, max_length=len("project ") + MAX_OWNER_CHARS)]
@@ -21,7 +22,7 @@ Outcome = Literal["done", "refused"]
 _EXAMPLE = {"name": "ci", "role": "submitter", "project": "default"}
 
 
-@router.get("/me", operation_id="getMe")
+@router.serves("GET", "/me", Operation(id="getMe", action=Action.READ))
 def get_me(caller: Caller, request: Request) -> Me:
     """Return who the caller is, his role, and which release answers."""
     return Me(
@@ -34,7 +35,17 @@ def get_me(caller: Caller, request: Request) -> Me:
     )
 
 
-@router.post("/keys", status_code=201, operation_id="createKey", openapi_extra=body("NewKey", example=_EXAMPLE))
+@router.serves(
+    "POST",
+    "/keys",
+    Operation(
+        id="createKey",
+        action=Action.CREATE_KEY,
+        body=Body(model=NewKey, example=_EXAMPLE),
+        headers={201: ("Location",)},
+    ),
+    status_code=201,
+)
 def create_key(
     new: Annotated[NewKey, Depends(bodies.new_key)], store: StoreOf, caller: Caller, response: Response
 ) -> IssuedKey:
@@ -44,22 +55,22 @@ def create_key(
     return issued
 
 
-@router.get("/keys", operation_id="listKeys")
+@router.serves("GET", "/keys", Operation(id="listKeys", action=Action.READ))
 def list_keys(store: StoreOf, caller: Caller) -> tuple[KeyView, ...]:
     """Return the caller's keys, to an admin all of them; oldest first."""
     return store.keyring.list(by=caller)
 
 
-@router.get("/keys/{key}", operation_id="getKey", responses=error_answers(*READING))
+@router.serves("GET", "/keys/{key}", Operation(id="getKey", action=Action.READ_KEY))
 def get_key(key: str, store: StoreOf) -> KeyView:
     """Return one key, without its secret."""
     return store.keyring.get(key)
 
 
-@router.post(
+@router.serves(
+    "POST",
     "/keys/{key}:rotate",
-    operation_id="rotateKey",
-    responses=error_answers(*ROTATING),
+    Operation(id="rotateKey", action=Action.CHANGE_KEY, errors=(KeyGone,)),
     dependencies=[Depends(bodies.nothing)],
 )
 def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:
@@ -67,10 +78,10 @@ def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:
     return store.keyring.rotate(key, by=caller)
 
 
-@router.post(
+@router.serves(
+    "POST",
     "/keys/{key}:revoke",
-    operation_id="revokeKey",
-    responses=error_answers(*READING),
+    Operation(id="revokeKey", action=Action.CHANGE_KEY),
     dependencies=[Depends(bodies.nothing)],
 )
 def revoke_key(key: str, store: StoreOf, caller: Caller) -> KeyView:
@@ -78,7 +89,7 @@ def revoke_key(key: str, store: StoreOf, caller: Caller) -> KeyView:
     return store.keyring.revoke(key, by=caller)
 
 
-@router.get("/audit", operation_id="listAudit")
+@router.serves("GET", "/audit", Operation(id="listAudit", action=Action.READ_AUDIT))
 def list_audit(
     store: StoreOf,
     name: Annotated[Word, Query(description="who")] = None,

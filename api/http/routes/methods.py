@@ -2,19 +2,22 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import AfterValidator
 
 from api.http import bodies
 from api.http.auth import require_key
-from api.http.openapi import CALLING, EXAMPLE_JOB, READING, body, error_answers
+from api.http.openapi import EXAMPLE_JOB
+from api.http.operations import Body, Operation, OperationRouter
 from service.catalog import methods
 from service.catalog.methods import DEFAULT_WORKLOAD, MAX_SHAPES, SHAPES
+from service.control.access.rules import Action
+from service.errors import NotFound
 from service.prediction.predict import PredictionRequest, predict
 from service.wire.methods import MethodsView
 from service.wire.predictions import Prediction
 
-router = APIRouter(prefix="/v1", tags=["methods"], dependencies=[Depends(require_key)])
+router = OperationRouter(prefix="/v1", tags=["methods"], dependencies=[Depends(require_key)])
 
 
 def _require_shapes(shapes: str | None) -> str | None:
@@ -24,7 +27,7 @@ def _require_shapes(shapes: str | None) -> str | None:
     return shapes
 
 
-@router.get("/methods", operation_id="listMethods", responses=error_answers(*READING))
+@router.serves("GET", "/methods", Operation(id="listMethods", action=Action.READ, errors=(NotFound,)))
 def list_methods(
     name: Annotated[str | None, Query(description="only those called so")] = None,
     workload: Annotated[str, Query(description="a built-in one, whose traffic is predicted")] = DEFAULT_WORKLOAD,
@@ -42,11 +45,10 @@ def list_methods(
 _QUESTION = {"job": EXAMPLE_JOB, "compute_ms": 12.5, "mbps": 50, "latency_ms": 10, "workers": 8}
 
 
-@router.post(
+@router.serves(
+    "POST",
     "/predictions",
-    operation_id="predict",
-    responses=error_answers(*CALLING),
-    openapi_extra=body("PredictionRequest", example=_QUESTION),
+    Operation(id="predict", action=Action.READ, body=Body(model=PredictionRequest, example=_QUESTION)),
 )
 def make_prediction(asked: Annotated[PredictionRequest, Depends(bodies.prediction_request)]) -> Prediction:
     """Predict what every method that fits a job takes on a link: its steps, bytes, and time to a loss if that is known.

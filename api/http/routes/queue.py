@@ -2,23 +2,24 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 
 from api.http import bodies
 from api.http.auth import Caller, require_key
 from api.http.dependencies import OutlookOf
-from api.http.openapi import CALLING, READING, body, error_answers
+from api.http.operations import Body, Operation, OperationRouter
 from api.http.services import StoreOf
-from service.control.access.rules import visible_project
+from service.control.access.rules import Action, visible_project
+from service.errors import NotFound
 from service.wire.base import MAX_PAGE
 from service.wire.queue import QueueView, QuotaKind, QuotaLimits, QuotaName, QuotaView
 
-router = APIRouter(prefix="/v1", tags=["queue"], dependencies=[Depends(require_key)])
+router = OperationRouter(prefix="/v1", tags=["queue"], dependencies=[Depends(require_key)])
 
 _Name = Annotated[QuotaName, Path(description="an owner or a project; `*`: everyone without a quota of his own")]
 
 
-@router.get("/queue", operation_id="getQueue", responses=error_answers(*CALLING))
+@router.serves("GET", "/queue", Operation(id="getQueue", action=Action.READ))
 def get_queue(
     caller: Caller,
     outlook: OutlookOf,
@@ -32,17 +33,19 @@ def get_queue(
     return outlook.view(project=visible_project(caller), after=after, limit=limit)
 
 
-@router.get("/quotas", operation_id="listQuotas", responses=error_answers(*CALLING))
+@router.serves("GET", "/quotas", Operation(id="listQuotas", action=Action.READ_QUOTAS))
 def list_quotas(store: StoreOf) -> tuple[QuotaView, ...]:
     """Return all quotas, owners' before projects'."""
     return store.quotas.list()
 
 
-@router.put(
+_LIMITS = {"workers": 8, "gpus": 4, "running": None, "waiting": 100, "weight": 2}
+
+
+@router.serves(
+    "PUT",
     "/quotas/{kind}/{name:path}",
-    operation_id="setQuota",
-    responses=error_answers(*CALLING),
-    openapi_extra=body("QuotaLimits", example={"workers": 8, "gpus": 4, "running": None, "waiting": 100, "weight": 2}),
+    Operation(id="setQuota", action=Action.SET_QUOTAS, body=Body(model=QuotaLimits, example=_LIMITS)),
 )
 def set_quota(
     kind: QuotaKind,
@@ -55,8 +58,11 @@ def set_quota(
     return store.quotas.set(kind, name, limits, by=caller)
 
 
-@router.delete(
-    "/quotas/{kind}/{name:path}", status_code=204, operation_id="deleteQuota", responses=error_answers(*READING)
+@router.serves(
+    "DELETE",
+    "/quotas/{kind}/{name:path}",
+    Operation(id="deleteQuota", action=Action.SET_QUOTAS, errors=(NotFound,)),
+    status_code=204,
 )
 def delete_quota(kind: QuotaKind, name: _Name, store: StoreOf, caller: Caller) -> None:
     """Remove a quota; everyone's then holds, if there is one."""

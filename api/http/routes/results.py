@@ -4,7 +4,7 @@ import base64
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import Depends, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from pydantic import Field
 
@@ -12,15 +12,16 @@ from api.http.auth import Caller, require_key, require_visible
 from api.http.dependencies import DownloadOf, Slot
 from api.http.downloads import Download
 from api.http.etags import UNCHANGED, IfNoneMatch, unchanged
-from api.http.openapi import READING, error_answers, file
-from api.http.ranges import PARTIAL, Part, PartOf, content_range
+from api.http.operations import Operation, OperationRouter, file
+from api.http.ranges import FILE_HEADERS, PARTIAL, Part, PartOf, content_range
 from api.http.services import StoreOf, services_of
 from api.tables import csv_chunks
+from service.control.access.rules import Action
 from service.control.metrics.points import EVERY_STEP, Steps
 from service.control.ray_cluster.logs import ending
 from service.control.results.artifacts import artifacts, weights_name, weights_sha256, weights_url
 from service.control.storage import StoredFile
-from service.errors import Busy, InvalidRequest, NotFound, Unavailable, UnreadableJob
+from service.errors import Busy, InvalidRequest, NotFound, UnreadableJob
 from service.job.problems import Problem
 from service.wire.artifacts import Artifact, Which
 from service.wire.comparison import Comparison
@@ -31,12 +32,7 @@ from service.wire.trials import AttemptView, ScheduleView, Series, StageView, Tr
 #: Of a log, handed to the connection at a time.
 _PIECE_BYTES = 2**18
 
-router = APIRouter(
-    prefix="/v1/jobs/{job}",
-    tags=["results"],
-    dependencies=[Depends(require_key)],
-    responses=error_answers(*READING),
-)
+router = OperationRouter(prefix="/v1/jobs/{job}", tags=["results"], dependencies=[Depends(require_key)])
 
 _Whole = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
 Arm = Annotated[str | None, Query(description="an arm's name")]
@@ -65,13 +61,13 @@ TrialOf = Annotated[TrialView, Depends(chosen_trial)]
 TrialsOf = Annotated[list[TrialView], Depends(chosen_trials)]
 
 
-@router.get("/trials", operation_id="listTrials")
+@router.serves("GET", "/trials", Operation(id="listTrials", action=Action.READ))
 def list_trials(job: str, store: StoreOf) -> tuple[TrialView, ...]:
     """Return the job's trials: every arm x every seed."""
     return store.trials(job)
 
 
-@router.get("/stages", operation_id="listStages")
+@router.serves("GET", "/stages", Operation(id="listStages", action=Action.READ))
 def list_stages(
     job: str,
     store: StoreOf,
@@ -85,7 +81,7 @@ def list_stages(
     return store.stages(job, trial_id=trial, numbers=stage, with_posterior=posterior)
 
 
-@router.get("/metrics/{name}", operation_id="getMetric")
+@router.serves("GET", "/metrics/{name}", Operation(id="getMetric", action=Action.READ))
 def get_metric(
     job: str,
     name: str,
@@ -99,14 +95,18 @@ def get_metric(
     return store.series(job, name, trial_id=trial, max_points=max_points, within=Steps(first_step, last_step))
 
 
-_DOWNLOADING = error_answers(Unavailable, Busy)
-
-
-@router.get(
+@router.serves(
+    "GET",
     "/metrics.csv",
-    operation_id="exportMetrics",
+    Operation(
+        id="exportMetrics",
+        action=Action.READ,
+        errors=(Busy,),
+        headers={200: ("Content-Disposition",)},
+        is_stream=True,
+    ),
     response_class=Response,
-    responses=_DOWNLOADING | file("text/csv", "every point"),
+    responses=file("text/csv", "every point"),
 )
 def export_metrics(job: str, store: StoreOf, trials: TrialsOf, download: DownloadOf) -> StreamingResponse:
     """Return every point of every series as rows `job, arm, seed, step, seconds, name, value`; none is thinned out."""
@@ -114,11 +114,7 @@ def export_metrics(job: str, store: StoreOf, trials: TrialsOf, download: Downloa
     return StreamingResponse(download.rows(chunks), media_type="text/csv", headers=_attachment(f"{job}-metrics.csv"))
 
 
-#: Of what goes by the job's own parts.
-_READING_THE_JOB = error_answers(UnreadableJob)
-
-
-@router.get("/schedule", operation_id="getSchedule", responses=_READING_THE_JOB)
+@router.serves("GET", "/schedule", Operation(id="getSchedule", action=Action.READ, errors=(UnreadableJob,)))
 def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     """Return a learned schedule: by default that of the first arm and seed."""
     (found,) = store.schedules(job, arm=trial.arm, seed=trial.seed)
@@ -129,15 +125,12 @@ def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
     return found
 
 
-@router.get(
+@router.serves(
+    "GET",
     "/weights",
-    operation_id="getWeights",
+    Operation(id="getWeights", action=Action.READ, errors=(Busy, UnreadableJob), headers=FILE_HEADERS),
     response_class=Response,
-    responses=PARTIAL
-    | UNCHANGED
-    | _DOWNLOADING
-    | _READING_THE_JOB
-    | file("application/octet-stream", "a safetensors file"),
+    responses=PARTIAL | UNCHANGED | file("application/octet-stream", "a safetensors file"),
 )
 def get_weights(
     job: str,
@@ -181,17 +174,18 @@ def _sent(found: StoredFile, part: Part, name: str, download: Download, sha256: 
     )
 
 
-@router.get("/artifacts", operation_id="listArtifacts", responses=error_answers(Unavailable, Busy, UnreadableJob))
+@router.serves("GET", "/artifacts", Operation(id="listArtifacts", action=Action.READ, errors=(Busy, UnreadableJob)))
 def list_artifacts(job: str, store: StoreOf, _: Slot) -> tuple[Artifact, ...]:
     """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
     return artifacts(store.job(job), store.trials(job), store.schedules(job), store.storage)
 
 
-@router.get(
+@router.serves(
+    "GET",
     "/files/{path:path}",
-    operation_id="getFile",
+    Operation(id="getFile", action=Action.READ, errors=(Busy,), headers=FILE_HEADERS),
     response_class=Response,
-    responses=PARTIAL | UNCHANGED | _DOWNLOADING | file("application/octet-stream", "the file"),
+    responses=PARTIAL | UNCHANGED | file("application/octet-stream", "the file"),
 )
 def get_file(
     job: str,
@@ -212,13 +206,13 @@ def get_file(
     return _sent(found, part, path.rpartition("/")[2], download, store.storage.listed_sha256(job, url))
 
 
-@router.get("/report", operation_id="getReport", responses=_READING_THE_JOB)
+@router.serves("GET", "/report", Operation(id="getReport", action=Action.READ, errors=(UnreadableJob,)))
 def get_report(job: str, store: StoreOf) -> JobReport:
     """Return the result: every trial with its bill, every arm's mean over its seeds with a 95 % interval."""
     return store.report(job)
 
 
-@router.get("/attempts", operation_id="listAttempts")
+@router.serves("GET", "/attempts", Operation(id="listAttempts", action=Action.READ))
 def list_attempts(job: str, store: StoreOf) -> tuple[AttemptView, ...]:
     """Return the job's lives on the cluster, oldest first: when each began and ended, how, and why."""
     return store.attempts.of_job(job)
@@ -227,7 +221,7 @@ def list_attempts(job: str, store: StoreOf) -> tuple[AttemptView, ...]:
 MAX_COMPARED = 26  # a letter for each
 
 
-@router.get("/comparison", operation_id="getComparison", responses=_READING_THE_JOB)
+@router.serves("GET", "/comparison", Operation(id="getComparison", action=Action.READ, errors=(UnreadableJob,)))
 def get_comparison(
     job: str,
     store: StoreOf,
@@ -239,11 +233,12 @@ def get_comparison(
     return store.comparison(list(dict.fromkeys([job, *other])))
 
 
-@router.get(
+@router.serves(
+    "GET",
     "/logs",
-    operation_id="getLogs",
+    Operation(id="getLogs", action=Action.READ, errors=(Busy,), headers={200: ("X-Log-Offset",)}, is_stream=True),
     response_class=PlainTextResponse,
-    responses=_DOWNLOADING | file("text/plain", "what was printed"),
+    responses=file("text/plain", "what was printed"),
 )
 def get_logs(
     job: str,

@@ -2,32 +2,38 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 
 from api.http import bodies
 from api.http.auth import Caller, address_of, cookie_name, require_key, require_same_origin
-from api.http.openapi import CALLING, body, error_answers
+from api.http.operations import Body, Operation, OperationRouter
 from api.http.services import StoreOf, services_of
 from service.control.access.keyring import SESSION_S
-from service.errors import Unauthorized
+from service.control.access.rules import Action
+from service.errors import Forbidden, TooManyRequests, Unauthorized, Unavailable
 from service.wire.access import SignIn, SignInCode
 
-router = APIRouter(prefix="/v1", tags=["sessions"])
+router = OperationRouter(prefix="/v1", tags=["sessions"])
 
 
-@router.post("/sign-in-codes", status_code=201, operation_id="createSignInCode", responses=error_answers(*CALLING))
+@router.serves("POST", "/sign-in-codes", Operation(id="createSignInCode", action=Action.READ), status_code=201)
 def create_sign_in_code(store: StoreOf, caller: Caller) -> SignInCode:
     """Return a code that opens one session in a browser, within five minutes."""
     return store.keyring.add_code(by=caller)
 
 
-@router.post(
+@router.serves(
+    "POST",
     "/sessions",
+    Operation(
+        id="createSession",
+        action=None,
+        errors=(Unauthorized, Forbidden, TooManyRequests, Unavailable),
+        body=Body(model=SignIn, example={"code": "from POST /v1/sign-in-codes"}),
+        headers={204: ("Set-Cookie",)},
+    ),
     status_code=204,
-    operation_id="createSession",
     dependencies=[Depends(require_same_origin)],
-    responses=error_answers(*CALLING),
-    openapi_extra=body("SignIn", example={"code": "from POST /v1/sign-in-codes"}),
 )
 def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: StoreOf, request: Request) -> Response:
     """Use up a code; the answer sets the session's cookie, which the page's scripts cannot read."""
@@ -49,12 +55,12 @@ def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: Sto
     return response
 
 
-@router.delete(
+@router.serves(
+    "DELETE",
     "/sessions",
+    Operation(id="deleteSession", action=Action.READ),
     status_code=204,
-    operation_id="deleteSession",
     dependencies=[Depends(require_key)],
-    responses=error_answers(*CALLING),
 )
 def delete_session(store: StoreOf, request: Request) -> Response:
     """End the session of the cookie that came along."""

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 
 from api.documents import checked
 from api.http import bodies
@@ -13,21 +13,30 @@ from api.http.admission import allowed_to, check, require_permission, require_pr
 from api.http.auth import Caller, require_key
 from api.http.dependencies import Slot
 from api.http.etags import SeenVersions
-from api.http.openapi import CHANGING, CLONING, EDITING, EXTENDING, READING, body, error_answers
-from api.http.routes.jobs import IdempotencyKey
+from api.http.operations import Answers, Body, Operation, OperationRouter
+from api.http.routes.jobs import CREATING, IdempotencyKey
 from api.http.services import StoreOf
 from search.config import Budget
-from service.errors import Busy, DoesNotFit, UnreadableJob
+from service.control.access.rules import Action
+from service.errors import (
+    Busy,
+    CheckpointGone,
+    DoesNotFit,
+    IllegalTransition,
+    InvalidJob,
+    PreconditionFailed,
+    UnreadableJob,
+)
 from service.job.changes import differences, patched
 from service.job.spec import JobSpec
-from service.wire.jobs import Cloned, JobView
+from service.wire.jobs import Changes, Cloned, JobView
 from service.wire.steering import SteeringView, SteerRequest
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
+router = OperationRouter(prefix="/v1/jobs", tags=["jobs"], dependencies=[Depends(require_key)])
 
-_DRY_RUN: dict[int | str, dict[str, Any]] = {200: {"model": Cloned, "description": "A dry run"}}
-_ANSWERS, _GOING_ON = error_answers(*CHANGING), error_answers(*EXTENDING, DoesNotFit, UnreadableJob)
-_AT_STORAGE = error_answers(*EXTENDING, DoesNotFit, UnreadableJob, Busy)
+_DRY_RUN: Answers = {200: {"model": Cloned, "description": "A dry run"}}
+_ENDING = (PreconditionFailed, IllegalTransition, CheckpointGone)
+_GOING_ON = (*_ENDING, InvalidJob, DoesNotFit, UnreadableJob)
 _NO_BODY = [Depends(bodies.nothing)]
 
 
@@ -55,42 +64,76 @@ def require_place(
 Workers = Annotated[int | None, Depends(require_place)]
 
 
-@router.post("/{job}:pause", status_code=202, operation_id="pauseJob", responses=_ANSWERS, dependencies=_NO_BODY)
+@router.serves(
+    "POST",
+    "/{job}:pause",
+    Operation(id="pauseJob", action=Action.CHANGE, errors=_ENDING),
+    status_code=202,
+    dependencies=_NO_BODY,
+)
 def pause_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
     """Have a job checkpoint and give its resources back; a queued one waits, and keeps its place."""
     return store.pause(job, versions=versions, by=caller)
 
 
-@router.post("/{job}:resume", status_code=202, operation_id="resumeJob", responses=_GOING_ON, dependencies=_NO_BODY)
+@router.serves(
+    "POST",
+    "/{job}:resume",
+    Operation(id="resumeJob", action=Action.CHANGE, errors=_GOING_ON),
+    status_code=202,
+    dependencies=_NO_BODY,
+)
 def resume_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller) -> JobView:
     """Queue a paused job again, at its old place; it goes on from its checkpoint."""
     return store.resume(job, workers=workers, versions=versions, by=caller)
 
 
-@router.post("/{job}:stop", status_code=202, operation_id="stopJob", responses=_ANSWERS, dependencies=_NO_BODY)
+@router.serves(
+    "POST",
+    "/{job}:stop",
+    Operation(id="stopJob", action=Action.CHANGE, errors=_ENDING),
+    status_code=202,
+    dependencies=_NO_BODY,
+)
 def stop_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
     """End a job that has run as if its budget were spent, with the result that it has by then."""
     return store.stop(job, versions=versions, by=caller)
 
 
-@router.post("/{job}:cancel", status_code=202, operation_id="cancelJob", responses=_ANSWERS, dependencies=_NO_BODY)
+@router.serves(
+    "POST",
+    "/{job}:cancel",
+    Operation(id="cancelJob", action=Action.CHANGE, errors=_ENDING),
+    status_code=202,
+    dependencies=_NO_BODY,
+)
 def cancel_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
     """End a job: one that waits at once, a live one as soon as its driver has heard of it."""
     return store.cancel(job, versions=versions, by=caller)
 
 
-@router.post("/{job}:retry", status_code=202, operation_id="retryJob", responses=_AT_STORAGE, dependencies=_NO_BODY)
+@router.serves(
+    "POST",
+    "/{job}:retry",
+    Operation(id="retryJob", action=Action.CHANGE, errors=(*_GOING_ON, Busy)),
+    status_code=202,
+    dependencies=_NO_BODY,
+)
 def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller, _: Slot) -> JobView:
     """Queue a failed or cancelled job again; it goes on from its last checkpoint, with all its attempts."""
     return store.retry(job, workers=workers, versions=versions, by=caller)
 
 
-@router.post(
+@router.serves(
+    "POST",
     "/{job}:extend",
+    Operation(
+        id="extendJob",
+        action=Action.CHANGE,
+        errors=(*_GOING_ON, Busy),
+        body=Body(model=Budget, example={"seconds": 80}),
+    ),
     status_code=202,
-    operation_id="extendJob",
-    responses=_AT_STORAGE,
-    openapi_extra=body("Budget", example={"seconds": 80}),
 )
 def extend_job(
     job: str,
@@ -105,12 +148,19 @@ def extend_job(
     return store.extend(job, caps, workers=workers, versions=versions, by=caller)
 
 
-@router.post(
+_STEER = {"pin": {"density": 0.02}, "veto": {"learning_rate": {"above": 0.1}}}
+
+
+@router.serves(
+    "POST",
     "/{job}:steer",
+    Operation(
+        id="steerJob",
+        action=Action.CHANGE,
+        errors=(PreconditionFailed, IllegalTransition, InvalidJob, UnreadableJob),
+        body=Body(model=SteerRequest, example=_STEER),
+    ),
     status_code=202,
-    operation_id="steerJob",
-    responses=error_answers(*EDITING, UnreadableJob),
-    openapi_extra=body("SteerRequest", example={"pin": {"density": 0.02}, "veto": {"learning_rate": {"above": 0.1}}}),
 )
 def steer_job(
     job: str,
@@ -123,18 +173,25 @@ def steer_job(
     return store.steer(job, asked, versions=versions, by=caller)
 
 
-@router.get("/{job}/steering", operation_id="getSteering", responses=error_answers(*READING, UnreadableJob))
+@router.serves("GET", "/{job}/steering", Operation(id="getSteering", action=Action.READ, errors=(UnreadableJob,)))
 def get_steering(job: str, store: StoreOf) -> SteeringView:
     """Return what people pinned, vetoed and asked for, since which stage it held, and what they may steer."""
     return store.steering(job)
 
 
-@router.post(
+@router.serves(
+    "POST",
     "/{job}:clone",
+    Operation(
+        id="cloneJob",
+        action=Action.CREATE,
+        errors=CREATING,
+        body=Body(model=Changes, example={"budget": {"seconds": 80}}, media_types=bodies.CHANGES_TYPES),
+        headers={202: ("Location",)},
+        made_job="/job/id",
+    ),
     status_code=202,
-    operation_id="cloneJob",
-    responses=_DRY_RUN | error_answers(*CLONING),
-    openapi_extra=body("Changes", example={"budget": {"seconds": 80}}, media_types=bodies.CHANGES_TYPES),
+    responses=_DRY_RUN,
 )
 def clone_job(
     job: str,
