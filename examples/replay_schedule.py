@@ -10,36 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from schedulefree import AdamWScheduleFree, SGDScheduleFree
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from trainers.methods.optimizer.lars import Lars
-from trainers.methods.optimizer.muon import MuonWithAdamW
-from trainers.methods.optimizer.schedulefree_plus import ScheduleFreePlus
-from wiretune import Schedule
+from wiretune import Schedule, build_optimizer
 
 BATCH_SIZE = 64  # of a step: 2 workers x 32
 #: A schedule names its optimizer and its rates; the other knobs are those of the job, here of digits.yaml.
-OPTIMIZERS = {
-    "sgd": lambda parameters, rate: torch.optim.SGD(parameters, lr=rate, momentum=0.9),
-    "lars": lambda parameters, rate: Lars(parameters, lr=rate, momentum=0.9),
-    "adamw": lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01),
-    "muon": lambda parameters, rate: MuonWithAdamW([{"params": list(parameters), "lr": rate}]),
-    "schedulefree_sgd": lambda parameters, rate: SGDScheduleFree(parameters, lr=rate, momentum=0.9, weight_decay=0.001),
-    "schedulefree_adamw": lambda parameters, rate: AdamWScheduleFree(parameters, lr=rate),
-    "schedulefree_plus": lambda parameters, rate: ScheduleFreePlus(parameters, lr=rate),
-}
+KNOBS: dict[str, dict[str, Any]] = {"schedulefree_sgd": {"weight_decay": 0.001}}
+#: Their rates are those of a workload's own optimizer, or of the direction that an exchange makes.
+NOT_ALONE = ("own", "from_exchange")
 
 
 def main(path: Path) -> None:
     schedule = Schedule.from_json(path.read_text())
-    if schedule.optimizer not in OPTIMIZERS:
-        sys.exit(f"the rates are those of the optimizer `{schedule.optimizer}`: add it to `OPTIMIZERS` by that name")
+    if schedule.optimizer in NOT_ALONE:
+        sys.exit(f"the rates are those of the optimizer `{schedule.optimizer}`, which this script does not have")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
-    optimizer = OPTIMIZERS[schedule.optimizer](model.parameters(), schedule.learning_rate_at(0))
+    optimizer = build_optimizer(model, {"kind": schedule.optimizer, **KNOBS.get(schedule.optimizer, {})})
     inputs, held_out_inputs, targets, held_out_targets = digits()
     train(model, optimizer=optimizer, schedule=schedule, inputs=inputs, targets=targets)
     accuracy = evaluate(model, optimizer=optimizer, inputs=held_out_inputs, targets=held_out_targets)
@@ -84,7 +74,7 @@ def evaluate(model: nn.Module, *, optimizer: torch.optim.Optimizer, inputs: Tens
 
 
 def is_schedule_free(optimizer: torch.optim.Optimizer) -> bool:
-    return isinstance(optimizer, (SGDScheduleFree, AdamWScheduleFree, ScheduleFreePlus))
+    return hasattr(optimizer, "eval")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         CompressedReplicas as CompressedReplicas,
         compress_replicas as compress_replicas,
     )
+    from trainers.own_loop.optimizer import build_optimizer as build_optimizer
     from trainers.workload import Workload as Workload, WorkloadError as WorkloadError
     from wiretune.loop import attach as attach
     from wiretune.tuner import Tuner as Tuner
@@ -57,6 +58,7 @@ _HOMES = {
     "Workload": "trainers.workload",
     "WorkloadError": "trainers.workload",
     "attach": "wiretune.loop",
+    "build_optimizer": "trainers.own_loop.optimizer",
     "compress_gradients": "trainers.own_loop.ddp",
     "compress_replicas": "trainers.own_loop.fsdp",
 }

@@ -57,7 +57,7 @@ def test_the_example_says_which_optimizer_it_does_not_have(tmp_path, optimizer):
     entry = Entry(step=0, num_steps=2, learning_rate=0.1)
     path.write_text(Schedule(optimizer=optimizer, num_steps=2, entries=(entry,)).to_json())
 
-    with pytest.raises(SystemExit, match=f"`{optimizer}`: add it"):
+    with pytest.raises(SystemExit, match=f"`{optimizer}`, which this script does not have"):
         runpy.run_path(str(EXAMPLE))["main"](path)
 
 

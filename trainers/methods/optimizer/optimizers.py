@@ -289,6 +289,21 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
     return Optimizer(config, optimizer, ordered, brought=brought)
 
 
+def build_alone(
+    config: ContenderConfig | FromExchangeConfig, model: nn.Module, groups: Sequence[Mapping[str, Any]]
+) -> torch.optim.Optimizer:
+    """Return the torch optimizer of `config` for `groups` of the parameters of `model`, at its learning rate.
+
+    Raises WorkloadError for groups that cannot be used.
+    """
+    listed = _groups([dict(group) for group in groups], apart=False)
+    if not listed:
+        raise WorkloadError(NOTHING_TRAINED)
+    for group in listed:
+        group["lr"] *= config.learning_rate
+    return _prepared(config, listed, model)
+
+
 def _options(groups: Sequence[Group]) -> dict[Parameter, Group]:
     """Return for each parameter the options of its group, group by group."""
     return {
