@@ -22,6 +22,10 @@ MODULES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Pages but the decisions, which are as they were written.
+GUIDES = [page for page in PAGES if page.parent.name != "decisions"]
+#: Words that have another one here, and that one; the glossary has the others.
+OTHER_WORDS = {"meeting": "average", "meetings": "averages", "he": "they", "his": "their", "him": "them"}
 #: A longer sentence is read twice; a page may have a few.
 LONG_WORDS, LONG_SHARE = 30, 0.05
 #: First words of a docstring that says what a thing is about, and not what it does.
@@ -44,6 +48,13 @@ def test_a_page_has_few_long_sentences(page: Path) -> None:
     long = [each for each in sentences if len(each.split()) > LONG_WORDS]
 
     assert len(long) <= max(1, LONG_SHARE * len(sentences)), "\n".join(long)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_has_one_word_for_each_idea(page: Path) -> None:
+    prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+
+    assert not {*re.findall(r"\b[a-z]+\b", prose)} & OTHER_WORDS.keys(), f"instead: {OTHER_WORDS}"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
