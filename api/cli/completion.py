@@ -1,8 +1,11 @@
-"""Completes the ids of jobs for a shell, if a service of this machine answers at once."""
+"""Completes the ids of jobs for a shell, if the service that the command would ask answers at once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from api.cli.local import LocalServerError, running_server
+import typer
+
+from api.cli.local import LocalServerError, Server, running_server
 from api.client import Client
 from api.failures import ApiError, Unreachable
 from service.settings import Settings
@@ -12,12 +15,12 @@ PATIENCE_S = 0.3
 _NUM_JOBS = 50
 
 
-def jobs(incomplete: str) -> Iterator[tuple[str, str]]:
+def jobs(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]:
     """Yield the ids that begin as typed, newest first, each with its job's state and name; `latest` comes first."""
     if "latest".startswith(incomplete):
         yield "latest", "your newest job"
     try:
-        server = running_server(Settings(), timeout_s=PATIENCE_S)
+        server = _asked(context.params)
         if server is None:
             return
         with Client(server.url, server.key, timeout_s=PATIENCE_S, retry_s=0.0) as client:
@@ -26,3 +29,12 @@ def jobs(incomplete: str) -> Iterator[tuple[str, str]]:
     except (ApiError, Unreachable, LocalServerError, OSError, ValueError):  # no word of it: the user is typing
         return
     yield from ((job.id, f"{job.state}: {job.name}") for job in found if job.id.startswith(incomplete))
+
+
+def _asked(options: Mapping[str, Any]) -> Server | None:
+    """Return the service of --url or its variable, else the one of this machine, if one is up."""
+    url, key = options.get("url"), options.get("key")
+    if url is not None:
+        return Server(url, key or "")
+    server = running_server(Settings(), timeout_s=PATIENCE_S)
+    return server and server._replace(key=key or server.key)

@@ -35,6 +35,7 @@ from api.cli.terminal import (
     print_json,
     require_writable,
     say,
+    warn,
 )
 from api.cli.watch import where_it_is
 from api.client import Client
@@ -64,6 +65,9 @@ def submit(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="leave out of the folder, such as `data` or `*.csv`")
     ] = None,
+    is_dry: Annotated[
+        bool, typer.Option("--dry-run", help="queue nothing: have the service say whether it would take the job")
+    ] = False,
     idempotency_key: IdempotencyKey = None,
     url: Url = None,
     key: Key = None,
@@ -76,6 +80,9 @@ def submit(
     with open_client(url, key) as client:
         if code is not None:
             spec = _with_code(spec, _uploaded(client, code, exclude or []))
+        if is_dry:
+            _print_validated(client.validate(spec), as_json=as_json)
+            return
         made = client.submit(spec, idempotency_key=idempotency_key).view
     print_advice(made.advice)
     if as_json:
@@ -98,11 +105,17 @@ def _with_code(spec: JobSpec, digest: str) -> JobSpec:
 
 @app.command()
 def validate(job: JobFile, as_json: AsJson = False) -> None:
-    """Check a job's file, and print it with every default filled in."""
+    """Check a job's file, print it with every default filled in, and advise on it; asks no service."""
     spec = read_job(job, as_json=as_json)
-    found = Validated(spec=spec, num_trials=spec.num_trials, advice=advice(spec))
-    print_json(found if as_json else spec)
+    _print_validated(Validated(spec=spec, num_trials=spec.num_trials, advice=advice(spec)), as_json=as_json)
+
+
+def _print_validated(found: Validated, *, as_json: bool) -> None:
+    """Print the job with every default; for people, what is said of it goes to standard error."""
+    print_json(found if as_json else found.spec)
     if not as_json:
+        for note in found.notes:
+            warn(note)
         print_advice(found.advice)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from api.cli import figures
+from api.cli import completion, figures
 from api.cli.sheet import Sheet
 from api.cli.terminal import FAILED, AsJson, Key, Url, console, fail, open_client, print_json, read_settings, say
 from service.control.access.keys import write_private
@@ -123,7 +123,10 @@ def audit(
 
 @app.command()
 def page(
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="a job's id; default: the list")] = None,
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="JOB", help="as in `show`; default: the list", autocompletion=completion.jobs),
+    ] = None,
     url: Url = None,
     key: Key = None,
 ) -> None:

@@ -38,7 +38,29 @@ JobIds = Annotated[
     typer.Argument(metavar="JOB JOB ...", help=f"two jobs or more: {_HOW_JOBS_GO}", autocompletion=completion.jobs),
 ]
 Url = Annotated[str | None, typer.Option(envvar="WIRETUNE_URL", help="default: the service running here")]
-Key = Annotated[str | None, typer.Option(envvar="WIRETUNE_API_KEY", help="an API key", show_envvar=True)]
+_KEY_FILE = "WIRETUNE_API_KEY_FILE"
+
+
+def _read_key(given: str | None) -> str | None:
+    """Return the key that was given; a file has it where `@FILE` is, or else where the variable names one."""
+    file = os.environ.get(_KEY_FILE) if given is None else given[1:] if given.startswith("@") else None
+    if not file:
+        return given
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"cannot read the key in {file}: {getattr(error, 'strerror', None) or error}")
+
+
+Key = Annotated[
+    str | None,
+    typer.Option(
+        envvar="WIRETUNE_API_KEY",
+        callback=_read_key,
+        metavar="KEY|@FILE",
+        help=f"an API key, or `@` and the file that has it; default: the file that {_KEY_FILE} names",
+    ),
+]
 IdempotencyKey = Annotated[
     str | None,
     typer.Option(metavar="KEY", help="a word for this submission: sent again with it within a day, it is queued once"),

@@ -131,6 +131,16 @@ def test_a_finished_job_shows_its_bill(at: str, reporting: Reporting, command: s
     assert "tuned reached the loss at which dense ended" in result.stdout
 
 
+def test_a_dry_run_queues_nothing_and_says_what_the_service_says(at: str, client: Client, job_file: Path) -> None:
+    done = run_cli.invoke(main.app, ["submit", str(job_file), "--dry-run"])
+    as_json = json.loads(run_cli.invoke(main.app, ["submit", str(job_file), "--dry-run", "--json"]).stdout)
+
+    assert JobSpec.model_validate_json(done.stdout) == JobSpec.model_validate(EXAMPLE_JOB)
+    assert "2 trials (2 arms x 1 seeds), each with the whole budget" in done.stderr
+    assert as_json["notes"] and as_json["valid"]
+    assert client.jobs().jobs == ()
+
+
 def test_every_command_prints_json_on_request(at: str, job_file: Path, reporting: Reporting) -> None:
     def said(*arguments: str) -> list[dict[str, Any]]:
         done = run_cli.invoke(main.app, [*arguments, "--json"])

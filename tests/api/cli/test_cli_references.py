@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -197,11 +198,50 @@ def test_a_shell_completes_ids_of_the_service_that_answers(
 ) -> None:
     monkeypatch.setattr(completion, "running_server", lambda settings, timeout_s: Server(live_url, key))
 
-    offered = [dict(completion.jobs(typed)) for typed in ("job-", ids[2])]
+    assert completed("show job-") == {
+        ids[0]: "queued: twin", ids[1]: "queued: twin", ids[2]: "queued: newest one"
+    }  # fmt: skip
+    assert completed(f"page {ids[2]}") == {ids[2]: "queued: newest one"}
+    assert "latest" in completed("cancel l")
 
-    assert offered[0] == {ids[0]: "queued: twin", ids[1]: "queued: twin", ids[2]: "queued: newest one"}
-    assert offered[1] == {ids[2]: "queued: newest one"}
-    assert "latest" in dict(completion.jobs("l"))
+
+@pytest.mark.parametrize("place", ["options", "variables", "file"])
+def test_a_shell_completes_ids_of_the_service_that_the_command_would_ask(
+    live_url: str, key: str, ids: list[str], place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(completion, "running_server", lambda *_, **__: pytest.fail("another service was asked"))
+    (tmp_path / "key").write_text(f"{key}\n")
+    if place == "variables":
+        monkeypatch.setenv("WIRETUNE_URL", live_url)
+        monkeypatch.setenv("WIRETUNE_API_KEY", key)
+    given = {"options": f"--url {live_url} --key {key} ", "file": f"--url {live_url} --key @{tmp_path / 'key'} "}
+
+    assert completed(f"show {given.get(place, '')}{ids[2]}") == {ids[2]: "queued: newest one"}
+
+
+@pytest.mark.parametrize("given", [["--key", "@{}"], []], ids=["option", "variable"])
+def test_a_key_may_be_in_a_file(
+    live_url: str, key: str, ids: list[str], given: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text(f"{key}\n")
+    monkeypatch.setenv("WIRETUNE_URL", live_url)
+    if not given:
+        monkeypatch.setenv("WIRETUNE_API_KEY_FILE", str(tmp_path / "key"))
+    shown = run_cli.invoke(main.app, ["show", "latest", *(each.format(tmp_path / "key") for each in given)])
+    missing = run_cli.invoke(main.app, ["show", "latest", "--key", f"@{tmp_path / 'none'}"])
+
+    assert shown.stdout.startswith(ids[-1]), shown.stderr
+    assert missing.exit_code == 2
+    assert f"cannot read the key in {tmp_path / 'none'}: No such file or directory" in missing.stderr
+
+
+def completed(typed: str) -> dict[str, str]:
+    """Return what a shell is offered for the last word of `wiretune ...`, each with its help."""
+    words = f"wiretune {typed}".split()
+    environment = {"_WIRETUNE_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": " ".join(words)}
+    environment |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1]}
+    done = run_cli.invoke(main.app, env=environment, prog_name="wiretune")
+    return dict(line.split("\t") for line in done.stdout.splitlines() if line)
 
 
 def test_a_shell_hears_nothing_of_a_service_that_is_away(
@@ -209,7 +249,7 @@ def test_a_shell_hears_nothing_of_a_service_that_is_away(
 ) -> None:
     monkeypatch.setattr(completion, "running_server", lambda settings, timeout_s: Server("http://127.0.0.1:9", key))
 
-    assert list(completion.jobs("job-")) == []
+    assert completed("show job-") == {}
 
 
 def test_the_version_is_printed() -> None:
