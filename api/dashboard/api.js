@@ -1,5 +1,6 @@
 // The public API. The session's cookie goes along by itself; no script can read it, and no key stays here.
 
+import { setClock } from "./clock.js";
 import { save } from "./files.js";
 
 export class NeedsKey extends Error {}
@@ -50,6 +51,7 @@ async function send(path, parameters, { timeoutMs, read = null, ...request }) {
   try {
     renew();
     const answer = await fetch(query.size ? `${path}?${query}` : path, { ...request, signal: late.signal });
+    setClock(answer.headers.get("date"));
     if (!answer.ok) throw await refusal(renewing(answer, renew));
     return read ? await read(renewing(answer, renew)) : answer;
   } catch (error) {

@@ -1,7 +1,5 @@
 // Builds elements, and keeps them. Text goes in as text: nothing a job is called can become markup.
 
-import { age, moment } from "./units.js";
-
 const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit"];
 
 // `key` tells the element from its brothers when `patch` looks for it again.
@@ -119,11 +117,17 @@ export function empty(...children) {
   return element("div", { class: "empty" }, ...children);
 }
 
+// What words mean, for whoever opens it: fingers and keys reach no `title`. `update` takes [word, meaning] of each.
+export function glossary(summary) {
+  const list = element("dl", {});
+  const body = element("details", { class: "glossary" }, element("summary", {}, summary), list);
+  const update = (entries) => {
+    body.hidden = !entries.length;
+    patch(list, ...entries.flatMap(([word, text]) => [element("dt", { key: word }, word), element("dd", { key: `${word}: ` }, text)]));
+  };
+  return { body, update };
+}
+
 // What stands where an answer did not come: why, and a button to ask `again`.
 export const unanswered = (error, again) =>
   [element("p", { class: "quiet" }, error.message), element("button", { type: "button", onclick: again }, "try again")];
-
-// "5 min ago"; pointing at it shows the moment itself.
-export const since = (given) => element("time", { datetime: given, title: moment(given) }, age(given));
-
-setInterval(() => document.querySelectorAll("time").forEach((each) => patch(each, age(each.dateTime))), 20000);

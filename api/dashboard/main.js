@@ -12,6 +12,7 @@ import { jobsPage } from "./pages/jobs/jobs.js";
 import { keysPage } from "./pages/keys.js";
 import { clonePage, submitPage } from "./pages/submit/submit.js";
 import { listen, paced, unseen } from "./live/live.js";
+import { keepTimes } from "./times.js";
 
 // A page is called by its own parameter: "/?job=ID". It calls `ask` where it got no answer: what is wrong is told then,
 // and the page refreshed until it has one. Each has `refresh`, and `shows` for a job that changed, with whether it has
@@ -145,6 +146,7 @@ function goOn() {
 }
 
 connection.textContent = STATES.connecting;
+keepTimes(document.getElementById("times"));
 // A code that was used before is no harm: there may be a session.
 const isNew = await api.takeCodeFromAddress().catch((error) => tell(reason(error)));
 const again = listen(hear, new URLSearchParams(location.search).get("job"));

@@ -1,5 +1,7 @@
 // How figures are written, everywhere on the page: "1.5 GB", "12 min 5 s", "85 ms", "0.87 %", "0.31 ± 0.02".
 
+import { now } from "./clock.js";
+
 const NONE = "–";
 const SIZES = [["B", 1], ["kB", 1e3], ["MB", 1e6], ["GB", 1e9], ["TB", 1e12], ["PB", 1e15]];
 const SPANS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -64,8 +66,8 @@ export function money(sum, currency) {
   return currency ? `${digits} ${currency}` : digits;
 }
 
-export function age(moment, now = Date.now()) {
-  const passed = (now - Date.parse(moment)) / 1000;
+export function age(moment, ms = now()) {
+  const passed = (ms - Date.parse(moment)) / 1000;
   const span = SPANS.slice(0, 3).find(([, per]) => passed >= per);
   return span ? `${Math.floor(passed / span[1])} ${span[0]} ago` : "just now";
 }

@@ -1,7 +1,8 @@
 // The cluster: its nodes, what runs on them, and who waits for them. The address says behind which place of the queue.
 
 import * as api from "../api.js";
-import { element, empty, patch, since, table } from "../dom.js";
+import { element, empty, patch, table } from "../dom.js";
+import { since } from "../times.js";
 import { number, share } from "../units.js";
 
 const ON_A_PAGE = 100;

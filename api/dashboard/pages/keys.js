@@ -1,8 +1,10 @@
 // API keys: who has one, and what it may do. A secret is shown once, and is in no address and no list.
 
 import * as api from "../api.js";
+import { now } from "../clock.js";
 import { question } from "../dialog.js";
-import { element, empty, patch, since, table } from "../dom.js";
+import { element, empty, glossary, patch, table } from "../dom.js";
+import { since } from "../times.js";
 
 const ROLES = {
   viewer: "looks",
@@ -17,7 +19,9 @@ export function keysPage(root, _, __, ask) {
   const tools = element("div", { class: "tools" });
   const issued = element("section", { class: "panel issued", role: "status", hidden: "" });
   const content = element("div", { class: "panel" }, empty("loading …"));
-  root.replaceChildren(element("h1", {}, "Keys"), tools, issued, content);
+  const roles = glossary("what each role may do");
+  roles.update(Object.entries(ROLES));
+  root.replaceChildren(element("h1", {}, "Keys"), tools, issued, content, roles.body);
   document.title = "Keys – Wiretune";
   let me = null;
 
@@ -32,14 +36,14 @@ export function keysPage(root, _, __, ask) {
 
   const stateOf = ({ revoked_at, expires_at }) => {
     if (revoked_at) return "revoked";
-    return expires_at && Date.parse(expires_at) <= Date.now() ? "expired" : "valid";
+    return expires_at && Date.parse(expires_at) <= now() ? "expired" : "valid";
   };
 
   function keyTable(found) {
     return table(`${found.length} ${found.length === 1 ? "key" : "keys"}`, [
       ["name", (key) => element("span", {}, key.name, key.id === me.key ? element("span", { class: "label" }, "this session's") : null), "name"],
       ["state", (key) => element("span", { class: `badge ${stateOf(key) === "valid" ? "succeeded" : "queued"}` }, stateOf(key)), ""],
-      ["role", ({ role }) => element("span", { title: ROLES[role] }, role), ""],
+      ["role", ({ role }) => role, ""],
       ["owner", ({ owner }) => owner, ""],
       ["project", ({ project }) => project, ""],
       ["used", ({ last_used_at }) => (last_used_at ? since(last_used_at) : "never"), ""],

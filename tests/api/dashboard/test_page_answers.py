@@ -179,6 +179,31 @@ def test_a_log_is_followed_for_a_while_after_the_end_and_not_for_ever():
     assert found.split("\n") == ["after 2", "after 3", "after 26"]
 
 
+def test_a_log_that_ended_long_ago_is_not_followed_though_the_readers_clock_is_behind():
+    found = of_log_under_way("""
+      await answer(new Response("done", { headers: { Date: "Fri, 02 Jan 2026 00:00:00 GMT" } }));
+      now = 60000;
+      tick();
+      await settled();
+      return asked.length;
+    """)
+
+    assert found == 0
+
+
+def test_ages_go_by_the_clock_of_the_service_whatever_the_readers_says():
+    script = """
+      const at = Date.parse("2026-01-01T12:00:00Z");
+      Date.now = () => at - 3_600_000;
+      globalThis.fetch = async () => Response.json({}, { headers: { Date: new Date(at).toUTCString() } });
+      const found = [age("2026-01-01T11:30:00Z")];
+      await api.cluster();
+      return [...found, age("2026-01-01T11:30:00Z")];
+    """
+
+    assert played(script, ("{ age }", "units.js"), ("api", "api.js")) == ["just now", "30 min ago"]
+
+
 def test_a_line_that_a_progress_bar_wrote_again_and_again_shows_what_was_written_last():
     found = of_log("""
       await answer(new Response("first\\r\\n(pid=7) 10 %\\r(pid=7) 20 %\\r\\nlast 1\\rlast 2\\r"));
@@ -257,6 +282,21 @@ def test_a_search_for_a_word_that_may_be_an_id_finds_the_job_of_it_as_well(text,
     """
 
     assert played(script, ("{ jobsPage }", "pages/jobs/jobs.js"), rows=rows, text=text) == [asked, shown]
+
+
+@pytest.mark.parametrize(("arms", "arm", "is_said"), [(["tuned"], "tuned", False), (["tuned", "dense"], "tuned", True)])
+def test_a_row_says_whose_rate_it_shows_where_a_job_has_several_arms(arms, arm, is_said):
+    progress = {"learning_rate": 0.1, "level": None, "level_name": "density", "arm": arm}
+    script = """
+      const [, show] = COLUMNS.find(([heading]) => heading === "rate and level");
+      const cell = document.createElement("td");
+      cell.append(...show(job).filter(Boolean));
+      return cell.textContent;
+    """
+
+    said = played(script, ("{ COLUMNS }", "pages/jobs/row.js"), job={"arms": arms, "progress": progress})
+
+    assert said == ("lr 0.1of tuned" if is_said else "lr 0.1")
 
 
 def test_the_refusal_of_an_earlier_filter_is_not_told_of_the_present_one():
@@ -502,7 +542,7 @@ def test_a_long_table_of_stages_begins_with_the_newest_of_each_trial():
 
 
 MAIN = """
-  for (const id of ["page", "notice", "connection", "caller", "sign-out"]) {
+  for (const id of ["page", "notice", "connection", "caller", "times", "sign-out"]) {
     const part = document.createElement("div");
     part.setAttribute("id", id);
     document.body.append(part);
@@ -1113,7 +1153,7 @@ def test_a_file_of_a_clone_does_not_claim_that_the_job_it_was_made_of_is_gone(cl
     made = http.post(f"/v1/jobs/{reporting.job_id}:clone", json={"budget": {"seconds": 90}}).json()["job"]["id"]
     plot = plots.plot(client, [made])
     script = """
-      for (const id of ["held", "library", "page", "made"]) {
+      for (const id of ["held", "library", "page", "made", "times"]) {
         const part = document.createElement("div");
         part.setAttribute("id", id);
         part.textContent = { held: JSON.stringify(given), library }[id] ?? "";
@@ -1150,6 +1190,19 @@ def test_a_list_of_keys_that_did_not_come_after_a_change_is_asked_for_again_and_
     )
 
     assert found == 1
+
+
+def test_the_page_of_keys_says_what_each_role_may_do():
+    script = f"""
+      {LIST}
+      keysPage(root, "all", null, () => {{}});
+      return root.querySelector("dl").childNodes.map((each) => each.textContent);
+    """
+
+    assert played(script, ("{ keysPage }", "pages/keys.js"))[:4] == [
+        *("viewer", "looks"),
+        *("submitter", "submits jobs, and changes its own"),
+    ]
 
 
 def test_a_page_without_a_clipboard_says_how_to_copy():

@@ -11,7 +11,7 @@ from api.http.app import create_app
 from api.http.openapi import EXAMPLE_JOB
 from service.control.access.rules import LOCAL
 from service.control.listing import JobFilter
-from service.control.reconciler import Reconciler
+from service.control.reconciling.assembly import assemble
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -183,7 +183,7 @@ def test_why_a_job_waits_is_the_same_on_its_page_as_in_the_list_and_is_kept_up_t
     browser: Tab, store: Store, settings: Settings, key: str, add: Callable[..., str]
 ) -> None:
     cluster = FakeCluster(FakeRay(cpus=8))
-    reconciler = Reconciler(store, settings, api_url="http://127.0.0.1:8470", ray=cluster)
+    reconciler = assemble(store, settings, api_url="http://127.0.0.1:8470", cluster=cluster).reconciler
     running, ahead, waiting = (add(name, workers={"count": 6}) for name in ("running", "ahead", "waiting"))
     for _ in range(2):  # what one tick starts waits no more in the next
         reconciler.tick(store._clock())
@@ -339,6 +339,25 @@ def test_the_end_of_a_session_loses_neither_a_secret_nor_what_somebody_writes(
     (key,) = [each for each in store.keyring.list(by=LOCAL) if each.name == "anna" and each.revoked_at is None]
     sign_in_again(store.keyring.rotate(key.id, by=LOCAL).secret)
     assert browser.value_of("document.querySelector('[data-pointer=\"/name\"] input').value") == "half"
+
+
+def test_a_keyboard_and_a_finger_turn_all_ages_into_moments_and_the_next_page_keeps_it(
+    browser: Tab, client: Client, add: Callable[..., str]
+) -> None:
+    job_id = add("one")
+    show(browser, client)
+    told = "document.querySelector('time').textContent"
+    assert browser.value_of(told) == "just now"
+
+    browser.value_of("document.getElementById('times').focus()")
+    browser.press("Enter")
+    moment = browser.value_of(told)
+    assert "just now" not in moment and browser.value_of("document.querySelector('time').title") == "just now"
+
+    show(browser, client, f"?job={job_id}")
+    assert browser.value_of(told) == moment
+    browser.value_of("document.querySelector('time').click()")
+    assert browser.value_of(f"[{told}, document.getElementById('times').ariaPressed]") == ["just now", "false"]
 
 
 @pytest.mark.parametrize("address", ["", "?submit=new", "?cluster=now", "?keys=all", "?audit=all"])

@@ -232,6 +232,19 @@ console.log(JSON.stringify([...found, isAsked()]));""",
     assert found == [False, True, False]
 
 
+def test_form_and_text_are_two_buttons_of_which_one_is_pressed(anonymous):
+    _, found = of_form(
+        anonymous,
+        """
+const pressed = () => document.body.querySelector("[aria-pressed=true]");
+const found = [pressed().textContent];
+await document.body.querySelector("[aria-pressed=false]").onclick();
+console.log(JSON.stringify([...found, pressed().textContent, pressed().getAttribute("role")]));""",
+    )
+
+    assert found == ["Form", "YAML", None]
+
+
 def test_a_field_names_the_bound_that_binds():
     seconds = {"schema": {"minimum": 0.01, "exclusiveMinimum": 0, "maximum": 100}, "options": []}
     module = f'import {{ bounds }} from "{DASHBOARD.as_uri()}/pages/submit/schema.js";'
@@ -390,6 +403,21 @@ def of_controls(script, **changes):
 )
 def test_a_jobs_own_page_edits_archives_and_deletes_what_is_ones_own(changes, buttons):
     assert of_controls("console.log(JSON.stringify(buttons));", **changes) == buttons
+
+
+def test_what_each_button_does_is_on_the_page_for_whoever_cannot_point_at_it():
+    found = of_controls(
+        """
+const told = body.querySelector("details");
+const words = told.querySelector("dl").childNodes.map((each) => each.textContent);
+update(job, { name: "bert", role: "viewer" });
+console.log(JSON.stringify([words, told.hidden]));""",
+        state="running",
+        verbs=["stop", "cancel"],
+    )
+
+    stop, cancel = "End as if the budget were spent, and keep the result", "End without a result"
+    assert found[0][:4] == ["stop", stop, "cancel", cancel] and found[1]
 
 
 def test_archiving_and_deleting_act_on_the_job_as_it_was_shown_and_deleting_asks_first():

@@ -1,9 +1,10 @@
 // What is compared in figures: the jobs, the fields in which they differ, and the results of their arms.
 
 import { valueText } from "../../differences.js";
-import { badge, element, empty, since, table } from "../../dom.js";
+import { badge, element, empty, table } from "../../dom.js";
 import { saveRows } from "../../files.js";
 import { saveMenu } from "../../charts/panel.js";
+import { since } from "../../times.js";
 import { duration, loss, number, share, size, spread } from "../../units.js";
 import { comparedNames } from "./jobs.js";
 

@@ -2,7 +2,7 @@
 
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
-import { element, patch } from "../../dom.js";
+import { element, glossary, patch } from "../../dom.js";
 import { isOver, mayChange } from "../../states.js";
 import { number } from "../../units.js";
 
@@ -33,8 +33,9 @@ export function controls(changed) {
   const buttons = element("div", { class: "buttons" });
   const refused = element("p", { class: "refused", role: "alert" });
   const state = element("p", { class: "visually-hidden", role: "status" });
+  const meanings = glossary("what these do");
   const body = element("div", { class: "controls", role: "group", "aria-label": "Actions", tabindex: "-1" },
-    buttons, refused, state);
+    buttons, refused, state, meanings.body);
   const asks = { stop: confirmed(STOP), cancel: confirmed(CANCEL), extend: askToExtend, steer: askToSteer, clone: openForm, edit: askToEdit,
     archive: (of) => api.edit(of, { archived: true }), unarchive: (of) => api.edit(of, { archived: false }), delete: confirmed(DELETE, api.remove) };
   let job = null;
@@ -43,7 +44,9 @@ export function controls(changed) {
     if (job && job.state !== given.state) state.textContent = `The job is ${given.state}.`;
     job = given;
     const hadFocus = body.contains(document.activeElement);
-    patch(buttons, ...verbsFor(me, job).map(button));
+    const verbs = verbsFor(me, job);
+    patch(buttons, ...verbs.map(button));
+    meanings.update(verbs.map((verb) => [verb, MEANING[verb]]));
     if (hadFocus && !body.contains(document.activeElement)) body.focus(); // the next Tab leads to the first button
   }
 

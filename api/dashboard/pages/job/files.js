@@ -1,7 +1,8 @@
 // The job's files with their sizes, and the attempts that made them.
 
 import * as api from "../../api.js";
-import { element, inTurn, patch, since, table, unanswered, whenChanged } from "../../dom.js";
+import { element, inTurn, patch, table, unanswered, whenChanged } from "../../dom.js";
+import { since } from "../../times.js";
 import { duration, size } from "../../units.js";
 import { whenSeen } from "./sight.js";
 

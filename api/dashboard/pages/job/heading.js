@@ -1,7 +1,8 @@
 // Where the job is, and what it was asked for.
 
-import { badge, element, since } from "../../dom.js";
+import { badge, element } from "../../dom.js";
 import { isOver, whyOf } from "../../states.js";
+import { since } from "../../times.js";
 import { duration, number, size } from "../../units.js";
 import { progressOf, workersText } from "./progress.js";
 

@@ -1,6 +1,7 @@
 // What an attempt has printed: the end of it, followed while it lives; what a search finds; tracebacks first.
 
 import * as api from "../../api.js";
+import { now } from "../../clock.js";
 import { element, empty, patch } from "../../dom.js";
 import { size } from "../../units.js";
 import { whenSeen } from "./sight.js";
@@ -29,24 +30,24 @@ export function logs(id) {
   let isWanted = false; // again: something may have been printed since the answer that is under way
   let seen = ""; // the attempt, and whether it has ended: what there was to read when the job last changed
   let dueAt = 0;
-  let quietAt = Infinity; // when nothing more of a job that has ended is waited for
+  let quietAt = Infinity; // when, by the service's clock, nothing more of a job that has ended is waited for
   const look = whenSeen(body, more);
 
   function update(given) {
     if (given.finished_at === null) quietAt = Infinity;
-    else if (quietAt === Infinity) quietAt = (job ? Date.now() : Date.parse(given.finished_at)) + LATE_MS;
+    else if (quietAt === Infinity) quietAt = (job ? now() : Date.parse(given.finished_at)) + LATE_MS;
     job = given;
     body.hidden = !job.attempt;
     const numbers = Array.from({ length: job.attempt }, (_, at) => String(job.attempt - at));
     const isLast = !attempt.value || attempt.value === attempt.options[0]?.value;
     patch(attempt, ...numbers.map((number) => element("option", { value: number, key: number }, number)));
     if (isLast && numbers.length) attempt.value = numbers[0];
-    const now = `${job.attempt} ${job.finished_at}`;
-    if (!body.hidden && seen !== now) look();
-    seen = now;
+    const readable = `${job.attempt} ${job.finished_at}`;
+    if (!body.hidden && seen !== readable) look();
+    seen = readable;
   }
 
-  const isLive = () => Date.now() < quietAt && attempt.value === String(job.attempt);
+  const isLive = () => now() < quietAt && attempt.value === String(job.attempt);
   setInterval(() => job && !isBusy && body.isConnected && !document.hidden && following.checked && isLive() && Date.now() >= dueAt && look(), AGAIN_MS);
 
   // What is read of the chosen attempt. Nothing of another one stays in sight.

@@ -1,7 +1,8 @@
 // A job as a row of the list.
 
-import { badge, drawn, element, since } from "../../dom.js";
+import { badge, drawn, element } from "../../dom.js";
 import { isOver, whyOf } from "../../states.js";
+import { since } from "../../times.js";
 import { duration, level, loss, number, share, size } from "../../units.js";
 
 const NONE = "–"; // a narrow window leaves it out
@@ -57,11 +58,12 @@ function progressOf(job) {
   ];
 }
 
-function valuesOf({ progress }) {
+function valuesOf({ arms, progress }) {
   const { learning_rate, level: value, level_name, arm } = progress;
   if (learning_rate === null) return NONE;
   const shown = value === null ? null : element("div", { class: "small" }, `${level_name.replaceAll("_", " ")} ${level(value, level_name)}`);
-  return [element("div", { title: `of ${arm}` }, `lr ${number(learning_rate)}`), shown];
+  const whose = arms.length === 1 && arms[0] === arm ? null : element("div", { class: "quiet small" }, `of ${arm}`);
+  return [element("div", {}, `lr ${number(learning_rate)}`), shown, whose];
 }
 
 function lossOf({ progress: { losses }, best_validation_loss: best }) {

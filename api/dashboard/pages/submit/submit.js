@@ -62,16 +62,15 @@ function editor(root, document, source) {
   let isWritten = false; // something that is nowhere else
   let begun = ""; // the example that the form began with
 
-  const form = element("div", { role: "tabpanel", id: "as-form", "aria-label": "Form" });
+  const form = element("div", { id: "as-form", role: "group", "aria-label": "Form" });
   const text = element("textarea", { rows: 26, spellcheck: "false", "aria-label": "The job as YAML", oninput: () => {
     isRead = false;
     write();
   } });
-  const asText = element("div", { role: "tabpanel", id: "as-text", hidden: "", "aria-label": "YAML" }, text);
+  const asText = element("div", { id: "as-text", hidden: "" }, text);
   const verdict = element("div", { class: "verdict panel", role: "status" });
-  const tab = (label, panel, isChosen) => element("button", { type: "button", role: "tab", "aria-controls": panel, "aria-selected": String(isChosen),
-    onclick: () => turn(panel === "as-text") }, label);
-  const tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Write it as" }, tab("Form", "as-form", true), tab("YAML", "as-text", false));
+  const way = (label, toText) => element("button", { type: "button", "aria-pressed": String(toText === isText), onclick: () => turn(toText) }, label);
+  const ways = element("div", { class: "tabs", role: "group", "aria-label": "Write it as" }, way("Form", false), way("YAML", true));
   const submit = element("button", { type: "button", class: "primary", onclick: send }, "Submit the job");
   const examples = schema.examples ?? [];
   const begin = element("label", { class: "begin" }, "Begin with ", element("select", { onchange: beginWith }, element("option", { value: "" }, "an empty form"), ...examples.map((each, at) => element("option", { value: at }, each.name))));
@@ -80,7 +79,7 @@ function editor(root, document, source) {
   root.replaceChildren(
     element("h1", {}, source ? `Clone “${source.name}”` : "New job"),
     element("p", { class: "quiet" }, source ? "A new job: this one with changes." : "What is left empty has its default. Only the workload and a budget are required."),
-    element("div", { class: "tools" }, tabs, source ? null : begin),
+    element("div", { class: "tools" }, ways, source ? null : begin),
     element("div", { class: "submit" }, element("div", {}, form, asText, prediction), element("div", { class: "side" }, verdict, element("div", { class: "buttons" }, submit))));
 
   const check = paced(look, (error) => {
@@ -163,7 +162,7 @@ function editor(root, document, source) {
     else draw();
     form.hidden = isText;
     asText.hidden = !isText;
-    for (const [at, each] of [...tabs.children].entries()) each.setAttribute("aria-selected", String(isText === Boolean(at)));
+    for (const [at, each] of [...ways.children].entries()) each.setAttribute("aria-pressed", String(isText === Boolean(at)));
     touch();
   }
 
