@@ -25,7 +25,7 @@ from service.control.queue.plan import plan
 from service.control.queue.queued import Rules, Running, Waiting
 from service.control.ray_cluster.clusters import Cluster, RayApi
 from service.control.ray_cluster.ray_jobs import RayStatus
-from service.control.reconciler import Reconciler
+from service.control.reconciling.assembly import assemble
 from service.control.store import Store
 from service.job.priority import Priority
 from service.job.spec import JobSpec
@@ -199,11 +199,11 @@ def turn_ms(num_waiting: int, num_turns: int = 20) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(Settings(state_dir=Path(folder)))
         cluster: Cluster | RayApi = FullCluster(2)  # type: ignore[assignment]
-        reconciler = Reconciler(store, store.settings, api_url="http://x", ray=cluster)  # type: ignore[arg-type]
+        reconciler = assemble(store, store.settings, api_url="http://x", cluster=cluster).reconciler  # type: ignore[arg-type]
         spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
         for number in range(num_waiting + 1 if num_waiting else 0):
             store.add_job(spec, by=Principal(name=f"o{number % 7}", role=Role.ADMIN, project=f"p{number % 5}"))
-        with store._engine.begin() as connection:  # as after the rounds that told each job, some in each
+        with store._db.engine.begin() as connection:  # as after the rounds that told each job, some in each
             connection.execute(update(JobRow).values(reason="waits for room on the cluster"))
         began = time.process_time()
         reconciler.tick(time.time())

@@ -27,7 +27,7 @@ from api.http.connections import Deadlines, connection_class
 from service.catalog import methods
 from service.control import processes
 from service.control.access.keys import given_key, write_private
-from service.control.reconciler import Reconciler
+from service.control.reconciling.assembly import assemble
 from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import Unavailable
@@ -103,14 +103,14 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
         bound = stack.enter_context(bind(settings.host, settings.port))
         url = _url(settings.host, bound.getsockname()[1])
         ensure_key(store, settings.state_dir)
-        reconciler = Reconciler(store, settings, api_url=settings.api_url or url)
+        assembly = assemble(store, settings, api_url=settings.api_url or url)
         app = create_app(
             store,
-            conflicts=reconciler.conflicts,
-            outlook=lambda: reconciler.outlook,
+            conflicts=assembly.reconciler.conflicts,
+            outlook=lambda: assembly.reconciler.outlook,
             user_code=settings.user_code,
-            logs=reconciler.logs,
-            occupancy=reconciler.occupancy,
+            logs=assembly.logs,
+            occupancy=assembly.occupancy,
         )
         server = _Server(server_config(app, Deadlines(stall_s=settings.stall_s)))
         server.broadcaster = app.state.services.broadcaster
@@ -119,8 +119,8 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
         _exit_on_signals(server)
         prepare_process()
         stack.callback(_prepare_methods().cancel)
-        reconciler.start()
-        stack.callback(reconciler.stop)
+        assembly.start()
+        stack.callback(assembly.stop)
         stack.enter_context(_announced(settings.state_dir, url))
         server.run(sockets=[bound])
 

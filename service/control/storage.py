@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import fsspec
+from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import tokenize
 from pydantic import BaseModel, Field
@@ -78,6 +79,11 @@ class Storage:
     """The files below `root`, an fsspec URL. Raises NotFound for a missing one, Unavailable where storage fails."""
 
     root: str
+
+    @property
+    def is_folder(self) -> bool:
+        """True where this machine has it mounted, as opposed to a store that is reached over the network."""
+        return split_protocol(self.root)[0] in (None, *LocalFileSystem.protocol)
 
     def job_url(self, job_id: str) -> str:
         """Return the job's folder."""

@@ -12,7 +12,8 @@ from api.cli.main import app as cli
 from api.client import Client
 from api.http.app import create_app
 from service.control.access.rules import LOCAL
-from service.control.reconciler import Reconciler
+from service.control.reconciling.assembly import assemble
+from service.control.reconciling.reconciler import Reconciler
 from service.control.store import Store
 from service.settings import Settings
 from service.wire.access import MAX_OWNER_CHARS, NewKey, Role
@@ -25,12 +26,12 @@ JOB = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}}
 @pytest.fixture
 def reconciler(store: Store, settings: Settings) -> Reconciler:
     cluster = FakeCluster(FakeRay(cpus=8))
-    return Reconciler(store, settings, api_url="http://127.0.0.1:8470", ray=cluster)
+    return assemble(store, settings, api_url="http://127.0.0.1:8470", cluster=cluster).reconciler
 
 
 @pytest.fixture
 def tick(reconciler: Reconciler, store: Store) -> Callable[[], None]:
-    return lambda: reconciler.tick(store._clock())
+    return lambda: reconciler.tick(store._db.now())
 
 
 @pytest.fixture
@@ -210,11 +211,11 @@ def test_a_job_that_was_accepted_once_is_the_answer_to_its_key_whatever_a_quota_
 def test_a_cluster_that_grows_by_itself_takes_what_it_will_hold(store, tmp_path):
     grows = Settings(state_dir=tmp_path, cluster_nodes='[{"cpus": 4, "count": 5}]')
     cluster = FakeCluster(FakeRay(cpus=2))
-    reconciler = Reconciler(store, grows, api_url="http://x", ray=cluster)
+    reconciler = assemble(store, grows, api_url="http://x", cluster=cluster).reconciler
     with TestClient(create_app(store, conflicts=reconciler.conflicts)) as client:
         client.headers["Authorization"] = f"Bearer {store.add_key('k')}"
         made, refused = (client.post("/v1/jobs", json=JOB | {"workers": {"count": n}}) for n in (20, 21))
-    reconciler.tick(store._clock())
+    reconciler.tick(store._db.now())
 
     assert (made.status_code, refused.status_code) == (202, 409)
     assert store.job(made.json()["id"]).state == "starting"  # Ray adds the nodes for what waits there

@@ -20,7 +20,7 @@ from api.http.app import create_app
 from api.http.server import bind, ensure_key
 from service.control import processes
 from service.control.ray_cluster.ray_jobs import RayJobs
-from service.control.reconciler import Reconciler
+from service.control.reconciling.assembly import assemble
 from service.control.store import Store
 from service.errors import Unavailable
 from service.job.states import JobState
@@ -57,18 +57,18 @@ class Listening:
         self._socket = bind("127.0.0.1", 0)
         bound = self._socket.__enter__()
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        self._reconciler = Reconciler(self._store, self.settings, api_url=self.url)
+        self._assembly = assemble(self._store, self.settings, api_url=self.url)
         config = uvicorn.Config(self._noting(create_app(self._store)), log_level="warning", lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [bound]}, daemon=True)
         self._thread.start()
-        self._reconciler.start()
+        self._assembly.start()
 
     def client(self) -> Client:
         return Client(self.url, self._key)
 
     def close(self) -> None:
-        self._reconciler.stop()
+        self._assembly.stop()
         self._server.should_exit = True
         self._thread.join(30)
         self._socket.__exit__(None, None, None)

@@ -1,14 +1,17 @@
 """The reconciler gives Ray the code that a job names, once, and only what was uploaded."""
 
 import io
+import threading
 import zipfile
 
 import httpx2
 import pytest
 
 from service.control.access.rules import LOCAL
+from service.control.processes import wait_until
 from service.control.ray_cluster.ray_jobs import RayJobs
-from service.control.reconciler import Reconciler
+from service.control.reconciling import submission
+from service.control.reconciling.assembly import assemble
 from service.control.storage import Storage
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -16,6 +19,7 @@ from service.job.states import JobState
 from service.settings import Settings
 from service.wire.code import of_zip
 from tests.support.fake_ray import Clock, FakeCluster, FakeRay
+from tests.support.patience import PATIENCE_S
 
 
 def package(text):
@@ -46,7 +50,9 @@ def ray():
 @pytest.fixture
 def tick(store, settings, ray):
     clock = Clock()
-    reconciler = Reconciler(store, settings, api_url="http://127.0.0.1:8470", ray=FakeCluster(ray), clock=clock)
+    reconciler = assemble(
+        store, settings, api_url="http://127.0.0.1:8470", cluster=FakeCluster(ray), clock=clock
+    ).reconciler
 
     def tick():
         clock.now += 1.0
@@ -99,6 +105,22 @@ def test_code_that_was_changed_on_storage_does_not_run(store, settings, ray, tic
 
     assert store.job(job).state is JobState.FAILED and "code" in store.job(job).reason
     assert not ray.packages and not ray.jobs
+
+
+def test_a_storage_that_does_not_give_code_holds_up_no_round(store, ray, tick, monkeypatch):
+    job = add(store, store.code.add(package("x = 1"), by=LOCAL).digest)
+    given, read_code = threading.Event(), Storage.read_code
+    monkeypatch.setattr(Storage, "read_code", lambda *asked: given.wait(PATIENCE_S) and read_code(*asked))
+    monkeypatch.setattr(submission, "_PATIENCE_S", 0.05)
+
+    tick()
+    tick()
+    assert store.job(job).state is JobState.STARTING and "has not given the job's code" in store.job(job).reason
+    assert not ray.jobs
+    given.set()
+
+    assert wait_until(lambda: tick() or ray.jobs, timeout_s=PATIENCE_S)
+    assert list(ray.package_of.values()) == list(ray.packages)
 
 
 def test_a_package_goes_to_ray_over_its_jobs_api():

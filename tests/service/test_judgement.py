@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.control.judgement import Action, judge, judge_alone
 from service.control.ray_cluster.ray_jobs import RayStatus
+from service.control.reconciling.judgement import Action, judge, judge_alone
 from service.control.work import Work
 from service.job.states import ACTIVE, RULES, JobState
 

@@ -8,32 +8,13 @@ import pytest
 from service.control.attempts import submission_id
 from service.control.queue.capacity import Node
 from service.control.ray_cluster.ray_jobs import RayStatus
-from service.control.reconciler import Reconciler
-from service.control.store import Store
+from service.control.reconciling.assembly import assemble
 from service.errors import NotFound, Unavailable
 from service.job.spec import JobSpec
 from service.job.states import RULES, JobState
 from service.settings import Settings
 from service.wire.records import AttemptFinished, Batch, TrialStarted
-from tests.support.fake_ray import Clock, FakeCluster, FakeRay
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def settings(tmp_path):
-    return Settings(state_dir=tmp_path)
-
-
-@pytest.fixture
-def store(settings, clock, put_sqlite):
-    put_sqlite(settings)
-    store = Store.open(settings, clock=clock)
-    yield store
-    store.close()
+from tests.support.fake_ray import FakeCluster, FakeRay
 
 
 @pytest.fixture
@@ -44,7 +25,7 @@ def cluster():
 @pytest.fixture
 def tick(store, settings, cluster, clock):
     """Run a round after so many seconds."""
-    reconciler = Reconciler(store, settings, api_url="http://127.0.0.1:8470", ray=cluster, clock=clock)
+    reconciler = assemble(store, settings, api_url="http://127.0.0.1:8470", cluster=cluster, clock=clock).reconciler
 
     def tick(after_s=1.0):
         clock.now += after_s
@@ -231,7 +212,7 @@ def test_a_job_that_waited_while_the_service_was_off_begins(store, settings, clu
     job_id = add()
     clock.now += RULES[JobState.QUEUED].deadline_s + 1
 
-    Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock).tick(clock.now)
+    assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock).reconciler.tick(clock.now)
 
     assert store.job(job_id).state is JobState.STARTING
 
@@ -335,7 +316,7 @@ def test_after_its_own_start_the_service_waits_a_lease_before_it_judges(store, s
     cluster.ray.submit(store.attempts.one(job_id, 1).submission_id, entrypoint="", env_vars={})
     start(store, job_id)
     clock.now += 3600  # the service was down
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    reconciler = assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock).reconciler
 
     clock.now += settings.lease_s - 1
     reconciler.tick(clock.now)
@@ -376,7 +357,7 @@ def test_an_overloaded_machine_is_named_where_its_driver_is_late(
     store, settings, cluster, clock, add, busy_machine, ray_address
 ):
     elsewhere = settings.model_copy(update={"ray_address": ray_address})
-    reconciler = Reconciler(store, elsewhere, api_url="http://x", ray=cluster, clock=clock)
+    reconciler = assemble(store, elsewhere, api_url="http://x", cluster=cluster, clock=clock).reconciler
     job_id = add()
     clock.now += 20
     reconciler.tick(clock.now)
@@ -435,7 +416,7 @@ def test_a_job_that_waits_says_that_ray_is_down_also_where_the_largest_cluster_i
     store, tmp_path, cluster, clock, add
 ):
     grows = Settings(state_dir=tmp_path, cluster_nodes='[{"cpus": 4, "count": 5}]')
-    reconciler = Reconciler(store, grows, api_url="http://x", ray=cluster, clock=clock)
+    reconciler = assemble(store, grows, api_url="http://x", cluster=cluster, clock=clock).reconciler
     waits, goes = add(), add()
     store.attempts.begin(goes)
     cluster.ray.failure = "Ray at http://ray:8265 does not answer"
@@ -499,7 +480,7 @@ def test_an_idle_cluster_is_told_how_long(cluster, tick, store, add):
 
 
 def test_what_does_not_fit_is_known_once_the_cluster_was_seen(store, settings, cluster, clock, add):
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    reconciler = assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock).reconciler
     spec = store.job(add(count=5)).spec
     assert reconciler.conflicts(spec) == []
 
@@ -522,7 +503,7 @@ def test_an_idle_service_takes_over_an_earlier_ones_ray_while_that_has_a_log(clu
 
 
 def test_the_first_job_can_be_refused_because_an_idle_cluster_is_looked_at(store, settings, cluster, clock, make_spec):
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    reconciler = assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock).reconciler
     cluster.ray.failure = "Ray at http://ray:8265 does not answer"
     with pytest.raises(Unavailable, match="does not answer"):
         reconciler.tick(clock.now)
@@ -537,7 +518,7 @@ def test_the_first_job_can_be_refused_because_an_idle_cluster_is_looked_at(store
 
 
 def test_an_idle_service_tells_operators_whether_ray_is_up_and_what_it_holds(store, settings, cluster, clock):
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    reconciler = assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock).reconciler
 
     reconciler.tick(clock.now)
     up = store.telemetry.text()
@@ -550,7 +531,7 @@ def test_an_idle_service_tells_operators_whether_ray_is_up_and_what_it_holds(sto
 
 
 def test_a_cluster_that_grew_while_idle_takes_what_it_could_not_hold_before(store, settings, cluster, clock, make_spec):
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    reconciler = assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock).reconciler
     reconciler.tick(clock.now)
     assert reconciler.conflicts(make_spec(count=5)) != []
 
@@ -563,7 +544,7 @@ def test_a_cluster_that_grew_while_idle_takes_what_it_could_not_hold_before(stor
 def test_a_job_is_not_refused_for_a_node_that_has_been_away_for_less_than_an_hour(
     store, settings, cluster, clock, make_spec, add
 ):
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    reconciler = assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock).reconciler
     reconciler.tick(clock.now)
     cluster.ray.cpus = 1
     reconciler.tick(clock.now + 11)
@@ -580,7 +561,7 @@ def test_a_job_is_not_refused_for_a_node_that_has_been_away_for_less_than_an_hou
 
 
 def test_no_job_is_refused_before_a_node_that_trains_has_joined(store, settings, cluster, clock, make_spec):
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    reconciler = assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock).reconciler
     cluster.ray.cpus = 0  # a head that leads alone
     reconciler.tick(clock.now)
 
@@ -590,46 +571,46 @@ def test_no_job_is_refused_before_a_node_that_trains_has_joined(store, settings,
 def test_a_declared_cluster_is_not_started_by_looking_at_it(store, settings, cluster, clock):
     cluster.nodes = (Node(cpus=2),)
 
-    Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock).tick(clock.now)
+    assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock).reconciler.tick(clock.now)
 
     assert cluster.num_connected == 0
 
 
 def test_stop_ends_the_thread_and_lets_go_of_ray(store, settings, cluster):
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster)
-    reconciler.start(interval_s=0.01)
+    assembly = assemble(store, settings, api_url="http://x", cluster=cluster)
+    assembly.start(interval_s=0.01)
 
-    reconciler.stop()
+    assembly.stop()
 
     assert cluster.closed
-    assert not any(thread.is_alive() for thread in reconciler._threads)
+    assert not any(thread.is_alive() for thread in assembly.loops._threads)
 
 
 def test_logs_that_cannot_be_kept_do_not_keep_ray_alive(store, settings, cluster, monkeypatch):
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster)
+    assembly = assemble(store, settings, api_url="http://x", cluster=cluster)
 
     def fail():
         raise RuntimeError("why")
 
-    monkeypatch.setattr(reconciler.logs, "keep_all", fail)
+    monkeypatch.setattr(assembly.logs, "keep_all", fail)
     with pytest.raises(RuntimeError, match="why"):
-        reconciler.stop()
+        assembly.stop()
 
     assert cluster.closed
 
 
 def test_the_logs_of_an_idle_ray_are_kept_before_it_is_stopped(store, settings, cluster, clock, add):
     cluster.nodes = (Node(cpus=2),)
-    reconciler = Reconciler(store, settings, api_url="http://x", ray=cluster, clock=clock)
+    assembly = assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock)
     job_id = add()
-    reconciler.tick(clock.now)
+    assembly.reconciler.tick(clock.now)
     start(store, job_id)
     report(store, job_id, 1, 2, AttemptFinished(outcome="succeeded"))
     cluster.ray.output, cluster.spent = "hello\n", True
 
-    reconciler.tick(clock.now)
+    assembly.reconciler.tick(clock.now)
 
-    assert cluster.closed and reconciler.logs.read(job_id) == b"hello\n"
+    assert cluster.closed and assembly.logs.read(job_id) == b"hello\n"
 
 
 def test_the_last_words_of_a_lost_driver_do_not_show_its_token(store, tick, cluster, add):

@@ -2,14 +2,18 @@
 
 import shutil
 import sys
+import threading
+import time
 
 import pytest
 from pydantic import ValidationError
 
 from service.control import jobs
+from service.control.processes import wait_until
 from service.control.queue.capacity import Node
 from service.control.ray_cluster.ray_jobs import RayStatus
-from service.control.reconciler import Reconciler
+from service.control.reconciling import storage_gate
+from service.control.reconciling.assembly import assemble
 from service.control.storage import Storage
 from service.control.store import Store
 from service.errors import Fenced, Unavailable
@@ -19,6 +23,7 @@ from service.job.states import RULES, JobState
 from service.settings import Settings
 from service.wire.jobs import JobView
 from service.wire.records import AttemptBrief, AttemptFinished, Batch, Bill, Searched, TrialStarted
+from tests.support.patience import PATIENCE_S
 from tests.support.read_only import read_only
 from tests.support.unreadable import JOB, PARTS, make_unreadable
 
@@ -88,7 +93,7 @@ def node():
 
 @pytest.fixture
 def reconciler(store, node, now):
-    return Reconciler(store, store.settings, api_url="http://x", ray=node, clock=lambda: now[0])
+    return assemble(store, store.settings, api_url="http://x", cluster=node, clock=lambda: now[0]).reconciler
 
 
 @pytest.fixture
@@ -121,7 +126,7 @@ def rewrite(store, job_id, **parts):
         job = jobs.locked(session, job_id)
         job.spec = job.spec | parts
 
-    store._writer.write(write)
+    store._db.write(write)
 
 
 def test_a_job_that_this_release_would_refuse_goes_on_and_can_be_cancelled(store, tick, running):
@@ -193,7 +198,7 @@ def test_a_lost_driver_of_a_job_that_cannot_be_read_is_given_up(store, node, tic
 
 
 def state_of(store, job_id):
-    with store._reading() as session:
+    with store._db.reading() as session:
         job = jobs.locked(session, job_id)
         return job.state, job.reason
 
@@ -234,19 +239,14 @@ def test_leases_that_the_database_could_not_store_are_not_held_against_their_dri
     assert node.num_told == 1  # the driver had a lease of time since
 
 
-@pytest.mark.parametrize("asleep_in", ["rest", "round"])
-def test_a_machine_that_slept_gives_its_drivers_a_lease_to_report(
-    store, node, reconciler, running, now, monkeypatch, asleep_in
+def test_a_machine_that_slept_in_a_round_gives_its_drivers_a_lease_to_report(
+    store, node, reconciler, running, now, monkeypatch
 ):
-    status, wait = node.status, reconciler._stopping.wait
-    reconciler._rest(0.0)
+    status = node.status
     with monkeypatch.context() as night:
-        if asleep_in == "round":
-            night.setattr(node, "status", lambda name: now.append(now.pop() + 3600) or status(name))
-        else:
-            night.setattr(reconciler._stopping, "wait", lambda s: now.append(now.pop() + 3600) or wait(s))
+        night.setattr(node, "status", lambda name: now.append(now.pop() + 3600) or status(name))
         reconciler.tick(now[0])
-        reconciler._rest(0.0)
+    rested(reconciler, now)
     reconciler.tick(now[0])
     assert node.num_told == 0
 
@@ -255,12 +255,17 @@ def test_a_machine_that_slept_gives_its_drivers_a_lease_to_report(
     assert node.num_told == 1
 
 
+def rested(reconciler, now):
+    """Tell the reconciler of a rest that took as long as it should."""
+    reconciler._uptime.note(now[0], time.monotonic())
+
+
 def test_a_clock_that_was_set_forward_gives_queued_jobs_an_hour_to_begin(store, reconciler, tick, now):
     too_large = store.add_job(with_workers(9))[0].id
     tick(1)
-    reconciler._rest(0.0)
+    rested(reconciler, now)
     now[0] += RULES[JobState.QUEUED].deadline_s
-    reconciler._rest(0.0)
+    rested(reconciler, now)
 
     tick(3600)
     assert state_of(store, too_large)[0] == "queued"
@@ -302,6 +307,60 @@ def test_a_job_is_not_changed_by_further_questions_to_a_storage_that_stays_away(
         tick(11)
 
     assert store.job(running) == waiting and "WIRETUNE_STORAGE_URL" in waiting.reason
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """Ends the silence of a storage that does not answer."""
+    ended = threading.Event()
+    monkeypatch.setattr(Storage, "require_writable", lambda _: ended.wait(PATIENCE_S))
+    monkeypatch.setattr(storage_gate, "_PATIENCE_S", 0.05)
+    yield ended.set
+    ended.set()
+
+
+def test_a_storage_that_never_answers_holds_up_no_round_and_its_job_goes_on_once_it_does(
+    store, node, tick, running, silent
+):
+    other = store.add_job(SPEC)[0].id
+    tick(1)
+    start(store, other)
+    store.attempts.lose(running, 1, reason="a worker failed: no answer")
+    tick(3)
+    assert state_of(store, running)[0] == "queued" and "does not answer" in state_of(store, running)[1]
+
+    node.drivers[store.attempts.one(other, 1).submission_id] = RayStatus.FAILED
+    tick(1)
+    assert state_of(store, other)[0] == "queued"
+
+    silent()
+    assert wait_until(lambda: tick(1) or state_of(store, running)[0] == "starting", timeout_s=PATIENCE_S)
+
+
+def test_a_storage_is_asked_once_for_all_jobs_that_wait_for_it(store, tick, tmp_path, monkeypatch):
+    jobs = [store.add_job(SPEC)[0].id for _ in range(3)]
+    tick(1)
+    for job_id in jobs:
+        store.attempts.lose(job_id, 1, reason="a worker failed: no space left on device")
+    unwritable(tmp_path)
+    asked, require_writable = [], Storage.require_writable
+    monkeypatch.setattr(Storage, "require_writable", lambda self: asked.append(1) or require_writable(self))
+
+    for num_asked, after_s in enumerate((3, 11, 11), start=1):
+        tick(after_s)
+        assert len(asked) == num_asked
+
+    assert {state_of(store, job_id)[0] for job_id in jobs} == {"queued"}
+
+
+def test_a_job_whose_turn_fails_leaves_the_others_theirs(store, node, tick, running, monkeypatch):
+    status, broken = node.status, store.attempts.one(running, 1).submission_id
+    monkeypatch.setattr(node, "status", lambda name: {}[name] if name == broken else status(name))
+    other = store.add_job(SPEC)[0].id
+
+    tick(1)
+
+    assert [state_of(store, each)[0] for each in (running, other)] == ["running", "starting"]
 
 
 @pytest.fixture
@@ -430,7 +489,7 @@ def test_none_is_paused_for_trials_whose_checkpoints_the_disk_cannot_take_side_b
     free[0] = 6_000_000
     tick(10)
     assert [state_of(store, each)[0] for each in low] == ["pausing", "pausing"]
-    assert asked == [2, 2, 2]  # once to have its place again, and once for both that are paused
+    assert asked == [2, 2]  # once to have its place again, which is answer enough for both that are paused
 
 
 def test_a_job_that_was_paused_on_such_a_disk_goes_on(store, tick, kept):

@@ -66,7 +66,9 @@ def test_a_wrong_key_is_refused_at_the_start_and_is_not_shown(s3, tmp_path, monk
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never-shown")
     fsspec.get_filesystem_class("s3").clear_instance_cache()
 
-    with pytest.raises(Unavailable, match=rf"cannot write {ROOT} on storage.*AWS_ACCESS_KEY_ID.*put, list and delete") as refused:
+    with pytest.raises(
+        Unavailable, match=rf"cannot write {ROOT} on storage.*AWS_ACCESS_KEY_ID.*put, list and delete"
+    ) as refused:
         require_storage(settings_of(tmp_path))
 
     assert "never-shown" not in str(refused.value)

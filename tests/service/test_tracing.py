@@ -19,7 +19,7 @@ from tests.support.otlp_receiver import Receiver, receiving
 tracing.configure("wiretune-api")
 from fastapi.testclient import TestClient
 from api.http.app import create_app
-from service.control.reconciler import Reconciler
+from service.control.reconciling.assembly import assemble
 from service.control.store import Store
 from service.settings import Settings
 from tests.support.fake_ray import FakeCluster, FakeRay
@@ -28,7 +28,7 @@ http = TestClient(create_app(store), headers={"Authorization": "Bearer " + store
 job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}, "workers": {"count": 1}}
 made = http.post("/v1/jobs", json=job, headers={"traceparent": "00-%032x-%016x-01" % (7, 7)}).json()["id"]
 ray = FakeRay()
-Reconciler(store, store.settings, api_url="http://api", ray=FakeCluster(ray)).tick(1e9)
+assemble(store, store.settings, api_url="http://api", cluster=FakeCluster(ray)).reconciler.tick(1e9)
 [environment] = ray.environments.values()
 store.close()
 tracing.flush()

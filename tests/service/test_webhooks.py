@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from service.control.messages import BACK_OFF_S, MAX_TRIES
 from service.control.models import MessageRow
 from service.control.processes import wait_until
-from service.control.reconciler import Reconciler
+from service.control.reconciling.assembly import assemble
 from service.control.store import Store
 from service.control.webhooks import Webhooks, conflicts
 from service.job.spec import JobSpec
 from service.settings import Settings, refusals_of
 from service.wire.events import EventKind
-from tests.support.fake_ray import Clock, FakeCluster, FakeRay
+from tests.support.fake_ray import FakeCluster, FakeRay
 from tests.support.patience import PATIENCE_S
 from trainers.addresses import is_public
 
@@ -66,21 +66,8 @@ def target():
 
 
 @pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
 def settings(tmp_path):
     return Settings(state_dir=tmp_path, webhook_secret=SECRET, webhook_private=True)
-
-
-@pytest.fixture
-def store(settings, clock, put_sqlite):
-    put_sqlite(settings)
-    store = Store.open(settings, clock=clock)
-    yield store
-    store.close()
 
 
 def spec_for(url):
@@ -151,7 +138,7 @@ def test_a_host_with_more_messages_than_any_round_sees_keeps_no_other_waiting(st
         MessageRow(id=f"msg_{number}", job_id=job_id, url="http://dead.example/", body="", next_at=clock.now - 1.0)
         for number in range(1000)
     ]
-    store._writer.write(lambda session: session.add_all(rows))
+    store._db.write(lambda session: session.add_all(rows))
     store.cancel(store.add_job(spec_for("http://alive.example/"))[0].id)
 
     assert "http://alive.example/" in {message.url for message in store.due_messages()}
@@ -318,12 +305,12 @@ def test_the_service_sends_what_is_due_and_deletes_old_events_by_itself(store, s
     store.cancel(store.add_job(spec_for(target.url))[0].id)
     removed = threading.Event()
     store.remove_expired = lambda _now: removed.set()
-    reconciler = Reconciler(store, settings, api_url="", ray=FakeCluster(FakeRay()), clock=clock)
+    assembly = assemble(store, settings, api_url="", cluster=FakeCluster(FakeRay()), clock=clock)
 
-    reconciler.start(interval_s=0.01)
+    assembly.start(interval_s=0.01)
 
     assert wait_until(lambda: outcomes(store) and removed.is_set(), timeout_s=PATIENCE_S, every_s=0.01)
-    reconciler.stop()
+    assembly.stop()
     assert len(target.got) == 1
 
 

@@ -141,6 +141,50 @@ def test_a_dry_run_queues_nothing_and_says_what_the_service_says(at: str, client
     assert client.jobs().jobs == ()
 
 
+def test_a_verb_is_asked_of_every_job_named(at: str, client: Client, job: JobSpec) -> None:
+    ids = [client.submit(job).id for _ in range(3)]
+    listed = run_cli.invoke(main.app, ["list", "-q", "--state", "queued"]).stdout.split()
+
+    cancelled = run_cli.invoke(main.app, ["cancel", *listed])
+    archived = run_cli.invoke(main.app, ["archive", *ids, ids[0], "--json"])
+    deleted = run_cli.invoke(main.app, ["delete", *ids, "--yes"])
+
+    assert listed == ids[::-1]
+    assert [line.split()[0] for line in cancelled.stdout.splitlines() if "is cancelled" in line] == listed
+    assert [json.loads(line)["id"] for line in archived.stdout.splitlines()] == ids
+    assert deleted.stdout.splitlines() == [f"deleted {each}" for each in ids]
+    assert client.jobs(archived=None).jobs == ()
+
+
+def test_one_of_several_jobs_that_is_refused_leaves_the_others_done(at: str, client: Client, job: JobSpec) -> None:
+    over, queued = client.submit(job), client.submit(job)
+    over.cancel()
+
+    done = run_cli.invoke(main.app, ["cancel", over.id, queued.id])
+    as_json = run_cli.invoke(main.app, ["cancel", over.id, queued.id, "--json"])
+
+    assert (done.exit_code, queued.refresh().state) == (2, JobState.CANCELLED)
+    assert done.stderr.startswith(f"{over.id}: The job's state does not allow this")
+    assert done.stderr.endswith("the service refused 1 of 2 jobs\n")
+    refusals = [json.loads(line) for line in as_json.stderr.splitlines()[:2]]
+    assert [(each["job"], each["status"]) for each in refusals] == [(over.id, 409), (queued.id, 409)]
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [(["job-" + 24 * "0"], "nothing was asked of the others"), (["other", "--if-version", "1"], "got 2 jobs")],
+)
+def test_nothing_is_done_where_one_of_several_jobs_is_not_there_or_a_version_is_given(
+    at: str, client: Client, job: JobSpec, others: list[str], said: str
+) -> None:
+    made = client.submit(job)
+
+    refused = run_cli.invoke(main.app, ["cancel", made.id, *others])
+
+    assert refused.exit_code == 2 and said in refused.stderr
+    assert made.refresh().state is JobState.QUEUED
+
+
 def test_every_command_prints_json_on_request(at: str, job_file: Path, reporting: Reporting) -> None:
     def said(*arguments: str) -> list[dict[str, Any]]:
         done = run_cli.invoke(main.app, [*arguments, "--json"])

@@ -186,7 +186,7 @@ def test_why_a_job_waits_is_the_same_on_its_page_as_in_the_list_and_is_kept_up_t
     reconciler = assemble(store, settings, api_url="http://127.0.0.1:8470", cluster=cluster).reconciler
     running, ahead, waiting = (add(name, workers={"count": 6}) for name in ("running", "ahead", "waiting"))
     for _ in range(2):  # what one tick starts waits no more in the next
-        reconciler.tick(store._clock())
+        reconciler.tick(store._db.now())
     app = create_app(store, outlook=lambda: reconciler.outlook)
     listed = "document.querySelector('tbody .why').textContent"  # the newest comes first
     on_page = "document.querySelector('p.reason').textContent"
@@ -197,7 +197,7 @@ def test_why_a_job_waits_is_the_same_on_its_page_as_in_the_list_and_is_kept_up_t
         assert browser.wait_for(listed) == tab.wait_for(on_page) == behind
 
         store.cancel(ahead)
-        reconciler.tick(store._clock())
+        reconciler.tick(store._db.now())
         for each, shown in ((tab, on_page), (browser, listed)):
             each.page.bring_to_front()  # what is behind does not ask
             each.wait_for(f"{shown} === '1st of 1; waits for 4 of 6 workers'")

@@ -1,0 +1,59 @@
+"""The cluster as this process sees it, and saw it within the last hour."""
+
+from collections.abc import Sequence
+
+from service.control.queue.capacity import Node, Shape, conflicts
+from service.control.ray_cluster.clusters import Cluster, RayApi
+from service.control.telemetry import Telemetry
+from service.errors import Unavailable
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.settings import Settings
+
+_SEEN_S = 3600.0  # a node that was away for no longer may come back: what needs it is not refused
+_MOST_SEEN = 50  # clusters: one whose nodes come and go has many
+
+
+class ClusterSight:
+    """Looks at the cluster, and tells what it can hold. Mutable."""
+
+    def __init__(self, cluster: Cluster, settings: Settings, telemetry: Telemetry) -> None:
+        self._cluster, self._telemetry = cluster, telemetry
+        of_settings = settings.cluster_nodes
+        self._largest = tuple(Node(cpus=each.cpus, gpus=each.gpus) for each in of_settings for _ in range(each.count))
+        #: What jobs are judged by; None: the cluster is unknown.
+        self.nodes: Sequence[Node] | None = self._largest or cluster.declared()
+        self._seen: dict[tuple[Node, ...], float] = {}  # and when: the cluster within the last hour, now last
+
+    def look(self, *, now: float) -> tuple[RayApi, Sequence[Node]]:
+        """Return Ray and its nodes, by which jobs are judged from now on; raises Unavailable."""
+        try:
+            ray = self._cluster.connect()
+            there = ray.nodes()  # the first that is asked of somebody else's Ray: it tells whether that one is up
+        except Unavailable:
+            self._telemetry.cluster_up.set(0)
+            raise
+        nodes = self._largest or there
+        self._see(nodes, now=now)
+        self._telemetry.note_cluster(nodes)
+        return ray, nodes
+
+    def _see(self, nodes: tuple[Node, ...], *, now: float) -> None:
+        """Take the cluster for `nodes`, and forget what it was longer than an hour ago."""
+        seen = [(each, at) for each, at in self._seen.items() if each != nodes and abs(now - at) < _SEEN_S]
+        self.nodes, self._seen = nodes, dict([*seen, (nodes, now)][-_MOST_SEEN:])
+
+    def conflicts(self, spec: JobSpec) -> list[Problem]:
+        """Return why the cluster can never place the job, not even as this process saw it within the last hour.
+
+        Nothing while the cluster is unknown, or none of the nodes that train has joined.
+        """
+        if self.nodes is None or not any(node.cpus or node.gpus for node in self.nodes):
+            return []
+        shape = Shape.of(spec)
+        found = [conflicts(shape, nodes) for nodes in self._seen or (tuple(self.nodes),)]
+        return found[0] if all(found) else []
+
+    def is_too_small(self, shape: Shape) -> bool:
+        """Return whether the cluster, which has lost a machine since, cannot hold an attempt's workers."""
+        return self.nodes is not None and bool(conflicts(shape, self.nodes))

@@ -1,0 +1,118 @@
+"""Brings the cluster in line with the database, its only memory: begins, watches and ends attempts."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from service.control.queue.outlook import Outlook
+from service.control.queue.waiting import Backlog
+from service.control.ray_cluster.clusters import Cluster
+from service.control.ray_cluster.logs import Logs
+from service.control.reconciling.admission import Admission
+from service.control.reconciling.cluster_sight import ClusterSight
+from service.control.reconciling.storage_gate import StorageGate
+from service.control.reconciling.submission import Submission
+from service.control.reconciling.supervisor import Supervisor
+from service.control.reconciling.uptime import Uptime
+from service.control.store import Store
+from service.control.work import Work
+from service.errors import Unavailable
+from service.job.problems import Problem
+from service.job.spec import JobSpec
+from service.settings import Settings
+
+_LOOK_S = 10.0  # between two looks at a cluster without work
+_AT_ONCE = 8  # attempts that are looked at or begun at the same time
+
+
+class Reconciler:
+    """Owns the jobs that are not over: `tick` is one round over them.
+
+    Args:
+        store: the database.
+        settings: the service's.
+        cluster: the way to Ray.
+        logs: of drivers; kept before Ray ends.
+        uptime: tells whether silence counts.
+        api_url: where drivers reach the API.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        cluster: Cluster,
+        logs: Logs,
+        uptime: Uptime,
+        api_url: str,
+        now: float,
+    ) -> None:
+        self._store, self._cluster, self._logs, self._uptime = store, cluster, logs, uptime
+        self._sight = ClusterSight(cluster, settings, store.telemetry)
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wiretune-attempts")
+        submission = Submission(store, settings, python=cluster.python, api_url=api_url)
+        self._supervisor = Supervisor(
+            store, settings, sight=self._sight, submission=submission, logs=logs, uptime=uptime, pool=self._pool
+        )
+        self._admission = Admission(
+            store, settings, submission=submission, gate=StorageGate(store), uptime=uptime, pool=self._pool
+        )
+        self._busy_at, self._looked_at = now, now - _LOOK_S
+
+    @property
+    def outlook(self) -> Outlook:
+        """The queue as it was last decided."""
+        return self._admission.outlook
+
+    def conflicts(self, spec: JobSpec) -> list[Problem]:
+        """Return why the cluster can never place the job; see `ClusterSight.conflicts`."""
+        return self._sight.conflicts(spec)
+
+    def tick(self, now: float) -> None:
+        """Do one round: look at every job that is not over, once."""
+        jobs, backlog = self._store.work(), self._store.backlog()
+        if not jobs and not backlog.waiting:
+            self._rest(backlog, now=now)
+            return
+        self._busy_at = now
+        try:
+            ray, nodes = self._sight.look(now=now)
+        except Unavailable as error:
+            self._without_ray(jobs, backlog, str(error), now=now)
+            return
+        self._uptime.note_ray(now, answers=True)
+        self._store.telemetry.note_running(job.size for job in backlog.running)
+        self._supervisor.watch(ray, jobs, now=now)
+        self._admission.admit(ray, backlog, nodes, now=now)
+
+    def _without_ray(self, jobs: Sequence[Work], backlog: Backlog, reason: str, *, now: float) -> None:
+        self._uptime.note_ray(now, answers=False)
+        self._supervisor.watch_alone(jobs, reason, now=now)
+        self._admission.wait_for_ray(backlog, self._sight.nodes or (), reason, now=now)
+
+    def _rest(self, backlog: Backlog, *, now: float) -> None:
+        """Do the round of a service without work."""
+        self._store.telemetry.note_running(())
+        self._admission.rest(backlog, self._sight.nodes or (), now=now)
+        if self._cluster.is_spent(now - self._busy_at):
+            self._let_go()
+        if 0.0 <= now - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = now
+        if self._store.attempts.without_log():  # it may have the logs, and ends if nobody takes it over
+            self._cluster.adopt()
+        # Somebody else's cluster is asked what it holds: the first job, too, is refused if it never fits.
+        if self._cluster.declared() is None:
+            self._sight.look(now=now)
+
+    def close(self) -> None:
+        """Let go of Ray; an embedded one ends, and what runs there goes on in a later attempt."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        try:
+            self._logs.keep_all()
+        finally:
+            self._cluster.close()

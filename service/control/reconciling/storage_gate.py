@@ -1,0 +1,134 @@
+"""Lets attempts begin only on a storage that takes what they write, and waits for no storage that is silent."""
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from service.control.queue.queued import Waiting
+from service.control.reconciling.calls import in_background
+from service.control.store import Store
+from service.errors import NotFound, Unavailable
+
+_AGAIN_S = 10.0  # between two questions for a job that is refused; its room is others' meanwhile
+_FRESH_S = 2 * _AGAIN_S  # no attempt begins on an older answer
+_PATIENCE_S = 2.0  # of a round, with a question
+
+
+class Refusal(NamedTuple):
+    """Why a job's next attempt may not begin, and until when: seconds since the epoch."""
+
+    reason: str
+    until: float
+
+
+@dataclass
+class _Question:
+    """A question for a job's next attempt, and its answer."""
+
+    attempt: int  # the last one
+    at_once: int  # its trials that write checkpoints side by side
+    before: str  # the answer to the question before this one
+    answer: str | None = None  # why not; empty: it may begin; None: the storage has not answered
+    answered_at: float = 0.0
+
+    def is_out_of_date(self, at_once: int, *, now: float) -> bool:
+        if self.answer is None:
+            return False
+        is_answered = 0.0 <= now - self.answered_at < (_AGAIN_S if self.answer else _FRESH_S)
+        return not is_answered or (self.answer == "" and at_once > self.at_once)
+
+
+class StorageGate:
+    """Asks the storage for jobs that are about to begin, for all of them at once. Mutable: it keeps the answers.
+
+    The storage may be silent, and a folder of a network may be so for ever. It is asked in a thread of its own, one
+    question at a time. A round waits for a moment only; until there is an answer, the jobs are refused.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._questions: dict[str, _Question] = {}  # by job
+        self._asked: Future[dict[str, str]] | None = None  # the question under way: of these jobs
+        self._asked_for: dict[str, _Question] = {}
+        self._asked_at = 0.0  # in monotonic seconds
+
+    def ask(self, jobs: Iterable[tuple[Waiting, int]], *, now: float) -> None:
+        """Ask for jobs, each with its number of trials at once, unless the answer is known. Takes a moment at most."""
+        for job, at_once in jobs:
+            if not (job.attempt or self._store.storage.is_folder):  # the first one tells what else may be wrong
+                continue
+            known = self._questions.get(job.job_id)
+            if known is None or known.attempt != job.attempt:
+                self._questions[job.job_id] = _Question(job.attempt, at_once, before="")
+            elif known.is_out_of_date(at_once, now=now):
+                self._questions[job.job_id] = _Question(job.attempt, at_once, before=known.answer or known.before)
+        while self._is_free(now=now):
+            self._asked_for = {job_id: each for job_id, each in self._questions.items() if each.answer is None}
+            if not self._asked_for:
+                return
+            self._asked_at = time.monotonic()
+            self._asked = in_background(partial(self._answers, dict(self._asked_for)), name="storage")
+
+    def _is_free(self, *, now: float) -> bool:
+        """Take the answers to the question under way, if they come in time; return whether there is none any more."""
+        if self._asked is None:
+            return True
+        try:
+            answers = self._asked.result(timeout=max(0.0, self._asked_at + _PATIENCE_S - time.monotonic()))
+        except TimeoutError:
+            return False
+        finally:
+            if self._asked.done():
+                self._asked = None
+        for job_id, question in self._asked_for.items():
+            question.answer, question.answered_at = answers[job_id], now
+        return True
+
+    def refusals(self, waiting: Iterable[Waiting], *, now: float) -> dict[str, Refusal]:
+        """Return what is refused of the jobs that wait, by job, and forget the questions for all others."""
+        known, self._questions = self._questions, {}
+        if known:
+            self._questions = {job.job_id: known[job.job_id] for job in waiting if job.job_id in known}
+        return {job_id: found for job_id in self._questions if (found := self.refusal(job_id, now=now))}
+
+    def refusal(self, job_id: str, *, now: float) -> Refusal | None:
+        """Return why the next attempt of a job that was asked for may not begin; None: it may."""
+        question = self._questions.get(job_id)
+        if question is None:
+            return None
+        if question.answer is None:
+            silent = f"the storage at {self._store.storage.root} does not answer: check WIRETUNE_STORAGE_URL"
+            return Refusal(question.before or silent, now + _AGAIN_S)
+        return Refusal(question.answer, question.answered_at + _AGAIN_S) if question.answer else None
+
+    def _answers(self, questions: Mapping[str, _Question]) -> dict[str, str]:
+        """Ask the storage, and return its answer for each job."""
+        try:
+            self._store.attempts.mark_storage()
+        except Unavailable as error:
+            return dict.fromkeys(questions, str(error))
+        refused = ""
+        if any(each.attempt for each in questions.values()):  # the last one may have been lost to the storage
+            try:
+                self._store.storage.require_writable()
+            except Unavailable as error:
+                refused = str(error)
+        return {
+            job_id: (refused or self._no_room(job_id, each)) if each.attempt else ""
+            for job_id, each in questions.items()
+        }
+
+    def _no_room(self, job_id: str, question: _Question) -> str:
+        """Return why the disk has no room for a job's next checkpoints; empty where it has."""
+        attempts, storage = self._store.attempts, self._store.storage
+        try:
+            if attempts.of_job(job_id)[-1].outcome == "failed":  # one that was paused has the room it had
+                storage.require_room(job_id, attempts.last_checkpoints(job_id), at_once=question.at_once)
+        except Unavailable as error:
+            return str(error)
+        except NotFound:  # it was cancelled and deleted in the meantime
+            pass
+        return ""

@@ -1,0 +1,58 @@
+"""Since when silence counts: the service and its database were up, its clock went on, and Ray answered."""
+
+import math
+from collections.abc import Callable
+
+_CHANCE_S = 3600.0  # for so long a job could have begun before it fails for its wait
+
+
+class Uptime:
+    """Tells whether drivers and jobs have had their time. It reads no clock and starts no thread.
+
+    Each driver has a lease to report, and a job that has waited for too long an hour to begin.
+
+    Args:
+        lease_s: of a driver.
+        failed_at: gives when the database failed last, in seconds since the epoch.
+        now: seconds since the epoch.
+        steady: the same moment by a clock that nobody sets.
+    """
+
+    def __init__(self, *, lease_s: float, failed_at: Callable[[], float], now: float, steady: float) -> None:
+        self._lease_s, self._failed_at = lease_s, failed_at
+        self._up_since = now
+        self._looked_at = (now, steady)
+        self._ray_since = math.inf  # it has answered every round since; infinity: it does not
+
+    def note(self, now: float, steady: float, *, late_s: float = 0.0) -> None:
+        """Take both clocks after a rest; where this process or its machine slept, all get their time anew.
+
+        A process that is stopped wakes late. While a machine sleeps, or its clock is set, the clock alone goes on: that
+        may be in the middle of a round.
+
+        Args:
+            now: seconds since the epoch.
+            steady: the same moment by a clock that nobody sets.
+            late_s: by how much the rest took longer than it should.
+        """
+        now_before, steady_before = self._looked_at
+        jump_s = (now - now_before) - (steady - steady_before)
+        if max(abs(jump_s), late_s) > self._lease_s / 2:
+            self._up_since = now
+        self._looked_at = now, steady  # last, as several threads come here: one that finds it finds the other as well
+
+    def note_ray(self, now: float, *, answers: bool) -> None:
+        """Remember whether Ray answered in this round."""
+        self._ray_since = min(now, self._ray_since) if answers else math.inf
+
+    def leases_count(self, now: float) -> bool:
+        """Return whether the API and the database have been up for one full lease."""
+        return now - self._all_since(now) > self._lease_s
+
+    def waits_count(self, now: float) -> bool:
+        """Return whether the API, the database and Ray have been up for so long that a job had a chance to begin."""
+        return now - max(self._all_since(now), self._ray_since) > _CHANCE_S
+
+    def _all_since(self, now: float) -> float:
+        failed_at = self._failed_at()
+        return max(self._up_since, failed_at) if failed_at <= now else self._up_since  # else: the clock was set back

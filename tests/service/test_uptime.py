@@ -1,0 +1,76 @@
+"""Silence counts once the service, its database, its clock and Ray have been there for long enough."""
+
+import math
+
+import pytest
+
+from service.control.reconciling.uptime import Uptime
+
+LEASE_S, HOUR_S = 15.0, 3600.0
+
+
+class Database:
+    """Failed last at `failed_at`, in seconds since the epoch."""
+
+    failed_at = -math.inf
+
+
+@pytest.fixture
+def database():
+    return Database()
+
+
+@pytest.fixture
+def uptime(database):
+    """Up since 1000 s, by the clock; 0 s by the steady one."""
+    return Uptime(lease_s=LEASE_S, failed_at=lambda: database.failed_at, now=1000.0, steady=0.0)
+
+
+def test_silence_counts_after_a_lease_and_a_wait_after_an_hour_of_ray(uptime):
+    uptime.note_ray(1000.0, answers=True)
+
+    assert [uptime.leases_count(1000 + after_s) for after_s in (LEASE_S, LEASE_S + 1)] == [False, True]
+    assert [uptime.waits_count(1000 + after_s) for after_s in (HOUR_S, HOUR_S + 1)] == [False, True]
+
+
+def test_no_wait_counts_while_ray_is_away_and_it_has_the_hour_anew(uptime):
+    uptime.note_ray(1000.0, answers=True)
+    uptime.note_ray(1001.0, answers=False)
+    assert not uptime.waits_count(1e9)
+
+    uptime.note_ray(2000.0, answers=True)
+    uptime.note_ray(3000.0, answers=True)
+
+    assert not uptime.waits_count(2000 + HOUR_S) and uptime.waits_count(2001 + HOUR_S)
+
+
+@pytest.mark.parametrize(
+    ("now", "steady", "late_s"),
+    [(4601.0, 1.0, 0.0), (500.0, 1.0, 0.0), (1010.0, 10.0, 9.0)],
+    ids=["slept_or_set_forward", "set_back", "stopped"],
+)
+def test_time_that_the_service_did_not_live_through_counts_for_nobody(uptime, now, steady, late_s):
+    uptime.note(now, steady, late_s=late_s)
+
+    assert not uptime.leases_count(now + LEASE_S) and uptime.leases_count(now + LEASE_S + 1)
+
+
+def test_a_rest_as_long_as_it_should_be_changes_nothing(uptime):
+    for second in range(1, 17):
+        uptime.note(1000.0 + second, float(second), late_s=0.1)
+
+    assert uptime.leases_count(1016.0)
+
+
+def test_a_failure_of_the_database_gives_drivers_a_lease(uptime, database):
+    database.failed_at = 1100.0
+
+    assert not uptime.leases_count(1100 + LEASE_S) and uptime.leases_count(1101 + LEASE_S)
+
+
+def test_a_failure_from_before_the_clock_was_set_back_holds_up_no_judgement(uptime, database):
+    database.failed_at = 1100.0
+
+    uptime.note(600.0, 100.0)
+
+    assert uptime.leases_count(601 + LEASE_S)
