@@ -34,7 +34,10 @@ RUN = {
     ("README.md", "python"): "tests/test_snippets.py::test_the_loop_of_the_readme_is_a_script_that_runs",
 }
 #: Snippets of a loop of one's own, which run here as they stand.
-LOOPS = ("docs/own_loop.md", "docs/exchange.md", "docs/library.md")
+LOOPS = tuple(
+    f"docs/{page}.md"
+    for page in ("own_loop", "tuner", "schedule", "controller_library", "fsdp", "exchange", "library")
+)
 #: What `torchrun` tells a single rank.
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 #: How commands and snippets begin that no test runs, and why.
