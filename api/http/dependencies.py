@@ -1,4 +1,4 @@
-"""What routes ask for beside the store and the caller."""
+"""The dependencies of routes besides the store and the caller."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated

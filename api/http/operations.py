@@ -1,4 +1,4 @@
-"""What is true of an operation of the API, declared beside its route: permissions and the OpenAPI document follow."""
+"""The facts of an operation of the API, declared beside its route: permissions and the OpenAPI document follow."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Body:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """What callers do by one method of one path."""
+    """A thing that callers do by one method of one path."""
 
     id: str
     action: Action | None  #: what a role must allow; None: no key is asked for

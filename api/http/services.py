@@ -1,4 +1,4 @@
-"""What all requests of an application share, and how a route asks for the store."""
+"""The values that all requests of an application share, and how a route asks for the store."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -105,7 +105,7 @@ NO_RAMP = Ramp()
 
 @dataclass(frozen=True)
 class RateCourse:
-    """How the rate goes on from what a stage decides, without a probe."""
+    """The way that the rate goes on from what a stage decides, without a probe."""
 
     ramp: Ramp = NO_RAMP  # after the wide search
     rise: float = 1.0  # what this commit has multiplied the rate by so far ...
@@ -116,7 +116,7 @@ class RateCourse:
 
 
 class Steered(NamedTuple):
-    """What people say of a stage."""
+    """The wishes of people for a stage."""
 
     steers: tuple[Steer, ...] = ()  # that hold in it
     pinned: frozenset[str] = frozenset()  # the values that they have pinned

@@ -1,4 +1,4 @@
-"""What the reconciler does to a job, whichever part of it decides so: it says why, loses an attempt, fails the job."""
+"""The reconciler's effects on a job, whichever part of it decides so: it says why, loses an attempt, fails the job."""
 
 import logging
 from contextlib import suppress
