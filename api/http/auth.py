@@ -1,4 +1,4 @@
-"""Who calls, and what he may do: a table of every operation, and one dependency that holds it.
+"""Who calls, and whether he may do what the operation declares: one dependency of all routes that need a key.
 
 A caller has a key, a session that the page opened with one, or a token of the OIDC issuer. A running attempt has a
 token that is good for its own door only.
@@ -13,39 +13,14 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from api.http.operations import OperationRoute
 from api.http.services import StoreOf, services_of
 from service.control.access.keys import PREFIX
 from service.control.access.rules import Action, Principal, may
 from service.control.store import Store
 from service.errors import Forbidden, NotFound, Unauthorized
-from service.job.states import Verb
 from service.wire.records import MAX_WHOLE
 
-_READING = (
-    *("getMe", "listMethods", "predict", "validateJob", "listJobs", "getJob", "listTrials", "listStages", "getMetric"),
-    *("exportMetrics", "getSchedule", "getWeights", "getReport", "getLogs", "listAttempts", "listArtifacts", "getFile"),
-    *("listEvents", "listJobEvents", "getSnapshot", "getComparison", "getSteering", "getCluster"),
-    *("listKeys", "createSignInCode", "deleteSession"),
-    *("listCode", "getCode"),
-    "getQueue",
-)
-_CHANGING = (*(f"{verb}Job" for verb in Verb), "updateJob")
-#: What a caller does by each operation. One that is not here is nobody's.
-ACTIONS = {
-    **dict.fromkeys(_READING, Action.READ),
-    **dict.fromkeys(["createJob", "cloneJob"], Action.CREATE),
-    **dict.fromkeys(_CHANGING, Action.CHANGE),
-    "deleteJob": Action.DELETE,
-    "createKey": Action.CREATE_KEY,
-    "getKey": Action.READ_KEY,
-    **dict.fromkeys(["rotateKey", "revokeKey"], Action.CHANGE_KEY),
-    "listAudit": Action.READ_AUDIT,
-    "getMetrics": Action.READ_METRICS,
-    "createCode": Action.UPLOAD_CODE,
-    "deleteCode": Action.DELETE_CODE,
-    "listQuotas": Action.READ_QUOTAS,
-    **dict.fromkeys(["setQuota", "deleteQuota"], Action.SET_QUOTAS),
-}
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 #: In the audit log, of a caller without an address of IPv4 or IPv6.
 NO_ADDRESS = "unknown"
@@ -147,10 +122,10 @@ def _require_permission(request: Request, store: Store, caller: Principal) -> No
             what = owner_of(named)
             if not may(caller, reading, what):
                 raise NotFound(f"there is no {kind} `{named}`")
-    operation = request.scope["route"].operation_id
-    action = ACTIONS.get(operation)
+    route = request.scope["route"]
+    action = route.operation.action if isinstance(route, OperationRoute) else None  # undeclared, it is nobody's
     if action is None or not may(caller, action, what):
-        store.keyring.note_refusal(operation, named, by=caller)
+        store.keyring.note_refusal(route.operation_id or route.name, named, by=caller)
         raise Forbidden(f"your role here, {caller.role}, may not {action or 'do this'}")
 
 
