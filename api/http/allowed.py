@@ -7,8 +7,8 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Their answers come piece by piece: for a HEAD all of it would be read, and nothing of it sent.
-STREAMS = ("listEvents", "listJobEvents", "exportMetrics", "getLogs")
+from api.http.operations import OperationRoute
+
 _IS_BARE = "wiretune.is_bare"
 
 
@@ -45,5 +45,9 @@ class Allowed:
         for route in self._routes:
             if route.path_regex.match(path):
                 found |= route.methods or set()
-                found |= {"HEAD"} if "GET" in found and route.operation_id not in STREAMS else set()
+                found |= {"HEAD"} if "GET" in found and not _is_stream(route) else set()
         return found
+
+
+def _is_stream(route: APIRoute) -> bool:
+    return isinstance(route, OperationRoute) and route.operation.is_stream

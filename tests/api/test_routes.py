@@ -14,8 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
 
-from api.http.allowed import STREAMS
-from api.http.app import create_app
+from api.http.app import OPERATIONS, create_app
 from api.http.bodies import MAX_JOB_BYTES
 from api.http.openapi import EXAMPLE_JOB
 from service.control.store import Store
@@ -123,7 +122,7 @@ def test_a_stream_cannot_be_asked_for_its_headers_alone(http: TestClient) -> Non
     for path in ("/metrics", "/v1/jobs/{job}/weights", "/v1/jobs/{job}/files/{path}"):
         streams.pop(path)  # their headers are known before the first byte
 
-    assert sorted(streams.values()) == sorted(STREAMS)
+    assert sorted(streams.values()) == sorted(each.id for each in OPERATIONS if each.is_stream)
     for path in streams:
         refusal = http.head(path.format(job="job-0", path="x"))
         assert (refusal.status_code, refusal.headers["allow"]) == (405, "GET")
@@ -442,7 +441,7 @@ def test_the_words_of_the_database_are_for_callers_who_are_known(
     http: TestClient, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     def rename(table: str) -> None:
-        with store._engine.begin() as connection:
+        with store._db.engine.begin() as connection:
             connection.exec_driver_sql(f"ALTER TABLE {table} RENAME TO other_{table}")
 
     rename("jobs")
