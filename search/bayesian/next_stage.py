@@ -76,9 +76,10 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     )
     was, met = stage.course, has_met(stage.decision.forecast, ending)
     since_search = was.rise if stage.probes else was.raised * was.rise
+    is_new = ending.has_failed or was.awakens  # what has woken a net is no rise of a rate that was chosen
     course = RateCourse(
         ramp=was.ramp.ended(ending.spent.steps) if ending.is_kept else was.ramp.begun(ending.spent.steps),
-        raised=1.0 if ending.has_failed else since_search,
+        raised=1.0 if is_new else since_search,
         may_rise=is_quiet and not is_stalled and (was.may_rise or woke or met),
         awakens=begin.awakens or (was.awakens and not woke and not ending.has_failed),
         has_awakened=was.has_awakened or was.awakens,

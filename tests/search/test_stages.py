@@ -17,7 +17,7 @@ from search.bayesian.next_stage import next_stage
 from search.bayesian.probe_costs import room
 from search.bayesian.rewards import scores
 from search.bayesian.setup import SearchSetup
-from search.bayesian.stage import CommittedLine, Score, Stage
+from search.bayesian.stage import CommittedLine, RateCourse, Score, Stage
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Ending, Reading
 from search.curves.events import Signs
@@ -92,6 +92,13 @@ def test_a_width_is_the_exponent_of_the_limits(width, low, high):
     region = trust_region(_setup(), RATE, may_rise=True, width=width)
 
     assert region.learning_rate == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize(("awakens", "raised"), [(True, 1.0), (False, 2.5)])
+def test_what_has_woken_a_net_uses_up_none_of_the_rises_that_gradients_may_ask_for(awakens, raised):
+    stage = Stage(index=1, incumbent=RATE, course=RateCourse(awakens=awakens, rise=2.5))
+
+    assert _closed(stage, _setup(), switched=False).course.raised == raised
 
 
 # -- what a stage remembers ------------------------------------------------------------------------
