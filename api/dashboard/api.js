@@ -5,10 +5,14 @@ import { save } from "./files.js";
 
 export class NeedsKey extends Error {}
 
+export const UNREADABLE = "/problems/unreadable-job"; // another release has stored it
+
+// By a problem document (RFC 9457). Where the service itself failed, the request's id leads to the line in its log.
 export class Refused extends Error {
-  constructor(status, { detail, errors = [] }) {
-    super(detail);
+  constructor(status, { detail, type, request_id: requestId, errors = [] }) {
+    super(status >= 500 && requestId ? `${detail} (request ${requestId})` : detail);
     this.status = status;
+    this.type = type;
     this.errors = errors; // each with the pointer of the field at fault
   }
 }
@@ -80,11 +84,9 @@ async function refusal(answer) {
 }
 
 async function problem(answer) {
-  try {
-    return await answer.json();
-  } catch {
-    return { detail: `${answer.status} ${answer.statusText}` }; // a proxy's own words
-  }
+  const told = (await answer.json().catch(() => null)) ?? {}; // a proxy may answer with a page of its own
+  return { ...told, detail: told.detail ?? `${answer.status} ${answer.statusText}`,
+    request_id: told.request_id ?? answer.headers.get("x-request-id") };
 }
 
 const json = (answer) => answer.json();

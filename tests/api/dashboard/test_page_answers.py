@@ -8,6 +8,7 @@ import pytest
 
 from api import plots
 from api.http.routes.page import DASHBOARD
+from service.errors import UnreadableJob
 from service.job.spec import JobSpec
 from service.wire.records import MetricPoints
 from tests.api.conftest import Reporting
@@ -245,6 +246,45 @@ def of_jobs(script):
 
 def of_audit(script):
     return played(f"{LIST}{AUDIT}{script}", ("{ auditPage }", "pages/audit.js"))
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "headers", "said"),
+    [
+        (500, {"detail": "it failed", "request_id": "3f2a"}, {}, "it failed (request 3f2a)"),
+        (502, "<html>", {"X-Request-ID": "3f2a"}, "502 Bad Gateway (request 3f2a)"),
+        (503, {"detail": "busy"}, {}, "busy"),
+        (409, {"detail": "it is queued", "request_id": "3f2a"}, {}, "it is queued"),
+    ],
+)
+def test_a_failure_of_the_service_is_told_with_the_request_that_its_log_has(status, answer, headers, said):
+    script = """
+      const body = typeof answer === "string" ? answer : JSON.stringify(answer);
+      globalThis.fetch = async () => new Response(body, { status, headers, statusText: "Bad Gateway" });
+      return api.cluster().catch((error) => error.message);
+    """
+
+    assert played(script, ("api", "api.js"), status=status, answer=answer, headers=headers) == said
+
+
+def test_a_job_that_only_another_release_can_read_has_a_page_of_what_is_known_of_it():
+    script = """
+      globalThis.fetch = async (path) => {
+        if (path.includes("snapshot")) return Response.json({ type: unreadable, detail: "no" }, { status: 409 });
+        return Response.json(path === "/v1/me" ? { role: "viewer" } : job);
+      };
+      const root = document.createElement("main");
+      document.body.append(root);
+      await jobPage(root, "job-1", null, () => {}).refresh();
+      return root.textContent;
+    """
+    job = {"id": "job-1", "name": "digits", "state": "queued", "unreadable": "workers.colour", "labels": {}, "spec": {}}
+    job |= {"created_at": "2026-01-01T00:00:00Z", "version": 1, "attempt": 0, "source": None, "finished_at": None}
+
+    unreadable = f"/problems/{UnreadableJob.slug}"
+    said = played(script, ("{ jobPage }", "pages/job/job.js"), job=job, unreadable=unreadable)
+
+    assert "this one cannot read it: workers.colour" in said
 
 
 def test_a_filter_of_the_list_that_gets_no_answer_is_asked_for_again_and_told_of():

@@ -7,6 +7,7 @@ import yaml
 
 from api.documents import parse_yaml
 from api.http.routes.page import DASHBOARD
+from service.errors import UnreadableJob
 from service.job.changes import differences, patched
 from service.job.spec import JobSpec
 from tests.api.dashboard.test_page_modules import SMALL_DOM, pytestmark as needs_node, run
@@ -607,7 +608,7 @@ const {{ comparePage }} = await import("{DASHBOARD.as_uri()}/pages/compare/compa
 const asked = [];
 globalThis.fetch = async (path) => {{
   asked.push(path.replace("/v1/jobs/", "").replace(/[?].*/, ""));
-  if (path.includes("/b/")) return Response.json({{ detail: "cannot read" }}, {{ status: 409 }});
+  if (path.includes("/b/")) return Response.json(unreadable, {{ status: 409 }});
   return Response.json(path.includes("comparison") ? compared : whole);
 }};
 const page = comparePage(document.body, "b,a", new URLSearchParams());
@@ -616,7 +617,8 @@ await page.refresh();
 console.log(JSON.stringify([asked, document.body.textContent]));
 process.exit();"""
 
-    asked, shown = run(script, whole=whole, compared=compared)
+    unreadable = {"type": f"/problems/{UnreadableJob.slug}", "detail": "cannot read"}
+    asked, shown = run(script, whole=whole, compared=compared, unreadable=unreadable)
 
     assert asked == ["b/snapshot", "a/snapshot", "a/comparison", "a/snapshot", "a/comparison"]
     assert "has stored the job b, and this one cannot read it" in shown and "digits" in shown

@@ -7,8 +7,6 @@ import { trialName } from "../../states.js";
 
 export const MOST = 26; // a letter for each
 const WHOLE_LOOK_MS = 30000;
-const UNREAD = 409; // another release has stored it
-const ABSENT = [404, UNREAD];
 
 // "ID,ID:arm,ID:other": an id may come again with another arm, and without one it is of all arms.
 export function parsed(text) {
@@ -57,8 +55,8 @@ export function comparedJobs(wanted) {
       isStale ||= Boolean(change.report || change.job);
       isNew ||= isStale || change.trials.length > 0 || change.series.length > 0;
     } catch (error) {
-      if (!ABSENT.includes(error.status)) throw error;
-      job.isUnread = error.status === UNREAD;
+      if (!isAbsent(error)) throw error;
+      job.isUnread = error.type === api.UNREADABLE;
       job.isGone = isNew = isStale = true;
     }
   }
@@ -66,7 +64,7 @@ export function comparedJobs(wanted) {
   // One has been deleted since: its own snapshot tells so.
   function unlessGone(error) {
     wholeLookAt = -Infinity;
-    if (!ABSENT.includes(error.status)) throw error;
+    if (!isAbsent(error)) throw error;
     return comparison;
   }
 
@@ -84,6 +82,8 @@ export function comparedJobs(wanted) {
 
   return { look, shows, missed };
 }
+
+const isAbsent = ({ status, type }) => status === 404 || type === api.UNREADABLE;
 
 const namesOf = (spec) => [...spec.arms.map((arm) => arm.name), ...sampleNames(spec)];
 

@@ -61,7 +61,7 @@ export function jobPage(root, id, _, ask) {
       held = merged(held, change);
       if (isShown && held.job.state === "queued") held = { ...held, job: { ...held.job, queue: (await api.job(id)).queue } };
     } catch (error) {
-      if (error.status === 409) return showUnread(await api.job(id));
+      if (error.type === api.UNREADABLE) return showUnread(await api.job(id));
       if (error.status !== 404) throw error;
       return showNone();
     }
