@@ -47,12 +47,8 @@ class Uptime:
 
     def leases_count(self, now: float) -> bool:
         """Return whether the API and the database have been up for one full lease."""
-        return now - self._all_since(now) > self._lease_s
+        return now - max(self._up_since, self._failed_at()) > self._lease_s
 
     def waits_count(self, now: float) -> bool:
         """Return whether the API, the database and Ray have been up for so long that a job had a chance to begin."""
-        return now - max(self._all_since(now), self._ray_since) > _CHANCE_S
-
-    def _all_since(self, now: float) -> float:
-        failed_at = self._failed_at()
-        return max(self._up_since, failed_at) if failed_at <= now else self._up_since  # else: the clock was set back
+        return now - max(self._up_since, self._failed_at(), self._ray_since) > _CHANCE_S
