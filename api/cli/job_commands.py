@@ -202,6 +202,7 @@ def list_jobs(
     is_reversed: Annotated[bool, typer.Option("--reverse", help="turn the order around")] = False,
     limit: Annotated[int, typer.Option(min=1, help="list so many")] = 20,
     cursor: Annotated[str | None, typer.Option(help="`next_cursor` of the page before, in the same order")] = None,
+    are_ids: Annotated[bool, typer.Option("--ids", "-q", help="print the ids alone, one a line")] = False,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
@@ -224,6 +225,10 @@ def list_jobs(
         page = page.model_copy(update={"jobs": _by_loss(page.jobs, reverse=is_reversed)})
     if as_json:
         print_json(page)
+        return
+    if are_ids:
+        for job in page.jobs:
+            typer.echo(job.id)
         return
     console().print(_sheet(page.jobs))
     if page.next_cursor:

@@ -241,7 +241,7 @@ def stop(
 ) -> None:
     """Finish JOB early and keep its result. Without one: stop the service of this machine, its Ray and all workers."""
     if job is not None:
-        verb_commands.ask(job, partial(Client.stop, version=if_version), url=url, key=key, as_json=as_json)
+        verb_commands.ask([job], Client.stop, if_version=if_version, url=url, key=key, as_json=as_json)
         return
     if if_version is not None:
         fail("--if-version is of a job; the service has no version to compare with: leave it out, or name the job")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from api.cli.sheet import INDENT, Sheet
-from api.cli.terminal import AsJson, JobId, Key, Url, console, open_client, print_json, say
+from api.cli.terminal import AsJson, Jobs, Key, Url, console, open_client, print_json, say
 from api.cli.verb_commands import IfVersion, ask
 from api.client import Client
 from service.job.priority import Priority
@@ -51,15 +51,15 @@ def queue(
 
 @app.command()
 def priority(
-    job: JobId,
+    jobs: Jobs,
     wanted: Annotated[Priority, typer.Argument(metavar="PRIORITY", help=", ".join(Priority))],
     if_version: IfVersion = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a job that is not over another priority; high is for operators, urgent for admins."""
-    ask(job, partial(Client.edit, priority=wanted, version=if_version), url=url, key=key, as_json=as_json)
+    """Give jobs that are not over another priority; high is for operators, urgent for admins."""
+    ask(jobs, partial(Client.edit, priority=wanted), if_version=if_version, url=url, key=key, as_json=as_json)
 
 
 @quota.command(name="list")

@@ -33,6 +33,10 @@ _HOW_TO_REACH_ONE = "start one with `wiretune serve`, or name another with --url
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="the job; `-` reads standard input")]
 _HOW_JOBS_GO = "its id, a beginning or an end of that, its name, or `latest`, your own newest"
 JobId = Annotated[str, typer.Argument(metavar="JOB", help=f"a job: {_HOW_JOBS_GO}", autocompletion=completion.jobs)]
+Jobs = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB ...", help=f"one job or more: {_HOW_JOBS_GO}", autocompletion=completion.jobs),
+]
 JobIds = Annotated[
     list[str],
     typer.Argument(metavar="JOB JOB ...", help=f"two jobs or more: {_HOW_JOBS_GO}", autocompletion=completion.jobs),
@@ -203,16 +207,23 @@ def open_client(url: str | None, key: str | None, *, patience_s: float = PATIENC
             yield client
 
 
+def tell_refusal(error: ApiError, *, job_id: str | None = None) -> None:
+    """Print why the service refused, with --json as a problem document; of one of several jobs name it."""
+    if not _is_for_a_script.get():
+        warn(str(error) if job_id is None else f"{job_id}: {error}")
+    elif job_id is None:
+        typer.echo(json.dumps(error.document, indent=2), err=True)
+    else:
+        typer.echo(json.dumps({"job": job_id, **error.document}), err=True)
+
+
 @contextmanager
 def told_plainly() -> Iterator[None]:
     """Print what went wrong instead of a traceback."""
     try:
         yield
     except ApiError as error:
-        if _is_for_a_script.get():
-            typer.echo(json.dumps(error.document, indent=2), err=True)
-        else:
-            warn(str(error))
+        tell_refusal(error)
         raise typer.Exit(REFUSED if error.status < 500 else FAILED) from error
     except Unreachable as error:
         is_there = error.overload or error.is_broken

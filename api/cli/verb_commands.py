@@ -11,9 +11,11 @@ from api.cli import figures
 from api.cli.job_file import read_document
 from api.cli.sheet import INDENT, visible
 from api.cli.terminal import (
+    REFUSED,
     AsJson,
     IdempotencyKey,
     JobId,
+    Jobs,
     Key,
     Url,
     console,
@@ -22,14 +24,17 @@ from api.cli.terminal import (
     print_json,
     require_agreement,
     say,
+    tell_refusal,
     warn,
 )
 from api.cli.watch import state_lines
 from api.client import Client
 from api.documents import parse_yaml
+from api.failures import ApiError
 from search.sweep.spec import ParamRange
 from search.types import Band, Setting
 from service.errors import InvalidJob
+from service.wire.base import MAX_PAGE
 from service.wire.jobs import JobView
 from service.wire.steering import SteerableView, SteeringView, SteerView
 
@@ -45,62 +50,96 @@ IfVersion = Annotated[
 
 
 def ask(
-    job: str,
-    verb: Callable[[Client, str], JobView],
+    jobs: list[str],
+    verb: Callable[..., JobView],
     *,
+    if_version: int | None,
     url: str | None,
     key: str | None,
     as_json: bool,
     told: Callable[[JobView], str] | None = None,
 ) -> None:
-    """Ask for `verb`, and print the job as it is then: as JSON, in the words of `told`, or else where it is."""
+    """Ask for `verb`, and print each job as it is then: as JSON, in the words of `told`, or else where it is."""
+
+    def act(client: Client, job_id: str) -> None:
+        view = verb(client, job_id, version=if_version)
+        if as_json:
+            print_json(view, indent=None if len(jobs) > 1 else 2)
+        elif told is not None:
+            typer.echo(visible(told(view)))
+        else:
+            for line in state_lines(view):
+                say(console(), line)
+
     with open_client(url, key) as client:
-        view = verb(client, client.find(job))
-    if as_json:
-        print_json(view)
-    elif told is not None:
-        typer.echo(visible(told(view)))
-    else:
-        for line in state_lines(view):
-            say(console(), line)
+        for_each(client, find_all(client, jobs, if_version=if_version), act)
+
+
+def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list[str]:
+    """Return the ids of the jobs, each once; exits with 2 where one of several is not there."""
+    if if_version is not None and len(jobs) > 1:
+        fail(f"--if-version is of one job, got {len(jobs)} jobs: leave it out, or name one")
+    found = list(dict.fromkeys(map(client.find, jobs)))
+    for start in range(0, len(found) if len(found) > 1 else 0, MAX_PAGE):  # nobody has looked for a whole id yet
+        asked = found[start : start + MAX_PAGE]
+        there = {each.id for each in client.jobs(ids=asked, archived=None, limit=MAX_PAGE).jobs}
+        if missing := set(asked) - there:
+            fail(f"there is no job `{min(missing)}`, so nothing was asked of the others")
+    return found
+
+
+def for_each(client: Client, job_ids: list[str], act: Callable[[Client, str], None]) -> None:
+    """Act on each job; where the service refuses one of several, say so, go on, and exit with 2 in the end."""
+    refused = 0
+    for job_id in job_ids:
+        try:
+            act(client, job_id)
+        except ApiError as error:
+            if len(job_ids) == 1 or error.status >= 500:
+                raise
+            tell_refusal(error, job_id=job_id)
+            refused += 1
+    if refused:
+        warn(f"the service refused {refused} of {len(job_ids)} jobs")
+        raise typer.Exit(REFUSED)
 
 
 @app.command()
-def pause(job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Have a job checkpoint and give its resources back; it keeps its place in the queue."""
-    ask(job, partial(Client.pause, version=if_version), url=url, key=key, as_json=as_json)
+def pause(jobs: Jobs, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Have jobs checkpoint and give their resources back; they keep their places in the queue."""
+    ask(jobs, Client.pause, if_version=if_version, url=url, key=key, as_json=as_json)
 
 
 @app.command()
 def resume(
-    job: JobId,
+    jobs: Jobs,
     workers: Workers = None,
     if_version: IfVersion = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a paused job go on."""
-    ask(job, partial(Client.resume, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
+    """Have paused jobs go on."""
+    ask(jobs, partial(Client.resume, workers=workers), if_version=if_version, url=url, key=key, as_json=as_json)
 
 
 @app.command()
-def cancel(job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """End a job without a result."""
-    ask(job, partial(Client.cancel, version=if_version), url=url, key=key, as_json=as_json)
+def cancel(jobs: Jobs, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """End jobs without a result."""
+    ask(jobs, Client.cancel, if_version=if_version, url=url, key=key, as_json=as_json)
 
 
 @app.command()
 def retry(
-    job: JobId,
+    jobs: Jobs,
     workers: Workers = None,
     if_version: IfVersion = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a failed or cancelled job go on from its last checkpoint."""
-    ask(job, partial(Client.retry, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
+    """Have failed or cancelled jobs go on from their last checkpoints."""
+    ask(jobs, partial(Client.retry, workers=workers), if_version=if_version, url=url, key=key, as_json=as_json)
 
 
 @app.command()
@@ -116,8 +155,8 @@ def extend(
     as_json: AsJson = False,
 ) -> None:
     """Give a job that succeeded a larger budget; says where each trial goes on from."""
-    caps = partial(Client.extend, seconds=seconds, steps=steps, bytes=num_bytes)
-    ask(job, partial(caps, workers=workers, version=if_version), url=url, key=key, as_json=as_json)
+    extend = partial(Client.extend, seconds=seconds, steps=steps, bytes=num_bytes, workers=workers)
+    ask([job], extend, if_version=if_version, url=url, key=key, as_json=as_json)
 
 
 @app.command()
@@ -241,8 +280,8 @@ def label(
 ) -> None:
     """Set and remove labels of a job, such as `team=vision draft-`; the others stay."""
     labels = dict(map(_label, changes))
-    edit = partial(Client.edit, labels=labels, version=if_version)
-    ask(job, edit, url=url, key=key, as_json=as_json, told=_labels)
+    edit = partial(Client.edit, labels=labels)
+    ask([job], edit, if_version=if_version, url=url, key=key, as_json=as_json, told=_labels)
 
 
 def _labels(view: JobView) -> str:
@@ -269,47 +308,61 @@ def note(
 ) -> None:
     """Write notes on a job, in the place of what is there."""
     notes = typer.get_text_stream("stdin").read() if text == "-" else text
-    edit = partial(Client.edit, notes=notes, version=if_version)
-    ask(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"noted on {view.id}")
+    edit, told = partial(Client.edit, notes=notes), "noted on {}"
+    ask([job], edit, if_version=if_version, url=url, key=key, as_json=as_json, told=lambda view: told.format(view.id))
 
 
 @app.command()
 def archive(
-    job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False
+    jobs: Jobs, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Leave a job that is over out of lists; nothing of it goes."""
-    edit = partial(Client.edit, archived=True, version=if_version)
-    ask(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"archived; `unarchive {view.id}` undoes it")
+    """Leave jobs that are over out of lists; nothing of them goes."""
+
+    def told(view: JobView) -> str:
+        return f"archived; `unarchive {view.id}` undoes it"
+
+    edit = partial(Client.edit, archived=True)
+    ask(jobs, edit, if_version=if_version, url=url, key=key, as_json=as_json, told=told)
 
 
 @app.command()
 def unarchive(
-    job: JobId, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False
+    jobs: Jobs, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Have an archived job in lists again."""
-    edit = partial(Client.edit, archived=False, version=if_version)
-    ask(job, edit, url=url, key=key, as_json=as_json, told=lambda view: f"{view.id} is in lists again")
+    """Show archived jobs in lists again."""
+
+    def told(view: JobView) -> str:
+        return f"{view.id} is in lists again"
+
+    edit = partial(Client.edit, archived=False)
+    ask(jobs, edit, if_version=if_version, url=url, key=key, as_json=as_json, told=told)
 
 
 @app.command()
 def delete(
-    job: JobId,
+    jobs: Jobs,
     is_agreed: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     if_version: IfVersion = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a job that is over, with its metrics, logs, checkpoints and weights. Asks first."""
+    """Delete jobs that are over, with their metrics, logs, checkpoints and weights. Asks first."""
+
+    def act(client: Client, job_id: str) -> None:
+        client.delete(job_id, version=if_version)
+        if as_json:
+            print_json({"deleted": job_id}, indent=None if len(jobs) > 1 else 2)
+        else:
+            typer.echo(f"deleted {job_id}")
+
     with open_client(url, key) as client:
-        view = client.job(client.find(job)).view
-        question = f"delete {view.id} ({view.state}, `{view.name}`) and all its results?"
+        found = find_all(client, jobs, if_version=if_version)
+        views = [client.job(job_id).view for job_id in found]
+        named = [f"{view.id} ({view.state}, `{view.name}`)" for view in views]
+        question = f"delete {', '.join(named)} and all {'its' if len(found) == 1 else 'their'} results?"
         require_agreement(question, is_agreed=is_agreed, may_ask=not as_json, shown_by="`wiretune show`")
-        client.delete(view.id, version=if_version)
-    if as_json:
-        print_json({"deleted": view.id})
-    else:
-        typer.echo(f"deleted {view.id}")
+        for_each(client, found, act)
 
 
 @app.command()

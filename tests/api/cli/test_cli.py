@@ -24,7 +24,7 @@ from api.cli.runs import Interrupted, Run
 from api.cli.terminal import STANDARD, require_agreement, require_writable, say
 from api.client import Client
 from api.failures import Unreachable
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
