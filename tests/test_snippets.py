@@ -35,8 +35,7 @@ RUN = {
 }
 #: Snippets of a loop of one's own, which run here as they stand.
 LOOPS = tuple(
-    f"docs/{page}.md"
-    for page in ("own_loop", "tuner", "schedule", "controller_library", "fsdp", "exchange", "library")
+    f"docs/{page}.md" for page in ("own_loop", "tuner", "schedule", "controller_library", "fsdp", "exchange", "library")
 )
 #: What `torchrun` tells a single rank.
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -190,5 +189,6 @@ def test_the_compressor_of_the_page_is_that_of_the_tests() -> None:
     page = (ROOT / "docs/own_method.md").read_text()
     found = re.findall(r"```python\n# (\S+\.py)\n(.*?)```", page, re.S)
 
-    for path, code in re.findall(r"```python\n# (\S+\.py)\n(.*?)```", page, re.S):
+    assert {path for path, _ in found} == {"every_kth/spec.py", "every_kth/exchange.py"}
+    for path, code in found:
         assert code.strip() in (ROOT / "tests/distributed/every_kth" / path).read_text()
