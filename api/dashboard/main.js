@@ -3,7 +3,7 @@
 import { whenTurned } from "./address.js";
 import * as api from "./api.js";
 import { reason } from "./dialog.js";
-import { element } from "./dom.js";
+import { element, patch } from "./dom.js";
 import { comparePage } from "./pages/compare/compare.js";
 import { jobPage } from "./pages/job/job.js";
 import { auditPage } from "./pages/audit.js";
@@ -40,6 +40,10 @@ const notice = document.getElementById("notice");
 const connection = document.getElementById("connection");
 const caller = document.getElementById("caller");
 const nav = [...document.querySelectorAll("header nav a")];
+const release = document.querySelector('meta[name="release"]').content; // of these scripts
+let told = ""; // what stands in the notice: what is wrong with the last answer,
+let other = null; // and the release that the service has now, where it is another one
+let ignored = null; // one of which the reader knows
 let page = null;
 let left = null; // what stood here when the session ended: {page, nodes, address}
 
@@ -71,10 +75,12 @@ function open() {
   ask();
 }
 
-// Who is signed in. A page that the role has nothing to do on is not offered.
+// Who is signed in, and at which release of the service. A page that the role has nothing to do on is not offered.
 function showCaller(me) {
   caller.textContent = `${me.name} · ${me.role} · project ${me.project}`;
   for (const link of nav) link.hidden = link.dataset.may !== undefined && !me.may.includes(link.dataset.may);
+  other = [release, ignored, ""].includes(me.release) ? null : me.release;
+  drawNotice();
 }
 
 const pageOf = ({ pathname, search }) => (pathname === "/" ? (/^\?(\w+)=/.exec(search)?.[1] ?? "jobs") : null);
@@ -100,7 +106,21 @@ function hear({ state, jobs, moved }) {
 }
 
 function tell(text) {
-  if (notice.textContent !== text) notice.textContent = text;
+  told = text;
+  drawNotice();
+}
+
+// It does not load by itself: somebody may be writing.
+function drawNotice() {
+  patch(notice, told ? element("p", { key: "told" }, told) : null,
+    other ? element("p", { key: "other" }, `The service runs release ${other} now; this page is of ${release}. `,
+      element("button", { type: "button", class: "primary", onclick: () => location.reload() }, "load it anew"), " ",
+      element("button", { type: "button", onclick: ignore }, "later")) : null);
+}
+
+function ignore() {
+  [ignored, other] = [other, null];
+  drawNotice();
 }
 
 function askForKey() {

@@ -593,6 +593,7 @@ MAIN = """
   location.search = "?job=job-1";
   const asked = [];
   let name = "anna";
+  let release = document.body.content = "0.1.0"; // of the service, and of the page
   let say = null;
   const stream = () => new Response(new ReadableStream({ start(parts) {
     say = async (text) => {
@@ -602,7 +603,7 @@ MAIN = """
   } }));
   globalThis.fetch = async (path) => {
     asked.push(path);
-    if (path === "/v1/me") return Response.json({ name, role: "submitter", project: "vision", may: [] });
+    if (path === "/v1/me") return Response.json({ name, role: "submitter", project: "vision", may: [], release });
     return path.startsWith("/v1/events") ? stream() : refusal(404, "there is no such job");
   };
   await import(`${dashboard}/main.js`);
@@ -634,6 +635,28 @@ def test_the_head_names_who_is_signed_in_also_after_another_has_signed_in_elsewh
     """)
 
     assert found == ["anna · submitter · project vision", "bert · submitter · project vision"]
+
+
+def test_a_page_of_another_release_than_the_service_says_so_and_is_loaded_anew_when_somebody_wants_it():
+    found = of_main("""
+      const again = 'data: {"id": 2, "job_id": null, "kind": "gap"}';
+      let loads = 0;
+      location.reload = () => { loads += 1; };
+      const told = () => part("notice").textContent.split(". ")[0];
+      await say("id: 1");
+      const found = [told()];
+      for (release of ["0.2.0", "0.2.0", "0.3.0"]) {
+        await say(again);
+        found.push(told());
+        const [now, later] = part("notice").firstChild?.children ?? [];
+        now?.onclick();
+        later?.onclick();
+      }
+      return [found, told(), loads];
+    """)
+
+    said = "The service runs release {} now; this page is of 0.1.0"
+    assert found == [["", said.format("0.2.0"), "", said.format("0.3.0")], "", 2]
 
 
 def test_the_title_of_a_tab_that_nobody_looks_at_goes_on_and_nothing_of_the_page_is_drawn():
