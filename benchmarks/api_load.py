@@ -32,7 +32,7 @@ from rich.table import Table
 from sqlalchemy import insert
 
 from api.http.app import create_app
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.control.database.engine import connect
 from service.control.models import JobRow, JobTextRow, LabelRow, TrialRow
 from service.control.store import Store

@@ -32,7 +32,7 @@ from rich.table import Table
 from api.client import Client
 from api.http.app import create_app
 from api.http.connections import Deadlines
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from api.http.server import bind, server_config
 from search.types import Allowance, Decision, Values
 from service.control.store import Store

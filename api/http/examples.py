@@ -40,6 +40,22 @@ _AT = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
 _SOON = _AT + timedelta(minutes=5)
 
 
+#: The job that the document shows everywhere.
+EXAMPLE_JOB: dict[str, Any] = {
+    "name": "digits over a slow link",
+    "workload": {"kind": "digits-mlp"},
+    "workers": {"count": 2},
+    "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1},
+    "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
+    "controller": {"kind": "bo", "revisit": "events"},
+    "arms": [
+        {"name": "tuned"},
+        {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}},
+    ],
+    "budget": {"seconds": 40},
+    "link": {"mode": "emulate", "mbps": 100, "latency_ms": 1},
+}
+
 _LINK = {"mode": "emulate", "mbps": 100, "latency_ms": 1}
 #: Jobs to begin with, besides the one that the document shows everywhere.
 JOBS: tuple[dict[str, Any], ...] = (

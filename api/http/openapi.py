@@ -10,23 +10,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.http import examples
+from api.http.examples import EXAMPLE_JOB
 from api.http.operations import Operation
 from api.http.problems import ProblemDocument
 
-EXAMPLE_JOB: dict[str, Any] = {
-    "name": "digits over a slow link",
-    "workload": {"kind": "digits-mlp"},
-    "workers": {"count": 2},
-    "optimizer": {"kind": "schedulefree_sgd", "learning_rate": 0.1},
-    "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
-    "controller": {"kind": "bo", "revisit": "events"},
-    "arms": [
-        {"name": "tuned"},
-        {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}},
-    ],
-    "budget": {"seconds": 40},
-    "link": {"mode": "emulate", "mbps": 100, "latency_ms": 1},
-}
 #: Of answers.
 _HEADERS = {
     "ETag": "changes with what is answered: for `If-None-Match`, and a job's for `If-Match`",

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from api.http.app import OPERATIONS, create_app
 from api.http.auth import require_key
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.control.access.rules import LOCAL, Action, Owned, Principal, may
 from service.control.store import Store
 from service.job.spec import JobSpec

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from api.cli.local import start_server, stop_server
 from api.client import Client
 from api.failures import ApiError
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.log_lines import JsonLines, LogFormat, log_fields

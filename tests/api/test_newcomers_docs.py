@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from api.cli.main import app
 from api.client import Client
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.control.listing import JobFilter
 from service.control.store import Store
 from service.job.states import JobState

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from api import calls
 from api.calls import Call, UnreadableAnswer
 from api.cli.main import app
-from api.http.examples import answers
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB, answers
 from search.types import Steer
 from service.control.store import Store
 from service.job.spec import JobSpec

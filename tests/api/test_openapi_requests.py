@@ -21,7 +21,7 @@ from schemathesis.hooks import GLOBAL_HOOK_DISPATCHER
 from starlette.types import Receive, Scope, Send
 
 from api.http.app import create_app
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.control.access.rules import LOCAL
 from service.control.store import Store
 from service.job.spec import JobSpec

@@ -16,7 +16,7 @@ from starlette.routing import Mount
 
 from api.http.app import OPERATIONS, create_app
 from api.http.bodies import MAX_JOB_BYTES
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.control.store import Store
 from service.errors import Unavailable
 from service.job.problems import Problem

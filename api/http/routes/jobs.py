@@ -12,7 +12,7 @@ from api.http.admission import check, require_priority
 from api.http.auth import Caller, require_key, require_visible
 from api.http.dependencies import OutlookOf
 from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchanged
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from api.http.operations import Body, Operation, OperationRouter
 from api.http.services import StoreOf
 from service.control.access.rules import Action, Principal, visible_project

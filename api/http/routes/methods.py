@@ -7,7 +7,7 @@ from pydantic import AfterValidator
 
 from api.http import bodies
 from api.http.auth import require_key
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from api.http.operations import Body, Operation, OperationRouter
 from service.catalog import methods
 from service.catalog.methods import DEFAULT_WORKLOAD, MAX_SHAPES, SHAPES

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from api.client import Client
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
 from tests.api.conftest import Reporting

@@ -8,7 +8,7 @@ import pytest
 
 from api.client import Client
 from api.http.app import create_app
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.control.access.rules import LOCAL
 from service.control.listing import JobFilter
 from service.control.reconciling.assembly import assemble
