@@ -2,21 +2,20 @@
 
 import hmac
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.control import attempts, jobs, queries, sweeps
 from service.control.access import keys
-from service.control.database.writer import Writer
+from service.control.database.session import Database
 from service.control.ingest import Ingest
 from service.control.models import AttemptRow, JobRow
 from service.control.queue import waiting
 from service.control.queue.capacity import Node, Shape
 from service.control.queue.queued import Start
 from service.control.storage import Storage
+from service.control.storage_mark import StorageMark
 from service.control.work import Attempt, Work, attempt_of, work_of
 from service.errors import NotFound
 from service.settings import Settings
@@ -25,35 +24,24 @@ from service.wire.records import Acknowledgement, AttemptBrief, Batch
 from service.wire.stored import stored_spec
 from service.wire.trials import AttemptView
 
-T = TypeVar("T")
-
 
 class AttemptBook:
     """Reads and writes the attempts of all jobs. Thread-safe; `Store.attempts` has it."""
 
     def __init__(
         self,
-        reading: Callable[[], AbstractContextManager[Session]],
-        writer: Writer,
+        db: Database,
+        storage: Storage,
         settings: Settings,
         *,
-        storage: Storage,
-        clock: Callable[[], float],
         secret: bytes,
         note_batch: Callable[[Batch], None],
     ) -> None:
-        self._reading = reading
-        self._writer = writer
-        self._settings = settings
-        self._storage = storage
-        self._clock = clock
-        self._secret = secret
-        self._note_batch = note_batch
-        #: The URL of a file by which machines tell the storage from a folder of their own; None: there is none (yet).
-        self.storage_mark: str | None = None
-
-    def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
-        return self._writer.write(lambda session: change(session, jobs.locked(session, job_id)))
+        self._db, self._storage, self._settings = db, storage, settings
+        self._secret, self._note_batch = secret, note_batch
+        name, is_apart = keys.storage_id(secret), bool(settings.storage_url)
+        #: By which machines tell the storage from a folder of their own.
+        self.mark = StorageMark(db, storage, name=name, is_remembered=is_apart)
 
     # What a driver asks and reports
 
@@ -68,7 +56,7 @@ class AttemptBook:
     def brief(self, job_id: str, number: int) -> AttemptBrief:
         """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
         settings = self._settings
-        with self._reading() as session:
+        with self._db.reading() as session:
             job = queries.job_row(session, job_id)
             attempt = attempts.require_owner(session, job, number)
             return AttemptBrief(
@@ -76,7 +64,7 @@ class AttemptBook:
                 number=number,
                 spec=stored_spec(job_id, job.spec),
                 storage_url=self._storage.attempt_url(job_id, number),
-                storage_mark=self.storage_mark,
+                storage_mark=self.mark.url,
                 lease_s=settings.lease_s,
                 renew_s=settings.renew_s,
                 max_silence_s=settings.max_silence_s,
@@ -96,14 +84,14 @@ class AttemptBook:
                 session=session,
                 job=job,
                 number=number,
-                now=self._clock(),
+                now=self._db.now(),
                 lease_s=settings.lease_s,
                 max_attempts=settings.max_attempts,
                 storage=self._storage,
             )
             return ingest.take(batch)
 
-        acknowledgement, is_new = self._on_job(job_id, take)
+        acknowledgement, is_new = jobs.on_job(self._db, job_id, take)
         if is_new:
             self._note_batch(batch)
         return acknowledgement
@@ -113,16 +101,16 @@ class AttemptBook:
 
         def renew(session: Session, job: JobRow) -> Acknowledgement:
             attempt = attempts.require_owner(session, job, number)
-            attempt.lease_expires = self._clock() + self._settings.lease_s
+            attempt.lease_expires = self._db.now() + self._settings.lease_s
             return Acknowledgement(sequence=0, control=attempts.control(job))
 
-        return self._on_job(job_id, renew)
+        return jobs.on_job(self._db, job_id, renew)
 
     # What there is
 
     def one(self, job_id: str, number: int | None = None) -> Attempt:
         """Return an attempt of the job, by default the last; raises NotFound."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             job = queries.job_row(session, job_id)
             row = session.get(AttemptRow, (job_id, job.attempt if number is None else number))
             if row is None:
@@ -132,7 +120,7 @@ class AttemptBook:
 
     def of_job(self, job_id: str) -> tuple[AttemptView, ...]:
         """Return the lives that the job has had on the cluster, oldest first; raises NotFound."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             queries.job_row(session, job_id)
             query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
             return tuple(map(queries.attempt_view, session.scalars(query)))
@@ -140,7 +128,7 @@ class AttemptBook:
     def without_log(self) -> tuple[Attempt, ...]:
         """Return the attempts, live or ended, whose whole log was not taken over from Ray."""
         query = select(AttemptRow).where(AttemptRow.log_kept.is_(False))
-        with self._reading() as session:
+        with self._db.reading() as session:
             return tuple(attempt_of(row) for row in session.scalars(query))
 
     def note_log(self, job_id: str, number: int) -> None:
@@ -149,20 +137,16 @@ class AttemptBook:
         def note(session: Session, _: JobRow) -> None:
             session.get_one(AttemptRow, (job_id, number)).log_kept = True
 
-        self._on_job(job_id, note)
+        jobs.on_job(self._db, job_id, note)
 
     def last_checkpoints(self, job_id: str) -> list[str]:
         """Return the checkpoint that each unfinished trial goes on from, if it has any; raises NotFound."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             unfinished = (trial for trial in queries.trials(session, job_id) if trial.outcome is None)
             resumes = [attempts.resume_of(session, trial) for trial in unfinished]
         return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
 
     # What the reconciler does
-
-    def mark_storage(self) -> None:
-        """Leave the mark on the storage unless it is there. A silent storage blocks this: no request may wait for it."""
-        self.storage_mark = self._storage.mark(keys.storage_id(self._secret))
 
     def begin(self, job_id: str, start: Start | None = None, nodes: Sequence[Node] = ()) -> Work:
         """Start the queued job's next attempt, as the queue decided; None: in any case, one training run at a time.
@@ -174,26 +158,26 @@ class AttemptBook:
             size, trials = (Shape.of_json(job.spec).one, 1) if start is None else (start.size, start.trials)
             if start is not None:
                 waiting.require_room(session, start, nodes)
-            now, lease_s = self._clock(), self._settings.lease_s
+            now, lease_s = self._db.now(), self._settings.lease_s
             return work_of(job, attempts.begin(session, job, size, trials=trials, now=now, lease_s=lease_s))
 
-        return self._on_job(job_id, begin)
+        return jobs.on_job(self._db, job_id, begin)
 
     def preempt(self, job_id: str, *, by: str) -> None:
         """Have a running job paused for the job `by`; it is queued again by itself. Nothing if either has moved on."""
 
         def preempt(session: Session, job: JobRow) -> None:
-            attempts.preempt(job, queries.job_row(session, by), now=self._clock())
+            attempts.preempt(job, queries.job_row(session, by), now=self._db.now())
 
-        self._on_job(job_id, preempt)
+        jobs.on_job(self._db, job_id, preempt)
 
     def regroup(self, job_id: str) -> None:
         """Have a running job paused for a moment, to go on with more workers; nothing if it does not run any more."""
 
         def regroup(session: Session, job: JobRow) -> None:
-            attempts.regroup(job, now=self._clock())
+            attempts.regroup(job, now=self._db.now())
 
-        self._on_job(job_id, regroup)
+        jobs.on_job(self._db, job_id, regroup)
 
     def lose(self, job_id: str, number: int, *, reason: str) -> JobView:
         """End attempt `number` for `reason`: the job queues again, fails, or becomes cancelled.
@@ -204,8 +188,8 @@ class AttemptBook:
         def lose(session: Session, job: JobRow) -> None:
             if job.attempt == number:
                 limit = self._settings.max_attempts
-                attempts.lose(session, job, reason=reason, now=self._clock(), max_attempts=limit)
+                attempts.lose(session, job, reason=reason, now=self._db.now(), max_attempts=limit)
 
-        self._on_job(job_id, lose)
-        with self._reading() as session:
+        jobs.on_job(self._db, job_id, lose)
+        with self._db.reading() as session:
             return queries.job_view(queries.job_row(session, job_id))

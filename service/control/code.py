@@ -6,8 +6,7 @@ A row is deleted before its file, and leaves a `CodeRemovalRow` until the file i
 import base64
 import json
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 
 from pydantic import TypeAdapter
@@ -17,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.control.access import audit
 from service.control.access.rules import Action, Owned, Principal, may, visible_project
 from service.control.database import rows
-from service.control.database.writer import Writer
+from service.control.database.session import Database
 from service.control.models import CodeRemovalRow, CodeRow, JobRow
 from service.control.moments import moment
 from service.control.storage import Storage
@@ -36,37 +35,26 @@ class CodeShelf:
     """Takes, finds and deletes packages of code. Thread-safe.
 
     Args:
-        reading: gives a session to read with; raises Unavailable.
-        writer: of the same database.
+        db: has the rows.
         storage: where the zips are.
-        clock: seconds since the epoch.
         max_packages: that a project may keep.
     """
 
-    def __init__(
-        self,
-        reading: Callable[[], AbstractContextManager[Session]],
-        writer: Writer,
-        *,
-        storage: Storage,
-        clock: Callable[[], float],
-        max_packages: int,
-    ) -> None:
-        self._reading, self._writer, self._storage, self._clock = reading, writer, storage, clock
-        self._max_packages = max_packages
+    def __init__(self, db: Database, storage: Storage, *, max_packages: int) -> None:
+        self._db, self._storage, self._max_packages = db, storage, max_packages
 
     def add(self, package: Package, *, by: Principal) -> CodeView:
         """Keep a package for the project of `by`; one that it has already is only noted as used.
 
         Raises TooMuchCode where the project has as many others as it may.
         """
-        with self._reading() as session:  # before there is a file
+        with self._db.reading() as session:  # before there is a file
             self._require_room(session, by.project, package.digest)
         url = self._storage.code_url(by.project, package.digest)
         self._storage.write(url, package.content)
 
         def add(session: Session) -> CodeView:
-            now = self._clock()
+            now = self._db.now()
             row = session.get(CodeRow, (by.project, package.digest), with_for_update=True)
             if row is None:
                 if session.get(CodeRemovalRow, (by.project, package.digest)) is not None:
@@ -79,7 +67,7 @@ class CodeShelf:
             row.used_at = now
             return _view(session, row)
 
-        view = self._writer.write(add)
+        view = self._db.write(add)
         if not self._storage.has_code(by.project, package.digest):  # somebody deleted it between the file and the row
             self._storage.write(url, package.content)
         return view
@@ -99,7 +87,7 @@ class CodeShelf:
             query = query.where(CodeRow.project == project)
         if cursor is not None:
             query = query.where(tuple_(*place) < tuple_(*_decode(cursor)))
-        with self._reading() as session:
+        with self._db.reading() as session:
             rows = session.scalars(query).all()
             shown = rows[:limit]
             following = _encode(shown[-1]) if len(rows) > limit else None
@@ -110,7 +98,7 @@ class CodeShelf:
 
         Several projects may have it. `project` names one; None: one's own, or else the oldest that one sees.
         """
-        with self._reading() as session:
+        with self._db.reading() as session:
             return _view(session, _find(session, digest, by, project=project))
 
     def owner_of(self, digest: str, *, by: Principal, project: str | None = None) -> Owned:
@@ -125,7 +113,7 @@ class CodeShelf:
         """
 
         def remove(session: Session) -> tuple[str, float]:
-            now = self._clock()
+            now = self._db.now()
             row = _find(session, digest, by, project=project, is_locked=True)
             rows.store(session)  # jobs of the same group, which may name it
             if (job := _live_job(session, row)) is not None:
@@ -135,7 +123,7 @@ class CodeShelf:
             audit.add(session, by, "deleteCode", digest, now=now)
             return row.project, now
 
-        its_project, removed_at = self._writer.write(remove)
+        its_project, removed_at = self._db.write(remove)
         try:
             self._remove_file(its_project, digest, removed_at)
         except Unavailable as error:
@@ -144,11 +132,11 @@ class CodeShelf:
     def remove_expired(self) -> None:
         """Remove the files of deleted packages. Raises Unavailable where the database does not answer."""
         removals = select(CodeRemovalRow.project, CodeRemovalRow.digest, CodeRemovalRow.created_at)
-        with self._reading() as session:
+        with self._db.reading() as session:
             found = session.execute(removals).all()
         for project, digest, created_at in found:
-            now = self._clock()
-            if not self._writer.write(partial(_claim, project=project, digest=digest, created_at=created_at, now=now)):
+            now = self._db.now()
+            if not self._db.write(partial(_claim, project=project, digest=digest, created_at=created_at, now=now)):
                 continue
             with suppress(Unavailable):  # `remove` has told of it; the next time
                 self._remove_file(project, digest, now)
@@ -161,8 +149,8 @@ class CodeShelf:
         """
         self._storage.remove_code(project, digest)
         done = partial(_end_removal, project=project, digest=digest, created_at=created_at)
-        if not self._writer.write(done) and not self._storage.has_code(project, digest):
-            self._writer.write(partial(_forget, project=project, digest=digest))
+        if not self._db.write(done) and not self._storage.has_code(project, digest):
+            self._db.write(partial(_forget, project=project, digest=digest))
 
 
 def _claim(session: Session, *, project: str, digest: str, created_at: float, now: float) -> bool:

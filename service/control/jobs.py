@@ -1,10 +1,10 @@
-"""Make, move on, edit and delete a job's row. Functions of one open transaction."""
+"""Make, move on, edit and delete a job's row. Functions of one open transaction, and what opens one for a job."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, bindparam, delete as delete_from, insert, select
 from sqlalchemy.orm import Session, object_session
@@ -15,6 +15,7 @@ from search.sweep.draw import designed
 from service.control import code, events, messages, queries, transfer
 from service.control.access.rules import Principal, visible_project
 from service.control.database import rows
+from service.control.database.session import Database
 from service.control.models import IdempotencyRow, JobRow, JobTextRow, LabelRow, RemovalRow, TrialRow
 from service.control.queue.queued import Quotas
 from service.control.queue.quotas import require_place
@@ -30,6 +31,8 @@ from service.wire.jobs import JobEdit
 from service.wire.records import Bill, Sample
 from service.wire.stored import stored_spec
 
+T = TypeVar("T")
+
 
 def locked(session: Session, job_id: str) -> JobRow:
     """Return the job's row, locked where the database locks rows; raises NotFound."""
@@ -37,6 +40,11 @@ def locked(session: Session, job_id: str) -> JobRow:
     if job is None:
         raise queries.no_job(job_id)
     return job
+
+
+def on_job(db: Database, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
+    """Run `change` with the job's locked row, as one write; raises NotFound."""
+    return db.write(lambda session: change(session, locked(session, job_id)))
 
 
 _EPOCH = datetime.fromtimestamp(0, UTC)

@@ -1,17 +1,13 @@
 """The truth about every job. Synchronous: reads in the caller's thread, writes through one writer thread."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache, partial
-from typing import TypeVar
 
-from alembic.util import CommandError
-from sqlalchemy import Engine, exists, select
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session
 
 from search.config import Budget
 from service import tracing
@@ -31,11 +27,7 @@ from service.control.access.keyring import KeyRing
 from service.control.access.rules import LOCAL, Owned, Principal, visible_project
 from service.control.attempt_book import AttemptBook
 from service.control.code import CodeShelf
-from service.control.database.engine import connect, is_sqlite, of_one_moment, of_one_statement
-from service.control.database.faults import is_outage, said
-from service.control.database.locks import lock_service, prepare_state_dir
-from service.control.database.schema import migrate, refuse_newer
-from service.control.database.writer import Writer
+from service.control.database.session import Database
 from service.control.events import KEPT_EVENTS, Bell
 from service.control.listing import EVERY_JOB, JobFilter
 from service.control.messages import Message
@@ -49,7 +41,7 @@ from service.control.storage import Storage
 from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
 from service.control.work import Work, work_of
-from service.errors import CheckpointGone, DatabaseUnavailable, InvalidRequest, NotFound, Unauthorized, Unavailable
+from service.errors import CheckpointGone, InvalidRequest, NotFound, Unauthorized, Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import ACTIVE, JobState, Verb
@@ -66,8 +58,6 @@ from service.wire.steering import SteeringView, SteerRequest
 from service.wire.trials import ScheduleView, Series, StageView, TrialView
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
-Clock = Callable[[], float]
 _MAX_OWNERS = 4096  # kept in memory
 
 
@@ -75,100 +65,48 @@ class Store:
     """Jobs, what was reported of them, attempts, and keys. Thread-safe; opened with `Store.open`."""
 
     def __init__(
-        self,
-        settings: Settings,
-        engine: Engine,
-        storage: Storage,
-        *,
-        clock: Clock,
-        opened: ExitStack,
-        secret: bytes,
+        self, settings: Settings, db: Database, storage: Storage, *, telemetry: Telemetry, secret: bytes
     ) -> None:
         self.settings = settings
+        self._db = db
         #: Where the files of jobs, and their code, are.
         self.storage = storage
-        self._engine = engine
-        self._clock = clock
-        self._opened = opened
-        self._readers = sessionmaker(of_one_moment(engine))
-        self.telemetry = Telemetry(self._reading, clock=clock)
-        sessions = sessionmaker(engine, expire_on_commit=False)
-        self._writer = Writer(sessions, clock=clock, note_group=self.telemetry.note_group)
-        self.telemetry.writes_waiting.set_function(lambda: self._writer.num_waiting)
-        self._unread_at = -math.inf
+        self.telemetry = telemetry
         self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
-        askers = sessionmaker(of_one_statement(engine))
-        self.keyring = KeyRing(partial(self._reading, askers), self._writer, clock=clock)
-        self.quotas = QuotaBook(self._reading, self._writer, clock=clock)
+        self.keyring = KeyRing(db)
+        self.quotas = QuotaBook(db)
         #: What their drivers ask and report, and what the reconciler does to them.
-        self.attempts = AttemptBook(
-            self._reading,
-            self._writer,
-            settings,
-            storage=storage,
-            clock=clock,
-            secret=secret,
-            note_batch=self.telemetry.note_batch,
-        )
-        self._waiting = WaitingList(self._reading)
-        self.code = CodeShelf(
-            self._reading, self._writer, storage=storage, clock=clock, max_packages=settings.code_packages
-        )
+        self.attempts = AttemptBook(db, storage, settings, secret=secret, note_batch=telemetry.note_batch)
+        self._waiting = WaitingList(db)
+        self.code = CodeShelf(db, storage, max_packages=settings.code_packages)
         #: Whose job it is, by its id; raises NotFound. Asked by every request, and never another.
         self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)
 
     @classmethod
-    def open(cls, settings: Settings, *, clock: Clock = time.time) -> "Store":
-        """Open the database of `settings`, made and migrated as needed.
-
-        Raises Unavailable where another process serves the same SQLite file, the database does not answer or is of a
-        newer release, or the settings name none that can be used.
-        """
-        prepare_state_dir(settings)
-        url = settings.resolved_database_url
-        engine = connect(url)
+    def open(cls, settings: Settings, *, clock: Callable[[], float] = time.time) -> "Store":
+        """Open the database of `settings`, made and migrated as needed; raises Unavailable as `Database.open`."""
+        telemetry = Telemetry()
+        db = Database.open(settings, clock=clock, note_group=telemetry.note_group)
         with ExitStack() as opened:
-            if is_sqlite(url):
-                opened.enter_context(lock_service(settings))
-            opened.callback(engine.dispose)  # before the lock is given back
-            try:
-                migrate(engine)
-            except (SQLAlchemyError, CommandError) as error:
-                raise Unavailable(f"the database does not open: {said(error)}; check WIRETUNE_DATABASE_URL") from error
+            opened.callback(db.close)
+            telemetry.watch(db)
             secret = keys.server_secret(settings.state_dir)
-            storage = Storage(settings.resolved_storage_url)
-            return cls(settings, engine, storage, clock=clock, opened=opened.pop_all(), secret=secret)
+            store = cls(settings, db, Storage(settings.resolved_storage_url), telemetry=telemetry, secret=secret)
+            opened.pop_all()
+        return store
 
     def close(self) -> None:
         """Store what waits and give the database back, also where the former raises Unavailable."""
-        try:
-            self._writer.close()
-        finally:
-            self._opened.close()
+        self._db.close()
+
+    def answer(self) -> None:
+        """Return if the database has its tables, none of a newer release, and answers; raises Unavailable."""
+        self._db.answer()
 
     @property
     def failed_at(self) -> float:
         """The time of the last failure of the database, in seconds since the epoch; -inf: there was none."""
-        return max(self._unread_at, self._writer.failed_at)
-
-    @contextmanager
-    def _reading(self, sessions: "sessionmaker[Session] | None" = None) -> Iterator[Session]:
-        try:
-            with (sessions or self._readers)() as session:
-                yield session
-        except SQLAlchemyError as error:
-            if is_outage(error):
-                self._unread_at = self._clock()
-            raise DatabaseUnavailable(f"the database does not answer: {said(error)}; try again") from error
-
-    def answer(self) -> None:
-        """Return if the database has its tables, none of a newer release, and answers; raises Unavailable."""
-        with self._reading() as session:
-            session.execute(select(JobRow.id).limit(1))
-            refuse_newer(session.connection())
-
-    def _on_job(self, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
-        return self._writer.write(lambda session: change(session, jobs.locked(session, job_id)))
+        return self._db.failed_at
 
     # Users
 
@@ -191,7 +129,7 @@ class Store:
         """
 
         def add(session: Session) -> tuple[JobView, bool]:
-            now = self._clock()
+            now = self._db.now()
             kept_s = self.settings.idempotency_s
             how = {"key": idempotency_key, "source": source, "request": request}
             quotas = self.quotas.limits()
@@ -200,7 +138,7 @@ class Store:
                 audit.add(session, by, "createJob", job.id, now=now)
             return queries.job_view(job, spec if created else None), created
 
-        view, created = self._writer.write(add)
+        view, created = self._db.write(add)
         if created:
             tracing.begin_job(view.id)
             with log_fields(job=view.id):
@@ -222,8 +160,8 @@ class Store:
         """
         if key is None:
             return None
-        now, kept_s = self._clock(), self.settings.idempotency_s
-        with self._reading() as session:
+        now, kept_s = self._db.now(), self.settings.idempotency_s
+        with self._db.reading() as session:
             first = jobs.made_with(
                 session, key, by=by, spec=spec, source=source, request=request, now=now, key_s=kept_s
             )
@@ -231,32 +169,32 @@ class Store:
 
     def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
         """Return the past jobs that each arm with `transfer` would learn from; raises InvalidJob as `add_job` does."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             found = transfer.priors(session, spec, project=visible_project(by))
         return {arm: tuple(search.job for search in prior.searches) for arm, prior in found.items()}
 
     def require_code(self, spec: JobSpec, *, by: Principal = LOCAL) -> None:
         """Raise InvalidJob where the project of `by` has no such code as the job names."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             code.require(session, spec, project=by.project)
 
     def job(self, job_id: str) -> JobView:
         """Return one job; raises NotFound."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             return queries.job_view(queries.job_row(session, job_id))
 
     def worker_sizes(self, job_ids: Collection[str]) -> dict[str, WorkerSize]:
         """Return the size of the workers of each of these jobs that there is."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             return queries.worker_sizes(session, job_ids)
 
     def version(self, job_id: str) -> int:
         """Return the version of one job, and read no more of it; raises NotFound."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             return queries.version(session, job_id)
 
     def _owner_of(self, job_id: str) -> Owned:
-        with self._reading() as session:
+        with self._db.reading() as session:
             found = session.execute(select(JobRow.owner, JobRow.project).where(JobRow.id == job_id)).one_or_none()
         if found is None:
             raise queries.no_job(job_id)
@@ -278,7 +216,7 @@ class Store:
         Raises InvalidRequest for a cursor or limit that it cannot use.
         """
         project = visible_project(by)
-        with self._reading() as session:
+        with self._db.reading() as session:
             return listing.page(
                 session,
                 where,
@@ -292,7 +230,7 @@ class Store:
 
     def trials(self, job_id: str) -> tuple[TrialView, ...]:
         """Return the job's trials, in its order."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             return tuple(queries.trial_view(trial) for trial in queries.trials(session, job_id))
 
     def stages(
@@ -307,7 +245,7 @@ class Store:
 
         `numbers` are those of the stages that are wanted; empty: all.
         """
-        with self._reading() as session:
+        with self._db.reading() as session:
             found = queries.trials(session, job_id, trial_id=trial_id)
             return queries.decided_stages(session, found, numbers=numbers, with_posterior=with_posterior)
 
@@ -330,14 +268,14 @@ class Store:
         if within.last < within.first:
             message = f"`last_step` is at least `first_step`, which is {within.first}, got {within.last}"
             raise InvalidRequest([Problem(pointer="/last_step", message=message, value=within.last)])
-        with self._reading() as session:
+        with self._db.reading() as session:
             found = queries.trials(session, job_id, trial_id=trial_id)
             queries.require_series(session, found, name)
             return tuple(queries.series(session, trial, name, max_points=max_points, within=within) for trial in found)
 
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
         """Return the learned schedules of the trials that match, with where they are from; else what is decided."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             found = queries.trials(session, job_id)
             matching = [trial for trial in found if arm in (None, trial.arm) and seed in (None, trial.seed)]
             return outcomes.recorded_schedules(session, job_id, matching)
@@ -347,7 +285,7 @@ class Store:
 
         Some thousand are read at a time, each time in a session of its own: whoever takes them slowly holds none.
         """
-        with self._reading() as session:
+        with self._db.reading() as session:
             names = queries.series_names(session, trial_id)
         for name in names:
             step = -1
@@ -356,23 +294,23 @@ class Store:
                 step = found[-1].step
 
     def _points_beyond(self, step: int, trial_id: str, name: str) -> list[NamedPoint]:
-        with self._reading() as session:
+        with self._db.reading() as session:
             return queries.points_beyond(session, step, trial_id, name)
 
     def report(self, job_id: str) -> JobReport:
         """Return what every trial and arm of the job came to."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             queries.job_row(session, job_id)
             return outcomes.report(session, job_id, self._prices)
 
     def comparison(self, job_ids: Sequence[str]) -> Comparison:
         """Return the jobs side by side: where they differ, and what came of that; raises NotFound."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             return outcomes.compared(session, job_ids)
 
     def snapshot(self, job_id: str, *, since: int | None = None, max_points: int = 1000) -> Snapshot:
         """Return all that the job's page shows, or what changed of it behind the event `since`; of one moment."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             return snapshots.snapshot(session, job_id, since=since, max_points=max_points, prices=self._prices)
 
     @property
@@ -384,7 +322,7 @@ class Store:
 
     def snapshot_version(self, job_id: str) -> str:
         """Return what differs between any two snapshots of the job that differ; raises NotFound."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             return snapshots.version(session, job_id)
 
     # Events
@@ -392,11 +330,11 @@ class Store:
     @property
     def bell(self) -> Bell:
         """Rings after each commit of this process that has events."""
-        return self._writer.bell
+        return self._db.bell
 
     def newest_event(self) -> int:
         """Return the id of the newest event; 0: there is none."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             return events.bounds(session)[1]
 
     def events(
@@ -409,7 +347,7 @@ class Store:
         kinds: Collection[EventKind] = (),
     ) -> EventPage:
         """Return up to `limit` events behind the id `after`, oldest first; raises NotFound for a job that is not."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             if job_id is not None:
                 queries.job_row(session, job_id, project=project)
             rows, following = events.after(session, after, limit=limit, project=project, job_id=job_id, kinds=kinds)
@@ -418,10 +356,10 @@ class Store:
 
     def prune_events(self, *, kept: int = KEPT_EVENTS) -> None:
         """Delete old events once there are a tenth more than `kept`."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             oldest, newest = events.bounds(session)
         if newest - oldest > 1.1 * kept:
-            self._writer.write(partial(events.prune, kept=kept))
+            self._db.write(partial(events.prune, kept=kept))
 
     # What is out of date
 
@@ -432,25 +370,25 @@ class Store:
         """
         self.prune_events()
         expired = now - self.settings.idempotency_s
-        with self._reading() as session:
+        with self._db.reading() as session:
             has_expired = jobs.has_keys(session, before=expired)
             removals = session.scalars(select(RemovalRow.job_id)).all()
         if has_expired:
-            self._writer.write(partial(jobs.forget_keys, before=expired))
+            self._db.write(partial(jobs.forget_keys, before=expired))
         self._forget_audit(now)
         for job_id in removals:
             if self._has_removed(job_id):
-                self._writer.write(partial(jobs.forget_removal, job_id=job_id))
+                self._db.write(partial(jobs.forget_removal, job_id=job_id))
         self.code.remove_expired()
 
     def _forget_audit(self, now: float) -> None:
         if self.settings.audit_days is None:
             return
         before = now - self.settings.audit_days * 86_400.0
-        with self._reading() as session:
+        with self._db.reading() as session:
             is_due = audit.is_older(session, than=before)
         if is_due:
-            self._writer.write(partial(audit.forget, before=before))
+            self._db.write(partial(audit.forget, before=before))
 
     def _has_removed(self, job_id: str) -> bool:
         """Remove the folder of a deleted job; tell once of one that cannot be removed, which is tried again."""
@@ -468,15 +406,15 @@ class Store:
 
     def due_messages(self) -> list[Message]:
         """Return the messages whose turn it is; a caller that does not `note_message` leaves them to a later one."""
-        now = self._clock()
-        with self._reading() as session:
+        now = self._db.now()
+        with self._db.reading() as session:
             if not messages.are_due(session, now=now):
                 return []
-        return self._writer.write(partial(messages.claim, now=now))
+        return self._db.write(partial(messages.claim, now=now))
 
     def note_message(self, message_id: str, *, fault: str, is_final: bool) -> bool:
         """Note what came of sending a message, "": it arrived; return whether it is sent again."""
-        return self._writer.write(partial(messages.note, message_id=message_id, fault=fault, is_final=is_final))
+        return self._db.write(partial(messages.note, message_id=message_id, fault=fault, is_final=is_final))
 
     # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
 
@@ -530,7 +468,7 @@ class Store:
 
     def steering(self, job_id: str) -> SteeringView:
         """Return what people said of the job's controllers, and what they may steer; raises NotFound."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             return steers.view(session, job_id)
 
     def edit(self, job_id: str, patch: JobEdit, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
@@ -539,10 +477,10 @@ class Store:
         def edit(session: Session, job: JobRow) -> JobView:
             verbs.require_version(job, versions)
             if jobs.edit(session, job, patch):
-                audit.add(session, by, "updateJob", job_id, now=self._clock())
+                audit.add(session, by, "updateJob", job_id, now=self._db.now())
             return queries.job_view(job)
 
-        return self._on_job(job_id, edit)
+        return jobs.on_job(self._db, job_id, edit)
 
     def delete(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> None:
         """Delete a job that is over with all that is stored of it; `remove_expired` removes its files.
@@ -551,29 +489,29 @@ class Store:
         """
 
         def delete(session: Session, job: JobRow) -> None:
-            now = self._clock()
+            now = self._db.now()
             verbs.require_version(job, versions)
             jobs.delete(session, job, now=now)
             audit.add(session, by, "deleteJob", job_id, now=now)
 
-        self._on_job(job_id, delete)
+        jobs.on_job(self._db, job_id, delete)
         self.owner_of.cache_clear()
 
     def _ask(self, job_id: str, verb: Verb, act: Callable[..., None], versions: Versions, by: Principal) -> JobView:
         """Do what a user asks for; raises IllegalTransition where the job's state does not allow it."""
 
         def ask(session: Session, job: JobRow) -> JobView:
-            now = self._clock()
+            now = self._db.now()
             verbs.require_version(job, versions)
             act(session, job, now=now)
             audit.add(session, by, f"{verb}Job", job_id, now=now)
             return queries.job_view(job)
 
-        return self._on_job(job_id, ask)
+        return jobs.on_job(self._db, job_id, ask)
 
     def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions) -> None:
         """Raise CheckpointGone if one that the job would go on from was removed; storage is asked without a lock."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             job = queries.job_row(session, job_id)
             verbs.require_version(job, versions)
             verbs.require_allowed(job, verb)
@@ -607,7 +545,7 @@ class Store:
     def work(self) -> tuple[Work, ...]:
         """Return every job that the reconciler owns besides the queue, oldest first: active, or paused for too long."""
         active = [state.value for state in JobState if state in ACTIVE]
-        is_overdue = (JobRow.state == JobState.PAUSED.value) & (JobRow.deadline < self._clock())
+        is_overdue = (JobRow.state == JobState.PAUSED.value) & (JobRow.deadline < self._db.now())
         is_heard = exists().where(StreamRow.job_id == JobRow.id, StreamRow.number == JobRow.attempt)
         query = (
             select(JobRow, AttemptRow, is_heard)
@@ -615,17 +553,17 @@ class Store:
             .where(JobRow.state.in_(active) | is_overdue)
             .order_by(JobRow.id)
         )
-        with self._reading() as session:
+        with self._db.reading() as session:
             return tuple(work_of(job, attempt, is_heard=heard) for job, attempt, heard in session.execute(query))
 
     def backlog(self) -> Backlog:
         """Return what the queue is decided from."""
-        return self._waiting.backlog(now=self._clock())
+        return self._waiting.backlog(now=self._db.now())
 
     def is_busy(self) -> bool:
         """Return whether a job waits or runs."""
         states = [state.value for state in (JobState.QUEUED, *ACTIVE)]
-        with self._reading() as session:
+        with self._db.reading() as session:
             return session.scalar(select(JobRow.id).where(JobRow.state.in_(states)).limit(1)) is not None
 
     def fail_waiting(self, job_id: str, *, state: JobState, deadline: float | None, reason: str) -> JobView:
@@ -636,9 +574,9 @@ class Store:
 
         def fail(_: Session, job: JobRow) -> None:
             if (job.job_state, job.deadline) == (state, deadline):
-                jobs.transition(job, JobState.FAILED, now=self._clock(), reason=reason)
+                jobs.transition(job, JobState.FAILED, now=self._db.now(), reason=reason)
 
-        self._on_job(job_id, fail)
+        jobs.on_job(self._db, job_id, fail)
         return self.job(job_id)
 
     def explain(self, job_id: str, *, state: JobState, reason: str) -> None:
@@ -649,4 +587,4 @@ class Store:
                 jobs.explain(job, reason)
 
         with suppress(NotFound):
-            self._on_job(job_id, explain)
+            jobs.on_job(self._db, job_id, explain)

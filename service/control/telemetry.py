@@ -5,8 +5,8 @@ replica: take the maximum.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from prometheus_client import (
     GC_COLLECTOR,
@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.control.database.session import Database
 from service.control.models import AttemptRow, JobRow, MessageRow
 from service.control.queue.capacity import Node, Size
 from service.errors import Unavailable
@@ -38,18 +39,12 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a third of the tex
 
 
 class Telemetry:
-    """The metrics of one store and the process that serves it. Thread-safe.
+    """The metrics of one store and the process that serves it. Thread-safe."""
 
-    Args:
-        reading: gives a session to read with; raises Unavailable.
-        clock: seconds since the epoch.
-    """
-
-    def __init__(self, reading: Callable[[], AbstractContextManager[Session]], *, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             registry.register(collector)
-        registry.register(_Standing(reading, clock))
         self.requests = Counter(
             "wiretune_http_requests", "Answers, by operation and status", ["operation", "status"], registry=registry
         )
@@ -93,6 +88,11 @@ class Telemetry:
         self.capacity = Gauge("wiretune_cluster_resources", "Cores and GPUs of all nodes", ["kind"], registry=registry)
         self.taken = Gauge("wiretune_cluster_resources_taken", "Those of running jobs", ["kind"], registry=registry)
         self._bills: dict[str, Bill] = {}
+
+    def watch(self, db: Database) -> None:
+        """Have each scrape tell the state of the database, too, and how many writes wait for it."""
+        self._registry.register(_Standing(db))
+        self.writes_waiting.set_function(lambda: db.num_waiting)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
@@ -160,8 +160,8 @@ class Telemetry:
 class _Standing(Collector):
     """The state of the database at the moment of a scrape."""
 
-    def __init__(self, reading: Callable[[], AbstractContextManager[Session]], clock: Callable[[], float]) -> None:
-        self._reading, self._clock = reading, clock
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Name nothing ahead: to register must not read the database."""
@@ -170,8 +170,8 @@ class _Standing(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield gauges; of a database that does not answer, only that."""
         try:
-            with self._reading() as session:
-                found = list(_gauges(session, self._clock()))
+            with self._db.reading() as session:
+                found = list(_gauges(session, self._db.now()))
         except Unavailable:
             found = []
         yield GaugeMetricFamily("wiretune_database_up", "1: the database answers", 1.0 if found else 0.0)

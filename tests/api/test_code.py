@@ -311,8 +311,9 @@ def test_a_project_keeps_so_many_packages_until_one_is_deleted(store: Store, htt
 
 
 def test_packages_are_listed_in_pages_each_once(store: Store, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store.code, "_clock", iter([3.0, 1.0, 2.0, 2.0, 2.0]).__next__)
-    made = [store.code.add(package(f"x = {number}"), by=LOCAL) for number in range(5)]
+    with monkeypatch.context() as patched:
+        patched.setattr(store._db, "now", iter([3.0, 1.0, 2.0, 2.0, 2.0]).__next__)
+        made = [store.code.add(package(f"x = {number}"), by=LOCAL) for number in range(5)]
     with serving(create_app(store)) as url, Client(url, key) as client:
         monkeypatch.setattr("api.client.MAX_PAGE", 2)
         listed = list(client.iter_code())
@@ -348,12 +349,13 @@ def test_while_an_upload_is_checked_or_stored_others_are_answered(
 def test_clean_removes_code_that_no_job_has_needed_for_days(
     store: Store, settings: Settings, key: str, monkeypatch: pytest.MonkeyPatch, is_served: bool
 ) -> None:
-    monkeypatch.setattr(store.code, "_clock", lambda: time.time() - 3 * 86_400)
+    monkeypatch.setattr(store._db, "now", lambda: time.time() - 3 * 86_400)
     old, needed = (store.code.add(package(text), by=LOCAL).digest for text in ("old = 1", "needed = 1"))
-    monkeypatch.setattr(store.code, "_clock", time.time)
+    monkeypatch.setattr(store._db, "now", time.time)
     young = store.code.add(package("young = 1"), by=LOCAL).digest
-    monkeypatch.setattr(store, "_clock", lambda: time.time() - 3 * 86_400)
+    monkeypatch.setattr(store._db, "now", lambda: time.time() - 3 * 86_400)
     store.add_job(JobSpec.model_validate(job_of(needed)))
+    monkeypatch.setattr(store._db, "now", time.time)
 
     with serving(create_app(store)) as url:
         if is_served:
@@ -372,9 +374,9 @@ def test_clean_removes_code_that_no_job_has_needed_for_days(
 def test_clean_leaves_the_same_code_to_a_project_that_still_needs_it(
     store: Store, settings: Settings, key: str, monkeypatch: pytest.MonkeyPatch, is_served: bool
 ) -> None:
-    monkeypatch.setattr(store.code, "_clock", lambda: time.time() - 3 * 86_400)
+    monkeypatch.setattr(store._db, "now", lambda: time.time() - 3 * 86_400)
     store.code.add(package(), by=Principal(name="ci", role=Role.SUBMITTER, project="red"))
-    monkeypatch.setattr(store.code, "_clock", time.time)
+    monkeypatch.setattr(store._db, "now", time.time)
     store.code.add(package(), by=LOCAL)
 
     with serving(create_app(store)) as url:

@@ -65,7 +65,7 @@ def test_a_heartbeat_brings_the_order_to_stop(door: TestClient, reporting: Repor
 def test_an_attempt_that_the_database_fails_is_told_why_and_the_log_is_not(
     door: TestClient, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with store._engine.begin() as connection:
+    with store._db.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE attempts RENAME TO other_attempts")
 
     refusals = [door.get(""), door.post("lease", json={"schema_version": 1})]

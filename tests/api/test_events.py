@@ -257,7 +257,7 @@ def _stalled(url, key):
 def test_idle_readers_hold_no_connection_to_the_database(served, key, store, is_heard):
     with closing(_stalled(served, key)), closing(_stalled(served, key)):
         is_heard(2)
-        assert wait_until(lambda: store._engine.pool.checkedout() == 0, timeout_s=PATIENCE_S, every_s=0.001)
+        assert wait_until(lambda: store._db.engine.pool.checkedout() == 0, timeout_s=PATIENCE_S, every_s=0.001)
     is_heard(0)
 
 

@@ -286,7 +286,7 @@ def test_earlier_weights_of_an_extended_trial_are_neither_its_best_nor_its_last(
     http: TestClient, store: Store, reporting: Reporting, outcome: str | None, why: str
 ) -> None:
     reporting.run_to_the_end()
-    store._writer.write(lambda session: session.execute(update(TrialRow).values(outcome=outcome)))
+    store._db.write(lambda session: session.execute(update(TrialRow).values(outcome=outcome)))
     url, of = f"/v1/jobs/{reporting.job_id}/weights", {"arm": "tuned", "seed": "0"}
 
     refusals = [refused(http.get(url, params=of | {"which": which}), 404, "not-found") for which in ("best", "last")]

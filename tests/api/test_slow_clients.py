@@ -75,7 +75,7 @@ def stalled_readers(url: str, path: str, key: str, num: int) -> Iterator[list[by
 
 
 def connections_out(store: Store) -> int:
-    return store._engine.pool.checkedout()  # type: ignore[attr-defined, no-any-return]
+    return store._db.engine.pool.checkedout()  # type: ignore[attr-defined, no-any-return]
 
 
 def test_while_fifty_clients_do_not_read_their_metrics_the_service_is_ready(

@@ -33,7 +33,7 @@ _ASKED = {JobState.PAUSING: Store.pause, JobState.STOPPING: Store.stop, JobState
 
 
 def stored(store: Store, job_id: str) -> dict[str, Any]:
-    with store._reading() as session:
+    with store._db.reading() as session:
         found: dict[str, Any] = jobs.locked(session, job_id).spec
         return found
 

@@ -182,19 +182,19 @@ class Group:
     """Writes of one replica that wait until `release`, so that one transaction takes them all, in their order."""
 
     def __init__(self, store: Store, pool: ThreadPoolExecutor) -> None:
-        self._writer, self._pool = store._writer, pool
+        self._db, self._pool = store._db, pool
         self._released, entered = threading.Event(), threading.Event()
-        pool.submit(self._writer.write, lambda _: entered.set() or self._released.wait(PATIENCE_S))
+        pool.submit(self._db.write, lambda _: entered.set() or self._released.wait(PATIENCE_S))
         assert entered.wait(PATIENCE_S)
 
     def add(self, function: Callable[[Session], object]) -> "Future[object]":
-        return self.call(lambda: self._writer.write(function))
+        return self.call(lambda: self._db.write(function))
 
     def call(self, call: Callable[[], object]) -> "Future[object]":
         """Have the write of a call of the store's own wait with the others."""
-        num_waiting = self._writer.num_waiting
+        num_waiting = self._db.num_waiting
         future = self._pool.submit(call)
-        assert wait_until(lambda: self._writer.num_waiting != num_waiting, timeout_s=PATIENCE_S, every_s=0.001)
+        assert wait_until(lambda: self._db.num_waiting != num_waiting, timeout_s=PATIENCE_S, every_s=0.001)
         return future
 
     def release(self) -> None:

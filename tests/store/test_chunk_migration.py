@@ -57,7 +57,7 @@ def test_a_running_jobs_points_go_into_chunks_and_it_reports_on(settings: Settin
     store = Store.open(settings)
 
     assert [sample[1:] for sample in store.points(TRIAL)] == [_sample(step) for step in range(NUM_POINTS)]
-    with store._reading() as session:
+    with store._db.reading() as session:
         assert session.scalar(select(func.count()).select_from(PointRow)) == 100
         assert session.scalar(select(func.count()).select_from(ChunkRow)) == 2
     steps, seconds, values = zip(*map(_sample, range(NUM_POINTS, NUM_POINTS + 50)), strict=True)

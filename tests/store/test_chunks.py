@@ -31,7 +31,7 @@ def _report(driver, steps, **changes):
 
 
 def _counts(store):
-    with store._reading() as session:
+    with store._db.reading() as session:
         rows = session.scalar(select(func.count()).select_from(PointRow))
         levels = session.execute(select(ChunkRow.level, func.sum(ChunkRow.num_points)).group_by(ChunkRow.level))
         return rows, {level: int(total) for level, total in levels}
@@ -96,7 +96,7 @@ def test_whoever_takes_points_slowly_holds_no_connection(store, driver, small_ch
     first = next(points)
 
     assert first.step == 0
-    assert store._engine.pool.checkedout() == 0
+    assert store._db.engine.pool.checkedout() == 0
 
 
 @pytest.mark.parametrize("max_points", [2, 20, 300])
@@ -164,7 +164,7 @@ def test_the_best_loss_is_found_among_chunks_too(store, driver, small_chunks):
 def test_rows_can_be_made_of_all_chunks_again(store, driver, small_chunks):
     _report(driver, range(300))
 
-    store._writer.write(stored.unpack_all)
+    store._db.write(stored.unpack_all)
 
     assert _counts(store) == (300, {})
     assert _whole(store, driver) == [(step, _value(step)) for step in range(300)]

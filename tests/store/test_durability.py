@@ -133,7 +133,7 @@ def test_a_closed_store_refuses_writes(settings, spec):
 def test_keys_are_not_kept(store):
     key = store.add_key("ci")
 
-    with store._engine.connect() as connection:
+    with store._db.engine.connect() as connection:
         (row,) = connection.execute(select(ApiKeyRow.__table__))
     assert key.startswith("wt_")
     assert key not in map(str, row)

@@ -136,8 +136,8 @@ def over(store, make_spec, begin):
 def rows_of(store, job_id):
     """Return in which tables something of the job is."""
     found = set()
-    with store._reading() as session:
-        for table in inspect(store._engine).get_table_names():
+    with store._db.reading() as session:
+        for table in inspect(store._db.engine).get_table_names():
             columns = Base.metadata.tables[table].columns if table in Base.metadata.tables else {}
             for name in {"job_id", "trial_id"} & set(columns.keys()):
                 like = columns[name].like(f"{job_id}%")
@@ -155,7 +155,7 @@ def test_nothing_is_left_of_a_deleted_job_but_its_event_and_an_order_to_remove_i
 
     assert before >= {"job_labels", "attempts", "streams", "trials", "stages", "metric_points", "messages", "events"}
     assert rows_of(store, over) == {"events", "removals"}
-    store.remove_expired(store._clock())
+    store.remove_expired(store._db.now())
     assert rows_of(store, over) == {"events"}
     assert store.storage.sizes(over) == {}
     with pytest.raises(NotFound):
@@ -177,14 +177,14 @@ def test_a_folder_that_cannot_be_removed_is_told_of_once_and_keeps_no_other(stor
         store.delete(job_id)
 
     for _ in range(2):
-        store.remove_expired(store._clock())
+        store.remove_expired(store._db.now())
 
     assert sorted(asked) == [stuck, stuck, other]
     assert [record.getMessage() for record in caplog.records if "not yours" in record.getMessage()] == [
         f"the folder of the deleted job {stuck} stays for now: not yours"
     ]
     monkeypatch.undo()
-    store.remove_expired(store._clock())
+    store.remove_expired(store._db.now())
     assert rows_of(store, stuck) == {"events"}
 
 
@@ -217,7 +217,7 @@ def test_a_deleted_job_leaves_the_others_alone(store, over, job_in):
     store.delete(over)
 
     assert rows_of(store, other) == before
-    with store._reading() as session:
+    with store._db.reading() as session:
         assert session.scalars(select(EventRow.job_id).where(EventRow.job_id == other)).all()
         assert session.scalars(select(RemovalRow.job_id)).all() == [over]
 
@@ -253,6 +253,6 @@ def test_keys_that_have_expired_are_removed_and_no_others(store, spec, clock):
 
     store.remove_expired(clock.now)
 
-    with store._engine.connect() as connection:
+    with store._db.engine.connect() as connection:
         kept = connection.exec_driver_sql("select key from idempotency_keys").scalars().all()
     assert kept == ["new"]

@@ -207,7 +207,7 @@ def test_an_event_never_appears_behind_a_later_one_of_another_replica(store, set
     other = Store.open(settings, clock=clock)
     job_id = store.add_job(spec)[0].id
     before = store.newest_event()
-    with other._writer._sessions.begin() as session:  # it has its id, and commits late
+    with other._db._writer._sessions.begin() as session:  # it has its id, and commits late
         jobs.explain(jobs.locked(session, job_id), "first")
         events.store(session, now=clock())
         second = pool.submit(store.add_job, spec)

@@ -51,7 +51,7 @@ def test_a_key_outlives_a_release_that_gives_jobs_new_fields(store, spec):
         job = jobs.locked(session, first.id)
         job.spec = {name: value for name, value in job.spec.items() if name != "link"}
 
-    store._writer.write(forget_a_default)
+    store._db.write(forget_a_default)
 
     assert store.add_job(spec, idempotency_key="k")[0].id == first.id
 
@@ -68,7 +68,7 @@ def test_a_key_with_another_job_is_refused_and_stores_nothing(store, make_spec):
 @pytest.mark.parametrize("current", STATES)
 def test_a_transition_is_allowed_exactly_where_the_table_allows_it(store, job_in, clock, current):
     def move(job_id: str, to: JobState) -> None:
-        store._writer.write(lambda session: jobs.transition(jobs.locked(session, job_id), to, now=clock()))
+        store._db.write(lambda session: jobs.transition(jobs.locked(session, job_id), to, now=clock()))
 
     before = store.job(job_in(current))
     for refused in [state for state in STATES if not may_follow(current, state)]:
@@ -207,13 +207,13 @@ def test_jobs_that_are_added_together_share_their_statements(store, make_spec, p
             if statement.startswith("INSERT"):
                 inserts.append(statement)
 
-        event.listen(store._engine, "before_cursor_execute", note)
+        event.listen(store._db.engine, "before_cursor_execute", note)
         group = Group(store, pool)
         specs = [make_spec(labels={"number": str(number)}) for number in range(count)]
         added = [group.add(partial(add, spec)) for spec in specs]
         group.release()
         assert [future.result(PATIENCE_S) for future in added] == specs
-        event.remove(store._engine, "before_cursor_execute", note)
+        event.remove(store._db.engine, "before_cursor_execute", note)
         return len(inserts)
 
     def add(spec, session):

@@ -140,7 +140,7 @@ def test_codes_and_sessions_end_and_are_removed(store, clock):
 
     store.keyring.add_code(by=holder)
 
-    with store._engine.connect() as connection:
+    with store._db.engine.connect() as connection:
         rows = {
             name: connection.execute(select(Base.metadata.tables[name])).all() for name in ("sessions", "sign_in_codes")
         }
@@ -169,7 +169,7 @@ def test_no_secret_is_stored(store):
     session = store.keyring.open_session(code, address="192.0.2.1")
     rotated = store.keyring.rotate(issued.key.id, by=LOCAL).secret
 
-    with store._engine.connect() as connection:
+    with store._db.engine.connect() as connection:
         stored = repr([connection.execute(select(table)).all() for table in Base.metadata.sorted_tables])
 
     assert not [secret for secret in (issued.secret, code, session, rotated) if secret in stored]

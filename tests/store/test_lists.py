@@ -99,7 +99,7 @@ def test_a_deleted_job_leaves_no_words(store, make):
 
     store.delete(job_id)
 
-    with store._reading() as session:
+    with store._db.reading() as session:
         assert session.scalar(select(func.count()).select_from(JobTextRow)) == 0
 
 

@@ -93,7 +93,7 @@ def add_name(name: str) -> Callable[[Session], None]:
 def test_of_a_group_that_fills_the_disk_what_is_acknowledged_is_stored_and_told_and_no_more(
     store_on_disk, spec, pool, mistakes
 ):
-    store_on_disk._writer.write(add_name("taken"))
+    store_on_disk._db.write(add_name("taken"))
     group = Group(store_on_disk, pool)
     submitted = [group.call(lambda: store_on_disk.add_job(spec)) for _ in range(2)]
     mistaken = [group.add(add_name("taken")) for _ in range(mistakes)]
@@ -156,15 +156,15 @@ def refused(sqlstate):
 
 def test_a_request_that_the_database_refuses_is_no_outage(store, clock):
     for kind in (DataError, ProgrammingError):
-        with pytest.raises(Unavailable), store._reading():
+        with pytest.raises(Unavailable), store._db.reading():
             raise kind("select", {}, Exception("refused"))
-    with pytest.raises(Unavailable), store._reading():  # an index row that is too large
+    with pytest.raises(Unavailable), store._db.reading():  # an index row that is too large
         raise OperationalError("insert", {}, refused("54000"))
     assert store.failed_at == -math.inf
 
     for outage in (OperationalError("select", {}, Exception("away")), NoFreeConnection("all are taken")):
-        store._unread_at = -math.inf
-        with pytest.raises(Unavailable), store._reading():
+        store._db._failed_at = -math.inf
+        with pytest.raises(Unavailable), store._db.reading():
             raise outage
 
         assert clock.now - 1 < store.failed_at <= clock.now
@@ -172,13 +172,13 @@ def test_a_request_that_the_database_refuses_is_no_outage(store, clock):
 
 def test_a_store_whose_writer_does_not_stop_gives_the_database_back(settings, clock, monkeypatch):
     store = Store.open(settings, clock=clock)
-    close = store._writer.close
+    close = store._db._writer.close
 
     def stop_late() -> None:
         close()
         raise Unavailable("the writer did not stop")
 
-    monkeypatch.setattr(store._writer, "close", stop_late)
+    monkeypatch.setattr(store._db._writer, "close", stop_late)
 
     with pytest.raises(Unavailable, match="did not stop"):
         store.close()

@@ -96,7 +96,7 @@ def test_long_series_are_read_from_few_chunks(store, driver, monkeypatch):
 
     listed(store, driver.job_id)
 
-    with store._reading() as session:
+    with store._db.reading() as session:
         assert session.scalar(select(func.count()).select_from(ChunkRow)) > 64
     assert 1 <= len(read) <= 4
 

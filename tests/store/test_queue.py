@@ -57,7 +57,7 @@ def _fresh(store):
     """What a service that has just started knows."""
     from service.control.queue.waiting import WaitingList
 
-    return {job.job_id for job in WaitingList(store._reading).backlog(now=0.0).waiting}
+    return {job.job_id for job in WaitingList(store._db).backlog(now=0.0).waiting}
 
 
 def test_time_in_the_queue_is_kept_over_a_run_and_over_a_pause(store, spec, clock, begin):

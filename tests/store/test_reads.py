@@ -21,9 +21,9 @@ def statements(store) -> Iterator[list[tuple[str, object]]]:
     def note(connection, cursor, statement, parameters, context, many):
         seen.append((statement, parameters))
 
-    event.listen(store._engine, "before_cursor_execute", note)
+    event.listen(store._db.engine, "before_cursor_execute", note)
     yield seen
-    event.remove(store._engine, "before_cursor_execute", note)
+    event.remove(store._db.engine, "before_cursor_execute", note)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def many(store, spec):
             ("parity", "odd" if number % 2 else "even"),
         )
     ]
-    with store._engine.begin() as connection:
+    with store._db.engine.begin() as connection:
         connection.execute(insert(JobRow), jobs)
         connection.execute(insert(LabelRow), labels)
         connection.execute(insert(JobTextRow), [{"job_id": each["id"], "text": each["name"]} for each in jobs])
@@ -63,7 +63,7 @@ def test_a_page_of_jobs_is_read_from_an_index_and_nothing_is_sorted(many):
         assert len(page.jobs) == num_found
         assert [job.id for job in page.jobs] == sorted((job.id for job in page.jobs), reverse=True)
         plan = plan_of(many, seen)
-        if len(labels) > 1 and many._engine.dialect.name == "postgresql":
+        if len(labels) > 1 and many._db.engine.dialect.name == "postgresql":
             continue  # it joins two labels as its statistics suggest
         assert "Sort" not in plan and "TEMP B-TREE" not in plan, plan
         if labels:
@@ -130,7 +130,7 @@ def test_a_job_is_found_by_its_name_without_reading_the_others(many):
 def test_the_attempts_whose_log_is_to_be_kept_are_found_without_reading_the_others(many):
     of_all = {"number": 1, "submission_id": "", "began_at": 0.0, "lease_expires": 0.0}
     attempts = [{"job_id": f"job-{number:06x}", "log_kept": number != 5, **of_all} for number in range(3_000)]
-    with many._engine.begin() as connection:
+    with many._db.engine.begin() as connection:
         connection.execute(insert(AttemptRow), attempts)
         if connection.dialect.name == "postgresql":
             connection.execute(text("ANALYZE"))
@@ -149,8 +149,8 @@ def plan_of(store, seen):
 
 def explained(store, statement, parameters):
     """Return how the database executes a statement."""
-    explain = "EXPLAIN QUERY PLAN" if store._engine.dialect.name == "sqlite" else "EXPLAIN"
-    with store._engine.connect() as connection:
+    explain = "EXPLAIN QUERY PLAN" if store._db.engine.dialect.name == "sqlite" else "EXPLAIN"
+    with store._db.engine.connect() as connection:
         return "\n".join(str(row) for row in connection.exec_driver_sql(f"{explain} {statement}", parameters))
 
 

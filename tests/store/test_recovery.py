@@ -51,7 +51,7 @@ def batch(driver):
 
 
 def test_a_batch_whose_commit_was_lost_counts_once_when_it_is_sent_again(store, driver, batch, own_postgres):
-    @event.listens_for(store._engine, "commit", once=True)
+    @event.listens_for(store._db.engine, "commit", once=True)
     def crash(_connection):
         with own_postgres.crashed():
             pass

@@ -64,7 +64,7 @@ def test_a_key_that_another_replica_is_storing_answers_its_job(replicas, spec, c
         assert release.wait(PATIENCE_S)
         return job.id
 
-    slow = pool.submit(first._writer.write, add_slowly)
+    slow = pool.submit(first._db.write, add_slowly)
     assert stored.wait(PATIENCE_S)
     waiting = pool.submit(second.add_job, spec, idempotency_key="k")
     wait_for_a_lock(first)
@@ -78,7 +78,7 @@ def wait_for_a_lock(store: Store) -> None:
     """Return once a transaction of the database waits for another."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        with store._engine.connect() as connection:
+        with store._db.engine.connect() as connection:
             if connection.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE NOT granted").scalar():
                 return
     raise AssertionError("nothing waits for a lock after 30 s")
@@ -135,7 +135,7 @@ def test_a_refused_write_leaves_nothing_stale_to_the_rest_of_its_group(replicas,
 def test_a_reader_sees_one_moment(replicas, driver):
     mine, other = replicas
 
-    with mine._reading() as session:
+    with mine._db.reading() as session:
         before = queries.job_view(queries.job_row(session, driver.job_id))
         other.cancel(driver.job_id)
         session.expire_all()
@@ -209,7 +209,7 @@ def test_a_job_is_cancelled_through_any_replica(replicas, driver):
 
 def test_no_replica_waits_or_is_waited_for_without_end(store):
     names = ("lock_timeout", "idle_in_transaction_session_timeout", "transaction_isolation")
-    with store._engine.connect() as connection:
+    with store._db.engine.connect() as connection:
         shown = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
 
     assert shown == ["10s", "1min", "read committed"]
@@ -220,7 +220,7 @@ def test_a_row_that_another_replica_holds_too_long_is_refused_and_the_operator_s
     own = settings.model_copy(update={"database_url": url.render_as_string(hide_password=False)})
     impatient = Store.open(own)
 
-    with store._engine.begin() as connection:
+    with store._db.engine.begin() as connection:
         connection.execute(select(JobRow.id).where(JobRow.id == driver.job_id).with_for_update())
         with pytest.raises(Unavailable, match="lock timeout"):
             impatient.attempts.renew(driver.job_id, 1)

@@ -77,7 +77,7 @@ def run(settings: Settings, records: list[AnyRecord]) -> tuple[Store, str]:
 
 def rows(store: Store, job_id: str) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table, in the order of its key; the job's random name is JOB, an attempt's tail is TAIL."""
-    with store._engine.connect() as connection:
+    with store._db.engine.connect() as connection:
         found = {table.name: connection.execute(select(table)).all() for table in Base.metadata.sorted_tables}
     return {name: sorted((_renamed(row, job_id) for row in table), key=repr) for name, table in found.items()}
 

@@ -162,4 +162,4 @@ def rewrite_decision(store, job_id, **fields):
         stage = session.get_one(StageRow, (trial_id, 0))
         stage.decision = stage.decision | fields
 
-    store._writer.write(write)
+    store._db.write(write)

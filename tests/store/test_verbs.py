@@ -327,7 +327,7 @@ def test_the_key_of_an_extended_job_still_makes_it(store, spec, begin):
     commit(driver, steps=100)
     for steps in (200, 300):
         store.extend(job.id, Budget(steps=steps))
-        store._writer.write(lambda session: end(session, job.id))
+        store._db.write(lambda session: end(session, job.id))
 
     assert store.add_job(spec, idempotency_key="k")[0].id == job.id
 

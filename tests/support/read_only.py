@@ -14,7 +14,7 @@ _STATEMENT = {"sqlite": "PRAGMA query_only = ON", "postgresql": "SET TRANSACTION
 @contextmanager
 def read_only(store: Store) -> Iterator[None]:
     """As after a failover to a standby, or a file system that was remounted."""
-    engine = store._engine
+    engine = store._db.engine
 
     def forbid(connection: Any) -> None:
         connection.exec_driver_sql(_STATEMENT[engine.dialect.name])

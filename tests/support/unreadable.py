@@ -51,4 +51,4 @@ def make_unreadable(store: Store, job_id: str, part: str) -> None:
         job = jobs.locked(session, job_id)
         job.spec = with_a_colour(job.spec, part)
 
-    store._writer.write(write)
+    store._db.write(write)

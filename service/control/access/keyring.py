@@ -1,8 +1,6 @@
 """Keys of users, and the sessions that browsers open with them. Only digests are stored."""
 
 import secrets
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import Row, Select, bindparam, delete, exists, select, update
@@ -11,7 +9,7 @@ from sqlalchemy.orm import Session
 from service.control.access import audit, keys
 from service.control.access.audit import EVERY_ENTRY, AuditFilter
 from service.control.access.rules import RULES, Action, Owned, Principal
-from service.control.database.writer import Writer
+from service.control.database.session import Database
 from service.control.models import ApiKeyRow, SessionRow, SignInCodeRow
 from service.control.moments import moment, moment_or_none
 from service.errors import Forbidden, KeyGone, NotFound, Unauthorized
@@ -35,16 +33,11 @@ _BY_SESSION = _HOLDER.join(SessionRow, SessionRow.key_id == ApiKeyRow.id).where(
 class KeyRing:
     """Makes, finds and ends keys, one-time codes and sessions. Thread-safe.
 
-    Args:
-        reading: gives a session that asks one statement; raises Unavailable.
-        writer: of the same database.
-        clock: seconds since the epoch.
+    Each of its reads is one statement, which needs no transaction.
     """
 
-    def __init__(
-        self, reading: Callable[[], AbstractContextManager[Session]], writer: Writer, *, clock: Callable[[], float]
-    ) -> None:
-        self._reading, self._writer, self._clock = reading, writer, clock
+    def __init__(self, db: Database) -> None:
+        self._db = db
         self._noted: dict[str, float] = {}  # when the use of a key was last written, by its id
         self._given: str | None = None  # the digest of the key that the operator gives in a file
         self._minute, self._refused = 0.0, set[tuple[str, str, str, str]]()  # whom, where, what in that minute
@@ -54,7 +47,7 @@ class KeyRing:
     def create(self, new: NewKey, *, by: Principal) -> IssuedKey:
         """Make a key; its secret is in the answer alone."""
         secret = keys.new_key()
-        return self._writer.write(lambda session: self._add(session, new, secret, by))
+        return self._db.write(lambda session: self._add(session, new, secret, by))
 
     def adopt(self, secret: str, new: NewKey, *, by: Principal) -> None:
         """Make a key of a `secret` that several replicas are given; nothing if there is one, which may be revoked."""
@@ -65,10 +58,10 @@ class KeyRing:
             if not session.scalar(select(is_known)):
                 self._add(session, new, secret, by)
 
-        self._writer.write(adopt)
+        self._db.write(adopt)
 
     def _add(self, session: Session, new: NewKey, secret: str, by: Principal) -> IssuedKey:
-        now = self._clock()
+        now = self._db.now()
         row = ApiKeyRow(
             id=f"key-{secrets.token_hex(6)}",
             digest=keys.digest(secret),
@@ -89,13 +82,13 @@ class KeyRing:
         query = select(ApiKeyRow).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
         if by.role.rank < RULES[Action.READ_KEY].elsewhere.rank:
             query = query.where(ApiKeyRow.owner == by.name, ApiKeyRow.project == by.project)
-        with self._reading() as session:
+        with self._db.asking() as session:
             views = [_view(row) for row in session.scalars(query)]
         return tuple(view for view in views if view.role.rank <= by.role.rank)
 
     def get(self, key_id: str) -> KeyView:
         """Return one key; raises NotFound."""
-        with self._reading() as session:
+        with self._db.asking() as session:
             return _view(_require(session, key_id))
 
     def owner_of(self, key_id: str) -> Owned:
@@ -108,7 +101,7 @@ class KeyRing:
         secret = keys.new_key()
 
         def rotate(session: Session) -> IssuedKey:
-            row, now = _require(session, key_id), self._clock()
+            row, now = _require(session, key_id), self._db.now()
             if (why := _gone(row.expires_at, row.revoked_at, now)) is not None:
                 raise KeyGone(f"key `{key_id}` {why}: create another")
             if row.digest == self._given:  # the next start would adopt its old secret again
@@ -121,7 +114,7 @@ class KeyRing:
             audit.add(session, by, "rotateKey", key_id, now=now)
             return IssuedKey(key=_view(row), secret=secret)
 
-        return self._writer.write(rotate)
+        return self._db.write(rotate)
 
     def revoke(self, key_id: str, *, by: Principal) -> KeyView:
         """End the key, and sessions that it opened, for ever."""
@@ -129,12 +122,12 @@ class KeyRing:
         def revoke(session: Session) -> KeyView:
             row = _require(session, key_id)
             if row.revoked_at is None:
-                row.revoked_at = self._clock()
+                row.revoked_at = self._db.now()
                 _end_sessions(session, key_id)
                 audit.add(session, by, "revokeKey", key_id, now=row.revoked_at)
             return _view(row)
 
-        return self._writer.write(revoke)
+        return self._db.write(revoke)
 
     # Callers
 
@@ -144,28 +137,28 @@ class KeyRing:
 
     def visitor(self, secret: str) -> Principal:
         """Return who opened the session; raises Unauthorized."""
-        return self._principal(_BY_SESSION, {"digest": keys.digest(secret), "now": self._clock()}, what="session")
+        return self._principal(_BY_SESSION, {"digest": keys.digest(secret), "now": self._db.now()}, what="session")
 
     def _principal(
         self, query: "Select[str, str, str, str, float | None, float | None]", given: dict[str, Any], *, what: str
     ) -> Principal:
-        with self._reading() as session:
+        with self._db.asking() as session:
             found = session.connection().execute(query, given).one_or_none()
         if found is None:
             raise Unauthorized(f"this {what} is not known here")
-        if (why := _gone(found.expires_at, found.revoked_at, self._clock())) is not None:
+        if (why := _gone(found.expires_at, found.revoked_at, self._db.now())) is not None:
             raise Unauthorized(f"key `{found.id}` {why}")
         self._note_use(found.id)
         return _principal_of(found)
 
     def _note_use(self, key_id: str) -> None:
         """Have the time of use written, once a minute; a request neither waits for that nor fails with it."""
-        now = self._clock()
+        now = self._db.now()
         if now - self._noted.get(key_id, 0.0) < _NOTE_USE_EVERY_S:
             return
         self._noted[key_id] = now
         statement = update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used_at=now)
-        self._writer.post(lambda session: session.execute(statement))
+        self._db.post(lambda session: session.execute(statement))
 
     # Sessions
 
@@ -173,7 +166,7 @@ class KeyRing:
         """Return a code that opens one session for the holder of `by`'s key. Raises Forbidden where he has none."""
         if by.key_id is None:
             raise Forbidden("only the holder of a key signs in to the page; an OIDC token is sent with every request")
-        code, now = secrets.token_urlsafe(24), self._clock()
+        code, now = secrets.token_urlsafe(24), self._db.now()
         row = SignInCodeRow(digest=keys.digest(code), key_id=by.key_id, expires_at=now + CODE_S)
 
         def add(session: Session) -> None:
@@ -181,7 +174,7 @@ class KeyRing:
                 session.execute(delete(table).where(table.expires_at <= now))
             session.add(row)
 
-        self._writer.write(add)
+        self._db.write(add)
         return SignInCode(code=code, expires_at=moment(now + CODE_S))
 
     def open_session(self, code: str, *, address: str) -> str:
@@ -189,7 +182,7 @@ class KeyRing:
         secret = secrets.token_urlsafe(32)
 
         def open_session(session: Session) -> str:
-            now = self._clock()
+            now = self._db.now()
             used = delete(SignInCodeRow).where(
                 SignInCodeRow.digest == keys.digest(code), SignInCodeRow.expires_at > now
             )
@@ -201,12 +194,12 @@ class KeyRing:
             audit.add(session, _principal_of(holder, address=address), "createSession", key_id, now=now)
             return secret
 
-        return self._writer.write(open_session)
+        return self._db.write(open_session)
 
     def close_session(self, secret: str) -> None:
         """End a session; nothing if there is none."""
         statement = delete(SessionRow).where(SessionRow.digest == keys.digest(secret))
-        self._writer.write(lambda session: session.execute(statement))
+        self._db.write(lambda session: session.execute(statement))
 
     # The audit log
 
@@ -216,18 +209,18 @@ class KeyRing:
         Of refusals alike, from one address, one a minute is written: else a script with a weak key would fill the log.
         A `target` is empty or exists, so that a caller cannot invent new ones.
         """
-        now = self._clock()
+        now = self._db.now()
         if (minute := now // _NOTE_REFUSALS_EVERY_S) != self._minute:
             self._minute, self._refused = minute, set()
         alike = (by.key_id or by.name, by.address, action, target)
         if alike in self._refused:
             return
         self._refused.add(alike)
-        self._writer.post(lambda session: audit.add(session, by, action, target, now=now, outcome=audit.REFUSED))
+        self._db.post(lambda session: audit.add(session, by, action, target, now=now, outcome=audit.REFUSED))
 
     def audit(self, where: AuditFilter = EVERY_ENTRY, *, limit: int, cursor: int | None = None) -> AuditPage:
         """Return a page of the audit log, newest first."""
-        with self._reading() as session:
+        with self._db.asking() as session:
             return audit.page(session, where, limit=limit, cursor=cursor)
 
 

@@ -13,7 +13,6 @@ So a write may run more than once before it is stored, and changes nothing but t
 """
 
 import logging
-import math
 import queue
 import threading
 import time
@@ -53,8 +52,7 @@ class _Outcome:
 class Writer:
     """Run functions in the database's only writing thread; each answer is given after its commit.
 
-    `failed_at` is when the database last failed to store something, on `clock`; -inf: never. `bell` rings after each
-    commit that has events.
+    `bell` rings after each commit that has events.
     """
 
     def __init__(
@@ -66,15 +64,15 @@ class Writer:
         timeout_s: float = 30.0,
         clock: Callable[[], float] = time.time,
         note_group: Callable[[int, float], None] = lambda size, seconds: None,
+        note_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """`note_group` hears of each transaction how many writes it had, and its seconds."""
-        self._note_group = note_group
+        """`note_group` hears of each transaction how many writes it had, and its seconds; `note_failure` of outages."""
+        self._note_group, self._note_failure = note_group, note_failure
         self._sessions = sessions
         event.listen(sessions.kw["bind"], "before_cursor_execute", _note_change)
         self._max_group = max_group
         self._timeout_s = timeout_s
         self._clock = clock
-        self.failed_at = -math.inf
         self.bell = events.Bell()
         self._waiting: queue.Queue[_Call | None] = queue.Queue(max_waiting)
         self._closed = False
@@ -97,7 +95,7 @@ class Writer:
             value: T = call.future.result(self._timeout_s)
         except TimeoutError:
             call.future.cancel()
-            self.failed_at = self._clock()
+            self._note_failure()
             raise Unavailable(
                 f"the database took over {self._timeout_s:g} s to store this; it may be stored yet: try "
                 "again with the same idempotency key"
@@ -135,7 +133,7 @@ class Writer:
                 if outcome.collided:
                     (outcome,) = self._commit([outcome.call])
                 if isinstance(outcome.error, Unavailable) and is_outage(outcome.error.__cause__):
-                    self.failed_at = self._clock()
+                    self._note_failure()
                 if outcome.error is None:
                     outcome.call.future.set_result(outcome.value)
                 else:

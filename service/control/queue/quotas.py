@@ -1,8 +1,6 @@
 """Quotas, and what projects have used: rows, and who may not set what."""
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -10,7 +8,7 @@ from sqlalchemy.orm import Session
 from service.control.access import audit
 from service.control.access.rules import Principal
 from service.control.database import rows
-from service.control.database.writer import Writer
+from service.control.database.session import Database
 from service.control.models import JobRow, QuotaRow, UsageRow
 from service.control.moments import moment
 from service.control.queue.capacity import Size
@@ -79,31 +77,23 @@ def _left(seconds: float) -> float:
 
 
 class QuotaBook:
-    """Sets, lists and removes quotas. Thread-safe.
+    """Sets, lists and removes quotas. Thread-safe."""
 
-    Args:
-        reading: gives a session to read with; raises Unavailable.
-        writer: of the same database.
-        clock: seconds since the epoch.
-    """
-
-    def __init__(
-        self, reading: Callable[[], AbstractContextManager[Session]], writer: Writer, *, clock: Callable[[], float]
-    ) -> None:
-        self._reading, self._writer, self._clock = reading, writer, clock
+    def __init__(self, db: Database) -> None:
+        self._db = db
         self._known, self._known_until = dict[QuotaKey, QuotaLimits](), -math.inf
 
     def limits(self) -> dict[QuotaKey, QuotaLimits]:
         """Return all quotas, by whose they are; one that another replica sets is there a second later."""
-        if self._clock() >= self._known_until:  # each submission asks, and few change
-            with self._reading() as session:
+        if self._db.now() >= self._known_until:  # each submission asks, and few change
+            with self._db.reading() as session:
                 self._known = limits(session)
-            self._known_until = self._clock() + _KNOWN_S
+            self._known_until = self._db.now() + _KNOWN_S
         return self._known
 
     def list(self) -> tuple[QuotaView, ...]:
         """Return all quotas, owners' before projects'."""
-        with self._reading() as session:
+        with self._db.reading() as session:
             rows = session.scalars(select(QuotaRow).order_by(QuotaRow.kind, QuotaRow.name))
             return tuple(_view(row) for row in rows)
 
@@ -111,7 +101,7 @@ class QuotaBook:
         """Put `wanted` in the place of the quota that there may be."""
 
         def put(session: Session) -> QuotaView:
-            now = self._clock()
+            now = self._db.now()
             row = session.get(QuotaRow, (kind.value, name), with_for_update=True)
             if row is None:
                 row = QuotaRow(kind=kind.value, name=name)
@@ -122,7 +112,7 @@ class QuotaBook:
             audit.add(session, by, "setQuota", f"{kind} {name}", now=now)
             return _view(row)
 
-        view = self._writer.write(put)
+        view = self._db.write(put)
         self._known_until = -math.inf
         return view
 
@@ -134,9 +124,9 @@ class QuotaBook:
             if row is None:
                 raise NotFound(f"there is no quota of {kind} `{name}`")
             session.delete(row)
-            audit.add(session, by, "deleteQuota", f"{kind} {name}", now=self._clock())
+            audit.add(session, by, "deleteQuota", f"{kind} {name}", now=self._db.now())
 
-        self._writer.write(remove)
+        self._db.write(remove)
         self._known_until = -math.inf
 
 

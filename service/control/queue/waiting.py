@@ -1,8 +1,7 @@
 """The waiting jobs in memory, brought up to date by events: a look at ten thousand of them reads only what changed."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from service.control import events
+from service.control.database.session import Database
 from service.control.models import AttemptRow, EventRow, JobRow
 from service.control.queue import quotas
 from service.control.queue.capacity import NO_SHAPE, Node, Shape, Size
@@ -47,17 +47,17 @@ EMPTY = Backlog((), (), {}, {})
 
 
 class WaitingList:
-    """Knows the waiting jobs. Thread-safe. `reading` gives a session to read with; raises Unavailable."""
+    """Knows the waiting jobs. Thread-safe."""
 
-    def __init__(self, reading: Callable[[], AbstractContextManager[Session]]) -> None:
-        self._reading, self._lock = reading, threading.Lock()
+    def __init__(self, db: Database) -> None:
+        self._db, self._lock = db, threading.Lock()
         self._cursor = -1  # the newest event that is in; -1: nothing is
         self._known: dict[str, Waiting] = {}
         self._waiting: tuple[Waiting, ...] = ()  # the same object until something changes
 
     def backlog(self, *, now: float) -> Backlog:
-        """Return the queue as it is now."""
-        with self._lock, self._reading() as session:
+        """Return the queue as it is now; raises Unavailable."""
+        with self._lock, self._db.reading() as session:
             self._catch_up(session)
             return Backlog(self._waiting, running(session), quotas.limits(session), quotas.recent(session, now=now))
 

@@ -1,0 +1,135 @@
+"""The open database, as the rest of the service has it."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TypeVar
+
+from alembic.util import CommandError
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, sessionmaker
+
+from service.control.database.engine import connect, is_sqlite, of_one_moment, of_one_statement
+from service.control.database.faults import is_outage, said
+from service.control.database.locks import lock_service, prepare_state_dir
+from service.control.database.schema import migrate, refuse_newer
+from service.control.database.writer import Writer
+from service.control.events import Bell
+from service.control.models import JobRow
+from service.errors import DatabaseUnavailable, Unavailable
+from service.settings import Settings
+
+T = TypeVar("T")
+
+
+class Database:
+    """Sessions to read with, the one writer, and the clock that both go by. Thread-safe.
+
+    `engine` is what both use; `now` gives the seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        clock: Callable[[], float],
+        note_group: Callable[[int, float], None],
+        opened: ExitStack,
+    ) -> None:
+        """`note_group` hears of each transaction how many writes it had, and its seconds; `opened` ends with it."""
+        self.engine, self.now, self._opened = engine, clock, opened
+        self._readers = sessionmaker(of_one_moment(engine))
+        self._askers = sessionmaker(of_one_statement(engine))
+        self._failed_at = -math.inf
+        self._writer = Writer(
+            sessionmaker(engine, expire_on_commit=False),
+            clock=clock,
+            note_group=note_group,
+            note_failure=self._note_failure,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.time,
+        note_group: Callable[[int, float], None] = lambda size, seconds: None,
+    ) -> "Database":
+        """Open the database of `settings`, made and migrated as needed.
+
+        Raises Unavailable where another process serves the same SQLite file, the database does not answer or is of a
+        newer release, or the settings name none that can be used.
+        """
+        prepare_state_dir(settings)
+        url = settings.resolved_database_url
+        engine = connect(url)
+        with ExitStack() as opened:
+            if is_sqlite(url):
+                opened.enter_context(lock_service(settings))
+            opened.callback(engine.dispose)  # before the lock is given back
+            try:
+                migrate(engine)
+            except (SQLAlchemyError, CommandError) as error:
+                raise Unavailable(f"the database does not open: {said(error)}; check WIRETUNE_DATABASE_URL") from error
+            return cls(engine, clock=clock, note_group=note_group, opened=opened.pop_all())
+
+    def close(self) -> None:
+        """Store what waits and give the database back, also where the former raises Unavailable."""
+        try:
+            self._writer.close()
+        finally:
+            self._opened.close()
+
+    def reading(self) -> AbstractContextManager[Session]:
+        """Give a session whose reads are of one moment; raises Unavailable."""
+        return self._session(self._readers)
+
+    def asking(self) -> AbstractContextManager[Session]:
+        """Give a session for single statements, which cost less; raises Unavailable."""
+        return self._session(self._askers)
+
+    @contextmanager
+    def _session(self, sessions: "sessionmaker[Session]") -> Iterator[Session]:
+        try:
+            with sessions() as session:
+                yield session
+        except SQLAlchemyError as error:
+            if is_outage(error):
+                self._note_failure()
+            raise DatabaseUnavailable(f"the database does not answer: {said(error)}; try again") from error
+
+    def write(self, function: Callable[[Session], T]) -> T:
+        """Run `function` in a transaction of the writer; see `Writer.write`."""
+        return self._writer.write(function)
+
+    def post(self, function: Callable[[Session], object]) -> None:
+        """Run `function` as `write` does, some time; its caller neither waits, nor hears of an error."""
+        self._writer.post(function)
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how many writes wait for their turn."""
+        return self._writer.num_waiting
+
+    @property
+    def bell(self) -> Bell:
+        """Rings after each commit of this process that has events."""
+        return self._writer.bell
+
+    def answer(self) -> None:
+        """Return if the database has its tables, none of a newer release, and answers; raises Unavailable."""
+        with self.reading() as session:
+            session.execute(select(JobRow.id).limit(1))
+            refuse_newer(session.connection())
+
+    @property
+    def failed_at(self) -> float:
+        """The time of the last failure, in seconds since the epoch; -inf: there was none."""
+        self._failed_at = min(self._failed_at, self.now())  # the clock may have been set back since
+        return self._failed_at
+
+    def _note_failure(self) -> None:
+        self._failed_at = self.now()
