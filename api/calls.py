@@ -85,6 +85,18 @@ class Call(Generic[T]):
     media_type: str = "application/json"
     #: Its answer, where that is plain without asking.
     known: T | None = None
+    #: Reads its answer in the place of `read`, where a header says something, too.
+    read_with_headers: Callable[[bytes, Mapping[str, str]], T] | None = None
+
+    def answer(self, content: bytes, headers: Mapping[str, str]) -> T:
+        """Return what the body and the headers of an answer say."""
+        return self.read(content) if self.read_with_headers is None else self.read_with_headers(content, headers)
+
+
+class LogText(bytes):
+    """A part of a log, in bytes, that knows at which `offset` of the whole it begins."""
+
+    offset = 0
 
 
 def submit(spec: Spec, *, idempotency_key: str | None = None, source: str | None = None) -> Call[JobView]:
@@ -300,9 +312,19 @@ def artifacts(job_id: str) -> Call[tuple[Artifact, ...]]:
     return _get(f"/v1/jobs/{job_id}/artifacts", reading(_ARTIFACTS.validate_json))
 
 
-def logs(job_id: str, *, attempt: int | None = None, offset: int = 0) -> Call[bytes]:
-    """Return what an attempt, by default the last, has printed, from byte `offset` on."""
-    return _get_bytes(f"/v1/jobs/{job_id}/logs", "text/plain", attempt=attempt, offset=offset)
+def logs(job_id: str, *, attempt: int | None = None, offset: int = 0, tail: int | None = None) -> Call[LogText]:
+    """Return what an attempt, by default the last, has printed: from byte `offset` on, or its last whole lines.
+
+    Those have `tail` bytes at most. What is printed later begins at the text's own `offset` and its length.
+    """
+
+    def read(content: bytes, headers: Mapping[str, str]) -> LogText:
+        text = LogText(content)
+        text.offset = int(headers.get("X-Log-Offset", offset))
+        return text
+
+    call = _get_bytes(f"/v1/jobs/{job_id}/logs", "text/plain", attempt=attempt, offset=offset or None, tail=tail)
+    return replace(call, read=LogText, read_with_headers=read)
 
 
 def weights(job_id: str, *, arm: str | None = None, seed: int | None = None, which: Which | None = None) -> Call[bytes]:

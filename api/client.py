@@ -331,7 +331,8 @@ class Client(Connection):
         """
         if call.known is not None:
             return call.known
-        return call.read(self._answer(call, self._patience(call, within_s, is_waiting=is_waiting)).content)
+        response = self._answer(call, self._patience(call, within_s, is_waiting=is_waiting))
+        return call.answer(response.content, response.headers)
 
     def save(self, call: Call[Any], out: BinaryIO) -> None:
         """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says.
@@ -582,8 +583,8 @@ class AsyncClient(Connection):
         """As `Client.send`."""
         if call.known is not None:
             return call.known
-        patience = self._patience(call, within_s, is_waiting=is_waiting)
-        return call.read((await self._answer(call, patience)).content)
+        response = await self._answer(call, self._patience(call, within_s, is_waiting=is_waiting))
+        return call.answer(response.content, response.headers)
 
     async def save(self, call: Call[Any], out: BinaryIO) -> None:
         """As `Client.save`."""

@@ -15,7 +15,7 @@ from api.calls import JobFilters
 from api.cli import explanation, exports, figures, report
 from api.cli.exports import DEFAULT_NAMES, Selection, What
 from api.cli.job_file import read_job
-from api.cli.logs import follow_log
+from api.cli.logs import follow_log, last_lines
 from api.cli.runs import follow
 from api.cli.sheet import Sheet
 from api.cli.terminal import (
@@ -318,6 +318,9 @@ def _follow_as_json(client: Client, job: str) -> JobView:
 def logs(
     job: JobId,
     attempt: Annotated[int | None, typer.Option(min=1, help="default: the last")] = None,
+    num_lines: Annotated[
+        int | None, typer.Option("--tail", "-n", metavar="N", min=1, help="of what is there only the last N lines")
+    ] = None,
     is_followed: Annotated[
         bool, typer.Option("--follow", "-f", help="print what comes, until the job is over")
     ] = False,
@@ -329,7 +332,12 @@ def logs(
     """Print what an attempt's driver and workers have printed."""
     with open_client(url, key, patience_s=patience if is_followed else PATIENCE_S) as client:
         job = client.find(job)
-        pieces = follow_log(client, job, attempt) if is_followed else [client.logs(job, attempt=attempt)]
+        if is_followed:
+            pieces = follow_log(client, job, attempt, num_lines=num_lines)
+        elif num_lines is None:
+            pieces = iter([client.logs(job, attempt=attempt)])
+        else:
+            pieces = iter([last_lines(client, job, attempt, num_lines)])
         for piece in pieces:
             text = piece.decode(errors="replace")
             if as_json:

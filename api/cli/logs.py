@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 
+from api.calls import LogText
 from api.client import Client
 from api.failures import ApiError
 
@@ -10,12 +11,31 @@ POLL_S = 1.0
 #: A log is fetched anew from Ray for every look, so a long one is looked at less often.
 _BYTES_PER_S = 1_000_000
 _MAX_PAUSE_S = 10.0
+#: A first guess of how much lines take, and how much more to ask for where they take more.
+_LEAST_BYTES, _BYTES_PER_LINE, _GROWTH = 65_536, 200, 8
 
 
-def follow_log(client: Client, job_id: str, number: int | None) -> Iterator[bytes]:
+def last_lines(client: Client, job_id: str, number: int | None, num_lines: int) -> LogText:
+    """Return the last lines that an attempt has printed, or all where there are fewer."""
+    num_bytes = max(_LEAST_BYTES, _BYTES_PER_LINE * num_lines)
+    while True:
+        text = client.logs(job_id, attempt=number, tail=num_bytes)
+        at = len(text) - text.endswith(b"\n")
+        for _ in range(num_lines):
+            if (at := text.rfind(b"\n", 0, at)) < 0:
+                break
+        if at >= 0 or text.offset == 0:
+            found = LogText(text[at + 1 :])
+            found.offset = text.offset + at + 1
+            return found
+        num_bytes *= _GROWTH
+
+
+def follow_log(client: Client, job_id: str, number: int | None, *, num_lines: int | None = None) -> Iterator[bytes]:
     """Yield what attempt `number` prints until it has ended; by default the last one's, and every later one's.
 
-    Raises `ApiError` for an attempt without a log once nothing follows it.
+    Of what it has printed so far only the last `num_lines`. Raises `ApiError` for an attempt without a log once nothing
+    follows it.
     """
     current, offset = number or 0, 0
     for view in client.watch(job_id, poll_s=POLL_S):
@@ -23,19 +43,25 @@ def follow_log(client: Client, job_id: str, number: int | None) -> Iterator[byte
         is_over = view.is_over or last < view.attempt
         for attempt in range(current or last, last + 1):
             current, offset = attempt, offset if attempt == current else 0
-            piece = _piece(client, job_id, attempt, offset=offset, may_be_missing=attempt < last or not is_over)
-            offset += len(piece)
+            may_be_missing = attempt < last or not is_over
+            piece = _piece(client, job_id, attempt, offset, num_lines=num_lines, may_be_missing=may_be_missing)
+            num_lines = None
             if piece:
+                offset = piece.offset + len(piece)
                 yield piece
         if last < view.attempt:
             return
         time.sleep(0 if is_over else min(offset / _BYTES_PER_S, _MAX_PAUSE_S))
 
 
-def _piece(client: Client, job_id: str, attempt: int, *, offset: int, may_be_missing: bool) -> bytes:
+def _piece(
+    client: Client, job_id: str, attempt: int, offset: int, *, num_lines: int | None, may_be_missing: bool
+) -> LogText:
     try:
+        if num_lines is not None:
+            return last_lines(client, job_id, attempt or None, num_lines)
         return client.logs(job_id, attempt=attempt or None, offset=offset)
     except ApiError as error:
         if error.status == 404 and may_be_missing:
-            return b""
+            return LogText()
         raise

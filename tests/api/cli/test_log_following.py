@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from api.cli import logs
-from api.cli.logs import follow_log
+from api.cli.logs import follow_log, last_lines
 from api.client import Client
 from api.failures import ApiError
 from service.control.store import Store
@@ -50,6 +50,45 @@ def test_it_goes_on_with_the_next_attempt(client: Client, store: Store, job_id: 
     end(store, job_id)
 
     assert list(pieces) == [b"two\n", b"three\n"]
+
+
+@pytest.mark.parametrize("least_bytes", [1, 65_536])
+@pytest.mark.parametrize(
+    ("num_lines", "end"), [(1, b"three\r3\n"), (2, b"two\nthree\r3\n"), (4, b"one\n\ntwo\nthree\r3\n")]
+)
+def test_of_what_is_there_the_last_lines_are_given_however_much_they_take(
+    client: Client,
+    job_id: str,
+    printed: Print,
+    monkeypatch: pytest.MonkeyPatch,
+    least_bytes: int,
+    num_lines: int,
+    end: bytes,
+) -> None:
+    monkeypatch.setattr(logs, "_LEAST_BYTES", least_bytes)
+    monkeypatch.setattr(logs, "_BYTES_PER_LINE", 1)
+    printed(1, b"zero\none\n\ntwo\nthree\r3\n")
+
+    found = last_lines(client, job_id, 1, num_lines)
+
+    assert found == end and found.offset == len(b"zero\none\n\ntwo\nthree\r3\n") - len(end)
+    assert last_lines(client, job_id, None, 9) == b"zero\none\n\ntwo\nthree\r3\n"
+
+
+def test_behind_the_last_lines_it_goes_on_without_a_gap(
+    client: Client, store: Store, job_id: str, printed: Print
+) -> None:
+    printed(1, b"one\ntwo\n")
+    pieces = follow_log(client, job_id, None, num_lines=1)
+    assert next(pieces) == b"two\n"
+
+    printed(1, b"one\ntwo\nthree\n")
+    store.attempts.lose(job_id, 1, reason="killed")
+    store.attempts.begin(job_id)
+    printed(2, b"four\nfive\n")
+    end(store, job_id)
+
+    assert list(pieces) == [b"three\n", b"four\nfive\n"]
 
 
 def test_of_an_attempt_asked_for_it_ends_with_it(client: Client, store: Store, job_id: str, printed: Print) -> None:
