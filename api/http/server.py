@@ -93,13 +93,14 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
     """Serve until SIGTERM or SIGINT, or until nobody has needed the service for `linger_s` seconds.
 
     Writes `server.json` and, the first time, `api_key` into the state dir. Raises `PortBusy`, and
-    `service.errors.Unavailable` where another process serves the same database, or the storage cannot be written.
+    `service.errors.Unavailable` where another process serves the same database, or the storage cannot be written, or
+    is not mounted.
     """
     require_storage(settings)
     with ExitStack() as stack:
         store = Store.open(settings)
         stack.callback(store.close)
-        store.attempts.mark_storage()
+        require_mounted(store)
         bound = stack.enter_context(bind(settings.host, settings.port))
         url = _url(settings.host, bound.getsockname()[1])
         ensure_key(store, settings.state_dir)
@@ -135,9 +136,23 @@ def require_storage(settings: Settings) -> None:
     try:
         Storage(settings.storage_url).require_writable()
     except Unavailable as error:
-        if getattr(error.__cause__, "errno", None) != errno.ENOSPC:
+        if not _is_full(error):
             raise
         log.warning("%s: no job begins before `wiretune clean` makes room", error)
+
+
+def require_mounted(store: Store) -> None:
+    """Leave the service's mark on the storage; raise Unavailable where it had left one, and there is none any more."""
+    try:
+        store.attempts.mark.require()
+    except Unavailable as error:
+        if store.settings.storage_url and not _is_full(error):
+            raise
+        log.warning("%s", error)
+
+
+def _is_full(error: Unavailable) -> bool:
+    return getattr(error.__cause__, "errno", None) == errno.ENOSPC
 
 
 def server_config(app: ASGIApp, deadlines: Deadlines) -> uvicorn.Config:

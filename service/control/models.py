@@ -360,6 +360,15 @@ class RemovalRow(Base):
     created_at: Mapped[float]
 
 
+class MarkRow(Base):
+    """A folder of storage that has the service's mark, by the mark's URL."""
+
+    __tablename__ = "marks"
+
+    url: Mapped[str] = mapped_column(primary_key=True)
+    left_at: Mapped[float]
+
+
 class CodeRow(Base):
     """A package of users' code that a project has; its files are on storage."""
 

@@ -194,18 +194,14 @@ class Storage:
         if given != content:
             raise Unavailable(f"the storage gave back another file than it took, at {url}; check WIRETUNE_STORAGE_URL")
 
-    def mark(self, name: str) -> str | None:
-        """Return the URL of a file by which machines tell this folder from others, written unless it is there.
+    def mark_url(self, name: str) -> str | None:
+        """Return where a file is by which machines tell this folder from others; None where it is no folder."""
+        return f"{self.root.rstrip('/')}/.storage-{name}" if self.is_folder else None
 
-        None where the storage is no folder, and where it cannot be written.
-        """
-        url = f"{self.root.rstrip('/')}/.storage-{name}"
-        with suppress(NotFound, Unavailable), _reaching(url, "write") as (filesystem, path):
-            if isinstance(filesystem, LocalFileSystem):
-                if not filesystem.exists(path):
-                    self.write(url, b"")
-                return url
-        return None
+    def has_mark(self, name: str) -> bool:
+        """Return whether that file is there."""
+        with _reaching(f"{self.root.rstrip('/')}/.storage-{name}") as (filesystem, path):
+            return bool(filesystem.exists(path))
 
     def require_room(self, job_id: str, checkpoints: Iterable[str], *, at_once: int) -> None:
         """Raise Unavailable unless as many checkpoints fit as trials train at once; only a local disk says so.

@@ -1,10 +1,12 @@
 """What a run on several machines asks of each of them, and whom it names where one does not do."""
 
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -39,18 +41,27 @@ class Worker:
 
 @pytest.fixture
 def group_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayGroup]:
-    """Return a group of workers of a service with a mark in the folder `storage`."""
+    """Return a group of workers of a service whose storage has this mark."""
     monkeypatch.setattr("ray.wait", lambda calls, **_: (calls, []))
     monkeypatch.setattr("ray.get", lambda call, **_: call())
     monkeypatch.setattr(shared_folder, "_PATIENCE_S", 0.0)
 
-    def make(storage: str, *workers: Worker) -> RayGroup:
+    def make(mark: str | None, *workers: Worker) -> RayGroup:
         made = object.__new__(RayGroup)
         made.config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
-        made._mark, made._actors = Storage(storage).mark("of-this-service"), dict(enumerate(workers))
+        made._mark, made._actors = mark, dict(enumerate(workers))
         return made
 
     return make
+
+
+def mark_in(folder: Path) -> str:
+    """Leave a service's mark in a folder, and return its URL."""
+    storage = Storage(f"file://{folder}")
+    mark = storage.mark_url("of-this-service")
+    assert mark is not None
+    storage.write(mark, b"")
+    return mark
 
 
 def test_machines_of_the_same_versions_train_together():
@@ -76,14 +87,14 @@ def test_a_process_keeps_the_versions_that_it_began_with(monkeypatch: pytest.Mon
 
 
 def test_machines_that_see_the_services_folder_train_together(group_of, tmp_path: Path):
-    group_of(f"file://{tmp_path}", *[Worker(tmp_path, tmp_path)] * 2).await_places([0, 1])
+    group_of(mark_in(tmp_path), *[Worker(tmp_path, tmp_path)] * 2).await_places([0, 1])
 
 
 def test_a_machine_that_has_a_folder_of_its_own_for_the_shared_one_is_named_before_the_first_step(
     group_of, tmp_path: Path
 ):
     shared, own = tmp_path / "shared", tmp_path / "own"
-    workers = group_of(f"file://{shared}", Worker(shared, shared), Worker(shared, own))
+    workers = group_of(mark_in(shared), Worker(shared, shared), Worker(shared, own))
 
     with pytest.raises(
         WorkloadError, match=rf"10\.0\.0\.4\) does not see the same file://{shared} as the service: one"
@@ -99,7 +110,7 @@ def test_a_trial_whose_machine_has_a_folder_of_its_own_is_told_from_the_service_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(shared_folder, "_PATIENCE_S", 0.0)
-    mark = Storage(f"file://{tmp_path}/shared").mark("of-this-service")
+    mark = mark_in(tmp_path / "shared")
     shared_folder.require(mark)
     shared_folder.require(None)  # an older service has not said
 
@@ -109,17 +120,11 @@ def test_a_trial_whose_machine_has_a_folder_of_its_own_is_told_from_the_service_
         shared_folder.require(mark)
 
 
-def test_a_folder_in_which_nothing_can_be_written_refuses_nobody_before_the_first_checkpoint(group_of, tmp_path: Path):
-    file = tmp_path / "file"
-    file.touch()
-
-    group_of(f"file://{file}", Worker(tmp_path, tmp_path / "own")).await_places([0])
-
-
 def test_a_bucket_which_is_one_for_all_machines_gets_no_mark(group_of, tmp_path: Path):
-    assert Storage("s3://bucket").mark("of-this-service") is None
+    mark = Storage("s3://bucket").mark_url("of-this-service")
+    assert mark is None
 
-    group_of("s3://bucket", Worker(tmp_path, tmp_path)).await_places([0])
+    group_of(mark, Worker(tmp_path, tmp_path)).await_places([0])
 
 
 @pytest.mark.parametrize(
@@ -155,6 +160,17 @@ def test_workers_meet_at_an_address_of_either_kind(address: str, url: str, monke
     actor.address = address
 
     assert actor.rendezvous() == url
+
+
+def test_nobody_can_take_the_port_before_the_workers_meet():
+    actor = object.__new__(RankActor)  # whose own work is to ask Ray, and to build a replica
+    actor.address = "127.0.0.1"
+
+    first, second = (urlsplit(actor.rendezvous()) for _ in range(2))
+
+    assert first.port != second.port
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", second.port))
 
 
 def test_a_run_among_fewer_workers_is_the_same_run():

@@ -294,7 +294,7 @@ def test_no_attempt_is_spent_on_a_storage_that_takes_no_files(store, tick, runni
     assert (waiting.state, waiting.attempt) == (JobState.QUEUED, 1)
     assert "WIRETUNE_STORAGE_URL" in waiting.reason
     assert (store.job(running).state, store.job(running).attempt) == (JobState.STARTING, 2)
-    assert [f"file://{path}" for path in results.iterdir()] == [store.attempts.storage_mark]
+    assert [f"file://{path}" for path in results.iterdir()] == [store.attempts.mark.url]
 
 
 def test_a_job_is_not_changed_by_further_questions_to_a_storage_that_stays_away(store, tick, running, tmp_path):

@@ -170,7 +170,7 @@ def test_a_brief_names_a_folder_of_the_attempts_own(store, driver):
 
 
 def test_a_brief_names_a_file_that_tells_the_services_storage_from_a_folder_of_another_machine(store, driver):
-    store.attempts.mark_storage()
+    store.attempts.mark.require()
 
     mark = Path(store.attempts.brief(driver.job_id, 1).storage_mark.removeprefix("file://"))
 
@@ -178,10 +178,10 @@ def test_a_brief_names_a_file_that_tells_the_services_storage_from_a_folder_of_a
 
 
 def test_a_silent_storage_keeps_no_driver_from_its_brief_and_no_lease_from_being_renewed(store, driver, monkeypatch):
-    store.attempts.mark_storage()
+    store.attempts.mark.require()
     monkeypatch.setattr("service.control.storage.files.reaching", lambda *_: pytest.fail("a request asks the storage"))
 
-    assert store.attempts.brief(driver.job_id, 1).storage_mark == store.attempts.storage_mark is not None
+    assert store.attempts.brief(driver.job_id, 1).storage_mark == store.attempts.mark.url is not None
     assert store.attempts.renew(driver.job_id, 1).control is Control.RUN
 
 

@@ -107,7 +107,7 @@ class StorageGate:
     def _answers(self, questions: Mapping[str, _Question]) -> dict[str, str]:
         """Ask the storage, and return its answer for each job."""
         try:
-            self._store.attempts.mark_storage()
+            self._store.attempts.mark.require()
         except Unavailable as error:
             return dict.fromkeys(questions, str(error))
         refused = ""

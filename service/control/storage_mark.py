@@ -1,0 +1,62 @@
+"""A file in the storage's folder, by which machines tell it from a folder of their own, and from nothing at all."""
+
+import shlex
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from service.control.database.session import Database
+from service.control.models import MarkRow
+from service.control.storage import Storage
+from service.errors import Unavailable
+
+
+class StorageMark:
+    """Leaves the mark in a new folder. The database remembers it, so a folder without it is one that is not mounted.
+
+    Args:
+        db: remembers.
+        storage: the service's.
+        name: of this service's storage.
+        is_remembered: False where the folder is beside the database, and comes and goes with it.
+    """
+
+    def __init__(self, db: Database, storage: Storage, *, name: str, is_remembered: bool) -> None:
+        self._db, self._storage, self._name, self._is_remembered = db, storage, name, is_remembered
+        self._is_known = False  # the database has it
+        #: Of the file, once it was left; None also where the storage is no folder.
+        self.url: str | None = None
+
+    def require(self) -> None:
+        """Leave the mark where the folder is new; raise Unavailable where it had one, or where it cannot be written.
+
+        A silent storage blocks this: no request may wait for it.
+        """
+        if (url := self._storage.mark_url(self._name)) is None:
+            return
+        if not self._storage.has_mark(self._name):
+            if self._is_remembered and self._was_left(url):
+                self.url = url  # machines that do see the folder tell that one which does not is unlike them
+                raise Unavailable(_missing(self._storage.root, url))
+            self._storage.write(url, b"")
+        self.url = url
+        if self._is_remembered and not self._is_known:
+            self._db.write(partial(_remember, url=url, now=self._db.now()))
+            self._is_known = True
+
+    def _was_left(self, url: str) -> bool:
+        with self._db.reading() as session:
+            return session.get(MarkRow, url) is not None
+
+
+def _remember(session: Session, *, url: str, now: float) -> None:
+    if session.get(MarkRow, url) is None:
+        session.add(MarkRow(url=url, left_at=now))
+
+
+def _missing(root: str, url: str) -> str:
+    folder, file = (shlex.quote(each.removeprefix("file://")) for each in (root, url))
+    return (
+        f"{root} does not hold {url.rpartition('/')[2]}, which the service left there: mount it; or where it was "
+        f"emptied on purpose: mkdir -p {folder} && touch {file}"
+    )
