@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 from search.schedule_file import ScheduleFile
-from service.cluster import trial
 from service.cluster.reporter import Stopped
 from service.job.parts import TrialSpec
 from service.wire.records import AnyRecord, Control, ProbeDone, StageClosed, StageDecided, TrialFinished
-from tests.support.small_trials import Memory, digits_trial
-from trainers.training.process_group import ProcessGroup
+from tests.support.small_trials import Memory, digits_trial, train
 
 OPTIONS = ["threshold 0.02", "powersgd 4", "powersgd 1", "local_sgd 64"]
 
@@ -40,18 +38,13 @@ def _spec(**changes: Any) -> TrialSpec:
     return digits_trial(**(job | changes))
 
 
-def _train(spec: TrialSpec, folder: Path, sink: Stopping, resume: dict[str, Any] | None = None) -> None:
-    with ProcessGroup(spec.replica, 2) as group:
-        trial.train(spec, group, sink, trial_id="t", storage_url=str(folder), resume=resume)
-
-
 @pytest.mark.long
 def test_a_run_whose_exchanges_compete_goes_on_and_is_replayed_bit_for_bit(tmp_path: Path) -> None:
     whole, cut, resumed, replayed = Stopping(), Stopping(stop_after=2), Stopping(), Stopping()
-    _train(_spec(), tmp_path / "whole", whole)
+    train(_spec(), tmp_path / "whole", whole, num_workers=2)
     with pytest.raises(Stopped):
-        _train(_spec(), tmp_path / "cut", cut)
-    _train(_spec(), tmp_path / "cut", resumed, cut.of(StageClosed)[-1].resume)
+        train(_spec(), tmp_path / "cut", cut, num_workers=2)
+    train(_spec(), tmp_path / "cut", resumed, cut.of(StageClosed)[-1].resume, num_workers=2)
     [finished] = whole.of(TrialFinished)
     schedule = ScheduleFile(
         optimizer="sgd",
@@ -59,7 +52,7 @@ def test_a_run_whose_exchanges_compete_goes_on_and_is_replayed_bit_for_bit(tmp_p
         entries=tuple(entry.model_dump() for entry in finished.schedule),
     )
     follow = {"controller": {"kind": "schedule", "schedule": schedule}, "budget": {"steps": finished.bill.steps}}
-    _train(_spec(**follow), tmp_path / "replayed", replayed)
+    train(_spec(**follow), tmp_path / "replayed", replayed, num_workers=2)
 
     assert len({probe.values["option"] for probe in whole.of(ProbeDone)}) > 2
     assert all("option" in decided.reason for decided in whole.of(StageDecided))

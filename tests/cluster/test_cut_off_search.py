@@ -49,13 +49,6 @@ def _spec(arm: str, budget: str = "steps") -> TrialSpec:
     return digits_trial(budget=BUDGETS[budget], checkpoint={"keep": 100}, objective={"every": 30}, **ARMS[arm])
 
 
-def _end(sink: Memory) -> tuple[Any, ...]:
-    [finished] = sink.of(TrialFinished)
-    bill = finished.bill
-    spent = (bill.bytes_sent, bill.bytes_search, bill.steps, bill.steps_search, bill.steps_insurance)
-    return finished.outcome, finished.validation_loss, finished.schedule, spent
-
-
 def _probes(sink: Memory, stage: int) -> list[str]:
     """Return the stage's probes in the order in which they ended."""
     return list(dict.fromkeys(probe.probe_id for probe in sink.of(ProbeDone) if probe.stage == stage))
@@ -84,7 +77,7 @@ def test_a_search_cut_off_behind_any_probe_ends_like_the_undisturbed_one(
 
     for point in points[:: max(1, len(points) // 4)]:
         again = train(_spec(arm, budget), point.resume)
-        assert _end(again) == _end(whole)
+        assert again.end == whole.end
         rest = [probe for probe in _probes(whole, point.stage) if probe not in point.probes]
         assert _until_decided(again, point.stage) == rest
 
@@ -103,7 +96,7 @@ def test_an_attempt_may_be_cut_off_behind_every_single_probe(train: Callable[...
         resume = point.resume
 
     assert made == list(dict.fromkeys(probe for point in whole.of(Searched) for probe in point.probes))
-    assert _end(train(spec, resume)) == _end(whole)
+    assert train(spec, resume).end == whole.end
 
 
 def test_only_the_winners_steps_are_trained_again_and_that_is_on_the_bill(train: Callable[..., Memory]) -> None:

@@ -59,12 +59,6 @@ def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[...,
     return train
 
 
-def _finished(sink: Memory) -> TrialFinished:
-    [finished] = sink.of(TrialFinished)
-    assert isinstance(finished, TrialFinished)
-    return finished
-
-
 def _steps_behind(weights_url: str | None) -> int:
     """Return how many steps the exported weights were trained: the arithmetic group's state is its rates."""
     path = Path(str(weights_url).removeprefix("file://").removesuffix(".safetensors")) / "state.json"
@@ -75,7 +69,7 @@ def _steps_behind(weights_url: str | None) -> int:
 def test_the_best_checkpoint_is_exported_where_the_end_is_worse(
     train: Callable[..., Memory], budget: dict[str, float]
 ) -> None:
-    finished = _finished(train("best", budget=budget))
+    finished = train("best", budget=budget).finished
 
     assert (finished.validation_loss, finished.end_validation_loss, finished.exported_step) == (0.5, 3.0, 60)
     assert sum(entry.num_steps for entry in finished.schedule) == _steps_behind(finished.weights_url) == 60
@@ -88,7 +82,7 @@ def test_bytes_of_the_export_are_on_the_bill(train: Callable[..., Memory]) -> No
 
 
 def test_the_end_is_exported_where_the_job_says_so(train: Callable[..., Memory]) -> None:
-    finished = _finished(train("last"))
+    finished = train("last").finished
 
     assert (finished.validation_loss, finished.end_validation_loss, finished.exported_step) == (3.0, None, None)
     assert _steps_behind(finished.weights_url) == 300
@@ -104,21 +98,21 @@ def test_a_run_that_was_cut_off_exports_the_same(train: Callable[..., Memory]) -
     whole = train("best")
     points = whole.of(Checkpointed, StageClosed)
 
-    ends = [_finished(train("best", resume=point.resume)) for point in points]
+    ends = [train("best", resume=point.resume).finished for point in points]
     assert len(ends) == 3
-    assert all(end.schedule == _finished(whole).schedule and end.exported_step == 60 for end in ends)
+    assert all(end.schedule == whole.finished.schedule and end.exported_step == 60 for end in ends)
     assert {(_steps_behind(end.weights_url), _steps_behind(end.last_weights_url)) for end in ends} == {(60, 300)}
 
 
 def test_the_weights_of_the_end_are_kept_beside_the_best_where_these_are_others(train: Callable[..., Memory]) -> None:
-    finished, last = _finished(train("best")), _finished(train("last"))
+    finished, last = train("best").finished, train("last").finished
 
     assert (_steps_behind(finished.weights_url), _steps_behind(finished.last_weights_url)) == (60, 300)
     assert (_steps_behind(last.weights_url), last.last_weights_url) == (300, None)
 
 
 def test_a_metric_that_is_better_higher_says_which_state_is_the_best(train: Callable[..., Memory]) -> None:
-    finished = _finished(train("best", objective={"metric": "accuracy"}))
+    finished = train("best", objective={"metric": "accuracy"}).finished
 
     assert (finished.exported_step, finished.validation_metrics) == (90, {"accuracy": 0.9})
     assert (finished.end_validation_metrics, finished.end_validation_loss) == ({"accuracy": 0.5}, 3.0)
@@ -139,7 +133,7 @@ def test_a_metric_that_the_workload_does_not_measure_ends_the_run_with_the_names
 
 
 def test_a_run_ends_when_its_patience_does_and_keeps_the_best(train: Callable[..., Memory]) -> None:
-    finished = _finished(train("best", objective=PATIENT))
+    finished = train("best", objective=PATIENT).finished
 
     assert finished.ended_early and finished.bill.steps == 240  # 5 evaluations after that of step 90
     assert (finished.exported_step, _steps_behind(finished.last_weights_url)) == (90, 240)
@@ -157,7 +151,7 @@ def test_a_run_ends_when_its_patience_does_and_keeps_the_best(train: Callable[..
 def test_a_run_ends_with_the_first_evaluation_at_its_target(
     train: Callable[..., Memory], objective: dict[str, Any], num_steps: int
 ) -> None:
-    finished = _finished(train("best", objective=objective))
+    finished = train("best", objective=objective).finished
 
     assert (finished.outcome, finished.bill.steps, finished.at_target) == ("completed", num_steps, num_steps < 300)
     assert _steps_behind(finished.weights_url) == (num_steps if finished.at_target else 60)
@@ -166,34 +160,34 @@ def test_a_run_ends_with_the_first_evaluation_at_its_target(
 def test_a_run_at_its_target_that_was_cut_off_before_its_end_ends_there(train: Callable[..., Memory]) -> None:
     points = train("best", objective={"target": 1.0}, every_seconds=1e-9).of(Checkpointed, StageClosed)
 
-    ends = [_finished(train("best", objective={"target": 1.0}, resume=point.resume)) for point in points]
+    ends = [train("best", objective={"target": 1.0}, resume=point.resume).finished for point in points]
 
     assert {(end.bill.steps, end.at_target, _steps_behind(end.weights_url)) for end in ends} == {(60, True, 60)}
 
 
 def test_patience_looks_for_a_gain_of_min_delta(train: Callable[..., Memory]) -> None:
     objective = {"patience": 3, "min_delta": 1.0}  # 2.0, 1.5, 0.5: the third is better by enough
-    finished = _finished(train("best", objective=objective))
+    finished = train("best", objective=objective).finished
 
     assert (finished.bill.steps, finished.ended_early) == (150, True)
-    assert not _finished(train("best", objective={"patience": 20})).ended_early
+    assert not train("best", objective={"patience": 20}).finished.ended_early
 
 
 def test_a_run_that_was_cut_off_has_as_much_patience_left(train: Callable[..., Memory]) -> None:
     whole = train("best", objective=PATIENT, every_seconds=1e-9)  # a checkpoint after every push
     points = whole.of(Checkpointed, StageClosed)
 
-    ends = [_finished(train("best", objective=PATIENT, resume=point.resume)) for point in points]
+    ends = [train("best", objective=PATIENT, resume=point.resume).finished for point in points]
     assert any(point.resume["progress"]["num_stale"] > 0 for point in points[:-1])
     for end in ends:
-        assert (end.schedule, end.exported_step, end.ended_early) == (_finished(whole).schedule, 90, True)
+        assert (end.schedule, end.exported_step, end.ended_early) == (whole.finished.schedule, 90, True)
         assert (end.bill.steps, _steps_behind(end.weights_url), _steps_behind(end.last_weights_url)) == (240, 90, 240)
 
 
 def test_a_run_that_ended_early_goes_on_with_a_larger_budget(train: Callable[..., Memory]) -> None:
     closed = train("best", objective=PATIENT).of(StageClosed)[-1]
 
-    finished = _finished(train("best", objective=PATIENT, resume=closed.resume, budget={"steps": 600}))
+    finished = train("best", objective=PATIENT, resume=closed.resume, budget={"steps": 600}).finished
 
     assert finished.bill.steps == 240 + 5 * 30
 
@@ -204,7 +198,7 @@ def test_an_extended_run_exports_a_state_that_is_better_than_those_of_the_smalle
     objective = {"metric": "accuracy"}
     short = train("best", objective=objective, budget={"steps": 60})
 
-    finished = _finished(train("best", objective=objective, resume=short.of(StageClosed)[-1].resume))
+    finished = train("best", objective=objective, resume=short.of(StageClosed)[-1].resume).finished
 
     assert finished.exported_step == 90
 
@@ -217,7 +211,7 @@ def test_a_run_whose_first_step_fails_tries_no_other_rate(
 
     trial.train(spec, arithmetic_group(limit=-1, patience=0), sink, trial_id="t", storage_url=f"file://{tmp_path}")
 
-    finished, closed = _finished(sink), sink.of(StageClosed)
+    finished, closed = sink.finished, sink.of(StageClosed)
     assert finished.outcome == "diverged" and finished.divergence is not None and finished.divergence.step == 0
     assert len(closed) == 1
 

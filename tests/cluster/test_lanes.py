@@ -21,7 +21,7 @@ from service.cluster.reports import Probe
 from service.cluster.slots import BEST, STAGE
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
-from service.wire.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageDecided, TrialFinished
+from service.wire.records import AnyRecord, Checkpointed, MetricPoints, ProbeDone, StageDecided
 from tests.support.patience import PATIENCE_S
 from tests.support.small_trials import Memory, digits_trial
 from trainers.segment import Evaluation, Segment
@@ -141,17 +141,11 @@ def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[...,
     return train
 
 
-def _finished(sink: Memory) -> TrialFinished:
-    [finished] = sink.of(TrialFinished)
-    assert isinstance(finished, TrialFinished)
-    return finished
-
-
 @pytest.mark.parametrize("count", [2, 3])
 def test_the_steps_of_all_lanes_are_on_the_bill_and_in_the_budget(train: Callable[..., Memory], count: int) -> None:
     sink = train(_spec(lanes={"count": count}))
 
-    bill = _finished(sink).bill
+    bill = sink.finished.bill
     promoted = {stage.decision.promoted for stage in sink.of(StageDecided)}
     probes = {probe.probe_id: probe for probe in sink.of(ProbeDone) if probe.probe_id not in promoted}
     assert bill.steps + bill.steps_search == 900
@@ -164,11 +158,11 @@ def test_the_steps_of_all_lanes_are_on_the_bill_and_in_the_budget(train: Callabl
 def test_the_insurance_is_what_an_arm_without_a_search_would_train(train: Callable[..., Memory]) -> None:
     # without events no later search has a lane less
     once = {"kind": "bo", "max_search_fraction": 0.5, "event_gradient_scale": 1e3}
-    own = _finished(train(_spec(controller={"kind": "off"})))
-    searched = _finished(train(_spec(lanes={"count": 2}, controller=once)))
+    own = train(_spec(controller={"kind": "off"})).finished
+    searched = train(_spec(lanes={"count": 2}, controller=once)).finished
     sink = train(_spec(lanes={"count": 2, "after": "insurance"}, controller=once))
 
-    insured = _finished(sink)
+    insured = sink.finished
     assert own.validation_loss is not None and searched.validation_loss is not None
     kept = min((searched.validation_loss, "main"), (own.validation_loss, "insurance"))
     assert (insured.validation_loss, insured.line) == kept
@@ -183,7 +177,7 @@ def test_of_two_lines_the_better_one_is_kept(train: Callable[..., Memory]) -> No
     lanes = {"count": 2, "after": "insurance"}
     rates = (1e-4, 20.0)  # this group's validation loss is the sum of the rates
     lines = [
-        _finished(train(_spec(lanes=lanes, optimizer={"kind": "sgd", "learning_rate": rate}))).line for rate in rates
+        train(_spec(lanes=lanes, optimizer={"kind": "sgd", "learning_rate": rate})).finished.line for rate in rates
     ]
 
     assert lines == ["insurance", "main"]
@@ -200,7 +194,7 @@ def test_lanes_that_join_take_no_probe_along(train: Callable[..., Memory]) -> No
     assert started.step == 0 and started.resume["checkpoint"] == started.resume["stage"]["checkpoint"]
     first, *_ = idle.of(StageDecided)
     assert first.decision.promoted is not None  # so it would be, were there no joining
-    finished = _finished(joined)
+    finished = joined.finished
     assert finished.bill.steps + finished.bill.steps_search == 900
     steps = [step for entry in finished.schedule for step in range(entry.step, entry.step + entry.num_steps)]
     assert steps == list(range(finished.bill.steps))

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from search.schedule_file import ScheduleFile
-from service.cluster import trial
 from service.cluster.optimizer_choice import built_with, choose_optimizer
 from service.cluster.reporter import Stopped
 from service.job.parts import TrialSpec
-from service.wire.records import Checkpointed, Control, StageDecided, TrialFinished
-from tests.support.small_trials import Memory, digits_trial
+from service.wire.records import Checkpointed, StageDecided, TrialFinished
+from tests.support.small_trials import Memory, Stopping, digits_trial, train
 from trainers.segment import Segment, SegmentResult
 from trainers.training.elastic import ElasticGroup
 from trainers.training.group import Group
@@ -22,15 +21,6 @@ from trainers.workload import WorkloadError
 
 #: The last is the best, so workers that are built with the first have to be built anew.
 OPTIONS = ["sgd", {"kind": "adamw", "learning_rate": 0.002}]
-
-
-class Stopping(Memory):
-    """Ends the run at its first checkpoint on the way."""
-
-    def report(self, *records: Any) -> None:
-        super().report(*records)
-        if any(isinstance(record, Checkpointed) and record.step for record in records):
-            raise Stopped(Control.CANCEL, "told to cancel")
 
 
 def _spec(**changes: Any) -> TrialSpec:
@@ -44,14 +34,9 @@ def _spec(**changes: Any) -> TrialSpec:
     return digits_trial(**(job | changes))
 
 
-def _train(spec: TrialSpec, folder: Path, sink: Memory, resume: dict[str, Any] | None = None) -> None:
-    with ProcessGroup(spec.replica, 2) as group:
-        trial.train(spec, group, sink, trial_id="t", storage_url=str(folder), resume=resume)
-
-
 def _trained(spec: TrialSpec, folder: Path) -> tuple[TrialFinished, StageDecided]:
     sink = Memory()
-    _train(spec, folder, sink)
+    train(spec, folder, sink, num_workers=2)
     return sink.of(TrialFinished)[0], sink.of(StageDecided)[0]
 
 
@@ -82,8 +67,8 @@ def test_the_one_whose_steps_are_worth_most_trains_as_if_it_were_alone(
 def test_an_attempt_goes_on_bit_for_bit_with_the_optimizer_that_was_chosen(tmp_path: Path) -> None:
     spec, cut, resumed = _spec(checkpoint={"every_seconds": 0.01}), Stopping(), Memory()
     with pytest.raises(Stopped):
-        _train(spec, tmp_path / "cut", cut)
-    _train(spec, tmp_path / "cut", resumed, cut.of(Checkpointed)[-1].resume)
+        train(spec, tmp_path / "cut", cut, num_workers=2)
+    train(spec, tmp_path / "cut", resumed, cut.of(Checkpointed)[-1].resume, num_workers=2)
 
     [again], (whole, _) = resumed.of(TrialFinished), _trained(spec, tmp_path / "whole")
     assert again.validation_loss == whole.validation_loss
@@ -92,12 +77,12 @@ def test_an_attempt_goes_on_bit_for_bit_with_the_optimizer_that_was_chosen(tmp_p
 def test_a_run_that_an_earlier_release_began_with_several_optimizers_is_refused(tmp_path: Path) -> None:
     cut = Stopping()
     with pytest.raises(Stopped):
-        _train(_spec(checkpoint={"every_seconds": 0.01}), tmp_path, cut)
+        train(_spec(checkpoint={"every_seconds": 0.01}), tmp_path, cut, num_workers=2)
     earlier = json.loads(json.dumps(cut.of(Checkpointed)[-1].resume))
     earlier["journal"]["space"]["optimizers"] = []
 
     with pytest.raises(WorkloadError, match=r"an earlier release began this run.*submit the job anew"):
-        _train(_spec(), tmp_path, Memory(), earlier)
+        train(_spec(), tmp_path, Memory(), earlier, num_workers=2)
 
 
 def test_a_schedule_is_replayed_by_the_optimizer_that_learned_it(tmp_path: Path) -> None:

@@ -6,23 +6,12 @@ from typing import Any
 import pytest
 
 from search.schedule_file import ScheduleFile
-from service.cluster import trial
 from service.cluster.reporter import Stopped
 from service.job.parts import TrialSpec
-from service.wire.records import Checkpointed, Control, StageDecided, TrialFinished
-from tests.support.small_trials import Memory, digits_trial
-from trainers.training.process_group import ProcessGroup
+from service.wire.records import Checkpointed, StageDecided, TrialFinished
+from tests.support.small_trials import Memory, Stopping, digits_trial, train
 
 RAMP_STEPS = 60
-
-
-class Stopping(Memory):
-    """Ends the run at the first checkpoint of a commit."""
-
-    def report(self, *records: Any) -> None:
-        super().report(*records)
-        if self.of(Checkpointed):
-            raise Stopped(Control.CANCEL, "told to cancel")
 
 
 def _spec(**changes: Any) -> TrialSpec:
@@ -36,18 +25,11 @@ def _spec(**changes: Any) -> TrialSpec:
     return digits_trial(**(job | changes))
 
 
-def _train(spec: TrialSpec, folder: Path, sink: Memory, resume: dict[str, Any] | None = None) -> TrialFinished:
-    with ProcessGroup(spec.replica, 1) as group:
-        trial.train(spec, group, sink, trial_id="t", storage_url=str(folder), resume=resume)
-    [finished] = sink.of(TrialFinished)
-    return finished
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Memory:
     """Return what an undisturbed run reports."""
     sink = Memory()
-    _train(_spec(), tmp_path_factory.mktemp("whole"), sink)
+    train(_spec(), tmp_path_factory.mktemp("whole"), sink, num_workers=1)
     return sink
 
 
@@ -64,10 +46,10 @@ def test_the_schedule_has_the_ramp_and_the_decision_says_so(whole: Memory) -> No
 def test_a_run_cut_off_on_the_ramp_goes_on_bit_for_bit(whole: Memory, tmp_path: Path) -> None:
     cut = Stopping()
     with pytest.raises(Stopped):
-        _train(_spec(), tmp_path, cut)
+        train(_spec(), tmp_path, cut, num_workers=1)
     last = cut.of(Checkpointed)[-1]
     assert 0 < last.step < RAMP_STEPS
-    again = _train(_spec(), tmp_path, Memory(), last.resume)
+    again = train(_spec(), tmp_path, Memory(), last.resume, num_workers=1)
 
     [finished] = whole.of(TrialFinished)
     assert (again.schedule, again.validation_loss) == (finished.schedule, finished.validation_loss)
@@ -77,8 +59,11 @@ def test_its_schedule_replays_bit_for_bit(whole: Memory, tmp_path: Path) -> None
     [finished] = whole.of(TrialFinished)
     steps, entries = finished.bill.steps, tuple(entry.model_dump() for entry in finished.schedule)
     schedule = ScheduleFile(optimizer="adamw", num_steps=steps, entries=entries)
-    replayed = _train(
-        _spec(controller={"kind": "schedule", "schedule": schedule}, budget={"steps": steps}), tmp_path, Memory()
+    replayed = train(
+        _spec(controller={"kind": "schedule", "schedule": schedule}, budget={"steps": steps}),
+        tmp_path,
+        Memory(),
+        num_workers=1,
     )
 
     assert replayed.validation_loss == finished.validation_loss

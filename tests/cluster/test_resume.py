@@ -99,13 +99,6 @@ def train(tmp_path: Path, arithmetic_group: Callable[..., Any]) -> Callable[...,
     return train
 
 
-def _end(sink: Memory) -> tuple[Any, ...]:
-    [finished] = sink.of(TrialFinished)
-    bill = finished.bill
-    spent = (bill.bytes_sent, bill.bytes_search, bill.steps, bill.steps_search, bill.steps_insurance)
-    return finished.outcome, finished.validation_loss, finished.schedule, spent
-
-
 def _reported(record: Checkpointed | StageClosed) -> dict[str, Any]:
     """Return what the API gets to resume from: the record by way of its text."""
     text = Batch(stream="driver", sequence=1, records=(record,)).model_dump_json()
@@ -130,10 +123,10 @@ def test_a_run_cut_off_at_any_checkpoint_ends_like_the_undisturbed_one(
     points = whole.of(Checkpointed, StageClosed)
 
     # The last one first: what only later ones go on from is removed.
-    ends = [_end(train(spec, resume=_reported(point))) for point in points[:: -max(1, len(points) // 6)]]
+    ends = [train(spec, resume=_reported(point)).end for point in points[:: -max(1, len(points) // 6)]]
 
     assert len(ends) >= 2
-    assert ends == [_end(whole)] * len(ends)
+    assert ends == [whole.end] * len(ends)
 
 
 def test_the_arm_that_is_meant_to_diverge_in_a_commit_does(train: Callable[..., Memory]) -> None:
@@ -159,7 +152,7 @@ def test_an_event_ends_a_commit_of_a_run(train: Callable[..., Memory]) -> None:
 def test_a_fixed_arm_that_diverges_keeps_nothing_of_the_commit(train: Callable[..., Memory]) -> None:
     sink = train(_spec("fixed that diverges", "steps", keep=1))
 
-    outcome, loss, schedule, _ = _end(sink)
+    outcome, loss, schedule, _ = sink.end
     assert (outcome, loss, schedule) == ("diverged", 0.0, ())
 
 
@@ -244,7 +237,7 @@ def test_a_commit_whose_waits_nobody_measured_is_gone_on_with_also_where_null_wa
 
     written = json.loads(points[len(points) // 2].replace('"NaN"', "null"))
 
-    assert _end(train(spec, resume=written)) == _end(whole)
+    assert train(spec, resume=written).end == whole.end
 
 
 def test_a_record_of_an_earlier_release_is_gone_on_with(train: Callable[..., Memory], tmp_path: Path) -> None:

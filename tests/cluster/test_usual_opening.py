@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from service.cluster import trial
 from service.cluster.opening import opening_space
 from service.cluster.reporter import Stopped
 from service.job.parts import TrialSpec
-from service.wire.records import Checkpointed, Control, StageDecided, TrialFinished
-from tests.support.small_trials import Memory, digits_trial
+from service.wire.records import Checkpointed, StageDecided, TrialFinished
+from tests.support.small_trials import Memory, Stopping, digits_trial, train
 from trainers.training.process_group import ProcessGroup
 from trainers.training.replica import Replica
 
@@ -25,22 +24,6 @@ def _spec(rate: float = 0.1, **changes: Any) -> TrialSpec:
     return digits_trial(**(job | changes))
 
 
-class Stopping(Memory):
-    """Ends the run at the first checkpoint of a commit."""
-
-    def report(self, *records: Any) -> None:
-        super().report(*records)
-        if self.of(Checkpointed):
-            raise Stopped(Control.CANCEL, "told to cancel")
-
-
-def _train(spec: TrialSpec, folder: Path, sink: Memory, resume: dict[str, Any] | None = None) -> TrialFinished:
-    with ProcessGroup(spec.replica, 1) as group:
-        trial.train(spec, group, sink, trial_id="t", storage_url=str(folder), resume=resume)
-    [finished] = sink.of(TrialFinished)
-    return finished
-
-
 def _outcome(finished: TrialFinished) -> tuple[Any, ...]:
     assert finished.origin is not None and finished.origin.weights is not None
     return finished.schedule, finished.origin.weights
@@ -50,7 +33,7 @@ def _outcome(finished: TrialFinished) -> tuple[Any, ...]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Memory, TrialFinished]:
     """Return what an undisturbed run reports."""
     sink = Memory()
-    return sink, _train(_spec(), tmp_path_factory.mktemp("whole"), sink)
+    return sink, train(_spec(), tmp_path_factory.mktemp("whole"), sink, num_workers=1)
 
 
 def test_its_first_decision_has_the_models_rate_and_no_probe(whole: tuple[Memory, TrialFinished]) -> None:
@@ -64,7 +47,7 @@ def test_its_first_decision_has_the_models_rate_and_no_probe(whole: tuple[Memory
 
 def test_every_guess_leads_to_the_same_run(whole: tuple[Memory, TrialFinished], tmp_path: Path) -> None:
     _, finished = whole
-    other = _train(_spec(rate=10.0), tmp_path, Memory())
+    other = train(_spec(rate=10.0), tmp_path, Memory(), num_workers=1)
 
     assert _outcome(other) == _outcome(finished)
 
@@ -73,8 +56,8 @@ def test_a_run_cut_off_goes_on_bit_for_bit(whole: tuple[Memory, TrialFinished], 
     _, finished = whole
     cut = Stopping()
     with pytest.raises(Stopped):
-        _train(_spec(), tmp_path, cut)
-    resumed = _train(_spec(), tmp_path, Memory(), resume=cut.of(Checkpointed)[-1].resume)
+        train(_spec(), tmp_path, cut, num_workers=1)
+    resumed = train(_spec(), tmp_path, Memory(), resume=cut.of(Checkpointed)[-1].resume, num_workers=1)
 
     assert _outcome(resumed) == _outcome(finished)
 
