@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from service.cluster.reporter import MAX_BATCH_POINTS, Door, LeaseKeeper, Reporter, Stopped
-from service.control import processes
-from service.wire.records import Control, MetricPoints
+from service.control.processes import wait_until
+from service.wire.records import Bill, Billed, Checkpointed, Control, MetricPoints, Searched
 from tests.support.patience import PATIENCE_S, crowd
 
 STREAM = "job.tuned.0"
@@ -75,8 +75,12 @@ class Api:
         self.refuse, self.refusal = 10**6, (409, PROBLEM)
 
     @property
+    def records(self) -> list[dict[str, Any]]:
+        return [record for batch in self.batches for record in batch["records"]]
+
+    @property
     def steps(self) -> list[int]:
-        return [step for batch in self.batches for record in batch["records"] for step in record["steps"]]
+        return [step for record in self.records for step in record["steps"]]
 
 
 @pytest.fixture
@@ -148,6 +152,45 @@ def test_a_driver_goes_on_where_a_newer_service_asks_for_what_it_does_not_know(
     reporter.flush(_point(0))
 
     assert reporter.asked() is Control.RUN
+
+
+@pytest.fixture
+def busy(api: Api, start: Callable[..., Reporter]) -> Iterator[Reporter]:
+    """A reporter whose first record is on its way to an API that answers nobody yet."""
+    api.goes_on.clear()
+    reporter = start()
+    reporter.report(_point(0))
+    assert wait_until(lambda: api.num_requests, timeout_s=PATIENCE_S, every_s=0.001)
+    yield reporter
+    api.goes_on.set()
+
+
+def test_points_that_wait_do_not_hold_up_a_checkpoint(api: Api, busy: Reporter) -> None:
+    assert busy.is_clear() and not api.batches
+
+
+def test_a_checkpoint_holds_up_the_next_until_it_is_stored_whatever_follows_it(api: Api, busy: Reporter) -> None:
+    busy.report(Checkpointed(trial_id=STREAM, stage=0, step=10, bill=Bill(), resume={}))
+    assert not busy.is_clear()
+
+    busy.report(_point(1))
+    assert not busy.is_clear()
+    api.goes_on.set()
+
+    assert wait_until(busy.is_clear, timeout_s=PATIENCE_S)
+    assert [record["kind"] for record in api.records][:2] == ["metrics", "checkpoint"]
+
+
+def test_of_the_searches_that_wait_the_newest_is_sent_and_nothing_else_is_lost(api: Api, busy: Reporter) -> None:
+    for number in (1, 2, 3):
+        probes = tuple(f"0-{each}" for each in range(number))
+        searched = Searched(trial_id=STREAM, stage=0, step=0, probes=probes, bill=Bill(steps=number), resume={})
+        busy.report(Billed(trial_id=STREAM, bill=Bill(steps=number)), searched)
+    api.goes_on.set()
+    busy.flush()
+
+    bills = [(record["kind"], record["bill"]["steps"]) for record in api.records if "bill" in record]
+    assert bills == [("billed", 1), ("billed", 2), ("billed", 3), ("searched", 3)]
 
 
 def test_records_arrive_in_order(api: Api, start: Callable[..., Reporter]) -> None:
@@ -281,14 +324,14 @@ def keeper(door: Door) -> Iterator[LeaseKeeper]:
 def test_the_lease_is_renewed_as_often_while_the_api_is_away_so_that_it_is_back_before_the_lease_is(api: Api) -> None:
     api.refuse = 20
 
-    assert processes.wait_until(lambda: api.leases > 0, timeout_s=5 * crowd())  # records are sent every 5 s by then
+    assert wait_until(lambda: api.leases > 0, timeout_s=5 * crowd())  # records are sent every 5 s by then
 
 
 @pytest.mark.usefixtures("keeper")
 def test_the_lease_is_renewed_after_an_answer_that_is_not_the_api_s(api: Api) -> None:
     api.refuse, api.refusal = 1, (200, "text/html")
 
-    assert processes.wait_until(lambda: api.leases > 0, timeout_s=PATIENCE_S)
+    assert wait_until(lambda: api.leases > 0, timeout_s=PATIENCE_S)
 
 
 @pytest.mark.usefixtures("keeper")
@@ -296,7 +339,7 @@ def test_a_renewal_that_hangs_is_not_waited_for(api: Api) -> None:
     api.goes_on.clear()
 
     try:
-        assert processes.wait_until(lambda: api.num_requests > 2, timeout_s=PATIENCE_S)
+        assert wait_until(lambda: api.num_requests > 2, timeout_s=PATIENCE_S)
     finally:
         api.goes_on.set()
 
@@ -306,6 +349,6 @@ def test_a_lease_that_nobody_renews_for_too_long_ends_the_attempt(api: Api, door
     lost: list[Stopped] = []
     keeper = LeaseKeeper(door, renew_s=0.01, max_silence_s=0.1, on_loss=lost.append)
 
-    assert processes.wait_until(lambda: bool(lost), timeout_s=PATIENCE_S)
+    assert wait_until(lambda: bool(lost), timeout_s=PATIENCE_S)
     keeper.close()
     assert [stopped.control for stopped in lost] == [Control.FENCED] and "has not answered for" in lost[0].reason
