@@ -1,8 +1,8 @@
 """Build the sync policy that a configuration describes."""
 
 from trainers.methods import registry
+from trainers.methods.exchange.auto import policy as auto
 from trainers.methods.exchange.auto.spec import AutoConfig
-from trainers.methods.sync import auto
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import SyncPolicy
 
