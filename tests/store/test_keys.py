@@ -104,6 +104,21 @@ def test_the_last_use_of_a_key_is_known_to_the_minute(store, clock):
     assert wait_until(lambda: last_used() > first + timedelta(seconds=60), timeout_s=PATIENCE_S)
 
 
+def test_the_last_use_of_a_key_is_known_though_the_clock_was_set_back(store, clock):
+    issued = make(store)
+    store.keyring.holder(issued.secret)
+    clock.now -= 3600
+
+    store.keyring.holder(issued.secret)
+
+    def last_used() -> datetime | None:
+        return store.keyring.get(issued.key.id).last_used_at
+
+    assert wait_until(
+        lambda: last_used() and last_used() <= datetime.fromtimestamp(clock.now, UTC), timeout_s=PATIENCE_S
+    )
+
+
 def test_a_key_is_good_while_the_database_takes_no_writes(store):
     issued = make(store)
 

@@ -148,6 +148,16 @@ def test_the_store_knows_when_the_database_failed_last_and_no_users_mistake_coun
     assert clock.now - 1 < store.failed_at <= clock.now
 
 
+def test_a_failure_is_never_of_a_moment_to_come_though_the_clock_was_set_back(store, spec, clock):
+    with read_only(store), pytest.raises(Unavailable):
+        store.add_job(spec)
+    clock.now -= 3600
+    first = store.failed_at
+    clock.now += 60
+
+    assert first <= clock.now - 60 and store.failed_at == first
+
+
 def refused(sqlstate):
     error = Exception("refused")
     error.sqlstate = sqlstate

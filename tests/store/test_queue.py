@@ -9,6 +9,7 @@ from service.control.access.rules import LOCAL, Principal
 from service.control.queue.capacity import Node, Shape, Size
 from service.control.queue.order import HALF_LIFE_S
 from service.control.queue.queued import Start
+from service.control.queue.quotas import QuotaBook
 from service.control.store import Store
 from service.errors import IllegalTransition, NotFound, QueueFull
 from service.job.priority import Priority
@@ -248,6 +249,16 @@ def test_no_more_jobs_are_submitted_than_a_quota_lets_wait(store, spec, begin, p
     begin(ids[1])
     made = [store.add_job(spec, by=anna, idempotency_key=key)[1] for key in "aaba"]
     assert made == [True, False, True, False]  # the last though the queue is full again
+
+
+def test_a_quota_that_another_replica_sets_is_there_a_second_later_though_the_clock_was_set_back(store, clock):
+    assert store.quotas.limits() == {}
+    clock.now -= 3600
+
+    QuotaBook(store._db).set(QuotaKind.OWNER, "*", QuotaLimits(running=1), by=LOCAL)
+    clock.now += 1
+
+    assert store.quotas.limits() == {(QuotaKind.OWNER, "*"): QuotaLimits(running=1)}
 
 
 def test_quotas_are_set_listed_and_removed_and_each_is_in_the_audit_log(store):

@@ -154,7 +154,7 @@ class KeyRing:
     def _note_use(self, key_id: str) -> None:
         """Have the time of use written, once a minute; a request neither waits for that nor fails with it."""
         now = self._db.now()
-        if now - self._noted.get(key_id, 0.0) < _NOTE_USE_EVERY_S:
+        if abs(now - self._noted.get(key_id, 0.0)) < _NOTE_USE_EVERY_S:  # the clock may be set back
             return
         self._noted[key_id] = now
         statement = update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used_at=now)

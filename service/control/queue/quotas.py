@@ -81,14 +81,15 @@ class QuotaBook:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._known, self._known_until = dict[QuotaKey, QuotaLimits](), -math.inf
+        self._known, self._known_at = dict[QuotaKey, QuotaLimits](), -math.inf
 
     def limits(self) -> dict[QuotaKey, QuotaLimits]:
         """Return all quotas, by whose they are; one that another replica sets is there a second later."""
-        if self._db.now() >= self._known_until:  # each submission asks, and few change
+        # Each submission asks, and few change. The clock may be set back.
+        if abs(self._db.now() - self._known_at) >= _KNOWN_S:
             with self._db.reading() as session:
                 self._known = limits(session)
-            self._known_until = self._db.now() + _KNOWN_S
+            self._known_at = self._db.now()
         return self._known
 
     def list(self) -> tuple[QuotaView, ...]:
@@ -113,7 +114,7 @@ class QuotaBook:
             return _view(row)
 
         view = self._db.write(put)
-        self._known_until = -math.inf
+        self._known_at = -math.inf
         return view
 
     def remove(self, kind: QuotaKind, name: str, *, by: Principal) -> None:
@@ -127,7 +128,7 @@ class QuotaBook:
             audit.add(session, by, "deleteQuota", f"{kind} {name}", now=self._db.now())
 
         self._db.write(remove)
-        self._known_until = -math.inf
+        self._known_at = -math.inf
 
 
 def _view(row: QuotaRow) -> QuotaView:
