@@ -160,6 +160,7 @@ export const artifacts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/artifac
 export const MAX_EVENTS = 500; // of a page
 export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: MAX_EVENTS });
 
-// What an attempt printed behind a byte of its log.
-export const log = (id, attempt, offset) => send(`/v1/jobs/${encodeURIComponent(id)}/logs`, { attempt, offset },
-  { timeoutMs: 30000, read: (answer) => answer.arrayBuffer() });
+// What an attempt printed behind a byte of its log (`part` is {offset}), or its last lines ({tail}: in how many bytes);
+// and the byte at which that begins.
+export const log = (id, attempt, part) => send(`/v1/jobs/${encodeURIComponent(id)}/logs`, { attempt, ...part }, { timeoutMs: 30000,
+  read: async (answer) => ({ start: Number(answer.headers.get("x-log-offset")), bytes: await answer.arrayBuffer() }) });

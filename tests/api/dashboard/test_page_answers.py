@@ -34,7 +34,7 @@ LOG_PANEL = """
   const { body, update } = logs("job-1");
   document.body.append(body);
   const [attempt, text] = [body.querySelector("select"), body.querySelector("pre")];
-  const told = () => body.childNodes.slice(1).map((each) => each.textContent);
+  const told = () => body.childNodes.slice(1).map((each) => each.textContent.trim());
   const answer = async (given) => { asked.shift()[1](given); await settled(); };
   const choose = async (number) => { attempt.value = number; await attempt.onchange(); };
   update({ attempt: 2, finished_at: "2026-01-01T00:00:00Z" });
@@ -109,7 +109,7 @@ def test_an_answer_that_comes_after_another_attempt_was_chosen_is_not_shown(late
       return [addresses, text.textContent];
     """)
 
-    assert found == [["/v1/jobs/job-1/logs?attempt=1&offset=0"], "of this"]
+    assert found == [["/v1/jobs/job-1/logs?attempt=1&tail=1000000"], "of this"]
 
 
 def test_who_turns_back_to_an_attempt_while_its_log_is_fetched_reads_it_once():
@@ -121,7 +121,30 @@ def test_who_turns_back_to_an_attempt_while_its_log_is_fetched_reads_it_once():
       return [text.textContent, told()[1], asked.length];
     """)
 
-    assert found == ["printed", "1 lines, 8 B", 0]
+    assert found == ["printed", "1 line, 8 B", 0]
+
+
+def test_the_end_of_a_long_log_comes_first_and_all_of_it_to_whoever_asks():
+    found = of_log("""
+      const addresses = [];
+      const next = async (given) => { addresses.push(asked[0][0].split("attempt=2&")[1]); await answer(given); };
+      await next(new Response("last\\n", { headers: { "X-Log-Offset": "63000000" } }));
+      const first = told();
+      update({ attempt: 2, finished_at: null });
+      await next(new Response("later\\n", { headers: { "X-Log-Offset": "63000005" } }));
+      const then = told();
+      text.focus = () => {};
+      body.querySelector("p").querySelector("button").onclick();
+      await settled();
+      await next(new Response("first\\nlast\\nlater\\n"));
+      return [addresses, first, then, told()];
+    """)
+
+    addresses, first, then, everything = found
+    assert addresses == ["tail=1000000", "offset=63000005", "offset=0"]
+    assert first == ["", "the last 1 line of 63.0 MB read all of it", "last"]
+    assert then == ["", "the last 2 lines of 63.0 MB read all of it", "last\nlater"]
+    assert everything == ["", "3 lines, 17 B", "first\nlast\nlater"]
 
 
 def test_an_error_of_a_log_goes_once_it_is_read_though_nothing_new_was_printed():
@@ -135,7 +158,7 @@ def test_an_error_of_a_log_goes_once_it_is_read_though_nothing_new_was_printed()
       return [failed, told()];
     """)
 
-    assert found == [["", "the storage does not answer", "printed"], ["", "1 lines, 7 B", "printed"]]
+    assert found == [["", "the storage does not answer", "printed"], ["", "1 line, 7 B", "printed"]]
 
 
 def of_log_under_way(script):

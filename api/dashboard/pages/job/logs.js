@@ -7,6 +7,7 @@ import { size } from "../../units.js";
 import { whenSeen } from "./sight.js";
 import { plain, tracebacks } from "./traceback.js";
 
+const FIRST_BYTES = 1_000_000; // of its end; all of it only for whoever asks: the link is the training's
 const SHOWN_LINES = 1000;
 const KEPT = 4_000_000; // characters in memory, the newest
 const AGAIN_MS = 2000;
@@ -25,7 +26,7 @@ export function logs(id) {
       element("div", { class: "tools" }, element("label", {}, "attempt ", attempt), search, element("label", {}, following, " follow"))),
     trace, told, text);
   let job = null;
-  let read = null; // {number, offset, text, decoder, isShown}
+  let read = null; // {number, start, end, text, decoder, isShown}: what was read of an attempt's log, from byte to byte
   let isBusy = false;
   let isWanted = false; // again: something may have been printed since the answer that is under way
   let seen = ""; // the attempt, and whether it has ended: what there was to read when the job last changed
@@ -52,10 +53,20 @@ export function logs(id) {
 
   // What is read of the chosen attempt. Nothing of another one stays in sight.
   function chosen() {
-    if (read?.number === attempt.value) return read;
-    read = { number: attempt.value, offset: 0, text: "", decoder: new TextDecoder(), isShown: false };
+    return read?.number === attempt.value ? read : begin(null);
+  }
+
+  // `at`: the byte from which on it is read; null: its last lines come first.
+  function begin(at) {
+    read = { number: attempt.value, start: at, end: at, text: "", decoder: new TextDecoder(), isShown: false };
     for (const part of [trace, told, text]) patch(part);
     return read;
+  }
+
+  function readAll() {
+    begin(0);
+    text.focus(); // the button is gone
+    more();
   }
 
   // Only what was printed since.
@@ -64,28 +75,31 @@ export function logs(id) {
     if (isBusy) return void (isWanted = true);
     isBusy = true;
     try {
-      const piece = await api.log(id, asked.number, asked.offset);
+      const piece = await api.log(id, asked.number, asked.end === null ? { tail: FIRST_BYTES } : { offset: asked.end });
       if (asked === chosen()) take(piece);
     } catch (error) {
       if (asked === chosen()) failed(error);
     } finally {
       isBusy = false;
-      dueAt = Date.now() + read.offset / BYTES_PER_MS; // the service reads all of it each time
+      dueAt = Date.now() + read.end / BYTES_PER_MS; // the service reads all of it each time
       if (isWanted || asked !== read) setTimeout(look); // another attempt was chosen meanwhile, or the job has ended
       isWanted = false;
     }
   }
 
-  function take(piece) {
-    read.offset += piece.byteLength;
-    read.text = (read.text + read.decoder.decode(piece, { stream: true })).slice(-KEPT);
-    if (piece.byteLength || !read.isShown) write();
+  function take({ start, bytes }) {
+    read.start ??= start;
+    read.end = (read.end ?? start) + bytes.byteLength;
+    read.text += read.decoder.decode(bytes, { stream: true });
+    read.isCut ||= read.text.length > KEPT;
+    read.text = read.text.slice(-KEPT);
+    if (bytes.byteLength || !read.isShown) write();
   }
 
   function failed(error) {
     read.isShown = false; // the next answer takes the error's place, though nothing new was printed
     if (!read.text) patch(text, error.message);
-    told.textContent = read.text ? error.message : "";
+    patch(told, read.text ? error.message : null);
   }
 
   function write() {
@@ -94,7 +108,10 @@ export function logs(id) {
     const asked = search.value.trim().toLowerCase();
     const found = asked ? lines.filter((line) => line.toLowerCase().includes(asked)) : lines;
     const shown = found.slice(-SHOWN_LINES);
-    told.textContent = `${asked ? `${found.length} of ` : ""}${lines.length} lines, ${size(read.offset)}${shown.length < found.length ? `; here are the last ${shown.length}` : ""}`;
+    const counted = `${lines.length} ${lines.length === 1 ? "line" : "lines"}`;
+    const held = read.start > 0 || read.isCut ? `the last ${counted} of ${size(read.end)}` : `${counted}, ${size(read.end)}`;
+    patch(told, `${asked ? `${found.length} of ` : ""}${held}${shown.length < found.length ? `; here are the last ${shown.length} ` : " "}`,
+      read.start > 0 ? element("button", { type: "button", onclick: readAll }, "read all of it") : null);
     const isAtEnd = text.scrollTop + text.clientHeight >= text.scrollHeight - 8;
     const isNew = !text.childNodes.length;
     text.textContent = read.text ? shown.join("\n") : "Nothing was printed yet.";
