@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -62,6 +63,16 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator["S3Server"]:
 
     with s3_server.serving(monkeypatch.setenv) as server:
         yield server
+
+
+@pytest.fixture
+def alone_in_a_group(tmp_path: Path) -> Iterator[None]:
+    """A process group of torch whose only rank is this process."""
+    from torch import distributed  # here: most tests need no torch
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

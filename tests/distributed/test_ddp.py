@@ -1,15 +1,13 @@
 """Laws of the exchange under torch's DistributedDataParallel, on four ranks."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from ddp_scenario import IN_BFLOAT16, KINDS
 from scenarios import Reports
-from torch import Tensor, distributed as dist, nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.own_loop.attach import attach
@@ -73,13 +71,6 @@ def test_bfloat16_trains_like_float32_up_to_its_rounding(four_ranks: Reports, ki
 def test_what_cannot_be_exchanged_is_refused(four_ranks: Reports, case: str, message: str):
     for rank in four_ranks["ddp"]:
         assert re.search(message, rank["refused"][case])
-
-
-@pytest.fixture
-def alone_in_a_group(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def _moves(exchange: dict[str, Any], *, in_another_order: bool) -> list[Tensor]:

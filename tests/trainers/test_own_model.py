@@ -8,7 +8,7 @@ import own_models
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import distributed as dist, nn
+from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -555,13 +555,6 @@ def test_what_goes_wrong_while_a_module_is_imported_is_the_users_to_see(replica:
 def test_an_optimizer_that_cannot_be_stepped_is_refused(replica: Train, fault: str, message: str):
     with pytest.raises(WorkloadError, match=message):
         replica("Broken", optimizer=OwnOptimizerConfig(), fault=fault)
-
-
-@pytest.fixture
-def alone_in_a_group(tmp_path: Path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("wrap", [DistributedDataParallel, fully_shard])
