@@ -126,6 +126,14 @@ def client(live_url: str, key: str) -> Iterator[Client]:
         yield connected
 
 
+@pytest.fixture
+def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of the service that commands talk to."""
+    monkeypatch.setenv("WIRETUNE_URL", live_url)
+    monkeypatch.setenv("WIRETUNE_API_KEY", key)
+    return live_url
+
+
 class Reporting:
     """Stands where a driver stands: begins an attempt and posts what a run would, a batch per call.
 

@@ -212,13 +212,6 @@ def run(*arguments: str) -> str:
     return result.stdout
 
 
-@pytest.fixture
-def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("WIRETUNE_URL", live_url)
-    monkeypatch.setenv("WIRETUNE_API_KEY", key)
-    return live_url
-
-
 def test_keys_from_a_terminal(at: str) -> None:
     secret = run("keys", "create", "ci", "--owner", "anna", "--role", "viewer", "--days", "7").strip()
     with Client(at, secret) as anna:

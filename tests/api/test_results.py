@@ -33,13 +33,6 @@ run_cli = CliRunner()
 Rows = set[tuple[object, ...]]
 
 
-@pytest.fixture
-def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("WIRETUNE_URL", live_url)
-    monkeypatch.setenv("WIRETUNE_API_KEY", key)
-    return live_url
-
-
 def read_csv(text: str) -> Rows:
     head, *rows = csv.reader(io.StringIO(text))
     assert tuple(head) == COLUMNS

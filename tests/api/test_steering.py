@@ -18,13 +18,6 @@ from tests.support.decisions import decision
 run_cli = CliRunner()
 
 
-@pytest.fixture
-def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("WIRETUNE_URL", live_url)
-    monkeypatch.setenv("WIRETUNE_API_KEY", key)
-    return live_url
-
-
 def _heeding(reporting: Reporting, stage: int, *steers: Steer) -> StageDecided:
     return StageDecided(
         trial_id=reporting.trial("tuned"), stage=stage, first_step=100 * stage, learning_rate=0.05, level=0.01,

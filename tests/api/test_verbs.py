@@ -24,13 +24,6 @@ from tests.api.conftest import Reporting
 run_cli = CliRunner()
 
 
-@pytest.fixture
-def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("WIRETUNE_URL", live_url)
-    monkeypatch.setenv("WIRETUNE_API_KEY", key)
-    return live_url
-
-
 def test_every_verb_is_a_route_that_answers_the_job_or_a_409_with_what_is_allowed(http: TestClient) -> None:
     job_id = http.post("/v1/jobs", json=EXAMPLE_JOB).json()["id"]
 

@@ -28,12 +28,6 @@ run_cli = CliRunner()
 OWN_MODEL = Path(__file__).parents[3] / "examples" / "own_model"
 
 
-@pytest.fixture
-def at(live_url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WIRETUNE_URL", live_url)
-    monkeypatch.setenv("WIRETUNE_API_KEY", key)
-
-
 def test_a_first_job_is_valid_and_wise_with_or_without_its_defaults() -> None:
     text = run_cli.invoke(main.app, ["init", "--out", "-"]).stdout
     spelled_out = "\n".join(line.replace("  #", "  ", 1) if "  #" in line and "# " not in line else line
