@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from service.code_package import Package
 from service.job.priority import Priority
 from service.job.spec import JobSpec
 from service.job.states import JobState, Verb
@@ -18,7 +19,7 @@ from service.prediction.predict import PredictionRequest
 from service.wire.access import DEFAULT_PROJECT, AuditPage, IssuedKey, KeyView, Me, Role, SignInCode
 from service.wire.artifacts import Artifact, Which
 from service.wire.cluster import ClusterView
-from service.wire.code import CodePage, CodeView, Package
+from service.wire.code import CodePage, CodeView
 from service.wire.comparison import Comparison
 from service.wire.events import EventKind, EventPage
 from service.wire.jobs import Cloned, JobOrder, JobPage, JobView, Validated
@@ -323,8 +324,9 @@ def logs(job_id: str, *, attempt: int | None = None, offset: int = 0, tail: int 
         text.offset = int(headers.get("X-Log-Offset", offset))
         return text
 
-    call = _get_bytes(f"/v1/jobs/{job_id}/logs", "text/plain", attempt=attempt, offset=offset or None, tail=tail)
-    return replace(call, read=LogText, read_with_headers=read)
+    params = _given(attempt=attempt, offset=offset or None, tail=tail)
+    path = f"/v1/jobs/{job_id}/logs"
+    return Call("GET", path, LogText, params=params, media_type="text/plain", read_with_headers=read)
 
 
 def weights(job_id: str, *, arm: str | None = None, seed: int | None = None, which: Which | None = None) -> Call[bytes]:
