@@ -42,12 +42,12 @@ from api.client import Client
 from api.exporters import runs
 from api.retries import AWAY_S, PATIENCE_S
 from api.waiting import stands_still
+from service.code_package import CodeRefused
 from service.job.advice import advice
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.artifacts import Which
 from service.wire.base import MAX_PAGE
-from service.wire.code import CodeRefused
 from service.wire.jobs import JobOrder, JobPage, JobSummary, JobView, Validated
 from service.wire.trials import TrialView
 from trainers.spec.workloads import OwnWorkload
@@ -63,7 +63,8 @@ def submit(
         typer.Option(metavar="FOLDER", help="upload the folder's code, for the job's `workload.factory`"),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="leave out of the folder, such as `data` or `*.csv`")
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="files of the folder to leave out, such as `data` or `*.csv`; repeatable"),
     ] = None,
     is_dry: Annotated[
         bool, typer.Option("--dry-run", help="queue nothing: have the service say whether it would take the job")

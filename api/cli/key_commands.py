@@ -25,9 +25,12 @@ _DAY = "%Y-%m-%d"
 def create(
     name: Annotated[str, typer.Argument(help="what the key is for")],
     role: Annotated[Role, typer.Option(help="each has the permissions of those before it")] = Role.SUBMITTER,
-    owner: Annotated[str | None, typer.Option(help="whose jobs it submits; default: NAME")] = None,
-    project: Annotated[str, typer.Option(help="whose jobs it sees")] = DEFAULT_PROJECT,
-    days: Annotated[float | None, typer.Option(min=0.001, max=_MAX_DAYS, help="how long it opens anything")] = None,
+    owner: Annotated[str | None, typer.Option(help="who owns the jobs that it submits; default: NAME")] = None,
+    project: Annotated[str, typer.Option(help="the project whose jobs it sees")] = DEFAULT_PROJECT,
+    days: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=_MAX_DAYS, metavar="N", help="days until the key expires; default: it does not"),
+    ] = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
@@ -86,7 +89,7 @@ def revoke(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = Fa
 
 @app.command()
 def me(url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Show whom the service takes you for."""
+    """Show your name, role and project, as the service knows them by your key."""
     with open_client(url, key) as client:
         found = client.me()
     if as_json:
@@ -101,7 +104,7 @@ def audit(
     action: Annotated[str | None, typer.Option(help="only such as `createJob`")] = None,
     target: Annotated[str | None, typer.Option(metavar="ID", help="only about this job or key")] = None,
     outcome: Annotated[Literal["done", "refused"] | None, typer.Option(help="only what was done, or refused")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE)] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE, help="show so many")] = 50,
     cursor: Annotated[int | None, typer.Option(min=1, help="`next_cursor` of the page before")] = None,
     url: Url = None,
     key: Key = None,

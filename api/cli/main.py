@@ -36,6 +36,7 @@ from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
 from api.cli.job_commands import print_result, require_success
 from api.cli.job_file import read_job
 from api.cli.local import stop_server
+from api.cli.panels import Panels
 from api.cli.runs import Interrupted, Run
 from api.cli.terminal import (
     FAILED,
@@ -70,6 +71,7 @@ LOG_BYTES, NUM_OLD_LOGS = 10_000_000, 3
 MAX_SECONDS = 1e9  # of a budget
 
 app = typer.Typer(
+    cls=Panels,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -20,12 +20,12 @@ app = typer.Typer()
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="default: all")] = None,
-    workload: Annotated[str, typer.Option(help="a built-in one, whose traffic is predicted")] = DEFAULT_WORKLOAD,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="a method; default: all")] = None,
+    workload: Annotated[str, typer.Option(help="the built-in workload whose traffic is predicted")] = DEFAULT_WORKLOAD,
     shapes: Annotated[
-        str | None, typer.Option(help="of a model's parameters, in place of a workload's: 512x64,512")
+        str | None, typer.Option(help="shapes of a model's parameters, in place of a workload's: 512x64,512")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, max=1024)] = 2,
+    workers: Annotated[int, typer.Option(min=1, max=1024, help="workers whose traffic is predicted")] = 2,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="write docs/methods.md, the reference")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """`wiretune predict` and `wiretune advise`: what methods would take on a link that is not at hand."""
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.prediction.choosing import advised, rates_that_pay
 from service.prediction.predict import PredictionRequest, predict as predicted
-from service.wire.predictions import MethodPrediction, Prediction, Span
+from service.wire.predictions import MethodPrediction, Prediction, Span, Task
 from trainers.methods.blocks.all.spec import AllBlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import AdamWConfig
@@ -27,20 +27,41 @@ from trainers.traffic.shapes import parameter_shapes
 app = typer.Typer()
 
 SOURCES = "a job's file, a factory (package.module:name), or a job that has run"
-Mbps = Annotated[float | None, typer.Option(help="of each host's link, each way; default: the job's emulated link")]
-Latency = Annotated[float | None, typer.Option(metavar="MS", help="one way; default: the job's, or 0")]
-NumWorkers = Annotated[int | None, typer.Option(min=2, max=1024, help="default: the job's")]
+Mbps = Annotated[
+    float | None,
+    typer.Option(
+        metavar="R", help="rate of each machine's link, in Mbit/s, each way; default: the job's emulated link"
+    ),
+]
+Latency = Annotated[
+    float | None, typer.Option(metavar="MS", help="time that a message takes, one way; default: the job's, or 0")
+]
+NumWorkers = Annotated[
+    int | None, typer.Option(min=2, max=1024, metavar="N", help="workers that train together; default: the job's")
+]
 Hosts = Annotated[
     int | None,
-    typer.Option(min=2, max=1024, help="that share the workers; default: as the job's `per_node`, or one for each"),
+    typer.Option(
+        min=2,
+        max=1024,
+        metavar="N",
+        help="machines that share the workers; default: by the job's `per_node`, or one each",
+    ),
 ]
 Compute = Annotated[
-    float | None, typer.Option("--compute-ms", metavar="MS", help="of a step of one worker; default: measured here")
+    float | None,
+    typer.Option("--compute-ms", metavar="MS", help="time that one worker computes in a step; default: measured here"),
 ]
-Shapes = Annotated[str | None, typer.Option(help="of the trained parameters, as 512x64,512; default: found out")]
-Like = Annotated[str | None, typer.Option(help="the recorded task whose losses stand for the job's")]
+Shapes = Annotated[str | None, typer.Option(help="shapes of the trained parameters, as 512x64,512; default: found out")]
+Like = Annotated[
+    str | None,
+    typer.Option(metavar="TASK", help=f"recorded task whose losses stand for the job's: {', '.join(get_args(Task))}"),
+]
 Steps = Annotated[
-    int | None, typer.Option("--dense-steps", min=1, help="of dense training to a loss; default: the budget")
+    int | None,
+    typer.Option(
+        "--dense-steps", min=1, metavar="N", help="steps of dense training to the loss that counts; default: the budget"
+    ),
 ]
 
 

@@ -80,7 +80,7 @@ def list_quotas(url: Url = None, key: Key = None, as_json: AsJson = False) -> No
 
 @quota.command(name="set")
 def set_quota(
-    kind: Annotated[QuotaKind, typer.Argument(help="whose it is")],
+    kind: Annotated[QuotaKind, typer.Argument(help="whether NAME is an owner or a project")],
     name: QuotaName,
     workers: Annotated[int | None, typer.Option(min=0, help="workers at a time; default: any number")] = None,
     gpus: Annotated[float | None, typer.Option(min=0, help="GPUs at a time; default: any number")] = None,
@@ -104,7 +104,7 @@ def set_quota(
 
 @quota.command(name="delete")
 def delete_quota(
-    kind: Annotated[QuotaKind, typer.Argument(help="whose it is")],
+    kind: Annotated[QuotaKind, typer.Argument(help="whether NAME is an owner or a project")],
     name: QuotaName,
     url: Url = None,
     key: Key = None,

@@ -145,9 +145,11 @@ def retry(
 @app.command()
 def extend(
     job: JobId,
-    seconds: Annotated[float | None, typer.Option(help="the whole training clock")] = None,
-    steps: Annotated[int | None, typer.Option(help="all steps")] = None,
-    num_bytes: Annotated[int | None, typer.Option("--bytes", help="all that one worker sends")] = None,
+    seconds: Annotated[float | None, typer.Option(help="the new budget: seconds of training in all")] = None,
+    steps: Annotated[int | None, typer.Option(help="the new budget: steps in all")] = None,
+    num_bytes: Annotated[
+        int | None, typer.Option("--bytes", help="the new budget: bytes that one worker sends in all")
+    ] = None,
     workers: Workers = None,
     if_version: IfVersion = None,
     url: Url = None,
@@ -170,12 +172,13 @@ def steer(
         typer.Option("--veto", metavar="NAME>VALUE", help="also NAME<VALUE, and NAME=VALUE of no number; repeatable"),
     ] = None,
     search_now: Annotated[bool, typer.Option("--search-now", help="have the next stage search")] = False,
-    is_cleared: Annotated[bool, typer.Option("--clear", help="withdraw all that holds first")] = False,
+    is_cleared: Annotated[bool, typer.Option("--clear", help="first withdraw all steers that hold")] = False,
     withdrawn: Annotated[
-        list[int] | None, typer.Option("--withdraw", metavar="ID", help="withdraw this one first; repeatable")
+        list[int] | None,
+        typer.Option("--withdraw", metavar="ID", help="first withdraw the steer with this id; repeatable"),
     ] = None,
     trials: Annotated[
-        list[str] | None, typer.Option("--trial", help="of this trial alone; repeatable. Default: all that search")
+        list[str] | None, typer.Option("--trial", help="steer this trial alone; repeatable. Default: all that search")
     ] = None,
     if_version: IfVersion = None,
     url: Url = None,

@@ -21,7 +21,7 @@ def test_the_wheel_runs_a_job_without_a_checkout(tmp_path: Path) -> None:
     _run([*pip, wheel], tmp_path)
 
     wiretune = tmp_path / "fresh/bin/wiretune"
-    assert "Commands" in _run([wiretune, "--help"], tmp_path)
+    assert "Start" in _run([wiretune, "--help"], tmp_path)
     assert "powersgd" in _run([wiretune, "methods"], tmp_path)
     try:
         assert "tuned: completed" in _run([wiretune, "demo", "--seconds", "8"], tmp_path)

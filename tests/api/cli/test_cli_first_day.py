@@ -3,17 +3,19 @@
 import json
 import socket
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from api.cli import doctor, local, main, rehearsal, template
 from api.cli.doctor import Found, Service
 from api.cli.local import LocalServerError
+from api.cli.panels import PANELS
 from api.client import Client
 from service.control.access.rules import Principal
 from service.control.store import Store
@@ -58,6 +60,25 @@ def test_a_first_job_of_a_factory_has_its_parameters_and_replaces_no_file(
     spec = JobSpec.model_validate(YAML(typ="safe").load((tmp_path / "job.yaml").read_text()))
     assert spec.workload.model_dump()["params"] == {"width": None, "depth": 2}
     assert again.exit_code == 2 and "is there already" in again.stderr
+
+
+def test_help_lists_every_command_under_one_heading_and_a_newcomers_first() -> None:
+    commands = get_command(main.app).commands
+    shown = run_cli.invoke(main.app, ["--help"]).stdout
+
+    assert list(commands) == [name for names in PANELS.values() for name in names]
+    places = [shown.index(f"─ {panel} ─") for panel in PANELS]
+    assert places == sorted(places)
+    assert shown.index("demo") < shown.index("init") < shown.index("submit") < shown.index("clean")
+
+
+def test_every_argument_and_option_says_what_it_is() -> None:
+    def parameters(command: Any, name: str) -> Iterator[tuple[str, str | None]]:
+        yield from ((f"{name} {each.name}", each.help) for each in command.params)
+        for inner, each in getattr(command, "commands", {}).items():
+            yield from parameters(each, f"{name} {inner}")
+
+    assert [name for name, said in parameters(get_command(main.app), "wiretune") if not said] == []
 
 
 def test_a_workload_is_tried_here(monkeypatch: pytest.MonkeyPatch) -> None:
