@@ -21,10 +21,11 @@ from api.failures import UNSAYABLE, ApiError, UnknownJob, Unreachable, unsayable
 from api.jobs import AsyncJob, Job
 from api.retries import AWAY_S, PATIENCE_S, Patience
 from api.waiting import POLL_S, Looks, SeveralJobs
+from service.code_package import of_folder
 from service.wire.access import Me
 from service.wire.artifacts import Which
 from service.wire.base import MAX_PAGE
-from service.wire.code import CodeView, of_folder
+from service.wire.code import CodeView
 from service.wire.events import Event, EventKind
 from service.wire.jobs import JobPage, JobSummary, JobView
 

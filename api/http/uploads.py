@@ -9,9 +9,9 @@ from starlette.exceptions import HTTPException
 from api.http import bodies
 from api.http.auth import Caller
 from api.http.services import services_of
+from service.code_package import MAX_ZIP_BYTES, CodeRefused, Package, of_zip
 from service.errors import Forbidden, InvalidRequest
 from service.job.problems import Problem
-from service.wire.code import MAX_ZIP_BYTES, CodeRefused, Package, of_zip
 
 MEDIA_TYPE = "application/zip"
 _MEMORY_BYTES = 1 << 20

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import ColumnElement, and_, delete as delete_from, func, select, tuple_, update
 from sqlalchemy.orm import Session
 
+from service.code_package import Package
 from service.control.access import audit
 from service.control.access.rules import Action, Owned, Principal, may, visible_project
 from service.control.database import rows
@@ -25,7 +26,7 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.job.states import TERMINAL
 from service.wire.base import MAX_PAGE
-from service.wire.code import CodePage, CodeView, Package
+from service.wire.code import CodePage, CodeView
 
 _log = logging.getLogger(__name__)
 _PLACE = TypeAdapter(tuple[float, str, str])

@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 from api.http.app import OPERATIONS, create_app
 from api.http.auth import require_key
 from api.http.examples import EXAMPLE_JOB
+from service.code_package import Package, of_zip
 from service.control.access.rules import LOCAL, Action, Owned, Principal, may
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.access import NewKey, Role
-from service.wire.code import Package, of_zip
 from service.wire.records import AttemptFinished, Batch
 
 #: Without a key: a code, or the token of an attempt, is given instead; or nothing.

@@ -22,10 +22,10 @@ from api.http.app import create_app
 from api.http.connections import Deadlines
 from api.http.server import server_config
 from api.jobs import AsyncJob, Job
+from service.code_package import Package
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
-from service.wire.code import Package
 from tests.api.conftest import Reporting
 from tests.support.patience import PATIENCE_S
 

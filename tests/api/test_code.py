@@ -22,6 +22,7 @@ from api.client import Client
 from api.failures import ApiError
 from api.http import uploads
 from api.http.app import create_app
+from service.code_package import MAX_ZIP_BYTES, Package, of_folder, of_zip
 from service.control.access.rules import LOCAL, Principal
 from service.control.storage import Storage
 from service.control.store import Store
@@ -30,7 +31,6 @@ from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
 from service.wire.access import NewKey, Role
-from service.wire.code import MAX_ZIP_BYTES, Package, of_folder, of_zip
 from tests.api.conftest import serving
 from tests.support.patience import PATIENCE_S
 from tests.support.read_only import read_only

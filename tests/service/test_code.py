@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.wire import code
-from service.wire.code import CodeRefused, of_folder, of_zip
+from service.code_package import MAX_BYTES, MAX_FILE_BYTES, MAX_FILES, CodeRefused, of_folder, of_zip
 
 TRAIN = b"def build(): ...\n"
 END_BYTES = 22
@@ -90,8 +89,8 @@ HOSTILE = {
     "wrong checksum": (patched(SMALL, crc=((16, 14), "<L", 1)), "CRC"),
     "more than it says": (claiming(10), "CRC"),
     "less than it says": (claiming(3000), "says that it has 3000 bytes"),
-    "too large": (claiming(code.MAX_BYTES + 1), "100000001 bytes"),
-    "too many": (many(code.MAX_FILES + 1), "5000 files"),
+    "too large": (claiming(MAX_BYTES + 1), "100000001 bytes"),
+    "too many": (many(MAX_FILES + 1), "5000 files"),
     "bomb": (zipped(("zeros", bytes(30_000_000))), "200 times"),
     "bomb once it is packed anew": (
         zipped(("zeros", bytes(3_000_000)), compression=zipfile.ZIP_STORED),
@@ -195,7 +194,7 @@ def test_histories_caches_environments_and_what_is_excluded_stay_behind(folder):
 
 def test_a_link_or_a_large_file_of_a_folder_is_named(folder):
     with (folder / "weights.bin").open("wb") as large:
-        large.truncate(code.MAX_FILE_BYTES + 1)
+        large.truncate(MAX_FILE_BYTES + 1)
     with pytest.raises(CodeRefused, match=r"weights.bin.*--exclude"):
         of_folder(folder)
     os.remove(folder / "weights.bin")

@@ -7,6 +7,7 @@ import zipfile
 import httpx2
 import pytest
 
+from service.code_package import of_zip
 from service.control.access.rules import LOCAL
 from service.control.processes import wait_until
 from service.control.ray_cluster.ray_jobs import RayJobs
@@ -17,7 +18,6 @@ from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.settings import Settings
-from service.wire.code import of_zip
 from tests.support.fake_ray import Clock, FakeCluster, FakeRay
 from tests.support.patience import PATIENCE_S
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from service.code_package import of_folder
 from service.control.access.rules import LOCAL
 from service.errors import CodeInUse, InvalidJob
-from service.wire.code import of_folder
 from tests.store.conftest import Group
 from tests.support.patience import PATIENCE_S
 

@@ -9,10 +9,11 @@ from api.http.auth import Caller, require_key
 from api.http.dependencies import Slot
 from api.http.operations import Body, Operation, OperationRouter
 from api.http.services import StoreOf
+from service.code_package import Package
 from service.control.access.rules import Action
 from service.errors import Busy, CodeInUse, TooMuchCode
 from service.wire.base import MAX_PAGE
-from service.wire.code import DIGEST, CodePage, CodeView, Package
+from service.wire.code import DIGEST, CodePage, CodeView
 
 router = OperationRouter(prefix="/v1/code", tags=["code"], dependencies=[Depends(require_key)])
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 from service import log_lines, tracing
+from service.code_package import CodeRefused, of_zip
 from service.control.access import permissions
 from service.control.ray_cluster.clusters import RayApi
 from service.control.reconciling import effects
@@ -18,7 +19,6 @@ from service.errors import NotFound, Unavailable
 from service.job.spec import JobSpec
 from service.log_lines import log_fields
 from service.settings import Settings
-from service.wire.code import CodeRefused, of_zip
 
 _log = logging.getLogger(__name__)
 _PATIENCE_S = 2.0  # of a round, with a storage that is to give a package of code
