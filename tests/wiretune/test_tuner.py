@@ -726,6 +726,9 @@ class Around(torch.optim.Optimizer):
         super().__init__(optimizer.param_groups, {})
         self.optimizer = optimizer
 
+    def step(self, closure: None = None) -> None:
+        self.optimizer.step(closure)
+
 
 def test_an_optimizer_around_another_one_is_refused_where_a_probe_would_be_taken_back():
     model = nn.Linear(4, 4)
@@ -738,11 +741,31 @@ def test_an_optimizer_around_another_one_is_refused_where_a_probe_would_be_taken
 
 
 def test_one_state_of_both_is_put_back():
-    model = nn.Linear(4, 4)
-    optimizer = Around(torch.optim.SGD(model.parameters(), lr=0.1))
-    optimizer.state = optimizer.optimizer.state
+    model = nn.Linear(4, 1)
+    wrapped = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = Around(wrapped)
+    optimizer.state = wrapped.state
 
-    wiretune.attach(model, optimizer, controller={"kind": "bo"}, steps=100)
+    def step() -> Tensor:
+        loss = model(torch.ones(2, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def momentum() -> list[Tensor]:
+        return [wrapped.state[each]["momentum_buffer"].clone() for each in model.parameters()]
+
+    step()
+    before = momentum()
+    tuner = wiretune.attach(model, optimizer, controller={"kind": "bo"}, steps=STEPS)
+    for _ in range(3):
+        tuner.report(step())
+    assert tuner.is_probing and not all(map(torch.equal, momentum(), before))
+
+    tuner.stop()
+
+    assert all(map(torch.equal, momentum(), before))
 
 
 @pytest.mark.parametrize("keeps", [False, True])
