@@ -337,14 +337,18 @@ def test_a_storage_that_never_answers_holds_up_no_round_and_its_job_goes_on_once
     assert wait_until(lambda: tick(1) or state_of(store, running)[0] == "starting", timeout_s=PATIENCE_S)
 
 
-def test_a_storage_is_asked_once_for_all_jobs_that_wait_for_it(store, tick, tmp_path, monkeypatch):
+def test_a_storage_is_asked_once_for_all_jobs_that_wait_for_it(store, tick, monkeypatch):
+    asked = []
+
+    def refuse(_):
+        asked.append(1)
+        raise Unavailable("no space left on device")
+
     jobs = [store.add_job(SPEC)[0].id for _ in range(3)]
     tick(1)
     for job_id in jobs:
         store.attempts.lose(job_id, 1, reason="a worker failed: no space left on device")
-    unwritable(tmp_path)
-    asked, require_writable = [], Storage.require_writable
-    monkeypatch.setattr(Storage, "require_writable", lambda self: asked.append(1) or require_writable(self))
+    monkeypatch.setattr(Storage, "require_writable", refuse)
 
     for num_asked, after_s in enumerate((3, 11, 11), start=1):
         tick(after_s)
