@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from service.control import jobs
 from service.control.attempts import submission_id
 from service.control.queue.capacity import Node
 from service.control.ray_cluster.ray_jobs import RayStatus
@@ -246,7 +247,7 @@ def test_a_job_that_is_deleted_during_a_round_holds_up_no_other(store, cluster, 
 
     def delete_first(job_id, *given, **named):
         if job_id == deleted:
-            store._on_job(job_id, lambda session, job: session.delete(job))
+            jobs.on_job(store._db, job_id, lambda session, job: session.delete(job))
         return call(job_id, *given, **named)
 
     monkeypatch.setattr(owner, name, delete_first)
