@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import wiretune  # wiretune
+from wiretune.lightning import AttachCallback  # wiretune
 
 
 class Digits(LightningModule):
@@ -19,9 +19,6 @@ class Digits(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    def on_train_start(self) -> None:  # wiretune
-        wiretune.attach(self.trainer.model, self.optimizers(), exchange={"kind": "powersgd", "rank": 4})  # wiretune
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
         loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
@@ -34,6 +31,7 @@ def main() -> None:
     pixels, labels = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels))
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    options["callbacks"] = [AttachCallback(exchange={"kind": "powersgd", "rank": 4})]  # wiretune
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, **options)
     trainer.fit(Digits(), DataLoader(data, batch_size=64, shuffle=True))
 

@@ -1,0 +1,165 @@
+"""A rank's part of a run that a framework trains: its memory, and its own parameters where ranks train apart.
+
+A framework saves rank 0's model alone. So each rank keeps a file of its own beside that checkpoint.
+"""
+
+import io
+import logging
+from pickle import UnpicklingError  # of torch.load, which with `weights_only` runs no code
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trainers import filesystem
+from trainers.own_loop.attach import Attached
+from trainers.own_loop.handle import num_ranks, shapes_of
+from trainers.spec.exchange import UpdateConfig
+from trainers.spec.replica import ReplicaConfig
+
+log = logging.getLogger(__name__)
+#: Integers of as many bytes as an entry of a parameter: their sum is exact, on any device.
+INTEGERS = {2: torch.int16, 4: torch.int32}
+
+
+class RankState:
+    """This rank's part of a `model` that `handle` trains: saved and resumed, and put aside while the model is lent."""
+
+    def __init__(self, model: nn.Module, handle: Attached) -> None:
+        self.handle = handle
+        self._model = model
+        self._own: dict[str, Tensor] = {}  # this rank's parameters and buffers while the model has the mean of all
+
+    @property
+    def is_lent(self) -> bool:
+        """True while the model has the mean of the ranks in place of this rank's own parameters."""
+        return bool(self._own)
+
+    def lend(self) -> None:
+        """Give the model the mean of the ranks' parameters; collective."""
+        if not self._own:
+            self._own = {name: each.detach().clone() for name, each in self._own_tensors().items()}
+            self.handle.average()
+
+    @torch.no_grad()
+    def take_back(self) -> None:
+        """Go on from where this rank was before the model had the mean of all."""
+        if self._own:
+            for name, tensor in self._own_tensors().items():
+                tensor.copy_(self._own[name])
+        self._own = {}
+
+    def forget(self) -> None:
+        """Leave the model what it has now."""
+        self._own = {}
+
+    def saved(self) -> bytes:
+        """Return this rank's part as the content of a file; collective."""
+        part = {"methods": _methods(self.handle.config), "fingerprint": self._fingerprint()}
+        own = self._own or {name: each.detach() for name, each in self._own_tensors().items()}
+        file = io.BytesIO()
+        torch.save(part | {"handle": self.handle.state_dict(), "own": own}, file)
+        return file.getvalue()
+
+    @torch.no_grad()
+    def resume(self, place: str) -> None:
+        """Go on with what each rank has saved at its `place`, unless that of one of them does not fit; collective."""
+        saved = _read(place)
+        fingerprint = self._fingerprint()
+        fitting = torch.tensor([float(saved is not None and self._fits(saved, fingerprint))])
+        self.handle.node_links.all_reduce_sum(fitting, {"control": fitting.nbytes})
+        if saved is None or fitting < num_ranks():
+            log.warning(
+                "the exchange has lost its memory of the steps before: `%s` must be whole on each of %d ranks, saved "
+                "by as many, beside the weights that the Trainer has loaded, and by the same exchange and sync",
+                place,
+                num_ranks(),
+            )
+            return
+        self.handle.load_state_dict(saved["handle"])
+        for name, tensor in self._own_tensors().items():
+            tensor.copy_(saved["own"][name])
+
+    def _fits(self, saved: dict[str, Any], fingerprint: Tensor) -> bool:
+        """Return whether a rank with this model goes on with what is `saved`, beside weights of this `fingerprint`."""
+        return (
+            _go_together(saved.get("methods"), _methods(self.handle.config))
+            and torch.equal(saved["fingerprint"], fingerprint)
+            and shapes_of(saved["own"]) == shapes_of(self._own_tensors())
+            and self.handle.conflict(saved["handle"]) is None
+        )
+
+    @torch.no_grad()
+    def _fingerprint(self) -> Tensor:
+        """Return a sum for each of rank 0's trained parameters, which tell its weights from others; collective."""
+        trained = (each for each in self._model.parameters() if each.requires_grad)
+        sums = torch.stack([each.view(INTEGERS[each.element_size()]).sum(dtype=torch.int64) for each in trained]).cpu()
+        self.handle.settle()
+        self.handle.node_links.tell(sums)
+        return sums
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """Return the trained parameters and the buffers of this rank, if others may have different ones."""
+        config = self.handle.config
+        if config.sync.payload != "parameters" and not config.exchange.drifts:
+            return {}
+        trained = {name: each for name, each in self._model.named_parameters() if each.requires_grad}
+        return trained | dict(self._model.named_buffers())
+
+
+class Words(NamedTuple):
+    """The framework's names of what ranks that train apart do not go with, and what to give in its place."""
+
+    scaler: str
+    no_scaler: str
+    clip: str
+    no_clip: str
+
+
+def check_loop(config: ReplicaConfig, *, words: Words, clips_at: float | None, has_scaler: bool) -> None:
+    """Raise ValueError for what would part the ranks: clipping, and a GradScaler where each has its own gradients."""
+    exchange = config.exchange
+    trains_apart = config.sync.payload == "parameters"
+    if has_scaler and (trains_apart or exchange.drifts):
+        kind = config.sync.kind if trains_apart else exchange.kind
+        raise ValueError(
+            f"{words.scaler} must be off with `{kind}`: one rank alone would skip a step, and the others wait for it; "
+            f"give {words.no_scaler}"
+        )
+    if clips_at and (exchange.drifts or isinstance(exchange, UpdateConfig)):
+        raise ValueError(
+            f"{words.clip} must be 0 with `{exchange.kind}`, which gradients must not be clipped with, got "
+            f"{clips_at:g}: {words.no_clip}"
+        )
+
+
+def _read(place: str) -> dict[str, Any] | None:
+    """Return what is saved at `place`; None: nothing, or a part, since the process was killed while it wrote."""
+    try:
+        return dict(torch.load(io.BytesIO(filesystem.read(place)), map_location="cpu", weights_only=True))
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
+        log.warning("`%s` cannot be read: %s", place, error)
+        return None
+
+
+def _methods(config: ReplicaConfig) -> dict[str, Any]:
+    """Return the exchange and the sync of `config` as plain fields."""
+    return config.model_dump(mode="json", include={"exchange", "sync"})
+
+
+def _go_together(saved: Any, now: Any) -> bool:
+    """Return whether two configurations are the same but for their numbers, and for fields that only one has.
+
+    A memory goes on with another density, or with one where a range was searched, and a release may add a field.
+    """
+    if isinstance(saved, dict) and isinstance(now, dict):
+        return all(_go_together(saved[name], now[name]) for name in saved.keys() & now.keys())
+    return (_is_amount(saved) and _is_amount(now)) or bool(saved == now)
+
+
+def _is_amount(value: Any) -> bool:
+    """Return whether `value` is a number, or a range, which is a pair of them."""
+    pair = value if isinstance(value, list) and len(value) == 2 else [value]
+    return all(isinstance(each, int | float) and not isinstance(each, bool) for each in pair)
