@@ -8,6 +8,8 @@ import pytest
 import torch
 from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, WITH_BUFFERS, Script
 from scenarios import Reports
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trainers.exchange.buffer import LEAD
 from trainers.own_loop.attach import StepValues, attach
@@ -385,6 +387,18 @@ def test_a_parameter_that_the_optimizer_trains_outside_the_model_is_refused(how:
         attach(body, optimizer, **how)
 
     attach(body, torch.optim.SGD([*body.parameters(), *head.requires_grad_(False).parameters()]), **how)
+
+
+@pytest.mark.parametrize("how", [{"sync": {"kind": "diloco"}}, {"exchange": {"kind": "topk", "density": 0.1}}])
+@pytest.mark.parametrize("wrapper", [FullyShardedDataParallel, nn.DataParallel])
+def test_a_model_that_a_wrapper_shards_or_copies_is_refused_before_anything_is_sent(wrapper, how: dict[str, Any]):
+    wrapped = wrapper.__new__(wrapper)  # FSDP itself wants an accelerator
+    nn.Module.__init__(wrapped)
+    wrapped.inner = nn.Linear(4, 4)
+    model = nn.Sequential(wrapped)
+
+    with pytest.raises(ValueError, match=f"must hold its parameters whole, once, got a {wrapper.__name__}"):
+        attach(model, torch.optim.SGD(wrapped.inner.parameters(), lr=0.1), **how)
 
 
 def test_a_model_of_which_nothing_is_trained_is_refused():

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.methods import registry
@@ -18,7 +17,7 @@ from trainers.spec.refusals import checked
 from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
 from trainers.spec.workloads import OwnWorkload
-from trainers.training.model import overlap
+from trainers.training.model import is_scattered, overlap
 
 #: A part of a job, as its configuration or as its fields.
 Exchanging = ExchangeBase | Mapping[str, Any]
@@ -73,8 +72,11 @@ def job_config(
 
 def ddp_in(model: nn.Module) -> DistributedDataParallel | None:
     """Return the DistributedDataParallel that is `model`, or in it; raises ValueError for several, and for FSDP."""
-    if any(isinstance(each, FSDPModule) for each in model.modules()):
-        raise ValueError("`model` must hold its parameters whole, got one that FSDP shards: see `compress_replicas`")
+    if scattered := next((each for each in model.modules() if is_scattered(each)), None):
+        raise ValueError(
+            f"`model` must hold its parameters whole, once, got a {type(scattered).__name__}: give the module that it "
+            "wraps; replicas that FSDP2 shards have `compress_replicas`"
+        )
     found = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
     if len(found) > 1:
         raise ValueError(

@@ -64,8 +64,8 @@ def counting_anew(layers: Sequence[_BatchNorm]) -> Iterator[None]:
             layer.momentum = momentum
 
 
-#: Wrappers that bring a gradient exchange of their own, by class name.
-_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "DeepSpeedEngine")
+#: Wrappers that shard a model, or copy it to several devices, by class name; those of FSDP2 begin with it.
+_WRAPPERS = ("FullyShardedDataParallel", "DataParallel", "DeepSpeedEngine")
 #: Where torch keeps what makes such wrappers.
 _DISTRIBUTED = ("torch/distributed/", "torch/nn/parallel/")
 #: What safetensors cannot write.
@@ -133,12 +133,18 @@ def _bare(workload: Workload) -> nn.Module:
         raise
 
 
+def is_scattered(module: nn.Module) -> bool:
+    """Return whether a wrapper holds the parameters of `module` in pieces, or in several copies."""
+    kind = type(module).__name__
+    return kind in _WRAPPERS or kind.startswith("FSDP")
+
+
 def _check(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise WorkloadError(f"`model` must return a torch.nn.Module, got {type(model).__name__}")
     for name, module in model.named_modules():
         kind = type(module).__name__
-        if kind in _WRAPPERS or kind.startswith("FSDP"):
+        if kind == "DistributedDataParallel" or is_scattered(module):
             raise WorkloadError(
                 f"module `{name or 'model'}` is a {kind}: a model that is sharded, or wrapped for another exchange, "
                 "cannot be trained here; return the bare model, which every worker holds whole"
