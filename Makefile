@@ -55,6 +55,7 @@ site: setup
 docs: setup
 	$(BIN)/wiretune methods --markdown > docs/methods.md
 	$(BIN)/python -m api.http.openapi_changes docs/openapi.json
+	$(BIN)/python docs/reference.py
 	$(BIN)/python -m search.schedule_file > docs/schedule.schema.json
 	$(BIN)/python benchmarks/predict.py evidence
 	$(BIN)/python docs/choosing_page.py > docs/choosing.md

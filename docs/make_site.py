@@ -76,7 +76,7 @@ def write_pages(folder: Path) -> dict[str, str]:
     for name, lines in reference.pages(document).items():
         path = folder / "docs" / "reference" / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(lines) + "\n")
+        path.write_text(reference.text(lines))
     return {str(page.relative_to(folder)): _heading(page.read_text()) for page in sorted(folder.rglob("*.md"))}
 
 

@@ -1,9 +1,13 @@
-"""The reference pages that the code writes: jobs from their JSON Schema, REST from OpenAPI, commands, Python."""
+"""The reference pages that the code writes: jobs from their JSON Schema, REST from OpenAPI, commands, Python.
+
+python docs/reference.py    write those of docs/reference
+"""
 
 import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -22,6 +26,9 @@ BOUNDS = {
     "maximum": "at most {}",
     "exclusiveMaximum": "below {}",
 }
+#: Pages that lie in docs/reference; that of Python is made of docstrings, which only the site shows.
+KEPT = ("job.md", "rest.md", "commands.md")
+HERE = Path(__file__).parent
 #: Parts of the schema that have no table to link to.
 WITHOUT_FIELDS = ("JsonValue", "Priority")
 
@@ -142,3 +149,19 @@ def _code(value: object) -> str:
 def pages(document: Schema) -> dict[str, Iterable[str]]:
     """Return the lines of each generated page, by the name of its file."""
     return {"job.md": job(), "rest.md": rest(document), "commands.md": commands(), "python.md": python()}
+
+
+def text(lines: Iterable[str]) -> str:
+    """Return the text of a page: its lines, without empty ones at the end."""
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    (HERE / "reference").mkdir(exist_ok=True)
+    made = pages(json.loads((HERE / "openapi.json").read_text()))
+    for name in KEPT:
+        (HERE / "reference" / name).write_text(text(made[name]))
+
+
+if __name__ == "__main__":
+    main()

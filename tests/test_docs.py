@@ -1,10 +1,12 @@
 """The pages of docs/ hold together: links lead somewhere, and the index leads to every page."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from make_site import nav, write_pages
+from reference import KEPT, pages, text
 
 from api.cli.method_commands import reference
 from service.catalog.methods import methods
@@ -42,6 +44,13 @@ def test_the_page_of_examples_has_each_job_with_the_first_comment_of_its_file() 
     rows = re.findall(r"^\| \[`([\w-]+)`\]\(jobs/\1\.yaml\) \| (.*) \|$", EXAMPLES.read_text(), re.M)
 
     assert sorted(rows) == [(path.stem, _about(path)) for path in sorted((ROOT / "examples" / "jobs").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_page_of_the_reference_is_what_the_code_says(name: str) -> None:
+    made = pages(json.loads((ROOT / "docs" / "openapi.json").read_text()))[name]
+
+    assert (ROOT / "docs" / "reference" / name).read_text() == text(made), "run `make docs`"
 
 
 def test_every_page_stands_once_on_the_map_of_the_site(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ MODULES = {
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: The reference is written by the code, and has the words of its docstrings.
+WRITTEN = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "reference"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
 #: Pages but the decisions, which are as they were written.
 GUIDES = [page for page in PAGES if page.parent.name != "decisions"]
 #: Words that have another one here, and that one; the glossary has the others.
