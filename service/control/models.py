@@ -352,7 +352,7 @@ class IdempotencyRow(Base):
 
 
 class RemovalRow(Base):
-    """A deleted job whose folder is on storage still."""
+    """A deleted job whose folder is on storage still, or which was deleted within the last hour."""
 
     __tablename__ = "removals"
 

@@ -59,6 +59,7 @@ from service.wire.trials import ScheduleView, Series, StageView, TrialView
 
 _log = logging.getLogger(__name__)
 _MAX_OWNERS = 4096  # kept in memory
+_REMEMBERED_S = 3600.0  # a deleted job whose driver had to be killed: what that one left is found in the meantime
 
 
 class Store:
@@ -73,6 +74,7 @@ class Store:
         self.storage = storage
         self.telemetry = telemetry
         self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
+        self._removed: set[str] = set()  # and those whose folders it did
         self.keyring = KeyRing(db)
         self.quotas = QuotaBook(db)
         #: What their drivers ask and report, and what the reconciler does to them.
@@ -372,12 +374,14 @@ class Store:
         expired = now - self.settings.idempotency_s
         with self._db.reading() as session:
             has_expired = jobs.has_keys(session, before=expired)
-            removals = session.scalars(select(RemovalRow.job_id)).all()
+            removals = session.execute(select(RemovalRow.job_id, RemovalRow.created_at)).all()
         if has_expired:
             self._db.write(partial(jobs.forget_keys, before=expired))
         self._forget_audit(now)
-        for job_id in removals:
-            if self._has_removed(job_id):
+        for job_id, deleted_at in removals:
+            is_over = now >= deleted_at + _REMEMBERED_S
+            if (is_over or job_id not in self._removed) and self._has_removed(job_id) and is_over:
+                self._removed.discard(job_id)
                 self._db.write(partial(jobs.forget_removal, job_id=job_id))
         self.code.remove_expired()
 
@@ -400,7 +404,13 @@ class Store:
             self._left_over.add(job_id)
             return False
         self._left_over.discard(job_id)
+        self._removed.add(job_id)
         return True
+
+    def deleted_at(self, job_id: str) -> float | None:
+        """Return when a job was deleted, in seconds since the epoch; None: it was not, or longer than an hour ago."""
+        with self._db.reading() as session:
+            return session.scalar(select(RemovalRow.created_at).where(RemovalRow.job_id == job_id))
 
     # Messages that a job is over
 

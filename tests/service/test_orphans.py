@@ -105,6 +105,22 @@ def test_the_folder_of_a_killed_driver_is_removed_and_that_of_a_live_one_stays(s
     assert [folder.exists() for folder in folders] == [False, True, True, True]
 
 
+def test_what_a_killed_driver_of_a_deleted_job_left_is_found(store, job_id, ray, temporary):
+    submissions = {store.attempts.one(job_id, number).submission_id for number in (1, 2)}
+    store.attempts.lose(job_id, 2, reason="lost")
+    store.cancel(job_id)
+    store.delete(job_id)
+    ray.drivers = set(submissions)
+    (temporary / "wiretune-tune-1" / f"{job_id}-a2").mkdir(parents=True)
+
+    Orphans(store, lambda: ray).remove_expired(NOW + 1)
+    assert ray.drivers == submissions
+    store.remove_expired(LATER)
+    Orphans(store, lambda: ray).remove_expired(LATER)
+
+    assert not ray.drivers and not list(temporary.iterdir())
+
+
 def test_a_silent_ray_is_asked_again_at_the_next_look(store, job_id, ray):
     ray.drivers, orphans = {store.attempts.one(job_id, 1).submission_id}, Orphans(store, lambda: ray)
     ray.stop = lambda _: (_ for _ in ()).throw(Unavailable("silent"))

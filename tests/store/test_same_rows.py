@@ -101,6 +101,7 @@ def test_the_same_job_gives_the_same_rows_on_sqlite_and_postgresql(tmp_path, emp
         "api_keys",
         "code",
         "code_removals",
+        "marks",
         "sessions",
         "sign_in_codes",
         "quotas",

@@ -23,7 +23,8 @@ _LAST_ACTS_S = 30.0  # a driver whose attempt has ended may still be closing its
 class Orphans:
     """Looks for leftovers of ended attempts of this database; `ray` gives Ray where it runs, without starting it.
 
-    An attempt that the database does not know is another service's, and is left alone.
+    An attempt that the database does not know is another service's, and is left alone. Of jobs that were deleted, it
+    knows those of the last hour.
     """
 
     def __init__(self, store: Store, ray: Callable[[], RayApi | None]) -> None:
@@ -52,7 +53,8 @@ class Orphans:
         try:
             attempt = self._store.attempts.one(*parsed)
         except NotFound:
-            return False
+            deleted_at = self._store.deleted_at(parsed[0])  # of another service's attempt there is none
+            return deleted_at is not None and now > deleted_at + _LAST_ACTS_S
         if submission_id.startswith(PREFIX) and submission_id != attempt.submission_id:
             return True  # of the same number, before the database was restored
         return attempt.ended_at is not None and now > attempt.ended_at + _LAST_ACTS_S
