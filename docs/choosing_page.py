@@ -23,8 +23,8 @@ INTRODUCTION = (
     "`make docs` writes this page from recorded runs and the predictor. `wiretune advise JOB.yaml --mbps 100` says it "
     "for a job (of your own model, with `--like TASK`).",
     "[`wiretune predict`](predict.md) lists all methods, on a link and with workers that you do not have yet. "
-    "Names such as `local_sgd 8, topk 10 %` are explained [below](#how-to-read-it). What each method does, costs and is for "
-    "stands [in exchange](exchange.md#choose-a-kind) and [in local updates](sync.md#choose-a-kind).",
+    "Names such as `local_sgd 8, topk 10 %` are explained [below](#how-to-read-it). What each method does, "
+    "costs and is for stands [in exchange](exchange.md#choose-a-kind) and [in local updates](sync.md#choose-a-kind).",
 )
 RULE = (
     "- **Start with `powersgd`, rank 4.** For the models of about 5 million parameters it is first in 18 of 27 rows, "
