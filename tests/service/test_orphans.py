@@ -133,6 +133,16 @@ def test_a_silent_ray_is_asked_again_at_the_next_look(store, job_id, ray):
     assert not ray.drivers
 
 
+def test_a_clock_that_is_set_back_keeps_no_leftover(store, job_id, ray):
+    orphans = Orphans(store, lambda: ray)
+    orphans.remove_expired(LATER + 3600)
+    ray.drivers = {store.attempts.one(job_id, 1).submission_id}
+
+    orphans.remove_expired(LATER)
+
+    assert not ray.drivers
+
+
 def test_an_attempt_is_known_by_its_names_wherever_they_are():
     for name in (submission_id("job-0af", 12), "wiretune-job-0af-a12", "job-0af-a12"):
         assert attempt_named(name) == ("job-0af", 12)

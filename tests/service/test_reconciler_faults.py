@@ -357,6 +357,17 @@ def test_a_storage_is_asked_once_for_all_jobs_that_wait_for_it(store, tick, monk
     assert {state_of(store, job_id)[0] for job_id in jobs} == {"queued"}
 
 
+def test_a_clock_that_is_set_back_holds_up_no_job_that_the_storage_refused(store, tick, running, tmp_path):
+    results = unwritable(tmp_path)
+    store.attempts.lose(running, 1, reason="a worker failed: no space left on device")
+    tick(3600)
+    results.unlink()
+
+    tick(-1800)
+
+    assert state_of(store, running)[0] == "starting"
+
+
 def test_a_job_whose_turn_fails_leaves_the_others_theirs(store, node, tick, running, monkeypatch):
     status, broken = node.status, store.attempts.one(running, 1).submission_id
     monkeypatch.setattr(node, "status", lambda name: {}[name] if name == broken else status(name))

@@ -5,8 +5,10 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
+from service.control.moments import is_ahead
 from service.control.ray_cluster.clusters import RayApi
 from service.control.ray_cluster.ray_jobs import LIVE
 from service.control.store import Store
@@ -98,7 +100,7 @@ class Logs:
         up the logs of other attempts.
         """
         ray = self._ray()
-        if ray is None or now < self._retry_at:
+        if ray is None or is_ahead(self._retry_at, now=now, within_s=_RETRY_S):
             return
         try:
             for attempt in self._store.attempts.without_log():
@@ -139,7 +141,8 @@ class Logs:
 
     def _forget(self, ray: RayApi, now: float) -> None:
         """Have Ray forget drivers whose logs are here: it keeps all that it was ever given, and lists them at once."""
-        for submission_id in [each for each, due in self._to_forget.items() if now >= due]:
+        waits = partial(is_ahead, now=now, within_s=_ASK_AGAIN_S)
+        for submission_id in [each for each, due in self._to_forget.items() if not waits(due)]:
             try:
                 ray.delete(submission_id)
                 del self._to_forget[submission_id]
@@ -150,7 +153,7 @@ class Logs:
     def _whole(self, ray: RayApi, attempt: Attempt, *, now: float) -> bytes | None:
         """Return an attempt's log once it has ended, or why there is none; None: not yet."""
         first_at, ask_at = self._refusals.get(attempt.submission_id, (now, now))
-        if attempt.ended_at is None or now < ask_at:
+        if attempt.ended_at is None or is_ahead(ask_at, now=now, within_s=_ASK_AGAIN_S):
             return None
         try:
             may_print = now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in LIVE
@@ -161,7 +164,7 @@ class Logs:
                 with suppress(NotFound):
                     earlier = self._kept(attempt)
                 return earlier + f"[this log ends here: {error}]\n".encode()
-            self._refusals[attempt.submission_id] = _Refusal(first_at, now + _ASK_AGAIN_S)
+            self._refusals[attempt.submission_id] = _Refusal(min(first_at, now), now + _ASK_AGAIN_S)
             _log.warning("the log of %s is not kept yet: %s", attempt.submission_id, error)
             return None
         self._refusals.pop(attempt.submission_id, None)

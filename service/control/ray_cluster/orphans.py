@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from service.control.attempts import PREFIX, attempt_named
+from service.control.moments import is_ahead
 from service.control.ray_cluster.clusters import RayApi
 from service.control.store import Store
 from service.errors import NotFound
@@ -33,7 +34,7 @@ class Orphans:
 
     def remove_expired(self, now: float) -> None:
         """Look, and end what is found, at most every `_EVERY_S`; `now` is in seconds since the epoch."""
-        if now < self._look_at:
+        if is_ahead(self._look_at, now=now, within_s=_EVERY_S):
             return
         self._look_at = now + _EVERY_S
         if (ray := self._ray()) is not None:

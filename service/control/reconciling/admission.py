@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from service.control.moments import is_ahead
 from service.control.queue.capacity import Node
 from service.control.queue.outlook import Outlook
 from service.control.queue.plan import plan, sized
@@ -121,7 +122,7 @@ class Admission:
             and not last.plan.start
             and not last.plan.pause
             and not last.plan.grow
-            and 0.0 <= now - (last.at or 0.0) < _SETTLED_S
+            and is_ahead((last.at or 0.0) + _SETTLED_S, now=now, within_s=_SETTLED_S)
         )
 
     def _held_back(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from service.control.moments import is_ahead
 from service.control.queue.outlook import Outlook
 from service.control.queue.waiting import Backlog
 from service.control.ray_cluster.clusters import Cluster
@@ -58,7 +59,7 @@ class Reconciler:
         self._admission = Admission(
             store, settings, submission=submission, gate=StorageGate(store), uptime=uptime, pool=self._pool
         )
-        self._busy_at, self._looked_at = now, now - _LOOK_S
+        self._busy_at = self._look_at = now
 
     @property
     def outlook(self) -> Outlook:
@@ -95,11 +96,12 @@ class Reconciler:
         """Do the round of a service without work."""
         self._store.telemetry.note_running(())
         self._admission.rest(backlog, self._sight.nodes or (), now=now)
+        self._busy_at = min(self._busy_at, now)  # the clock may be set back
         if self._cluster.is_spent(now - self._busy_at):
             self._let_go()
-        if 0.0 <= now - self._looked_at < _LOOK_S:
+        if is_ahead(self._look_at, now=now, within_s=_LOOK_S):
             return
-        self._looked_at = now
+        self._look_at = now + _LOOK_S
         if self._store.attempts.without_log():  # it may have the logs, and ends if nobody takes it over
             self._cluster.adopt()
         # Somebody else's cluster is asked what it holds: the first job, too, is refused if it never fits.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from service.control.moments import is_ahead
 from service.control.queue.queued import Waiting
 from service.control.reconciling.calls import in_background
 from service.control.store import Store
@@ -32,13 +33,12 @@ class _Question:
     at_once: int  # its trials that write checkpoints side by side
     before: str  # the answer to the question before this one
     answer: str | None = None  # why not; empty: it may begin; None: the storage has not answered
-    answered_at: float = 0.0
+    until: float = 0.0  # the answer holds, in seconds since the epoch
 
     def is_out_of_date(self, at_once: int, *, now: float) -> bool:
         if self.answer is None:
             return False
-        is_answered = 0.0 <= now - self.answered_at < (_AGAIN_S if self.answer else _FRESH_S)
-        return not is_answered or (self.answer == "" and at_once > self.at_once)
+        return (self.answer == "" and at_once > self.at_once) or not is_ahead(self.until, now=now, within_s=_FRESH_S)
 
 
 class StorageGate:
@@ -84,7 +84,8 @@ class StorageGate:
             if self._asked.done():
                 self._asked = None
         for job_id, question in self._asked_for.items():
-            question.answer, question.answered_at = answers[job_id], now
+            question.answer = answers[job_id]
+            question.until = now + (_AGAIN_S if question.answer else _FRESH_S)
         return True
 
     def refusals(self, waiting: Iterable[Waiting], *, now: float) -> dict[str, Refusal]:
@@ -102,7 +103,7 @@ class StorageGate:
         if question.answer is None:
             silent = f"the storage at {self._store.storage.root} does not answer: check WIRETUNE_STORAGE_URL"
             return Refusal(question.before or silent, now + _AGAIN_S)
-        return Refusal(question.answer, question.answered_at + _AGAIN_S) if question.answer else None
+        return Refusal(question.answer, question.until) if question.answer else None
 
     def _answers(self, questions: Mapping[str, _Question]) -> dict[str, str]:
         """Ask the storage, and return its answer for each job."""
