@@ -15,8 +15,8 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
 
 BLOCK_STEPS = 25

@@ -17,8 +17,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from torch.utils.flop_counter import FlopCounterMode
 
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
 
 BLOCK_STEPS = 25

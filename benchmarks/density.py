@@ -21,8 +21,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from races import ours, tasks
 from races.links_table import AS_PLANNED, share_as_planned
 
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment, SegmentResult
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.process_group import ProcessGroup
 
 STAGE_STEPS = 100

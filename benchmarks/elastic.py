@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.optimizer.spec import AdamWConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.training.elastic import ElasticGroup
 from trainers.training.process_group import ProcessGroup

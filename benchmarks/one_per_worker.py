@@ -16,7 +16,7 @@ from service.cluster import trial
 from service.job.parts import TrialSpec
 from service.job.spec import JobSpec
 from service.wire.records import AnyRecord, Control, ProbeDone, TrialFinished
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.training.process_group import ProcessGroup
 
 NUM_WORKERS, STEPS, SEEDS = 2, 300, range(3)

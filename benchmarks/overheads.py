@@ -27,8 +27,8 @@ from service.job.spec import JobSpec
 from service.settings import Settings
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 
 RUNS = 20

@@ -20,8 +20,8 @@ import numpy as np
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import AdamWConfig, OptimizerConfig, SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, FashionConv, StdlibLm, WorkloadConfig
 from trainers.training.group import Group
 from trainers.training.process_group import ProcessGroup

@@ -16,8 +16,8 @@ from torch.utils.data import TensorDataset
 
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import AdamWConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, OwnWorkload, WorkloadConfig
 from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup

@@ -34,7 +34,7 @@ from service.job.parts import Checkpointing, Objective, TrialSpec, Workers
 from service.wire.records import AnyRecord, Control, MetricPoints, StageDecided, TrialFinished
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import WorkloadConfig
 from trainers.training.process_group import ProcessGroup
 

@@ -11,13 +11,13 @@ from torch import nn
 from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, range_conflict
 from search.schedule import OF_OTHERS
 from search.schedule_file import RecordedSchedule, ScheduleFile
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.own_loop import attach as own_loop
 from trainers.own_loop.attach import Attached, StepValues
 from trainers.own_loop.attachable import Exchanging, Syncing
 from trainers.own_loop.ddp import PerNode
 from trainers.spec.ranges import Config
 from trainers.spec.refusals import checked
-from trainers.spec.replica import ReplicaConfig
 from wiretune.tuner import Tuner
 
 #: A job's controller, as its configuration or as its fields.

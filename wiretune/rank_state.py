@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from trainers import filesystem
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.own_loop.attach import Attached
 from trainers.own_loop.handle import num_ranks, shapes_of
 from trainers.spec.exchange import UpdateConfig
-from trainers.spec.replica import ReplicaConfig
 
 log = logging.getLogger(__name__)
 #: Integers of as many bytes as an entry of a parameter: their sum is exact, on any device.

@@ -22,9 +22,9 @@ from search.schedule_file import OWN, Entry
 from search.space import Axis, SearchSpace, Weights
 from search.types import Values
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.own_loop.attach import Attached, StepValues
 from trainers.own_loop.attachable import check_rates
-from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.cost import step_traffic
 from trainers.training.model import matrices
 from wiretune.gradient_signs import GradientSigns

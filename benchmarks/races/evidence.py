@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 
 from service.prediction.evidence import ANY, Lesson, Recorded, RecordedTask, cost_key
 from service.prediction.model import OwnCost, Site, period_of, step
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.traffic.collectives import num_elements
 from trainers.traffic.shapes import Shape, parameter_shapes

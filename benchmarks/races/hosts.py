@@ -10,7 +10,7 @@ from typing import Any
 from races.network import Network
 from races.team import END_TIMEOUT_S, FIRST_PORT, FORK, enter_host
 
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.training.call_results import Outcome
 from trainers.training.group import WorkerGroup
 from trainers.training.rank import Rank

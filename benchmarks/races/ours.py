@@ -5,8 +5,8 @@ from typing import Any
 
 from races import tasks
 
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
 from trainers.workload import Workload
 

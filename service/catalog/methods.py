@@ -22,9 +22,9 @@ from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.auto.spec import AutoConfig, mean_traffic
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import contenders, num_iterates
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.knobs import Knob, knobs_of
 from trainers.spec.ranges import first
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.sync import LocalUpdatesConfig
 from trainers.spec.two_way import DriftingConfig
 from trainers.spec.workloads import WorkloadConfig

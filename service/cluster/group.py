@@ -21,7 +21,7 @@ from service import tracing
 from service.cluster import gpus, shared_folder
 from service.cluster.attempt import NoPlace, configure_process
 from service.job.parts import Workers
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerLost
 from trainers.training.group import WorkerGroup
 from trainers.training.rank import Rank

@@ -24,6 +24,7 @@ from service.job.spec import JobSpec
 from trainers.methods.activations.dropit.spec import DropItConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, contenders
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.methods.sync.diloco.spec import OuterConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
@@ -31,7 +32,6 @@ from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.partition import IidPartition
 from trainers.spec.ranges import Config, Onset
-from trainers.spec.replica import ReplicaConfig
 
 #: A shorter probe says little of where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default

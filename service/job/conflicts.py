@@ -23,9 +23,9 @@ from search.schedule_file import ScheduleFile
 from service.job.parts import JobParts, TrialSpec
 from trainers.methods.exchange.auto.spec import AutoConfig
 from trainers.methods.optimizer.spec import AutoOptimizerConfig, contenders
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.link import MeasureLink
 from trainers.spec.ranges import Conflict
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 
 

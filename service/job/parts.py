@@ -24,12 +24,12 @@ from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.auto.spec import JobExchange
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import AdamWConfig, JobOptimizer
+from trainers.methods.replica_config import MAX_THREADS, ReplicaConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.spec.link import LinkConfig, MeasureLink, PerNode
 from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Conflict, Range, conflict_error
-from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 
 #: The validation context of what a user gives. Jobs of earlier releases are read as they are.

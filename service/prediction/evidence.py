@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.prediction.model import OwnCost
 from service.wire.predictions import Task
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 
 FILE = Path(__file__).parent / "evidence.json"
 #: Of every other method.

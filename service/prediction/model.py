@@ -11,8 +11,8 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from service.catalog.methods import mean_traffic_of
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.link import EmulateLink
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.sync import LocalUpdatesConfig
 from trainers.traffic.collectives import MeanTraffic, num_elements
 from trainers.traffic.cost import within_node

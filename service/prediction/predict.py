@@ -19,11 +19,11 @@ from service.prediction.evidence import Lesson, Recorded, recorded
 from service.prediction.model import GOODPUT, WITHIN_MBPS, Site, StepParts, step
 from service.wire.predictions import MethodPrediction, Prediction, Span, Task
 from trainers.methods.exchange.onebit_adam.spec import SignsOfAdamConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.stl_sgd.spec import StlSgdConfig
 from trainers.spec.link import EmulateLink
 from trainers.spec.partition import IidPartition
 from trainers.spec.ranges import Conflict, conflict_error
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import ConvNet, StdlibLm
 from trainers.traffic.collectives import num_elements
 from trainers.traffic.shapes import Shape, parameter_shapes

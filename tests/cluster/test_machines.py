@@ -16,7 +16,7 @@ from service.control.storage import Storage
 from service.job.spec import JobSpec
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import Outcome
 from trainers.workload import WorkloadError

@@ -13,8 +13,8 @@ import pytest
 from service.cluster import trial
 from service.wire.records import Checkpointed, MetricPoints
 from tests.support.small_trials import Memory, digits_trial
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import WorkerFailed
 from trainers.training.checkpoint import CheckpointError, read_manifest
 from trainers.training.process_group import ProcessGroup

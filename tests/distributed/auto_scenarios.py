@@ -26,11 +26,11 @@ from trainers.methods.optimizer.spec import (
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.spec import SyncConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
 

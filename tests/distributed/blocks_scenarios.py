@@ -12,9 +12,9 @@ from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import LarsConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
 from trainers.spec.partition import ByLabelPartition
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import cost
 from trainers.training.replica import Replica

@@ -7,9 +7,9 @@ import ddp_scenario
 import torch
 
 from trainers.methods import registry
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
 from trainers.spec.method import Method
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.replica import Replica
 
 GPU = "cuda:0" if torch.cuda.is_available() else "cpu"

@@ -15,6 +15,7 @@ from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.accordion_batch.spec import AccordionBatchConfig
 from trainers.segment import Segment
 from trainers.spec.levels import (
@@ -26,7 +27,6 @@ from trainers.spec.levels import (
     WarmupConfig,
 )
 from trainers.spec.link import EmulateLink
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
 

@@ -53,9 +53,9 @@ from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreePlusConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives
 from trainers.training.replica import Replica

@@ -30,6 +30,7 @@ from trainers.methods.optimizer.spec import (
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
@@ -43,7 +44,6 @@ from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.segment import Segment
 from trainers.spec.link import EmulateLink
 from trainers.spec.partition import ByLabelPartition, IidPartition
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, OwnWorkload
 from trainers.traffic import collectives
 from trainers.traffic.block_shards import BlockShards

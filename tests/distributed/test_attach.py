@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trainers.exchange.buffer import LEAD
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.own_loop.attach import StepValues, attach
-from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.collectives import all_reduce, broadcast
 
 ON_TWO_RANKS = ["attached"]

@@ -10,7 +10,7 @@ from tests.support.patience import crowd
 from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import LarsConfig
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 
 ON_TWO_RANKS = ["jointspar"]

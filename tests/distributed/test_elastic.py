@@ -19,11 +19,11 @@ from tests.support.patience import crowd
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.optimizer.spec import AdamWConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.segment import Segment, SegmentResult
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training import elastic
 from trainers.training.call_results import Outcome, Unfit, WorkerLost

@@ -6,7 +6,7 @@ import pytest
 from fsdp_scenario import KINDS
 from scenarios import Reports
 
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 
 ON_FOUR_RANKS = ["fsdp"]
 

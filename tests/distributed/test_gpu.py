@@ -18,10 +18,10 @@ from trainers.methods.exchange.randomk.spec import RandomKConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig, OuterConfig
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training import model as models
 from trainers.training.process_group import ProcessGroup

@@ -17,8 +17,8 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, Mnist5kCnn, StdlibLm, WorkloadConfig
 from trainers.training.call_results import WorkerLost
 from trainers.training.checkpoint import MANIFEST

@@ -4,7 +4,7 @@ import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.process_group import ProcessGroup
 from trainers.training.replica import Replica

@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.support.killed_workers import outcome
 from tests.support.patience import crowd
 from trainers.methods.exchange.zero_one_adam.spec import ZeroOneAdamConfig
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives
 

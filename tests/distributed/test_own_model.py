@@ -8,8 +8,8 @@ import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.call_results import WorkerFailed
 from trainers.training.process_group import ProcessGroup

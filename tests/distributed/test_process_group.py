@@ -16,11 +16,11 @@ from tests.support.patience import PATIENCE_S
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.link import EmulateLink
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives, cost
 from trainers.traffic.payload_layout import PayloadLayout
@@ -226,7 +226,7 @@ import sys
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.spec.link import EmulateLink
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.process_group import ProcessGroup
 from trainers.segment import Segment

@@ -33,13 +33,13 @@ from trainers.exchange.step_result import Exchanged
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.overlap_local_sgd.spec import OverlapLocalSgdConfig
 from trainers.methods.sync.policy import Update
 from trainers.methods.sync.spec import SyncConfig
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import collectives
 

@@ -31,7 +31,7 @@ from two_way_scenarios import (
 from tests.support.killed_workers import outcome
 from tests.support.patience import crowd
 from trainers.methods.optimizer.spec import SgdConfig
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic.block_shards import BlockShards
 

@@ -7,8 +7,8 @@ import pytest
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import AdamWConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment, SegmentResult
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import FlightsEmbedding, MinilmLora, WorkloadConfig
 from trainers.traffic import collectives
 from trainers.traffic.shapes import parameter_shapes

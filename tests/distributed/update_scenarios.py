@@ -11,8 +11,8 @@ from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dion.spec import DionConfig
 from trainers.methods.exchange.onebit_adam.spec import OneBitAdamConfig
 from trainers.methods.optimizer.spec import FromExchangeConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.traffic import cost
 from trainers.training.replica import Replica

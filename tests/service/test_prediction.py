@@ -20,10 +20,10 @@ from service.prediction.predict import DENSE, OWN, PredictionRequest, best, judg
 from service.wire.predictions import Span, Task
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
-from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.collectives import num_elements
 from trainers.traffic.shapes import CONV_CHANNELS, TRANSFORMERS, parameter_shapes
 

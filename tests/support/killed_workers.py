@@ -5,8 +5,8 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.process_group import ProcessGroup
 from trainers.training.repair import RepairingGroup
 

@@ -25,7 +25,7 @@ from trainers.methods.optimizer.spec import (
     ScheduleFreeSgdConfig,
     SgdConfig,
 )
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 
 OPTIMIZERS: dict[str, OptimizerConfig] = {

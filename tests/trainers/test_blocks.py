@@ -21,8 +21,8 @@ from trainers.methods.blocks.spec import BlocksConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import LarsConfig, OptimizerConfig, SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.traffic import collectives, cost
 from trainers.traffic.division import divide

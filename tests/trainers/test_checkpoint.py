@@ -13,8 +13,8 @@ from trainers import filesystem
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.checkpoint import CheckpointError, commit_manifest, weights
 from trainers.training.replica import Replica
 

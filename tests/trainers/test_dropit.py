@@ -11,8 +11,8 @@ from trainers.methods.activations.dropit.spec import DropItConfig
 from trainers.methods.activations.keep.spec import KeepConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
 

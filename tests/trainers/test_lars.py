@@ -7,8 +7,8 @@ from torch.nn import Parameter
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.lars import Lars
 from trainers.methods.optimizer.spec import LarsConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
 

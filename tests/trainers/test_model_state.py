@@ -11,9 +11,9 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.training import feed, model
 from trainers.training.checkpoint import commit_manifest, read_tensors
 from trainers.training.evaluated_state import EvaluatedState

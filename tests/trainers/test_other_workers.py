@@ -31,8 +31,8 @@ from trainers.methods.exchange.powersgd.spec import PowerSgdConfig
 from trainers.methods.exchange.sparse_loco.spec import SparseLoCoConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.snapshot import Buffers, Kept
-from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.block_shards import BlockShards
 from trainers.training.checkpoint import CheckpointError, commit_manifest
 from trainers.training.replica import Replica

@@ -18,8 +18,8 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.liec_sgd.spec import LiecSgdConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import OwnOptimizerConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.traffic import collectives
 from trainers.training import feed, model as models

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.partition import ByLabelPartition, DirichletPartition
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DiamondsMlp, DigitsMlp, FlightsEmbedding, MinilmLora, OwnWorkload, StdlibLm
 from trainers.training import feed
 from trainers.training.partition import shares

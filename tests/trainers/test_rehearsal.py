@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.optimizer.spec import SgdConfig
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.rehearsal import Rehearsed, parameters, rehearse, shapes, why
 from trainers.workload import Workload, WorkloadError

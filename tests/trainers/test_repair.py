@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.call_results import Outcome, Unfit, WorkerFailed, WorkerLost
 from trainers.training.group import Group, WorkerGroup

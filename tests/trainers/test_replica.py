@@ -15,9 +15,9 @@ from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.threshold.spec import ThresholdConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import OptimizerConfig, ScheduleFreeSgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
 from trainers.spec.levels import AccordionConfig
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp
 from trainers.training.replica import Replica
 

@@ -10,8 +10,8 @@ from torch import nn
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.optimizers import build
 from trainers.methods.optimizer.spec import AdamWConfig, ScheduleFreeSgdConfig, SgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import DigitsMlp, OwnWorkload
 from trainers.training.replica import Replica
 from trainers.workload import WorkloadError

@@ -7,8 +7,8 @@ import pytest
 import safetensors.torch
 import torch
 
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import StdlibLm
 from trainers.training import model
 from trainers.training.replica import Replica

@@ -15,6 +15,7 @@ from trainers.methods import registry
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.exchange.topk.spec import TopKConfig
 from trainers.methods.optimizer.spec import AdamWConfig, ScheduleFreeSgdConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.cocod_sgd.spec import CocodSgdConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.methods.sync.every_step.spec import EveryStepConfig
@@ -29,7 +30,6 @@ from trainers.methods.sync.vrl_sgd.spec import VrlSgdConfig
 from trainers.segment import Segment, SegmentResult
 from trainers.snapshot import load_scalars, scalars_of
 from trainers.spec.method import Method
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import Mnist5kCnn
 from trainers.traffic import collectives, cost
 from trainers.training.replica import Replica, is_trained

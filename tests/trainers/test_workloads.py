@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from trainers.methods.optimizer.spec import ScheduleFreeAdamWConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import (
     DiamondsMlp,
     DigitsMlp,

@@ -18,10 +18,10 @@ from search.types import Values
 from trainers.methods.exchange.demo.spec import DemoConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import FromExchangeConfig, OwnOptimizerConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.diloco.spec import DiLoCoConfig
 from trainers.own_loop.attach import attach
 from trainers.snapshot import LIVE
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import PROBE, RESTORE, SNAPSHOT, Leader, Taken

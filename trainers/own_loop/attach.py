@@ -31,6 +31,7 @@ from trainers.methods.blocks import blocks
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.methods.optimizer.spec import OwnOptimizerConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync import build
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.parts import PolicyParts
@@ -53,7 +54,6 @@ from trainers.own_loop.ddp import BucketHook, PerNode, bill_buffers, check_spars
 from trainers.own_loop.handle import Handle, rank
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.model import forget_lost, replaced_buffer, replaced_parameter
 
 log = logging.getLogger("wiretune.attach")

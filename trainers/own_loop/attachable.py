@@ -9,12 +9,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainers.methods import registry
 from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig, OwnOptimizerConfig, SgdConfig
+from trainers.methods.replica_config import MAX_THREADS, ReplicaConfig
 from trainers.own_loop.ddp import TYPES, check_entries, check_types, check_unused
 from trainers.own_loop.handle import num_ranks
 from trainers.spec.exchange import ExchangeBase, UpdateConfig, group_conflict
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.refusals import checked
-from trainers.spec.replica import MAX_THREADS, ReplicaConfig
 from trainers.spec.sync import SyncBase
 from trainers.spec.workloads import OwnWorkload
 from trainers.training.model import is_scattered, overlap

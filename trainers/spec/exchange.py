@@ -5,7 +5,7 @@ only, so that a job can be checked without torch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,12 +18,10 @@ from trainers.spec.levels import (
     StaticConfig,
     WarmupConfig,
 )
+from trainers.spec.optimizer import OptimizerBase
 from trainers.spec.ranges import Config, Conflict, Range
 from trainers.traffic.buckets import Bucket
 from trainers.traffic.collectives import NOTHING, Traffic
-
-if TYPE_CHECKING:
-    from trainers.methods.optimizer.spec import JobOptimizer, OptimizerConfig
 
 Density = Annotated[float, Field(gt=0, le=1)]
 Threshold = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -135,7 +133,7 @@ class ExchangeBase(Config):
         """Return why this cannot send differences of parameters, none of which may be lost for good; None: it can."""
         return f"`{self.kind}` does not say that it sends later what it does not send now"
 
-    def optimizer_conflict(self, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:
+    def optimizer_conflict(self, optimizer: OptimizerBase, *, clip: float | None) -> str | None:
         """Return why this does not go with the optimizer, or with clipping; None: it does.
 
         Momentum that workers apply before they compress comes instead of the optimizer's, which an optimizer of one's
@@ -159,7 +157,7 @@ class ExchangeBase(Config):
 class UpdateConfig(ExchangeBase):
     """An exchange that returns the direction to step by: momentum, and what scales it, are the exchange's own."""
 
-    def optimizer_conflict(self, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:
+    def optimizer_conflict(self, optimizer: OptimizerBase, *, clip: float | None) -> str | None:
         if clip is not None:
             return (
                 f"`{self.kind}` returns the direction to step by, whose length is the method's, and `clip` {clip:g} "
@@ -227,7 +225,7 @@ class SteeredConfig(ExchangeBase):
 
 
 def group_conflict(
-    exchange: ExchangeBase, optimizer: "OptimizerConfig", groups: Iterable[Mapping[str, Any]]
+    exchange: ExchangeBase, optimizer: OptimizerBase, groups: Iterable[Mapping[str, Any]]
 ) -> str | None:
     """Return why `exchange` does not go with the options that parameter groups bring; None: it does."""
     for group in groups:

@@ -4,19 +4,17 @@ Pydantic only.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from trainers.spec.exchange import ExchangeBase, Period
+from trainers.spec.optimizer import OptimizerBase
 from trainers.traffic import sizes
 from trainers.traffic.block_shards import BlockShards
 from trainers.traffic.buckets import Bucket, split
 from trainers.traffic.collectives import MeanTraffic, Traffic, all_gather, all_to_all
 from trainers.traffic.sizes import WORD_BYTES, CodedLayout
-
-if TYPE_CHECKING:
-    from trainers.methods.optimizer.spec import JobOptimizer
 
 Shapes = Sequence[Sequence[int]]
 
@@ -85,7 +83,7 @@ class DriftingConfig(TwoWayConfig):
             awaited=(others * step.awaited + meeting.awaited) / self.period,
         )
 
-    def fits(self, optimizer: "JobOptimizer") -> bool:
+    def fits(self, optimizer: OptimizerBase) -> bool:
         """Return whether what workers apply by themselves cancels out under `optimizer`.
 
         The update must be linear in each worker's own gradient, with the same factor, and remember nothing of it that
@@ -93,7 +91,7 @@ class DriftingConfig(TwoWayConfig):
         """
         return is_plain(optimizer) or optimizer.kind == "schedulefree_sgd"
 
-    def optimizer_conflict(self, optimizer: "JobOptimizer", *, clip: float | None) -> str | None:
+    def optimizer_conflict(self, optimizer: OptimizerBase, *, clip: float | None) -> str | None:
         if clip is not None:
             return (
                 f"with `{self.kind}` each worker has a gradient of its own, and `clip` {clip:g} would scale each by "
@@ -108,6 +106,6 @@ class DriftingConfig(TwoWayConfig):
         )
 
 
-def is_plain(optimizer: "JobOptimizer") -> bool:
+def is_plain(optimizer: OptimizerBase) -> bool:
     """Return whether a step is the learning rate times the gradient, and decay."""
-    return optimizer.kind == "sgd" and optimizer.momentum == 0
+    return optimizer.kind == "sgd" and getattr(optimizer, "momentum", None) == 0

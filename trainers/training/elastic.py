@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from trainers import overload
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.overload import explained
 from trainers.segment import Segment, SegmentResult
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome, WorkerLost, in_place_of_others, judge
 from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.replica import BEFORE_MEETING

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from trainers.exchange.node_links import NodeLinks
 from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.policy import SyncPolicy
 from trainers.methods.sync.shared.screen import parts_of_means
 from trainers.snapshot import RandomState, Tensors
-from trainers.spec.replica import ReplicaConfig
 from trainers.training import feed, model
 from trainers.training.passes import Passes
 

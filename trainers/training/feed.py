@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from trainers import random_state
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.spec.partition import IidPartition
-from trainers.spec.replica import ReplicaConfig
 from trainers.training import partition
 from trainers.training.sampler import PartitionedSampler, Sampler as StatelessSampler
 from trainers.workload import Batch, Samples, Stream, Workload, WorkloadError

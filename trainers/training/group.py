@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from trainers import overload
 from trainers.exchange.topology import Nodes
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Direction, Evaluation, Segment, SegmentResult, Written
-from trainers.spec.replica import ReplicaConfig
 from trainers.training import landscape
 from trainers.training.call_results import Outcome, WorkerFailed, WorkerLost, judge, patience_s
 from trainers.training.checkpoint import Shard, commit_manifest

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers import random_state
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.training.feed import Feed, Place, fetch, seed_of, to_device
 from trainers.workload import Workload, WorkloadError
 

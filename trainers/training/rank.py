@@ -8,8 +8,8 @@ from typing import Any
 from urllib.error import ContentTooShortError
 
 from trainers.exchange.connection import PeerLost
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.replica import ReplicaConfig
 from trainers.training.call_results import Outcome
 from trainers.training.replica import Backend, Replica
 from trainers.workload import NoData, Workload, WorkloadError

@@ -20,9 +20,9 @@ from pydantic import BaseModel, JsonValue
 from torch import Tensor
 
 from trainers.methods.optimizer.spec import contenders
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment, SegmentResult
 from trainers.spec.ranges import first
-from trainers.spec.replica import ReplicaConfig
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 from trainers.traffic.collectives import num_elements
 from trainers.training import feed

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainers.spec.replica import ReplicaConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.training.call_results import WorkerLost, in_place_of_others
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.group import Group, Recovery, WorkerGroup

@@ -29,6 +29,7 @@ from trainers.methods.activations.dropit.dropit import Activations, SavedTensors
 from trainers.methods.blocks import blocks
 from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import contenders
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync import build as sync
 from trainers.methods.sync.every_step.policy import EveryStep
 from trainers.methods.sync.parts import PolicyParts
@@ -36,7 +37,6 @@ from trainers.methods.sync.policy import StateParts, Update
 from trainers.segment import Evaluation, Purpose, Segment, SegmentResult, StepTimes, Written
 from trainers.snapshot import Buffers, RandomState, State, Steps, Tensors
 from trainers.spec.exchange import group_conflict
-from trainers.spec.replica import ReplicaConfig
 from trainers.traffic import collectives
 from trainers.training import checkpoint, feed, landscape, model, state_handover
 from trainers.training.alignment import Alignment

@@ -10,8 +10,8 @@ from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.methods import registry
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.snapshot import Stateful
-from trainers.spec.replica import ReplicaConfig
 
 
 class Blocks(Protocol):

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field
 
 from trainers.spec.method import Method, Paper
-from trainers.spec.ranges import Config, Conflict, Range
+from trainers.spec.optimizer import OptimizerBase
+from trainers.spec.ranges import Conflict, Range
 from trainers.spec.refusals import cut
 
 
@@ -36,7 +37,7 @@ def _one_number(given: object) -> object:
 Interpolation = Annotated[float, BeforeValidator(_one_number), Field(gt=0, lt=1)]
 
 
-class SgdConfig(Config):
+class SgdConfig(OptimizerBase):
     """`torch.optim.SGD`."""
 
     kind: Literal["sgd"] = "sgd"
@@ -52,7 +53,7 @@ class SgdConfig(Config):
             yield Conflict("/momentum", self.momentum, "`nesterov` needs `momentum` > 0, got 0")
 
 
-class LarsConfig(Config):
+class LarsConfig(OptimizerBase):
     """Steps in proportion to each layer's weights (LARS, You et al., 2017), for large batches."""
 
     kind: Literal["lars"] = "lars"
@@ -63,7 +64,7 @@ class LarsConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
-class AdamWConfig(Config):
+class AdamWConfig(OptimizerBase):
     """`torch.optim.AdamW`."""
 
     kind: Literal["adamw"] = "adamw"
@@ -88,7 +89,7 @@ class AdamWConfig(Config):
         yield from super().ranges()
 
 
-class ScheduleFreeSgdConfig(Config):
+class ScheduleFreeSgdConfig(OptimizerBase):
     """`schedulefree.SGDScheduleFree` (Defazio et al., 2024)."""
 
     kind: Literal["schedulefree_sgd"] = "schedulefree_sgd"
@@ -98,7 +99,7 @@ class ScheduleFreeSgdConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
-class ScheduleFreeAdamWConfig(Config):
+class ScheduleFreeAdamWConfig(OptimizerBase):
     """`schedulefree.AdamWScheduleFree` (Defazio et al., 2024)."""
 
     kind: Literal["schedulefree_adamw"] = "schedulefree_adamw"
@@ -108,7 +109,7 @@ class ScheduleFreeAdamWConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
-class ScheduleFreePlusConfig(Config):
+class ScheduleFreePlusConfig(OptimizerBase):
     """ScheduleFree+: Polyak's step along AdamW's direction, averaged (Defazio, 2026).
 
     The step follows from the loss, so the loss must have a least value of about 0: below 0 there are no steps.
@@ -125,7 +126,7 @@ class ScheduleFreePlusConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
-class MuonConfig(Config):
+class MuonConfig(OptimizerBase):
     """Muon for matrices and kernels (Jordan, 2024), AdamW for the rest, at one learning rate.
 
     Orthogonal steps are scaled to the size of AdamW's (Liu et al., 2025, section 2.2), so that one rate and one weight
@@ -140,7 +141,7 @@ class MuonConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
-class FromExchangeConfig(Config):
+class FromExchangeConfig(OptimizerBase):
     """Step by the direction that the exchange returns; momentum, and what scales the step, are the exchange's."""
 
     kind: Literal["from_exchange"] = "from_exchange"
@@ -149,7 +150,7 @@ class FromExchangeConfig(Config):
     warmup_steps: int = Field(0, ge=0, description="linear ramp from the first step")
 
 
-class OwnOptimizerConfig(Config):
+class OwnOptimizerConfig(OptimizerBase):
     """The workload's own `optimizer`; the learning rate multiplies the rates of its parameter groups."""
 
     kind: Literal["own"] = "own"
@@ -191,7 +192,7 @@ Contender = Annotated[
 ]
 
 
-class AutoOptimizerConfig(Config):
+class AutoOptimizerConfig(OptimizerBase):
     """The run trains by the option whose steps teach most for what they cost, chosen before the first step."""
 
     kind: Literal["auto"] = "auto"

@@ -8,10 +8,10 @@ from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.methods.blocks.blocks import Blocks
 from trainers.methods.optimizer.optimizers import Optimizer
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.shared.averaging import Iterate, Meeting
 from trainers.methods.sync.shared.delayed_average import Background
 from trainers.methods.sync.shared.local import Alone
-from trainers.spec.replica import ReplicaConfig
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from trainers.exchange.node_links import NodeLinks
 from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import AutoConfig, JobExchange
 from trainers.methods.levels.steered import with_epoch
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.snapshot import Stateful
-from trainers.spec.replica import ReplicaConfig
 
 
 class AllBlocks:

@@ -23,10 +23,10 @@ from trainers.methods.blocks.jointspar.spec import JointSparConfig
 from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import NoneConfig
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.snapshot import Stateful, Stateless
 from trainers.spec.exchange import ExchangeBase
 from trainers.spec.ranges import first
-from trainers.spec.replica import ReplicaConfig
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.traffic.division import divide
 

@@ -1,19 +1,17 @@
 """CSER: workers apply by themselves what their signs get wrong, and reset it now and then. Pydantic only."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from trainers.spec.exchange import Period
 from trainers.spec.method import Method, Paper
+from trainers.spec.optimizer import OptimizerBase
 from trainers.spec.ranges import first
 from trainers.spec.two_way import DriftingConfig, Shapes, is_plain
 from trainers.traffic.buckets import Bucket, split
 from trainers.traffic.collectives import NOTHING, Traffic, all_gather
 from trainers.traffic.sizes import WORD_BYTES, block_sign
-
-if TYPE_CHECKING:
-    from trainers.methods.optimizer.spec import JobOptimizer
 
 
 class CserConfig(DriftingConfig):
@@ -24,8 +22,8 @@ class CserConfig(DriftingConfig):
     kind: Literal["cser"] = "cser"
     period: Period = Field(8, description="steps from one reset of the errors to the next")
 
-    def fits(self, optimizer: "JobOptimizer") -> bool:
-        decays = optimizer.kind == "sgd" and bool(first(optimizer.weight_decay))
+    def fits(self, optimizer: OptimizerBase) -> bool:
+        decays = optimizer.kind == "sgd" and bool(first(getattr(optimizer, "weight_decay", 0.0)))
         return is_plain(optimizer) and not decays
 
     def bucket_traffic(

@@ -15,6 +15,7 @@ from torch import Tensor
 from trainers.exchange.exchange import Exchange
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.step_result import DIVERGED, Exchanged, is_finite
+from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.diloco.outer import OuterSgd
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import Update
@@ -27,7 +28,6 @@ from trainers.methods.sync.streaming_diloco.fragments import divide
 from trainers.methods.sync.streaming_diloco.spec import StreamingDiLoCoConfig
 from trainers.segment import Purpose
 from trainers.snapshot import tensors_of
-from trainers.spec.replica import ReplicaConfig
 from trainers.workload import WorkloadError
 
 
