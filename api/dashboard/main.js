@@ -112,10 +112,11 @@ function tell(text) {
 
 // It does not load by itself: somebody may be writing.
 function drawNotice() {
-  patch(notice, told ? element("p", { key: "told" }, told) : null,
-    other ? element("p", { key: "other" }, `The service runs release ${other} now; this page is of ${release}. `,
-      element("button", { type: "button", class: "primary", onclick: () => location.reload() }, "load it anew"), " ",
-      element("button", { type: "button", onclick: ignore }, "later")) : null);
+  patch(notice, told ? element("p", { key: "told", class: "failed" }, told) : null,
+    ...(other ? [element("p", { key: "other" }, `The service runs release ${other} now. This page is of ${release}.`),
+      element("div", { key: "choice", class: "buttons" },
+        element("button", { type: "button", class: "primary", onclick: () => location.reload() }, "load it anew"),
+        element("button", { type: "button", onclick: ignore }, "later"))] : []));
 }
 
 function ignore() {

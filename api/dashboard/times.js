@@ -10,14 +10,14 @@ let isExact = false;
 
 export const since = (given) => {
   const [shown, other] = isExact ? [moment(given), age(given)] : [age(given), moment(given)];
-  return element("time", { datetime: given, title: other }, shown);
+  return element("time", { datetime: given, title: other, class: isExact ? "exact" : null }, shown);
 };
 
 // Has `button`, and a press on any time, turn all of them; a fresh page shows them as they were chosen last.
 export function keepTimes(button) {
   const renew = () => document.querySelectorAll("time").forEach((each) => {
     const fresh = since(each.dateTime);
-    each.title = fresh.title;
+    [each.title, each.className] = [fresh.title, fresh.className];
     patch(each, fresh.textContent);
   });
   const show = (given) => {

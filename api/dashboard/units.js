@@ -72,8 +72,9 @@ export function age(moment, ms = now()) {
   return span ? `${Math.floor(passed / span[1])} ${span[0]} ago` : "just now";
 }
 
-// With the zone: people of several places look at one job.
-export const moment = (given) => new Date(given).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+// With the zone: people of several places look at one job. A narrow column breaks it before the time alone.
+export const moment = (given) => new Date(given).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })
+  .replace(/\d:\d\d.*$/, (time) => time.replaceAll(/\s/g, "\u00a0"));
 
 // The unit in which an axis up to `largest` has short ticks, and what to divide by.
 export const sizeAxis = (largest) => axis(SIZES, largest);

@@ -665,20 +665,20 @@ def test_a_page_of_another_release_than_the_service_says_so_and_is_loaded_anew_w
       const again = 'data: {"id": 2, "job_id": null, "kind": "gap"}';
       let loads = 0;
       location.reload = () => { loads += 1; };
-      const told = () => part("notice").textContent.split(". ")[0];
+      const told = () => part("notice").querySelector("p")?.textContent ?? "";
       await say("id: 1");
       const found = [told()];
       for (release of ["0.2.0", "0.2.0", "0.3.0"]) {
         await say(again);
         found.push(told());
-        const [now, later] = part("notice").firstChild?.children ?? [];
+        const [now, later] = part("notice").querySelector("[class=buttons]")?.children ?? [];
         now?.onclick();
         later?.onclick();
       }
       return [found, told(), loads];
     """)
 
-    said = "The service runs release {} now; this page is of 0.1.0"
+    said = "The service runs release {} now. This page is of 0.1.0."
     assert found == [["", said.format("0.2.0"), "", said.format("0.3.0")], "", 2]
 
 

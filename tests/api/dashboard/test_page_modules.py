@@ -30,7 +30,7 @@ WRITTEN = {
     "timeAxis(7200).unit": "min", "sizeAxis(0).unit": "B",
     "besides({learning_rate: 1, level: 2, batch_size: 64, option: null})": "batch size 64",
     "age('2026-01-01T00:00:00Z', Date.parse('2026-01-01T02:05:00Z'))": "2 h ago",
-    "moment('2026-01-01T00:00:00Z').replaceAll('\\u202f', ' ')": "Jan 1, 2026, 12:00:00 AM UTC",
+    "moment('2026-01-01T00:00:00Z')": "Jan 1, 2026, 12:00:00\u00a0AM\u00a0UTC",
 }  # fmt: skip
 
 

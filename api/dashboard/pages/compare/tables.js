@@ -18,7 +18,7 @@ export function jobTable(jobs, remove) {
     ["created", ({ held }) => since(held.job.created_at), ""],
     ["id", (job) => element("code", {}, job.id), ""],
     ["leave out", (job) => element("button", { type: "button", class: "online", "aria-label": `remove ${job.letter}`, onclick: () => remove(job.id) }, "remove"), "online"],
-  ], known, { key: (job) => job.id });
+  ], known, { key: (job) => job.id, isStacked: true });
 }
 
 export function differenceTable({ jobs, differences }, letters) {
@@ -26,8 +26,8 @@ export function differenceTable({ jobs, differences }, letters) {
   if (!differences.length) return empty("These jobs ask for the same.");
   return table("Defaults filled in; –: it is not there, or has no value", [
     ["field", (row) => element("code", {}, row.pointer), "name"],
-    ...jobs.map((job, at) => [letters.get(job.id), (row) => valueText(row.values[at]), "name"]),
-  ], differences, { key: (row) => row.pointer });
+    ...jobs.map((job, at) => [letters.get(job.id), (row) => valueText(row.values[at]), "value"]),
+  ], differences, { key: (row) => row.pointer, isStacked: true });
 }
 
 // Rows: the arms and samples that are compared, each {job_id, name, report, isPruned}; `baseline` is the name of one of them, or "".

@@ -36,7 +36,7 @@ export function specification() {
     const found = differences(parent.spec, job.spec);
     patch(changes, element("p", { class: "fact" }, "A clone of ", link, found.length ? ":" : "; nothing differs."),
       found.length ? table("Defaults filled in; –: it is not there, or has no value", [["field", (row) => element("code", {}, row.pointer), "name"],
-        ["there", (row) => valueText(row.before), "text"], ["here", (row) => valueText(row.after), "text"]], found, { key: (row) => row.pointer }) : null);
+        ["there", (row) => valueText(row.before), "value"], ["here", (row) => valueText(row.after), "value"]], found, { key: (row) => row.pointer, isStacked: true }) : null);
   }
 
   return { body, update };
