@@ -1,65 +1,29 @@
-"""Python clients of the HTTP API: `Client` blocks, `AsyncClient` is awaited; both make the calls of `api.calls`."""
+"""A Python client of the HTTP API that blocks; `api.async_client` has its twin for asyncio."""
 
-import asyncio
 import math
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import aclosing, closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, BinaryIO, Concatenate, Self, Unpack
 
 import httpx2
 
-from api import calls
-from api.calls import Call, JobFilters, Spec, reading
-from api.connection import Connection, is_answer, request
-from api.failures import UNSAYABLE, ApiError, UnknownJob, Unreachable, unsayable
-from api.jobs import AsyncJob, Job
+from api import calls, references
+from api.calls import Call, JobFilters, Spec, T
+from api.connection import Connection, P, described_by, is_answer, read_event, request, with_self
+from api.failures import UNSAYABLE, ApiError, Unreachable, unsayable
+from api.jobs import Job
 from api.retries import AWAY_S, PATIENCE_S, Patience
-from api.waiting import POLL_S, Looks, SeveralJobs
+from api.waiting import POLL_S, Looks, SeveralJobs, all_of
 from service.code_package import of_folder
-from service.wire.access import Me
 from service.wire.artifacts import Which
 from service.wire.base import MAX_PAGE
 from service.wire.code import CodeView
 from service.wire.events import Event, EventKind
-from service.wire.jobs import JobPage, JobSummary, JobView
-
-T = TypeVar("T")
-P = ParamSpec("P")
-#: A stream of events has a sign of life every 15 s; one that is silent for so long is dead.
-_SILENCE_S = 45.0
-_read_event = reading(Event.model_validate_json)
-#: Ids look so; what does not is looked up.
-_WHOLE_ID = re.compile("job-[0-9a-f]{24}")
-#: Of the jobs that an ambiguous word may mean, so many are named.
-_NUM_CANDIDATES = 8
-
-
-def _only(ref: str, found: JobPage) -> str:
-    """Return the id of the one job that goes by `ref`; raises UnknownJob."""
-    if len(found.jobs) == 1:
-        return found.jobs[0].id
-    if not found.jobs:
-        raise UnknownJob(f"no job goes by `{ref}`; see `list`")
-    candidates = [f"  {job.id}  {job.state}  {job.name}" for job in found.jobs]
-    more = ["  and more"] * (found.next_cursor is not None)
-    raise UnknownJob("\n".join([f"`{ref}` is ambiguous; give more of the id:", *candidates, *more]))
-
-
-def _without_own(me: Me, others: JobPage) -> UnknownJob:
-    """Return why there is no `latest` job of `me`; it names the newest of `others`, which may be a colleague's."""
-    if not others.jobs:
-        return UnknownJob("no job is listed yet; an archived one goes by its id or name")
-    job = others.jobs[0]
-    return UnknownJob(
-        f"`latest` is your own newest job, and no job of `{me.name}` in project `{me.project}` is listed; the newest "
-        f"that you see is\n  {job.id}  {job.state}  {job.name}, of `{job.owner}` in project `{job.project}`"
-    )
+from service.wire.jobs import JobSummary, JobView
 
 
 def _blocking(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
@@ -67,30 +31,9 @@ def _blocking(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P
 
     @wraps(describe)
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.send(_described(describe, *args, **kwargs))
+        return self.send(described_by(describe, *args, **kwargs))
 
-    return _with_self(method)
-
-
-def _awaited(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClient, P], Awaitable[T]]":
-    """Return a method that makes the call which `describe` describes, and is awaited."""
-
-    @wraps(describe)
-    async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.send(_described(describe, *args, **kwargs))
-
-    return _with_self(method)
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _with_self(method: F) -> F:
-    """Have `help` show the parameters of the call, behind `self`."""
-    described = signature(method)
-    parameters = [Parameter("self", Parameter.POSITIONAL_ONLY), *described.parameters.values()]
-    method.__signature__ = described.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return method
+    return with_self(method)
 
 
 class Client(Connection):
@@ -187,14 +130,14 @@ class Client(Connection):
         left out), or else the job's whole name. `latest` is the newest job of the key's owner in the key's project.
         Raises `UnknownJob` where no job, or more than one, goes by it.
         """
-        if _WHOLE_ID.fullmatch(ref):
+        if references.WHOLE_ID.fullmatch(ref):
             return ref
         if ref == "latest":
             me = self.send(calls.me())
             if own := self.send(calls.newest(me)).jobs:
                 return own[0].id
-            raise _without_own(me, self.send(calls.newest()))
-        return _only(ref, self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
+            raise references.without_own(me, self.send(calls.newest()))
+        return references.only(ref, self.send(calls.candidates(ref, limit=references.NUM_CANDIDATES)))
 
     def upload_code(self, folder: str | Path, *, exclude: str | Sequence[str] = ()) -> str:
         """Upload a folder of Python code and return its digest, for a job's `workload.code`.
@@ -233,17 +176,15 @@ class Client(Connection):
                     after = newest
                     failures.end()
                     if text:
-                        yield _read_event(text.encode())
+                        yield read_event(text.encode())
             except (ApiError, Unreachable) as error:
                 pause_s = max(pause_s, failures.pause_s(error))
             time.sleep(pause_s)
 
     def _stream(self, call: Call[Any]) -> Iterator[tuple[str, int]]:
         """Yield the text of each event, empty for a sign of life, and the id to go on from."""
-        timeout = httpx2.Timeout(_SILENCE_S, connect=self._http.timeout.connect)
-        options: dict[str, Any] = {"params": call.params, "headers": call.headers, "timeout": timeout}
         try:
-            with self._http.stream(call.method, call.path, **options) as response:
+            with self._http.stream(call.method, call.path, **self._stream_options(call)) as response:
                 if not is_answer(call, response):
                     response.read()
                 for event in httpx2.EventSource(self._checked(call, response)):
@@ -320,7 +261,7 @@ class Client(Connection):
         while True:
             within_s = looks.begin()
             for ids in several.pages():
-                several.take(ids, self.send(_all_of(ids), within_s=within_s, is_waiting=True))
+                several.take(ids, self.send(all_of(ids), within_s=within_s, is_waiting=True))
             if several.are_over:
                 return several.jobs
             time.sleep(looks.pause_s(several.told))
@@ -367,263 +308,3 @@ class Client(Connection):
         except httpx2.HTTPError as error:
             raise self._unreachable(call, error) from error
         return self._checked(call, response)
-
-
-class AsyncClient(Connection):
-    """Calls a Wiretune service from asyncio, as `Client` does elsewhere: an asynchronous context manager.
-
-    Its arguments are those of `Client`.
-    """
-
-    def __init__(
-        self, url: str, key: str, *, timeout_s: float = 10.0, retry_s: float = PATIENCE_S, away_s: float = AWAY_S
-    ) -> None:
-        super().__init__(url, key, timeout_s=timeout_s, retry_s=retry_s, away_s=away_s)
-        self._http = httpx2.AsyncClient(**self._options)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Give the connections back."""
-        await self._http.aclose()
-
-    validate = _awaited(calls.validate)
-    methods = _awaited(calls.methods)
-    predict = _awaited(calls.predict)
-    jobs = _awaited(calls.jobs)
-    trials = _awaited(calls.trials)
-    stages = _awaited(calls.stages)
-    metrics = _awaited(calls.metrics)
-    attempts = _awaited(calls.attempts)
-    schedule = _awaited(calls.schedule)
-    report = _awaited(calls.report)
-    comparison = _awaited(calls.comparison)
-    snapshot = _awaited(calls.snapshot)
-    artifacts = _awaited(calls.artifacts)
-    logs = _awaited(calls.logs)
-    pause = _awaited(calls.pause)
-    resume = _awaited(calls.resume)
-    stop = _awaited(calls.stop)
-    cancel = _awaited(calls.cancel)
-    retry = _awaited(calls.retry)
-    extend = _awaited(calls.extend)
-    steer = _awaited(calls.steer)
-    steering = _awaited(calls.steering)
-    clone = _awaited(calls.clone)
-    edit = _awaited(calls.edit)
-    delete = _awaited(calls.delete)
-    me = _awaited(calls.me)
-    create_key = _awaited(calls.create_key)
-    keys = _awaited(calls.keys)
-    key = _awaited(calls.key)
-    rotate_key = _awaited(calls.rotate_key)
-    revoke_key = _awaited(calls.revoke_key)
-    audit = _awaited(calls.audit)
-    cluster = _awaited(calls.cluster)
-    queue = _awaited(calls.queue)
-    quotas = _awaited(calls.quotas)
-    set_quota = _awaited(calls.set_quota)
-    delete_quota = _awaited(calls.delete_quota)
-    code = _awaited(calls.code)
-    list_code = _awaited(calls.list_code)
-    delete_code = _awaited(calls.delete_code)
-
-    async def submit(self, spec: Spec, *, idempotency_key: str | None = None, source: str | None = None) -> AsyncJob:
-        """As `Client.submit`."""
-        return AsyncJob(self, await self.send(calls.submit(spec, idempotency_key=idempotency_key, source=source)))
-
-    async def job(self, job_id: str) -> AsyncJob:
-        """Return one job."""
-        return AsyncJob(self, await self.send(calls.job(job_id)))
-
-    async def find(self, ref: str) -> str:
-        """Return the id of the job that `ref` means; a whole id costs no call.
-
-        `ref` is `latest`, or four characters or more that the id begins or ends with and no other does (`job-` may be
-        left out), or else the job's whole name. `latest` is the newest job of the key's owner in the key's project.
-        Raises `UnknownJob` where no job, or more than one, goes by it.
-        """
-        if _WHOLE_ID.fullmatch(ref):
-            return ref
-        if ref == "latest":
-            me = await self.send(calls.me())
-            if own := (await self.send(calls.newest(me))).jobs:
-                return own[0].id
-            raise _without_own(me, await self.send(calls.newest()))
-        return _only(ref, await self.send(calls.candidates(ref, limit=_NUM_CANDIDATES)))
-
-    async def upload_code(self, folder: str | Path, *, exclude: str | Sequence[str] = ()) -> str:
-        """As `Client.upload_code`."""
-        package = await asyncio.to_thread(of_folder, Path(folder), exclude)
-        try:
-            if (await self.send(calls.code(package.digest))).project == (await self.send(calls.me())).project:
-                return package.digest
-        except ApiError as error:
-            if error.status != 404:
-                raise
-        return (await self.send(calls.upload_code(package))).digest
-
-    async def sign_in_link(self, job_id: str | None = None) -> str:
-        """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
-        return self._link(await self.send(calls.sign_in_code()), job_id)
-
-    async def events(
-        self, job_id: str | None = None, *, after: int | None = None, kinds: Collection[EventKind] = ()
-    ) -> AsyncIterator[Event]:
-        """Yield what changes, of one job or of all, from now on or behind the event `after`; never ends by itself.
-
-        A lost connection is made again, without a gap and without a double. An event of kind `gap` says that the
-        service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
-        Raises `Unreachable` or `ApiError` once the service does not answer for `away_s`.
-        """
-        failures = self._stream_failures(calls.events(job_id, after=after, kinds=kinds))
-        while True:
-            pause_s = POLL_S
-            try:
-                async for text, newest in self._stream(calls.events(job_id, after=after, kinds=kinds)):
-                    after = newest
-                    failures.end()
-                    if text:
-                        yield _read_event(text.encode())
-            except (ApiError, Unreachable) as error:
-                pause_s = max(pause_s, failures.pause_s(error))
-            await asyncio.sleep(pause_s)
-
-    async def _stream(self, call: Call[Any]) -> AsyncIterator[tuple[str, int]]:
-        """Yield the text of each event, empty for a sign of life, and the id to go on from."""
-        timeout = httpx2.Timeout(_SILENCE_S, connect=self._http.timeout.connect)
-        options: dict[str, Any] = {"params": call.params, "headers": call.headers, "timeout": timeout}
-        try:
-            async with self._http.stream(call.method, call.path, **options) as response:
-                if not is_answer(call, response):
-                    await response.aread()
-                async for event in httpx2.EventSource(self._checked(call, response)):
-                    yield event.data, int(event.id)
-        except httpx2.HTTPError as error:
-            raise self._unreachable(call, error) from error
-        except UNSAYABLE as error:
-            raise unsayable(error) from error
-
-    async def iter_jobs(self, **filters: Unpack[JobFilters]) -> AsyncIterator[JobSummary]:
-        """Yield every job, newest first, page by page; `filters` and another order are those of `jobs`."""
-        cursor: str | None = None
-        while True:
-            page = await self.jobs(**filters, limit=MAX_PAGE, cursor=cursor)
-            for summary in page.jobs:
-                yield summary
-            if (cursor := page.next_cursor) is None:
-                return
-
-    async def iter_code(self) -> AsyncIterator[CodeView]:
-        """Yield every package of code that this client sees, newest first, page by page."""
-        cursor: str | None = None
-        while True:
-            page = await self.list_code(limit=MAX_PAGE, cursor=cursor)
-            for package in page.packages:
-                yield package
-            if (cursor := page.next_cursor) is None:
-                return
-
-    async def save_weights(
-        self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None, which: Which | None = None
-    ) -> None:
-        """Write a trial's safetensors file to `out`; by default that of the first arm and seed.
-
-        `which`: of the best evaluated state, or of the end; None: as the job's `checkpoint.export` says.
-        """
-        await self.save(calls.weights(job_id, arm=arm, seed=seed, which=which), out)
-
-    async def save_metrics(
-        self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None
-    ) -> None:
-        """Write every point of every series to `out`, as CSV; by default of all trials."""
-        await self.save(calls.table(job_id, arm=arm, seed=seed), out)
-
-    async def save_file(self, job_id: str, path: str, out: BinaryIO) -> None:
-        """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or one that it names."""
-        await self.save(calls.file(job_id, path), out)
-
-    async def watch(
-        self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None
-    ) -> AsyncIterator[JobView]:
-        """As `Client.watch`."""
-        looks = Looks(timeout_s, poll_s)
-        while True:
-            view = await self.send(calls.job(job_id), within_s=looks.begin(), is_waiting=True)
-            yield view
-            if view.is_over:
-                return
-            await asyncio.sleep(looks.pause_s(f"job {job_id} was"))
-
-    async def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None) -> JobView:
-        """Return the job once it is over. Raises `TimeoutError` after `timeout_s`."""
-        async for view in self.watch(job_id, timeout_s=timeout_s, poll_s=poll_s):
-            last = view
-        return last
-
-    async def wait_all(
-        self, job_ids: Iterable[str], *, timeout_s: float | None = None, poll_s: float | None = None
-    ) -> tuple[JobSummary, ...]:
-        """As `Client.wait_all`."""
-        several, looks = SeveralJobs(job_ids), Looks(timeout_s, poll_s)
-        while True:
-            within_s = looks.begin()
-            for ids in several.pages():
-                several.take(ids, await self.send(_all_of(ids), within_s=within_s, is_waiting=True))
-            if several.are_over:
-                return several.jobs
-            await asyncio.sleep(looks.pause_s(several.told))
-
-    async def send(self, call: Call[T], *, within_s: float = math.inf, is_waiting: bool = False) -> T:
-        """As `Client.send`."""
-        if call.known is not None:
-            return call.known
-        response = await self._answer(call, self._patience(call, within_s, is_waiting=is_waiting))
-        return call.answer(response.content, response.headers)
-
-    async def save(self, call: Call[Any], out: BinaryIO) -> None:
-        """As `Client.save`."""
-        file = self._file(call, out)
-        while True:
-            try:
-                async with aclosing(await self._answer(file.call, self._patience(file.call), stream=True)) as response:
-                    file.begin(response)
-                    async for chunk in response.aiter_bytes():
-                        file.write(chunk)
-                return file.check()
-            except httpx2.HTTPError as error:
-                await asyncio.sleep(file.pause_s(self._unreachable(call, error)))
-
-    async def _answer(self, call: Call[Any], patience: Patience, *, stream: bool = False) -> httpx2.Response:
-        while True:
-            try:
-                return await self._try(call, stream=stream)
-            except (ApiError, Unreachable) as error:
-                await asyncio.sleep(patience.pause_s(error))
-
-    async def _try(self, call: Call[Any], *, stream: bool) -> httpx2.Response:
-        try:
-            response = await self._http.send(request(self._http, call), stream=stream)
-            if not is_answer(call, response):
-                await response.aread()
-        except httpx2.HTTPError as error:
-            raise self._unreachable(call, error) from error
-        return self._checked(call, response)
-
-
-def _described(describe: Callable[P, Call[T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
-    try:
-        return describe(*args, **kwargs)
-    except UnicodeEncodeError as error:  # a name that is quoted in the call's path
-        raise unsayable(error) from error
-
-
-def _all_of(ids: list[str]) -> Call[JobPage]:
-    """Return the call for the jobs with these ids, archived or not."""
-    return calls.jobs(ids=ids, archived=None, limit=MAX_PAGE)

@@ -5,18 +5,24 @@ import hashlib
 import logging
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, BinaryIO
+from inspect import Parameter, signature
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import httpx2
 
-from api.calls import IDEMPOTENCY_KEY, Call
+from api.calls import IDEMPOTENCY_KEY, Call, T, reading
 from api.failures import UNSAYABLE, ApiError, DamagedDownload, Unreachable, another, not_finite, refusal, unsayable
 from api.retries import AWAY_S, PATIENCE_S, Patience, Restarts, StreamFailures
 from service.wire.access import SignInCode
+from service.wire.events import Event
 from trainers import overload
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: A proxy has no answer of the service behind it; the service itself says neither.
@@ -25,6 +31,9 @@ _OF_PROXIES = (502, 504)
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=2.0)
 #: Where nobody has configured logging, Python prints its warnings to standard error.
 _log = logging.getLogger("wiretune.client")
+#: A stream of events has a sign of life every 15 s; one that is silent for so long is dead.
+_SILENCE_S = 45.0
+read_event = reading(Event.model_validate_json)
 _SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
@@ -114,6 +123,10 @@ class Connection:
             since = datetime.now() - timedelta(seconds=away_s)
             _log.warning("the service at %s is away since %s; jobs go on; trying again", self.url, f"{since:%H:%M:%S}")
 
+    def _stream_options(self, call: Call[Any]) -> dict[str, Any]:
+        timeout = httpx2.Timeout(_SILENCE_S, connect=self._options["timeout"])
+        return {"params": call.params, "headers": call.headers, "timeout": timeout}
+
     def _stream_failures(self, call: Call[Any]) -> StreamFailures:
         return StreamFailures(lambda: self._patience(call, is_waiting=True))
 
@@ -140,6 +153,21 @@ def request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2
             raise
     detail = "not all of its numbers are finite"
     raise ApiError(422, "The request is not valid", detail=detail, errors=errors, slug="invalid-request")
+
+
+def with_self(method: F) -> F:
+    """Have `help` show the parameters of the call, behind `self`."""
+    described = signature(method)
+    parameters = [Parameter("self", Parameter.POSITIONAL_ONLY), *described.parameters.values()]
+    method.__signature__ = described.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return method
+
+
+def described_by(describe: Callable[P, Call[T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+    try:
+        return describe(*args, **kwargs)
+    except UnicodeEncodeError as error:  # a name that is quoted in the call's path
+        raise unsayable(error) from error
 
 
 class CheckedFile:

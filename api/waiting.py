@@ -4,6 +4,8 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 
+from api import calls
+from api.calls import Call
 from api.failures import UnknownJob
 from service.job.states import JobState
 from service.wire.base import MAX_PAGE
@@ -89,6 +91,11 @@ class SeveralJobs:
 
     def _waiting(self) -> list[str]:
         return [each for each in dict.fromkeys(self._ids) if each not in self._found or not self._found[each].is_over]
+
+
+def all_of(ids: list[str]) -> Call[JobPage]:
+    """Return the call for the jobs with these ids, archived or not."""
+    return calls.jobs(ids=ids, archived=None, limit=MAX_PAGE)
 
 
 def stands_still(before: JobView | None, now: JobView) -> bool:

@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from api.client import AsyncClient as AsyncClient, Client as Client
+    from api.async_client import AsyncClient as AsyncClient
+    from api.client import Client as Client
     from api.failures import ApiError as ApiError, Unreachable as Unreachable
     from api.jobs import AsyncJob as AsyncJob, Job as Job
     from search.bayesian.controller import Controller as Controller
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ApiError": "api.failures",
-    "AsyncClient": "api.client",
+    "AsyncClient": "api.async_client",
     "AsyncJob": "api.jobs",
     "Attached": "trainers.own_loop.attach",
     "BoConfig": "search.config",

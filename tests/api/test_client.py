@@ -16,7 +16,8 @@ import httpx2
 import pytest
 
 from api import calls
-from api.client import AsyncClient, Client
+from api.async_client import AsyncClient
+from api.client import Client
 from api.failures import ApiError, DamagedDownload, Unreachable
 from api.http.app import create_app
 from api.http.connections import Deadlines

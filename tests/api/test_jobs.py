@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from api import client as client_module, display
-from api.client import AsyncClient, Client
+from api.async_client import AsyncClient
+from api.client import Client
 from api.failures import ApiError
 from api.jobs import AsyncJob, Job
 from search.schedule import Schedule

@@ -14,8 +14,9 @@ import httpx2
 import pytest
 
 from api import calls
+from api.async_client import AsyncClient
 from api.calls import Call
-from api.client import AsyncClient, Client
+from api.client import Client
 from api.connection import CheckedFile
 from api.failures import ApiError, DamagedDownload, Unreachable
 from api.retries import Patience, Restarts, StreamFailures, may_repeat
@@ -514,7 +515,8 @@ class Streams:
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.client.POLL_S", 0.001)
+    for module in ("api.client", "api.async_client"):
+        monkeypatch.setattr(f"{module}.POLL_S", 0.001)
 
 
 @pytest.mark.usefixtures("no_pause")

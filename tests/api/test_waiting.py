@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from api import waiting
-from api.client import AsyncClient, Client
+from api.async_client import AsyncClient
+from api.client import Client
 from api.failures import UnknownJob
 from api.waiting import Looks
 from service.control.store import Store

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from api.async_client import AsyncClient
 from api.cli import completion, main
 from api.cli.local import Server
-from api.client import AsyncClient, Client
+from api.client import Client
 from api.connection import with_scheme
 from api.failures import ApiError, UnknownJob, Unreachable
 from service.control.access.rules import LOCAL

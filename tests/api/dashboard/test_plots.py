@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from api import plots
 from api.assets import DASHBOARD
+from api.async_client import AsyncClient
 from api.cli import main
-from api.client import AsyncClient, Client
+from api.client import Client
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.events import EventKind

@@ -1,0 +1,34 @@
+"""The job that a user means by a part of its id, its name, or `latest`."""
+
+import re
+
+from api.failures import UnknownJob
+from service.wire.access import Me
+from service.wire.jobs import JobPage
+
+#: Ids look so; what does not is looked up.
+WHOLE_ID = re.compile("job-[0-9a-f]{24}")
+#: Of the jobs that an ambiguous word may mean, so many are named.
+NUM_CANDIDATES = 8
+
+
+def only(ref: str, found: JobPage) -> str:
+    """Return the id of the one job that goes by `ref`; raises UnknownJob."""
+    if len(found.jobs) == 1:
+        return found.jobs[0].id
+    if not found.jobs:
+        raise UnknownJob(f"no job goes by `{ref}`; see `list`")
+    candidates = [f"  {job.id}  {job.state}  {job.name}" for job in found.jobs]
+    more = ["  and more"] * (found.next_cursor is not None)
+    raise UnknownJob("\n".join([f"`{ref}` is ambiguous; give more of the id:", *candidates, *more]))
+
+
+def without_own(me: Me, others: JobPage) -> UnknownJob:
+    """Return why there is no `latest` job of `me`; it names the newest of `others`, which may be a colleague's."""
+    if not others.jobs:
+        return UnknownJob("no job is listed yet; an archived one goes by its id or name")
+    job = others.jobs[0]
+    return UnknownJob(
+        f"`latest` is your own newest job, and no job of `{me.name}` in project `{me.project}` is listed; the newest "
+        f"that you see is\n  {job.id}  {job.state}  {job.name}, of `{job.owner}` in project `{job.project}`"
+    )
