@@ -224,9 +224,7 @@ class SteeredConfig(ExchangeBase):
         return None if critical > high else f"must be above the {self.level_name}, {high:g}, to send more"
 
 
-def group_conflict(
-    exchange: ExchangeBase, optimizer: OptimizerBase, groups: Iterable[Mapping[str, Any]]
-) -> str | None:
+def group_conflict(exchange: ExchangeBase, optimizer: OptimizerBase, groups: Iterable[Mapping[str, Any]]) -> str | None:
     """Return why `exchange` does not go with the options that parameter groups bring; None: it does."""
     for group in groups:
         brought = {name: group[name] for name in ("momentum", "weight_decay") if name in group}
