@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import math
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -221,6 +223,27 @@ def test_the_headers_of_a_file_can_be_asked_for_alone_and_nothing_of_it_is_read(
     assert (asked.status_code, asked.content) == (200, b"")
     same = ("content-length", "content-type", "content-disposition", "etag", "repr-digest", "accept-ranges")
     assert [asked.headers[name] for name in same] == [whole.headers[name] for name in same]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs `curl` on the PATH")
+@pytest.mark.parametrize("there", ["", "weights of", "weights of tuned"])
+def test_curl_completes_a_download_that_broke_and_leaves_a_complete_one(
+    live_url: str, key: str, reporting: Reporting, tmp_path: Path, there: str
+) -> None:
+    reporting.run_to_the_end()
+    out = tmp_path / "weights"
+    out.write_text(there)
+    url = f"{live_url}/v1/jobs/{reporting.job_id}/weights"
+
+    done = subprocess.run(
+        ["curl", "-sS", "--noproxy", "*", "-C", "-", "-o", out, "-H", f"Authorization: Bearer {key}", url],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert out.read_text() == "weights of tuned"
 
 
 def test_weights_are_by_default_the_first_trials(http: TestClient, reporting: Reporting) -> None:
