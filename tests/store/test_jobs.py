@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from service.control import jobs
 from service.control.access.rules import LOCAL
 from service.control.listing import JobFilter
-from service.errors import IllegalTransition, InvalidJob, KeyReused, NotFound
+from service.errors import IllegalTransition, InvalidRequest, KeyReused, NotFound
 from service.job.spec import JobSpec
 from service.job.states import RULES, TERMINAL, JobState, may_follow
 from tests.store.conftest import Group
@@ -154,7 +154,7 @@ def test_a_job_is_found_by_a_part_of_its_id_or_else_by_its_name(store, make_spec
 
 @pytest.mark.parametrize("cursor", ["", "%%%", "bm9uc2Vuc2U", "é"])
 def test_a_cursor_from_elsewhere_is_refused_by_name(store, cursor):
-    with pytest.raises(InvalidJob) as refusal:
+    with pytest.raises(InvalidRequest) as refusal:
         store.jobs(cursor=cursor)
 
     assert [problem.pointer for problem in refusal.value.problems] == ["/cursor"]
