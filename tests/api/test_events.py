@@ -72,7 +72,7 @@ def is_heard(app):
 
 
 def say(store, job_id, *reasons):
-    store._on_job(job_id, lambda _, job: [jobs.explain(job, reason) for reason in reasons])
+    jobs.on_job(store._db, job_id, lambda _, job: [jobs.explain(job, reason) for reason in reasons])
 
 
 def in_thread(function):
