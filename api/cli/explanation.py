@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pydantic import BaseModel
 
 from api.cli import figures
+from api.cli.progress import values_text
 from api.cli.sheet import Sheet
-from api.cli.watch import values_text
 from api.client import Client
 from api.display import trial_name
 from search.curves.calibration import Calibration

@@ -13,7 +13,7 @@ import typer
 
 from api.cli.terminal import FAILED, STANDARD, fail, require_writable_folder
 from api.client import Client
-from api.exporters.runs import Begin
+from api.exporters.trackers import Begin
 from api.failures import ApiError
 from api.jobs import complete
 from api.tables import write_parquet

@@ -16,6 +16,7 @@ from api.cli import explanation, exports, figures, report
 from api.cli.exports import DEFAULT_NAMES, Selection, What
 from api.cli.job_file import read_job
 from api.cli.logs import follow_log, last_lines
+from api.cli.progress import where_it_is
 from api.cli.runs import follow
 from api.cli.sheet import Sheet
 from api.cli.terminal import (
@@ -37,9 +38,8 @@ from api.cli.terminal import (
     say,
     warn,
 )
-from api.cli.watch import where_it_is
 from api.client import Client
-from api.exporters import runs
+from api.exporters import trackers
 from api.retries import AWAY_S, PATIENCE_S
 from api.waiting import stands_still
 from service.code_package import CodeRefused
@@ -405,7 +405,7 @@ def _to_tracker(
     begin = exports.tracker(tracker, out)
     with connect() as client, exports.writing(out):
         job = client.find(chosen.job_id)
-        written = runs.export(client, job, begin, arm=chosen.arm, seed=chosen.seed, follow=is_followed)
+        written = trackers.export(client, job, begin, arm=chosen.arm, seed=chosen.seed, follow=is_followed)
         _print_runs(job, written, as_json=as_json)
 
 
@@ -433,7 +433,7 @@ def _to_files(
             _print_written(job, written, as_json=as_json)
 
 
-def _print_runs(job: str, exported: Iterable[runs.Exported], *, as_json: bool) -> None:
+def _print_runs(job: str, exported: Iterable[trackers.Exported], *, as_json: bool) -> None:
     for run in exported:
         if as_json:
             print_json({"job": job, **run._asdict()}, indent=None)

@@ -15,21 +15,21 @@ import typer
 from pydantic import ValidationError
 
 from api.cli import (
+    access_commands,
+    check_command,
     clean_command,
-    comparison,
+    compare_command,
     completion,
     database_commands,
     doctor,
     exports,
+    init_command,
     job_commands,
-    key_commands,
     method_commands,
     plot,
-    prediction,
+    prediction_commands,
     queue_commands,
-    rehearsal,
     report,
-    template,
     verb_commands,
 )
 from api.cli.demo import DEFAULT_SECONDS, demo_job, introduction
@@ -218,13 +218,13 @@ app.add_typer(clean_command.app)
 app.add_typer(job_commands.app)
 app.add_typer(verb_commands.app)
 app.add_typer(method_commands.app)
-app.add_typer(comparison.app)
+app.add_typer(compare_command.app)
 app.add_typer(plot.app)
-app.add_typer(rehearsal.app)
-app.add_typer(prediction.app)
-app.add_typer(template.app)
+app.add_typer(check_command.app)
+app.add_typer(prediction_commands.app)
+app.add_typer(init_command.app)
 app.add_typer(doctor.app)
-app.add_typer(key_commands.app)
+app.add_typer(access_commands.app)
 app.add_typer(queue_commands.app)
 app.add_typer(database_commands.app)
 

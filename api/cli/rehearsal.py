@@ -1,23 +1,13 @@
-"""`wiretune check`: a job's workload, tried out on this machine in a process of its own, which may be slow or crash."""
+"""A workload, tried out on this machine in a process of its own, which may be slow or crash."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-from api.cli import figures
-from api.cli.job_file import read_job
-from api.cli.sheet import Sheet
-from api.cli.terminal import AsJson, JobFile, console, fail, print_advice, print_json, say
-from service.job.advice import advice
-
-app = typer.Typer()
 
 Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="give up after so many seconds")]
 DEFAULT_S = 60.0
@@ -61,57 +51,3 @@ def _end(code: int) -> str:
     if code == -signal.SIGKILL:
         return "killed: by the system, if memory was short"
     return f"by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-@app.command()
-def check(job: JobFile, timeout: Timeout = DEFAULT_S, as_json: AsJson = False) -> None:
-    """Try a job's workload here: import it, load its data, train some steps, evaluate. Starts no service and no Ray.
-
-    A `workload.factory` is imported from the working folder, as by `run`.
-    """
-    spec = read_job(job, as_json=as_json).resolved(str(Path.cwd()))
-    print_advice(advice(spec))
-    arms = {trial.arm: trial.replica.model_dump(mode="json") for trial in spec.arm_trials()}
-    try:
-        found = answers({"arms": arms, "num_workers": spec.workers.count}, timeout_s=timeout)
-    except CannotTrain as error:
-        if as_json:
-            print_json({"trainable": False, "reason": str(error)})
-        fail(f"this workload cannot be trained yet: {error}")
-    if as_json:
-        print_json({"trainable": True, "arms": found})
-        return
-    for line in _workload_lines(next(iter(found.values()))):
-        say(console(), line)
-    console().print()
-    console().print(_table(found))
-    say(console(), f"it can be trained; `wiretune run {job}` does")
-
-
-def _workload_lines(found: dict[str, Any]) -> Iterator[str]:
-    """Yield what is the same in every arm."""
-    frozen = found["num_parameters"] - found["num_trained"]
-    yield f"model: {found['num_trained']:,} parameters are trained{f', {frozen:,} frozen' if frozen else ''}"
-    training = "a stream" if found["num_training"] is None else f"{found['num_training']:,} samples"
-    sizes = f"{training} to train on, {found['num_validation']:,} to validate"
-    yield f"data: {sizes}, loaded in {figures.seconds(found['seconds_loading'])}"
-    yield f"batch: {found['batch']}"
-    yield f"metrics: {', '.join(found['validation'])}"
-
-
-def _table(found: dict[str, Any]) -> Sheet:
-    metrics = list(next(iter(found.values()))["validation"])
-    headings = ("loss", "then", "a step", "evaluation", "for backward", "memory")
-    sheet = Sheet("arm", *headings, *(f"val. {name}" for name in metrics), title="Here, by one worker", left=("arm",))
-    for arm, each in found.items():
-        sheet.add_row(
-            arm,
-            figures.loss(each["losses"][0]),
-            figures.loss(each["losses"][-1]),
-            f"{1000 * each['seconds_step']:.3g} ms",
-            figures.seconds(each["seconds_evaluation"]),
-            figures.size(each["bytes_kept"]),
-            figures.size(each["bytes_peak"]),
-            *(figures.loss(each["validation"][name]) for name in metrics),
-        )
-    return sheet

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from api.cli.local import Server, running_server, start_server, stop_server
+from api.cli.progress import Progress
 from api.cli.terminal import say
-from api.cli.watch import Progress
 from api.client import Client
 from api.failures import ApiError, Unreachable
 from api.retries import PATIENCE_S

@@ -9,6 +9,7 @@ import typer
 
 from api.cli import figures
 from api.cli.job_file import read_document
+from api.cli.progress import state_lines
 from api.cli.sheet import INDENT, visible
 from api.cli.terminal import (
     REFUSED,
@@ -27,7 +28,6 @@ from api.cli.terminal import (
     tell_refusal,
     warn,
 )
-from api.cli.watch import state_lines
 from api.client import Client
 from api.documents import parse_yaml
 from api.failures import ApiError

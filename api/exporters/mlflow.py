@@ -12,7 +12,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nobody asked for us
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
-from api.exporters.runs import Begin, Points, Subject, flat
+from api.exporters.trackers import Begin, Points, Subject, flat
 
 _AT_ONCE = 1000  # metrics, as the server allows
 _PARAMS_AT_ONCE = 100

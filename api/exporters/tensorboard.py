@@ -9,7 +9,7 @@ from pathlib import Path
 from tensorboardX import SummaryWriter
 from tensorboardX.summary import hparams
 
-from api.exporters.runs import Begin, Points, Subject, flat
+from api.exporters.trackers import Begin, Points, Subject, flat
 
 
 def into(folder: Path) -> Begin:

@@ -13,7 +13,7 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # an offline export tal
 
 import wandb
 
-from api.exporters.runs import Begin, Points, Subject
+from api.exporters.trackers import Begin, Points, Subject
 
 PROJECT = "wiretune"
 #: Facts about the machine that exports say nothing of the one that trained.

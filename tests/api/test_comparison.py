@@ -4,7 +4,7 @@ import pytest
 from fastapi.testclient import TestClient
 from rich.console import Console
 
-from api.cli import comparison, report
+from api.cli import compare_command, report
 from api.client import Client
 from service.control.access.rules import LOCAL, Principal
 from service.control.store import Store
@@ -86,7 +86,7 @@ def test_the_command_line_says_which_metric_jobs_and_arms_are_timed_to(
     table = Console(width=160)
 
     with table.capture() as capture:
-        for sheet in comparison.sheets(client.comparison(one.job_id, [two.job_id])):
+        for sheet in compare_command.sheets(client.comparison(one.job_id, [two.job_id])):
             table.print(sheet)
     crossings = list(report.crossing_lines(report.result(client, client.job(two.job_id).view)))
 

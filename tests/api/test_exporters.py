@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from api.cli import main
 from api.client import Client
-from api.exporters import runs
-from api.exporters.runs import Point, Points, Subject, export, read_points, totals
+from api.exporters import trackers
+from api.exporters.trackers import Point, Points, Subject, export, read_points, totals
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -110,8 +110,8 @@ class Recorder:
 def test_a_followed_job_is_written_point_by_point_and_steps_that_it_took_back_are_not(
     client: Client, reporting: Reporting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "POLL_S", 0.0)
-    monkeypatch.setattr(runs, "_MAX_PAUSE_S", 0.0)
+    monkeypatch.setattr(trackers, "POLL_S", 0.0)
+    monkeypatch.setattr(trackers, "_MAX_PAUSE_S", 0.0)
     begun: list[Recorder] = []
 
     def take_back() -> None:
@@ -216,7 +216,7 @@ def test_the_runs_of_a_followed_job_that_waits_begin_with_it(
     started_at = waiting.created_at + timedelta(hours=3)
     over = waiting.model_copy(update={"started_at": started_at, "state": JobState.SUCCEEDED})
     monkeypatch.setattr(client, "watch", lambda *_, **__: iter([waiting, over]))
-    monkeypatch.setattr(runs, "_MAX_PAUSE_S", 0.0)
+    monkeypatch.setattr(trackers, "_MAX_PAUSE_S", 0.0)
     begun: list[Subject] = []
 
     def begin(subject: Subject) -> Recorder:
@@ -332,7 +332,7 @@ def test_wandb_reads_back_what_the_service_holds(finished: str, client: Client, 
             for each in items.keys() - {"step", "seconds"} if record.HasField("history") else ():
                 if not each.startswith("_"):
                     series[each].append((items["step"], float(items[each])))
-        return series, exact, runs.flat(parameters)
+        return series, exact, trackers.flat(parameters)
 
     assert_same(client, finished, read, digits=53)
 

@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from api.cli import key_commands, main, terminal
+from api.cli import access_commands, main, terminal
 from api.cli.local import Server
 from api.client import Client
 from api.failures import ApiError
@@ -261,7 +261,7 @@ def test_a_rotated_secret_is_shown_where_it_cannot_be_kept(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(terminal, "running_server", lambda settings: Server(live_url, key))
-    monkeypatch.setattr(key_commands, "write_private", refuse)
+    monkeypatch.setattr(access_commands, "write_private", refuse)
     with Client(live_url, key) as client:
         key_id = client.me().key
     assert key_id is not None

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from api.cli import figures, prediction
+from api.cli import figures, prediction_commands
 from api.cli.main import app
 from api.failures import ApiError
 from service.job.spec import JobSpec
@@ -154,7 +154,7 @@ def test_a_step_of_a_sweep_is_that_of_its_arms_and_not_of_its_samples(monkeypatc
     job = SimpleNamespace(spec=JobSpec.model_validate(JOB))
     trials = [trial(None, 1.0), trial({"values": {"accumulate": 8}}, 9.0)]
     client = SimpleNamespace(find=str, job=lambda _: job, trials=lambda _: trials)
-    monkeypatch.setattr(prediction, "open_client", lambda *_: nullcontext(client))
+    monkeypatch.setattr(prediction_commands, "open_client", lambda *_: nullcontext(client))
 
     done = _run("predict", "job-1", "--mbps", "50", "--json")
 

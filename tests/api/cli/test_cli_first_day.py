@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from api.cli import doctor, local, main, rehearsal, template
+from api.cli import check_command, doctor, init_command, local, main, rehearsal
 from api.cli.doctor import Found, Service
 from api.cli.local import LocalServerError
 from api.cli.panels import PANELS
@@ -50,7 +50,7 @@ def test_a_first_job_of_a_factory_has_its_parameters_and_replaces_no_file(
         {"name": "depth", "is_required": False, "default": 2, "is_json": True, "annotation": "int"},
         {"name": "act", "is_required": False, "default": None, "is_json": False, "annotation": ""},
     ]
-    monkeypatch.setattr(template, "answers", lambda order, timeout_s: {order["factory"]["factory"]: told})
+    monkeypatch.setattr(init_command, "answers", lambda order, timeout_s: {order["factory"]["factory"]: told})
     monkeypatch.chdir(tmp_path)
 
     written = run_cli.invoke(main.app, ["init", "--factory", "mine:build"])
@@ -103,7 +103,7 @@ def test_of_a_sweep_the_arms_alone_are_tried(tmp_path: Path, monkeypatch: pytest
         orders.append(order)
         raise rehearsal.CannotTrain("enough is known")
 
-    monkeypatch.setattr(rehearsal, "answers", refuse)
+    monkeypatch.setattr(check_command, "answers", refuse)
     run_cli.invoke(main.app, ["check", "job.json"])
 
     assert [list(order["arms"]) for order in orders] == [["a", "b"]]

@@ -8,7 +8,7 @@ from rich.console import Console
 from api import display
 from api.cli import figures, report
 from api.cli.demo import demo_job, introduction
-from api.cli.watch import Progress, level_name
+from api.cli.progress import Progress, level_name
 from api.client import Client
 from search.config import BoConfig
 from service.control.store import Store
