@@ -30,9 +30,9 @@ from search.types import Values
 #: Losses on the same batch that differ by a smaller share do not tell two probes apart.
 LEAST_PROGRESS = 0.001
 #: Of a net that learns nothing yet, rates that are far too low gain so little beside the lowest one, and batches alone
-#: make the loss fall by so much: the usual rate is better known. But not where it does as much harm
-#: (docs/decisions/0044).
-WEAK_GAIN, WEAK_FALL, HARM_OF_USUAL = 0.02, 0.15, 0.2
+#: make the loss fall by so much, or by more that the next rate sees too: the usual rate is better known. It may do harm
+#: at first, but not so much: then the model may have been trained before (docs/decisions/0044).
+WEAK_GAIN, WEAK_FALL, HARM_OF_USUAL = 0.02, 0.15, 0.7
 #: The plateau holds the rates that gain at least this share of what the best one gains.
 PLATEAU = 0.7
 #: What is usual draws no rate further above the plateau than by this factor.
@@ -200,15 +200,16 @@ def shows_progress(stage: Stage) -> bool:
 
 
 def shows_too_little(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether coarse probes gain so little that weights know the rate better, and do no harm about that rate."""
+    """Return whether coarse probes gain so little that weights know the rate better, and do little harm about that."""
     usual = trusted_rate(setup, stage) if setup.traits.told_by == "weights" else None
     finite = sorted((each.values.learning_rate, each.reward) for each in scores(stage) if each.reward is not None)
-    if usual is None or not finite:
+    if usual is None or len(finite) < 2:
         return False
     rates, rewards = np.array(finite).T
     gains = rewards - rewards[0]
+    is_flat = gains.max() < WEAK_GAIN and (rewards.max() < WEAK_FALL or abs(gains[1]) < WEAK_GAIN)
     is_harmless = np.interp(math.log(usual), np.log(rates), gains) > -HARM_OF_USUAL
-    return bool(gains.max() < WEAK_GAIN and rewards.max() < WEAK_FALL and is_harmless)
+    return bool(is_flat and is_harmless)
 
 
 def _is_below(probe: Probe, other: Probe, *, is_paired: bool) -> bool:

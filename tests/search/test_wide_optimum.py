@@ -11,12 +11,13 @@ from search.bayesian.wide_optimum import (
     parabola_peak,
     plateau,
     shows_progress,
+    shows_too_little,
     steady_scores,
     vertex,
 )
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Reading
-from search.space import SearchSpace
+from search.space import SearchSpace, Weights
 from search.types import Allowance, Candidate, Observation, Spent, Values
 
 NUM_STEPS = 20
@@ -207,3 +208,24 @@ def test_a_rate_that_is_better_on_some_batches_and_worse_on_others_shows_no_prog
     other = [loss + (0.02 if step % 2 else -0.02) for step, loss in enumerate(falling(2.0))]
 
     assert not shows_progress(stage_of({0.01: falling(2.0), 0.1: other}, rung=0))
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_little"),
+    [
+        ((2.0, 1.99, 1.99, 2.1), True),  # nothing trains
+        ((1.5, 1.5, 1.49, 2.1), True),  # these batches are easier: two rates a decade apart see it alike
+        ((1.5, 1.5, 1.49, 2.8), True),  # the usual rate overshoots at first
+        ((1.5, 1.5, 1.49, 4.0), False),  # it ruins what may have been trained before
+        ((1.5, 1.6, 1.7, 2.1), False),  # the lowest trains, and others do worse
+        ((1.5, 1.5, 1.4, 2.1), False),  # one of them trains
+        ((1.5,), False),
+    ],
+)
+def test_probes_show_too_little_where_rates_a_decade_apart_do_alike_and_the_usual_one_does_not_ruin(ends, is_little):
+    weights = Weights(num_matrices=4, scale=0.05)  # the usual rate is 0.01
+    space = SearchSpace(optimizer="adamw", guess=Values(learning_rate=1e-3), weights=weights)
+    setup = SearchSetup(space=space, config=BoConfig(), budget=Budget(steps=300), seed=0)
+    stage = stage_of({1e-5 * 10**number: falling(end) for number, end in enumerate(ends)}, rung=0)
+
+    assert shows_too_little(setup, stage) is is_little
