@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from api.client import Client
 from api.http.app import create_app
 from api.http.connections import Deadlines
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from api.http.server import _Server, bind, server_config
 from service.control.processes import wait_until
 from service.control.storage import WEIGHTS

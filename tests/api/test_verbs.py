@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from api.cli import main, verb_commands
 from api.client import Client
 from api.failures import ApiError
-from api.http.openapi import EXAMPLE_JOB
+from api.http.examples import EXAMPLE_JOB
 from service.control.access.rules import LOCAL, Principal
 from service.control.store import Store
 from service.job.changes import differences, patched
