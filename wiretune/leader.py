@@ -19,8 +19,8 @@ from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
 #: What all ranks do: keep their state, which holds what is committed, go back to it, take steps of a probe or of a
-#: commit, and stop.
-SNAPSHOT, RESTORE, PROBE, COMMIT, STOP = range(5)
+#: commit, stop, and give up: what diverged would be tried again.
+SNAPSHOT, RESTORE, PROBE, COMMIT, STOP, GIVE_UP = range(6)
 #: One of these, and the values of each step to take.
 Order = tuple[int, list[Values]]
 #: Stands for a cost that is not known, or 0.
@@ -44,6 +44,15 @@ class Taken(NamedTuple):
 
 
 NOTHING = Taken([], [], [], [], 0)
+
+
+class Failure(NamedTuple):
+    """A commit that diverged: with which values, and whether it did in its first step, before any update."""
+
+    values: Values
+    is_at_once: bool
+
+
 #: Generators of orders, which take what came of each; the first `send` is of None.
 Asking = Generator[Order, Taken | None, None]
 Answered = Generator[Order, Taken | None, Taken]
@@ -69,6 +78,10 @@ class Line:
     @property
     def diverged(self) -> bool:
         return not all(map(math.isfinite, self.losses))
+
+    def failure(self, values: Values) -> Failure | None:
+        """Return how a commit of `values` failed; None: it has not diverged."""
+        return Failure(values, not math.isfinite(self.losses[0])) if self.diverged else None
 
     @property
     def cost(self) -> Amounts:
@@ -146,7 +159,7 @@ class Leader:
         """Yield what the ranks are to do until the budget is spent."""
         if self._num_timed:
             yield from self._time()
-        line = Line()
+        line, failure = Line(), None
         while num_fitting(spending.caps(self._budget), self._spent(), line.cost) >= 1:
             yield from self._order(SNAPSHOT)
             while (candidate := self._strategy.ask()) is not None:
@@ -155,6 +168,10 @@ class Leader:
             self.decisions.append(self._strategy.decide())
             line = Line()
             yield from self._commit(line, self.decisions[-1].commit_until)
+            before, failure = failure, line.failure(self.decisions[-1].values)
+            if is_hopeless(before, failure):
+                yield from self._order(GIVE_UP)
+                return
 
     def _time(self) -> Asking:
         """Begin with a strategy that knows what a step costs. The steps that tell count in what its search spends.
@@ -236,6 +253,16 @@ class Leader:
         """Return the totals `ends`, or those of the budget where it ends before."""
         budget = spending.caps(self._budget)
         return {unit: min(caps[unit] for caps in (budget, ends) if unit in caps) for unit in {*budget, *ends}}
+
+
+def is_hopeless(before: Failure | None, failure: Failure | None) -> bool:
+    """Return whether two commits in a row diverged with the same values, or in their first steps: no rate is at fault.
+
+    The loop's data go on, so what diverged is tried a second time, and not a third.
+    """
+    if before is None or failure is None:
+        return False
+    return before.values == failure.values or (before.is_at_once and failure.is_at_once)
 
 
 def num_fitting(until: Amounts, spent: Spent, cost: Amounts) -> int:

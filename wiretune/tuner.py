@@ -28,7 +28,7 @@ from trainers.own_loop.attachable import check_rates
 from trainers.traffic.cost import step_traffic
 from trainers.training.model import matrices
 from wiretune.gradient_signs import GradientSigns
-from wiretune.leader import COMMIT, FIRST, PROBE, RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
+from wiretune.leader import COMMIT, FIRST, GIVE_UP, PROBE, RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
 
 #: Torch's optimizers of which the controller knows how rates behave; others are like a workload's own.
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
@@ -119,7 +119,8 @@ class Tuner:
         """Take note of a step's `loss` on this rank, a scalar, and set the values of the next step.
 
         Where an order ends, this is collective, and may take model and optimizer back to where a probe began. After
-        the budget's last step it does nothing.
+        the budget's last step it does nothing. Raises RuntimeError on all ranks, once, where a second commit in a row
+        diverges with the same values, or in its first step.
         """
         try:
             self._course.send(torch.as_tensor(loss).item())
@@ -155,7 +156,7 @@ class Tuner:
         """Do what rank 0 orders; takes the loss of each step."""
         num_kept = 0  # of what is committed, that before the snapshot
         kept_loss = math.nan  # at the snapshot
-        while (order := self._ordered())[0] != STOP:
+        while (order := self._ordered())[0] not in (STOP, GIVE_UP):
             task, steps = order
             self.is_probing = task == PROBE
             if task == SNAPSHOT:
@@ -178,6 +179,12 @@ class Tuner:
                 kept_loss = losses[0]  # of the first probe, before its first update
             self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
         self._end()
+        if order[0] == GIVE_UP:
+            raise RuntimeError(
+                "the loss was not finite in two commits in a row, the second at a learning rate of "
+                f"{self.handle.optimizer.param_groups[0]['lr']:.3g}: look at the loss and the data; the model is where "
+                "the last commit that trained has ended"
+            )
 
     def _end(self) -> None:
         self.is_over, self.is_probing = True, False

@@ -437,6 +437,35 @@ def test_a_few_lost_losses_of_a_sound_model_do_not_take_its_commit_back(num_lost
     assert tuner.schedule().num_steps == 40 - num_taken_back
 
 
+@pytest.mark.parametrize("kind", ["bo", "fixed", "cosine", "autolrs"])
+def test_a_loss_that_is_never_finite_ends_the_run_and_says_so_and_leaves_the_model_as_it_was(kind: str):
+    script = Script(controller={"kind": kind}, steps=2000)
+    tuner, before, num_steps = script.tuner, script.state, 0
+    assert isinstance(tuner, wiretune.Tuner)
+
+    with pytest.raises(RuntimeError, match="not finite in two commits in a row, the second at a learning rate of"):
+        while not tuner.is_over:
+            num_steps += 1
+            script.step(loss=math.nan)
+
+    assert tuner.is_over and num_steps < 1000
+    assert all(map(torch.equal, script.state, before))
+    script.step(loss=math.nan)  # the loop may go on without the controller
+
+
+def test_a_commit_that_blows_up_late_is_tried_once_more_and_then_no_more():
+    script, num_steps = Script(controller={"kind": "fixed"}, steps=400), 0
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    with pytest.raises(RuntimeError, match="look at the loss and the data"):
+        while not tuner.is_over:
+            num_steps += 1
+            script.step(loss=math.nan if num_steps % 100 > 70 else None)
+
+    assert 80 < num_steps < 300  # not at once, and not to the end
+
+
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The losses of all steps as the leader is told them."""
