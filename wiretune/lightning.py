@@ -31,7 +31,7 @@ class AttachCallback(Callback):  # type: ignore[misc]
     an exchange with which a loop must not clip gradients if `gradient_clip_val` is set, and for a GradScaler where
     ranks train apart, of which one alone would skip a step.
 
-    Where ranks train apart, the Trainer validates and saves the mean of their parameters, and ends with it.
+    Where ranks train apart, the Trainer validates and saves the mean of their parameters and buffers, and ends with it.
 
     Each rank saves its memory beside the Trainer's checkpoint, as `NAME.wiretune-0.pt` beside `NAME.ckpt`, and a `fit`
     from that checkpoint takes it back. Where ranks train apart that is with the parameters and buffers of each. What
@@ -63,12 +63,12 @@ class AttachCallback(Callback):  # type: ignore[misc]
             if (ranks := self._ranks) is None:
                 save(checkpoint, filepath, storage_options)
                 return
-            was_lent = ranks.is_lent
-            ranks.lend()  # in place: the checkpoint's tensors are the module's
+            was_lent = bool(self.handle.own)
+            self.handle.lend()  # in place: the checkpoint's tensors are the module's
             part = ranks.saved() if "optimizer_states" in checkpoint else None  # else it is of the weights alone
             save(checkpoint, filepath, storage_options)
             if not was_lent:
-                ranks.take_back()
+                self.handle.take_back()
             if part is not None:
                 filesystem.write(_place(filepath), part)
 
@@ -96,15 +96,15 @@ class AttachCallback(Callback):  # type: ignore[misc]
 
     def on_train_batch_start(self, *_: Any) -> None:
         if self._ranks is not None:
-            self._ranks.take_back()
+            self.handle.take_back()
 
     def on_validation_start(self, trainer: Trainer, module: LightningModule) -> None:
         if self._ranks is not None and trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._ranks.lend()
+            self.handle.lend()
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         if self._ranks is not None:
-            self._ranks.lend()
+            self.handle.lend()
 
 
 def _place(checkpoint: Any) -> str:

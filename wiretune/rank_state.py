@@ -23,40 +23,16 @@ INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 class RankState:
-    """This rank's part of a `model` that `handle` trains: saved and resumed, and put aside while the model is lent."""
+    """This rank's part of a `model` that `handle` trains: saved and resumed."""
 
     def __init__(self, model: nn.Module, handle: Attached) -> None:
         self.handle = handle
         self._model = model
-        self._own: dict[str, Tensor] = {}  # this rank's parameters and buffers while the model has the mean of all
-
-    @property
-    def is_lent(self) -> bool:
-        """True while the model has the mean of the ranks in place of this rank's own parameters."""
-        return bool(self._own)
-
-    def lend(self) -> None:
-        """Give the model the mean of the ranks' parameters; collective."""
-        if not self._own:
-            self._own = {name: each.detach().clone() for name, each in self._own_tensors().items()}
-            self.handle.average()
-
-    @torch.no_grad()
-    def take_back(self) -> None:
-        """Go on from where this rank was before the model had the mean of all."""
-        if self._own:
-            for name, tensor in self._own_tensors().items():
-                tensor.copy_(self._own[name])
-        self._own = {}
-
-    def forget(self) -> None:
-        """Leave the model what it has now."""
-        self._own = {}
 
     def saved(self) -> bytes:
         """Return this rank's part as the content of a file; collective."""
         part = {"methods": _methods(self.handle.config), "fingerprint": self._fingerprint()}
-        own = self._own or {name: each.detach() for name, each in self._own_tensors().items()}
+        own = {name: self.handle.own.get(name, each).detach() for name, each in self._own_tensors().items()}
         file = io.BytesIO()
         torch.save(part | {"handle": self.handle.state_dict(), "own": own}, file)
         return file.getvalue()

@@ -41,7 +41,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
     sets the rates in place of the Trainer's scheduler. `steps` are the Trainer's unless a budget is given, and the run
     ends with the budget. After a probe's step the Trainer evaluates and saves later. Such a run cannot be resumed.
 
-    Where ranks train apart, the Trainer evaluates and saves the mean of their parameters, and ends with it.
+    Where ranks train apart, the Trainer evaluates and saves the mean of their parameters and buffers, and ends with it.
 
     Each rank saves its memory into the Trainer's checkpoints, and a run that resumes from one in its `output_dir` takes
     it back. Where ranks train apart that is with the parameters and buffers of each, as the Trainer saves those of rank
@@ -65,8 +65,8 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         found = self._trainer.model_wrapped, self._trainer.optimizer
         if self._attached:
             if found != self._attached or state.global_step:
-                self._ranks.forget()  # the Trainer has made or loaded other weights
-            self._ranks.take_back()
+                self.handle.keep()  # the Trainer has made or loaded other weights
+            self.handle.take_back()
         if found != self._attached:
             if self._attached:
                 self.handle.detach()
@@ -107,7 +107,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         self._train, self._trainer.training_step = train, training_step
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self._ranks.take_back()
+        self.handle.take_back()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *_: Any, **__: Any
@@ -123,7 +123,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         if self.tuner is not None:
             if control.should_training_stop and not self.tuner.is_over:
-                self._ranks.take_back()
+                self.handle.take_back()
                 self.tuner.stop()
             self._due.update(name for name in EVENTS if getattr(control, name))
             for name in self._due:
@@ -131,16 +131,16 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
             if not self.tuner.is_probing:
                 self._due.clear()
         if control.should_evaluate or control.should_save:
-            self._ranks.lend()
+            self.handle.lend()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if self._train is not None:
             self._trainer.training_step, self._train = self._train, None
         has_best = args.load_best_model_at_end and state.best_model_checkpoint is not None  # which is loaded by now
         if not has_best:
-            self._ranks.lend()
+            self.handle.lend()
         if has_best or not self.handle.config.exchange.drifts:  # whose memory goes with a rank's own, to train further
-            self._ranks.forget()
+            self.handle.keep()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if args.save_only_model:

@@ -56,6 +56,13 @@ WITH_BUFFERS: dict[str, dict[str, Any]] = {
     "compress_gradients": {},
     "diloco": {"sync": DILOCO},
 }
+#: What is attached to a model with BatchNorm and a frozen teacher, and evaluated after so many steps.
+EVALUATED: dict[str, tuple[dict[str, Any], int]] = {
+    "topk": ({"exchange": TOPK}, 6),
+    "diloco, within a round": ({"sync": DILOCO}, 6),
+    "diloco, at a meeting": ({"sync": DILOCO}, 8),
+    "cser": ({"exchange": {"kind": "cser", "period": 4}}, 6),
+}
 #: What a controller searches, in which budget.
 TUNED: dict[str, dict[str, Any]] = {
     "rate": {**KINDS["sparse diloco"], "steps": 120},
@@ -106,6 +113,7 @@ class Script:
         bare: bool = False,
         frozen: bool = False,
         norm: bool = False,
+        teacher: bool = False,
         finds_unused: bool = False,
         momentum: float = 0.0,
         device: str = "cpu",
@@ -115,6 +123,8 @@ class Script:
         between = nn.BatchNorm1d(64) if norm else nn.ReLU()
         layers = nn.Sequential(nn.Linear(20, 64), between, nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
         layers[0].requires_grad_(not frozen)
+        if teacher:
+            layers.register_parameter("teacher", nn.Parameter(torch.zeros(64, device=device), requires_grad=False))
         self.model: nn.Module = layers
         if not bare:
             self.model = DistributedDataParallel(layers, bucket_cap_mb=0.01, find_unused_parameters=finds_unused)
@@ -179,6 +189,32 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "tuned": {name: _tuned_with_late_averages(rank, how) for name, how in TUNED.items()},
         "refused": {name: _refusal(rank, name) for name in REFUSED},
     }
+
+
+def evaluated(rank: int, num_workers: int) -> dict[str, Any]:
+    """The state of the model in a loop whose ranks have met or not, by what is attached."""
+    return {name: _evaluated(rank, how, num_steps) for name, (how, num_steps) in EVALUATED.items()}
+
+
+def _evaluated(rank: int, how: dict[str, Any], num_steps: int) -> dict[str, str]:
+    """The bits of the model's state: this rank's, lent, taken back, and left; a frozen layer follows a trained one."""
+    script = Script(rank, norm=True, teacher=True, **how)
+    assert script.handle is not None and isinstance(script.model, DistributedDataParallel)
+    layers = script.model.module
+    for step in range(num_steps):
+        script.train(range(step, step + 1))
+        layers.teacher.lerp_(layers[0].bias.detach(), 0.5)
+    found = {"own": _state_bits(layers)}
+    with script.handle.averaged():
+        script.handle.average()  # which changes nothing more
+        found["lent"] = _state_bits(layers)
+    found["taken back"] = _state_bits(layers)
+    script.handle.detach()
+    return found | {"left": _state_bits(layers)}
+
+
+def _state_bits(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(each.numpy().tobytes() for each in model.state_dict().values())).hexdigest()
 
 
 def _dense(rank: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from attach_scenario import attached
+from attach_scenario import attached, evaluated
 from auto_scenarios import auto, auto_on_nodes, auto_pairs
 from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
@@ -273,6 +273,7 @@ SCENARIOS = {
         batches_on_nodes,
         ddp,
         attached,
+        evaluated,
         fsdp,
         on_gpus,
         scripts_on_gpus,

@@ -13,10 +13,10 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from trainers.methods.optimizer.spec import ScheduleFreeSgdConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.local_sgd.spec import LocalSgdConfig
+from trainers.methods.sync.shared.differing import differing
 from trainers.segment import Segment
 from trainers.training import feed, model
 from trainers.training.checkpoint import commit_manifest, read_tensors
-from trainers.training.evaluated_state import EvaluatedState
 from trainers.training.model import NUM_BATCHES
 from trainers.training.replica import BEFORE_MEETING, Replica
 from trainers.workloads import registry
@@ -152,8 +152,8 @@ def test_taking_the_statistics_disturbs_no_bit_of_training(averaging: Replica):
 
 def _differing(buffer: torch.Tensor, tell: Callable[[torch.Tensor], object]) -> list[str]:
     """Return what differs on a rank with this `buffer`, which the first rank can `tell` of its own."""
-    rank: Any = SimpleNamespace(node_links=SimpleNamespace(tell=tell, all_reduce_sum=lambda *_: None))
-    return EvaluatedState._differing(rank, {"buffer": buffer})
+    node_links: Any = SimpleNamespace(tell=tell, all_reduce_sum=lambda *_: None)
+    return differing({"buffer": buffer}, node_links)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

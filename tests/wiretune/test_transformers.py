@@ -210,7 +210,7 @@ def test_a_search_is_not_resumed(callback_type: type[Any]):
 def with_a_mean_of_zeros(loop: Loop) -> Loop:
     """Have other ranks be where the mean of all is 0."""
     loop.callback.on_train_begin(*loop.told)
-    loop.callback.handle.average = lambda: nn.init.zeros_(loop.model.weight)
+    loop.callback.handle.means = lambda: {"weight": torch.zeros_like(loop.model.weight)}
     return loop
 
 

@@ -36,6 +36,7 @@ from trainers.methods.sync import build
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts, Update
+from trainers.methods.sync.shared.differing import means_of_differing
 from trainers.methods.sync.shared.screen import parts_of_means
 from trainers.own_loop.attachable import (
     Check,
@@ -47,6 +48,7 @@ from trainers.own_loop.attachable import (
     ddp_in,
     follows_rate,
     job_config,
+    parameters_may_differ,
     takes_backwards_for_steps,
     trained_parameters,
 )
@@ -54,7 +56,7 @@ from trainers.own_loop.ddp import BucketHook, PerNode, bill_buffers, check_spars
 from trainers.own_loop.handle import Handle, rank
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
-from trainers.training.model import forget_lost, replaced_buffer, replaced_parameter
+from trainers.training.model import forget_lost, persistent_buffers, replaced_buffer, replaced_parameter
 
 log = logging.getLogger("wiretune.attach")
 #: A communication hook of DDP, which gets a `torch.distributed.GradBucket`.
@@ -172,6 +174,7 @@ class Attached(Handle):
     ) -> None:
         self.last: Exchanged | None = None  # outcome of the last step; None before the first
         self.chosen = StepValues()  # of the step to come
+        self.own: dict[str, Tensor] = {}  # this rank's parameters and buffers, while the model is lent the mean
         self.config, self.node_links, self.optimizer = config, node_links, optimizer
         parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
         buffers = dict(model.named_buffers())
@@ -338,26 +341,73 @@ class Attached(Handle):
         self._sync.settle()
 
     def average(self) -> None:
-        """Give all ranks the mean of their parameters, if these differ; collective."""
+        """Give all ranks the mean of their parameters and buffers, where these differ; collective."""
+        self._put(self.means())
+
+    @torch.no_grad()
+    def means(self) -> dict[str, Tensor]:
+        """Return by name the means of what differs between the ranks, as a job evaluates them; collective.
+
+        Besides trained parameters that is an averaged teacher, which is frozen, and what a `state_dict` holds of
+        floating-point buffers.
+        """
         self.settle()
+        if not parameters_may_differ(self.config):
+            return {}
+        num_ranks = self.node_links.topology.num_workers
+        copies = self.node_links.copies if self.config.exchange.drifts else num_ranks
+        trained: dict[str, Tensor] = {}
         if self._sync.is_apart:
             self._check_parameters(self._trained)
-            copies = self.node_links.copies if self.config.exchange.drifts else self.node_links.topology.num_workers
             [(parts, over)] = parts_of_means(self.config.sync, self.node_links, [self._parameters], over=copies)
-            torch._foreach_copy_(self._parameters, self.node_links.average(parts, "state", over=over))
+            trained |= zip(self._trained, self.node_links.average(parts, "state", over=over), strict=True)
+        frozen = {name: each for name, each in self._held.items() if name not in self._trained}
+        dense = {name: each for name, each in persistent_buffers(self._model).items() if each.layout is torch.strided}
+        return (
+            trained
+            | means_of_differing(frozen, self.config.sync, self.node_links, over=copies)
+            | means_of_differing(dense, self.config.sync, self.node_links, over=num_ranks)
+        )
+
+    @torch.no_grad()
+    def _put(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite parameters and buffers by `tensors` of their names."""
+        live = self._held | dict(self._model.named_buffers())
+        for name, tensor in tensors.items():
+            live[name].copy_(tensor)
+
+    def lend(self) -> None:
+        """Lend the model the mean of the ranks, as `averaged` does, until `take_back`; collective.
+
+        What is this rank's own is in `own` meanwhile, by name.
+        """
+        if not self.own:
+            means, live = self.means(), self._held | dict(self._model.named_buffers())
+            self.own = {name: live[name].clone() for name in means}
+            self._put(means)
+
+    def take_back(self) -> None:
+        """Go on from where this rank was before the model was lent the mean."""
+        self._put(self.own)
+        self.keep()
+
+    def keep(self) -> None:
+        """Leave the model what it has now: `take_back` changes nothing then."""
+        self.own = {}
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Lend the model the mean of the ranks' parameters, to evaluate it or to save it; collective."""
-        own = [each.clone() for each in self._parameters]
-        self.average()
+        """Lend the model the mean of the ranks' parameters and buffers, to evaluate it or to save it; collective."""
+        was_lent = bool(self.own)
+        self.lend()
         try:
             yield
         finally:
-            torch._foreach_copy_(self._parameters, own)
+            if not was_lent:
+                self.take_back()
 
     def detach(self) -> None:
-        """Leave model and optimizer to themselves, with the mean of the ranks' parameters; collective.
+        """Leave model and optimizer to themselves, with the mean of the ranks' parameters and buffers; collective.
 
         A DistributedDataParallel averages gradients by torch's `allreduce_hook` from then on.
         """

@@ -111,7 +111,7 @@ def check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: Rep
 def check_steps(config: ReplicaConfig, optimizer: torch.optim.Optimizer, scale: Callable[[], float] | None) -> None:
     """Raise ValueError for what would part the ranks: steps that one of them skips, or a second iterate."""
     trains_apart = config.sync.payload == "parameters"
-    if _steps_alone(config) and scale is not None:
+    if parameters_may_differ(config) and scale is not None:
         kind = config.sync.kind if trains_apart else config.exchange.kind
         raise ValueError(f"`scale` must be left out with `{kind}`: one rank alone would skip a step")
     if trains_apart and callable(getattr(optimizer, "eval", None)):
@@ -151,14 +151,14 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer, confi
             f"`optimizer` must train parameters of `model` alone, got another of shape {tuple(each.shape)}, which "
             "nobody would exchange or put back: give the module that holds it, too; master copies cannot be attached"
         )
-    check_types(parameters, (torch.float32,) if _steps_alone(config) else TYPES)
+    check_types(parameters, (torch.float32,) if parameters_may_differ(config) else TYPES)
     check_entries(model)
     if fault := overlap(model):
         raise ValueError(f"`model`: {fault}")
     return parameters
 
 
-def _steps_alone(config: ReplicaConfig) -> bool:
+def parameters_may_differ(config: ReplicaConfig) -> bool:
     """Return whether each rank has parameters of its own between two meetings."""
     return config.sync.payload == "parameters" or config.exchange.drifts
 

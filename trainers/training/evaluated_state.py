@@ -9,17 +9,11 @@ from trainers.exchange.node_links import NodeLinks
 from trainers.methods.optimizer.optimizers import Optimizer
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.methods.sync.policy import SyncPolicy
+from trainers.methods.sync.shared.differing import means_of_differing
 from trainers.methods.sync.shared.screen import parts_of_means
 from trainers.snapshot import RandomState, Tensors
 from trainers.training import feed, model
 from trainers.training.passes import Passes
-
-#: Whole numbers of as many bytes as a number of a tensor, to add up its bits.
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-#: Numbers of a tensor that are added up at once, so that it may fill the device.
-_CHUNK = 1 << 20
-#: Odd, to lose no bit by a product, with bits all over: 2**64 over the golden ratio.
-_ODD = 0x9E3779B97F4A7C15 - 2**64
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class EvaluatedState:
         own = {name: buffer.clone() for name, buffer in self.model.named_buffers()}  # a forward pass may change them
         buffers = own | self._statistics(parameters, step, rank)
         kept = {name: buffers[name] for name in model.persistent_buffers(self.model)}  # others are scratch or constants
-        return parameters | buffers | self._means_of_differing(kept, over=num_present)
+        return parameters | buffers | means_of_differing(kept, self.config.sync, self.node_links, over=num_present)
 
     def _together(self, copies: int) -> dict[str, Tensor]:
         """Return what the optimizer has to be evaluated, or, where that of the ranks may differ, its mean."""
@@ -64,7 +58,7 @@ class EvaluatedState:
         """
         trained, held = self.optimizer.parameters, self.parameters.tensors()
         frozen = {name: each for name, each in held.items() if name not in trained}
-        return self._means_of_differing(frozen, over=copies) if self.may_differ else {}
+        return means_of_differing(frozen, self.config.sync, self.node_links, over=copies) if self.may_differ else {}
 
     @torch.no_grad()
     def _statistics(self, parameters: dict[str, Tensor], step: int, rank: int) -> dict[str, Tensor]:
@@ -86,44 +80,3 @@ class EvaluatedState:
                 ahead, micro = divmod(index, self.config.accumulate)
                 self.passes.loss(feed.Place(step + ahead, rank, micro))
         return {name: scratch[name] for name in model.norm_statistics(self.model, layers)}
-
-    def _means_of_differing(self, tensors: dict[str, Tensor], *, over: int) -> dict[str, Tensor]:
-        """Return the means over `over` ranks of the floating-point `tensors` that differ between them.
-
-        Nothing is sent of what is equal everywhere, such as a frozen base model, which may be large.
-        """
-        names = self._differing({name: each for name, each in tensors.items() if each.is_floating_point()})
-        parts = parts_of_means(self.config.sync, self.node_links, [[tensors[name]] for name in names], over=over)
-        shares = {name: part / number for name, ([part], number) in zip(names, parts, strict=True)}
-        means: dict[str, Tensor] = {}
-        for dtype in dict.fromkeys(each.dtype for each in shares.values()):
-            alike = {name: each for name, each in shares.items() if each.dtype == dtype}
-            means |= zip(alike, self.node_links.average([*alike.values()], "state", over=1), strict=True)
-        return means
-
-    def _differing(self, tensors: dict[str, Tensor]) -> list[str]:
-        """Return the names of those that have another `_sum_of_bits` on some rank than on the first; collective."""
-        if not tensors:
-            return []
-        mine = torch.stack([_sum_of_bits(each) for each in tensors.values()]).cpu()
-        first = mine.clone()
-        self.node_links.tell(first)
-        differ = (mine != first).float()
-        self.node_links.all_reduce_sum(differ, {"control": differ.nbytes})
-        return [name for name, number in zip(tensors, differ.tolist(), strict=True) if number]
-
-
-def _sum_of_bits(tensor: Tensor) -> Tensor:
-    """Return the sum of the bits of each entry, times a weight of its place: a plain one ignores the order."""
-    bits = tensor.view(_BITS[tensor.itemsize]).flatten()
-    # Mixed, as weights in proportion to the places let mirrored swaps cancel.
-    weights = _mixed(torch.arange(min(len(bits), _CHUNK), device=bits.device) * _ODD) * _ODD | 1
-    total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for chunk in torch.split(bits, _CHUNK):
-        total = total * _ODD + (_mixed(chunk.long()) * weights[: len(chunk)]).sum()
-    return total
-
-
-def _mixed(words: Tensor) -> Tensor:
-    """Return 64-bit `words` whose high bits count in the low ones, too: a product may lose the high ones."""
-    return words ^ (words >> 32)
