@@ -31,10 +31,10 @@ class RankState:
 
     def saved(self) -> bytes:
         """Return this rank's part as the content of a file; collective."""
-        part = {"methods": _methods(self.handle.config), "fingerprint": self._fingerprint()}
+        fingerprint = self._fingerprint()
         own = {name: self.handle.own.get(name, each).detach() for name, each in self._own_tensors().items()}
         file = io.BytesIO()
-        torch.save(part | {"handle": self.handle.state_dict(), "own": own}, file)
+        torch.save({"fingerprint": fingerprint, "handle": self.handle.state_dict(), "own": own}, file)
         return file.getvalue()
 
     @torch.no_grad()
@@ -59,8 +59,7 @@ class RankState:
     def _fits(self, saved: dict[str, Any], fingerprint: Tensor) -> bool:
         """Return whether a rank with this model goes on with what is `saved`, beside weights of this `fingerprint`."""
         return (
-            _go_together(saved.get("methods"), _methods(self.handle.config))
-            and torch.equal(saved["fingerprint"], fingerprint)
+            torch.equal(saved["fingerprint"], fingerprint)
             and shapes_of(saved["own"]) == shapes_of(self._own_tensors())
             and self.handle.conflict(saved["handle"]) is None
         )
@@ -118,24 +117,3 @@ def _read(place: str) -> dict[str, Any] | None:
     except (OSError, EOFError, RuntimeError, ValueError, UnpicklingError) as error:
         log.warning("`%s` cannot be read: %s", place, error)
         return None
-
-
-def _methods(config: ReplicaConfig) -> dict[str, Any]:
-    """Return the exchange and the sync of `config` as plain fields."""
-    return config.model_dump(mode="json", include={"exchange", "sync"})
-
-
-def _go_together(saved: Any, now: Any) -> bool:
-    """Return whether two configurations are the same but for their numbers, and for fields that only one has.
-
-    A memory goes on with another density, or with one where a range was searched, and a release may add a field.
-    """
-    if isinstance(saved, dict) and isinstance(now, dict):
-        return all(_go_together(saved[name], now[name]) for name in saved.keys() & now.keys())
-    return (_is_amount(saved) and _is_amount(now)) or bool(saved == now)
-
-
-def _is_amount(value: Any) -> bool:
-    """Return whether `value` is a number, or a range, which is a pair of them."""
-    pair = value if isinstance(value, list) and len(value) == 2 else [value]
-    return all(isinstance(each, int | float) and not isinstance(each, bool) for each in pair)

@@ -484,6 +484,57 @@ def test_a_trained_parameter_without_entries_is_refused_by_name():
         attach(model, torch.optim.SGD(model.parameters(), lr=0.1), sync={"kind": "diloco"})
 
 
+LOCAL, DILOCO = {"kind": "local_sgd", "slow_momentum": 0.5}, {"kind": "diloco", "outer_momentum": 0.5}
+TOPK = {"kind": "topk", "density": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("saved", "here", "message"),
+    [
+        ({"sync": LOCAL}, {"sync": DILOCO}, "`sync.kind` is 'diloco' here, got 'local_sgd'"),
+        (
+            {"sync": DILOCO, "exchange": {"kind": "sparse_loco"}},
+            {"sync": DILOCO, "exchange": TOPK},
+            "`exchange.kind` is 'topk' here, got 'sparse_loco'",
+        ),
+        (
+            {"sync": LOCAL, "exchange": TOPK | {"values": "float32"}},
+            {"sync": LOCAL, "exchange": TOPK},
+            "`exchange.values` is 'float16' here, got 'float32'",
+        ),
+    ],
+)
+def test_the_state_of_another_method_is_refused_by_field_before_anything_is_loaded(
+    saved: dict[str, Any], here: dict[str, Any], message: str
+):
+    first, second = (Script(0, bare=True, **how).train(range(3)) for how in (saved, here))
+    assert first.handle is not None and second.handle is not None
+    before = second.handle.state_dict()
+
+    with pytest.raises(ValueError, match=message):
+        second.handle.load_state_dict(first.handle.state_dict())
+
+    after = second.handle.state_dict()
+    assert after["scalars"] == before["scalars"]
+    assert all(torch.equal(after["tensors"][name], each) for name, each in before["tensors"].items())
+
+
+def test_a_state_that_does_not_say_its_methods_is_refused_whole_if_its_scalars_do_not_fit():
+    script = Script(0, bare=True, sync={"kind": "diloco"}).train(range(3))
+    assert script.handle is not None
+    state = script.handle.state_dict()
+    script.train(range(3, 6))
+    before = script.handle.state_dict()
+    del state["methods"], state["scalars"]["steps"]
+
+    with pytest.raises(ValueError, match="`state` must be of the same exchange and model: its scalars do not fit"):
+        script.handle.load_state_dict(state)
+
+    after = script.handle.state_dict()
+    assert after["scalars"] == before["scalars"]
+    assert all(torch.equal(after["tensors"][name], each) for name, each in before["tensors"].items())
+
+
 def test_a_loaded_state_has_the_level_that_was_set():
     first, second = (Script(0, bare=True, sync={"kind": "diloco"}, exchange={"kind": "sparse_loco"}) for _ in range(2))
     assert first.handle is not None and second.handle is not None

@@ -393,7 +393,7 @@ def test_a_memory_of_a_searched_range_goes_on_with_a_number(
     before.save()
     place = tmp_path / "checkpoint-2/wiretune-0.pt"
     memory = torch.load(place)
-    memory["methods"]["sync"]["period"] = saved
+    memory["handle"]["methods"]["sync"]["period"] = saved
     torch.save(memory, place)
 
     resumed = Run(callback_type, tmp_path, step=2)

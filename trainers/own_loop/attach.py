@@ -196,7 +196,10 @@ class Attached(Handle):
         self._sync = build.build(PolicyParts(config, wrapped, buffer, node_links, blocks.build(config, model, buffer)))
         self._steps = Steps()
         shared, own = self._sync.divide({})
-        super().__init__(shared | own | {"exchange": self._sync.exchange, "steps": self._steps})
+        super().__init__(
+            shared | own | {"exchange": self._sync.exchange, "steps": self._steps},
+            config.model_dump(mode="json", include={"exchange", "sync"}),
+        )
         frozen = {name: each for name, each in self._held.items() if name not in parameters}
         trained: StateParts = {"parameters": Tensors(self._trained), "buffers": Buffers(buffers), "optimizer": wrapped}
         self._state = State(

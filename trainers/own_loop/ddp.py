@@ -90,7 +90,7 @@ def compress_gradients(
     hook = BucketHook(parameters, buffer, exchange, scale=scale)
     model.register_comm_hook(None, hook.on_bucket)
     bill_buffers(model, node_links)
-    return CompressedGradients(hook, exchange, node_links)
+    return CompressedGradients(config, hook, exchange, node_links)
 
 
 def refuse_ranges(config: Config) -> None:
@@ -269,8 +269,8 @@ def _laid_out(gradient: Tensor, parameter: Parameter) -> Tensor:
 class CompressedGradients(Handle):
     """The handle of one model's exchange under DDP."""
 
-    def __init__(self, hook: BucketHook, exchange: Exchange, node_links: NodeLinks) -> None:
-        super().__init__({"exchange": exchange})
+    def __init__(self, config: ExchangeConfig, hook: BucketHook, exchange: Exchange, node_links: NodeLinks) -> None:
+        super().__init__({"exchange": exchange}, {"exchange": config.model_dump(mode="json")})
         self._hook, self._node_links = hook, node_links
 
     @property

@@ -63,7 +63,7 @@ def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0
         if own := _own_parameters(modules):
             hooks[name] = ShardHook(own, config, node_links, num_shards=len(shards), seed=seed)
             modules[0].set_all_reduce_hook(hooks[name].exchange)  # which all of them share
-    return CompressedReplicas(hooks, node_links)
+    return CompressedReplicas(config, hooks, node_links)
 
 
 def _shards_of(model: nn.Module) -> list[int]:
@@ -144,8 +144,9 @@ class ShardHook:
 class CompressedReplicas(Handle):
     """The handle of one model's exchanges between the replicas that FSDP2 shards."""
 
-    def __init__(self, hooks: Mapping[str, ShardHook], node_links: NodeLinks) -> None:
-        super().__init__({name: hook.between for name, hook in hooks.items()})
+    def __init__(self, config: ExchangeConfig, hooks: Mapping[str, ShardHook], node_links: NodeLinks) -> None:
+        exchanges = {name: hook.between for name, hook in hooks.items()}
+        super().__init__(exchanges, {"exchange": config.model_dump(mode="json")})
         self._node_links = node_links
 
     def take_bytes(self) -> dict[Purpose, int]:
