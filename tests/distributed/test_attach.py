@@ -389,6 +389,23 @@ def test_a_parameter_that_the_optimizer_trains_outside_the_model_is_refused(how:
     attach(body, torch.optim.SGD([*body.parameters(), *head.requires_grad_(False).parameters()]), **how)
 
 
+@pytest.mark.parametrize(
+    ("how", "is_refused"),
+    [({"sync": {"kind": "diloco"}}, True), ({"exchange": {"kind": "cser"}}, True), ({}, False)],
+)
+def test_a_parameter_that_another_optimizer_trains_is_refused_where_ranks_train_apart(
+    how: dict[str, Any], is_refused: bool
+):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD([model.weight], lr=0.1)
+
+    if is_refused:
+        with pytest.raises(ValueError, match="none of its groups has parameter `bias`: freeze it, or give"):
+            attach(model, optimizer, **how)
+        model.bias.requires_grad_(False)
+    attach(model, optimizer, **how)
+
+
 @pytest.mark.parametrize("how", [{"sync": {"kind": "diloco"}}, {"exchange": {"kind": "topk", "density": 0.1}}])
 @pytest.mark.parametrize("wrapper", [FullyShardedDataParallel, nn.DataParallel])
 def test_a_model_that_a_wrapper_shards_or_copies_is_refused_before_anything_is_sent(wrapper, how: dict[str, Any]):
@@ -583,6 +600,15 @@ def test_a_level_above_the_rank_that_factors_are_kept_for_is_refused():
 
     with pytest.raises(ValueError, match=r"`level` must be in \[1, 2\] for a rank, .*got 4"):
         script.handle.set_level(4)
+
+
+@pytest.mark.parametrize("exchange", [{"kind": "none"}, {"kind": "blockwise"}])
+def test_a_level_is_refused_where_the_exchange_has_none(exchange: dict[str, Any]):
+    handle = Script(0, bare=True, sync={"kind": "local_sgd"}, exchange=exchange).handle
+    assert handle is not None
+
+    with pytest.raises(ValueError, match=f"`level` must be left out, as `{exchange['kind']}` has none, got 0.05"):
+        handle.set_level(0.05)
 
 
 def test_one_process_without_ddp_has_nothing_that_makes_a_direction():

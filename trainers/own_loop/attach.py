@@ -239,7 +239,7 @@ class Attached(Handle):
     def set_level(self, level: float) -> None:
         """Exchange at `level` from the next step on, on every rank alike; a schedule's `on_level` calls it.
 
-        Raises ValueError if it is no level of this exchange.
+        Raises ValueError if it is no level of this exchange, or if this one has none.
         """
         self.chosen = self.chosen._replace(level=self.config.exchange.check_level(level))
 

@@ -140,7 +140,8 @@ def check_rates(optimizer: torch.optim.Optimizer, user: str) -> None:
 def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer, config: ReplicaConfig) -> list[nn.Parameter]:
     """Return the parameters that are trained.
 
-    Raises ValueError if there are none, if some cannot be exchanged, or if `optimizer` trains others, too.
+    Raises ValueError if there are none, if some cannot be exchanged, if `optimizer` trains others, too, or if, where
+    ranks train apart, another optimizer would: its step after a meeting would part them.
     """
     parameters = [each for each in model.parameters() if each.requires_grad]
     if not parameters:
@@ -150,6 +151,13 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer, confi
         raise ValueError(
             f"`optimizer` must train parameters of `model` alone, got another of shape {tuple(each.shape)}, which "
             "nobody would exchange or put back: give the module that holds it, too; master copies cannot be attached"
+        )
+    left_out = [name for name, each in model.named_parameters() if each.requires_grad and each not in stepped]
+    if left_out and parameters_may_differ(config):
+        raise ValueError(
+            f"`optimizer` must train all that `model` trains, as ranks meet when it steps, and none of its groups has "
+            f"parameter `{left_out[0]}`: freeze it, or give one optimizer of all, as `wiretune.build_optimizer` makes "
+            "of Muon and AdamW"
         )
     check_types(parameters, (torch.float32,) if parameters_may_differ(config) else TYPES)
     check_entries(model)

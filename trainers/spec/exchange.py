@@ -106,6 +106,11 @@ class ExchangeBase(Config):
 
     def check_level(self, level: float | None) -> float:
         """Return the level to use: `level`, or the configured one; raises ValueError if it is none."""
+        if level is not None and self.level is None:
+            raise ValueError(
+                f"`level` must be left out, as `{self.kind}` has none, got {level:g}: give an exchange that has one, "
+                "such as `topk`, or follow a schedule without `on_level`"
+            )
         wanted = self.level if level is None else level
         if wanted is None or isinstance(wanted, tuple):
             raise ValueError(f"`level` must be given where it is searched, got None for the range {wanted}")
