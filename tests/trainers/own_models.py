@@ -307,6 +307,25 @@ class Taught(Regression):
         return {"loss": loss, "mae": loss}
 
 
+class GraduallyTrained(Regression):
+    """The first layer is frozen until number `begin` of the losses, or from it on."""
+
+    def __init__(self, begin: int, unfreezes: bool) -> None:
+        super().__init__()
+        self.begin, self.unfreezes, self.num_losses = begin, unfreezes, 0
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model.get_submodule("0").requires_grad_(not self.unfreezes)
+        return model
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if self.num_losses == self.begin:
+            model.get_submodule("0").requires_grad_(self.unfreezes)
+        self.num_losses += 1
+        return super().loss(model, batch)
+
+
 class TaughtNormed(Taught):
     """The same behind a normalisation, whose statistics are taken in passes of their own, with a constant."""
 

@@ -536,6 +536,21 @@ def test_a_parameter_whose_values_are_replaced_is_refused(replica: Train):
         replica("Taught", in_place=False).run(SEGMENT)
 
 
+@pytest.mark.parametrize(
+    ("unfreezes", "message"),
+    [(True, "trains its parameter `0.weight`, which was frozen"), (False, "froze its parameter `0.weight`")],
+)
+@pytest.mark.parametrize("begin", [0, SEGMENT.num_steps - 1])
+def test_what_the_model_unfreezes_or_freezes_later_is_refused(
+    replica: Train, begin: int, unfreezes: bool, message: str
+):
+    ours = replica("GraduallyTrained", begin=begin, unfreezes=unfreezes)
+
+    with pytest.raises(WorkloadError, match=message):
+        for _ in range(2):
+            ours.run(SEGMENT)
+
+
 def test_what_goes_wrong_while_a_module_is_imported_is_the_users_to_see(replica: Train, tmp_path: Path):
     (tmp_path / "broken_import.py").write_text("import torch\ntorch.no_such_function\n")
     workload = OwnWorkload(factory="broken_import:build", path=str(tmp_path))

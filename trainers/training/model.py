@@ -96,6 +96,22 @@ def replaced_parameter(model: nn.Module, held: Mapping[str, Tensor]) -> str | No
     return None
 
 
+def changed_training(model: nn.Module, trained: Collection[str]) -> str | None:
+    """Return a sentence if the model has unfrozen a parameter, or frozen one of those `trained`; None: it has not."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and name not in trained:
+            return (
+                f"the model trains its parameter `{name}`, which was frozen when it was built, and nothing steps by its "
+                "gradient: train it from the start, and keep it out of the loss (`detach`) for as long as it rests"
+            )
+        if name in trained and not parameter.requires_grad:
+            return (
+                f"the model froze its parameter `{name}`, which is trained: freeze it in `model`, or keep it out of "
+                "the loss (`detach`) for a while"
+            )
+    return None
+
+
 def _is_elsewhere(tensor: Tensor, known: Tensor | None) -> bool:
     # A sparse one has no place in memory to compare.
     return tensor is not known and (known is None or tensor.data_ptr() != known.data_ptr())

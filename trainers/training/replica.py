@@ -370,7 +370,7 @@ class Replica:
                 if diverged:
                     break
                 if not taken:
-                    self._check_replaced()
+                    self._check_model()
                 has_met = not self._sync.steps_since_meeting
                 waited = self._round_wait.count(self._stopwatch.waited_s - waited_s, ends_round=has_met)
                 taken.append(Taken(outcome, scale, alignment, time.monotonic() - started, waited))
@@ -482,10 +482,16 @@ class Replica:
         """Return the seed of what this rank draws from here on, where that is to follow from the step alone."""
         return feed.seed_of((self.config.seed, self.step, self.rank, self.num_workers, 0))
 
-    def _check_replaced(self) -> None:
-        """Raise WorkloadError if a buffer or parameter has another tensor's values: the state holds the first one."""
+    def _check_model(self) -> None:
+        """Raise WorkloadError if a buffer or parameter has another tensor's values: the state holds the first one.
+
+        So it does if the model has unfrozen or frozen a parameter, unless each step draws what it trains.
+        """
         buffers, parameters = self._buffers.tensors(), self._parameters.tensors()
         if why := model.replaced_buffer(self.model, buffers) or model.replaced_parameter(self.model, parameters):
+            raise WorkloadError(why)
+        trained = self._optimizer.parameters
+        if not self.config.blocks.leaves_out and (why := model.changed_training(self.model, trained)):
             raise WorkloadError(why)
 
     def _train_step(self, segment: Segment, index: int, *, may_meet: bool = True) -> tuple[Exchanged, Tensor, Tensor]:
