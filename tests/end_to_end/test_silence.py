@@ -18,6 +18,7 @@ from faults.live import LiveService, command_line, is_driver, kill
 from api.client import Client
 from api.http.app import create_app
 from api.http.server import bind, ensure_key
+from api.jobs import Job
 from service.control import processes
 from service.control.ray_cluster.ray_jobs import RayJobs
 from service.control.reconciling.assembly import assemble
@@ -26,7 +27,7 @@ from service.errors import Unavailable
 from service.job.states import JobState
 from service.settings import Settings
 from service.wire.jobs import JobView
-from tests.support.small_disk import small_disk
+from tests.support.small_disk import SmallDisk, small_disk
 
 pytestmark = [pytest.mark.ray, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -171,14 +172,13 @@ def test_an_api_that_is_away_for_long_restarts_no_job_and_loses_nothing(
 def test_a_job_whose_storage_is_full_waits_and_says_so_and_goes_on_by_itself_when_there_is_room(
     tmp_path: Path, eventually: Any
 ) -> None:
-    with small_disk(tmp_path / "disk", megabytes=24) as disk:
+    with small_disk(tmp_path / "disk", megabytes=48) as disk:
         service = LiveService(tmp_path / "state", num_cpus=2, storage_url=f"file://{disk.path}")
         try:
             with service.client() as client:
                 job_id = client.submit(job(steps=1000)).id
                 eventually("committed steps", lambda: client.trials(job_id)[0].step >= 50, within_s=120)
-                disk.fill()
-                eventually("it waits", lambda: "No space left" in client.job(job_id).reason, within_s=120)
+                eventually("it waits", lambda: _waits_on(disk, client.job(job_id)), within_s=120)
                 waiting = client.job(job_id).view
                 eventually("no attempt is spent", lambda: _is_held(client.job(job_id).view, waiting), within_s=30)
                 disk.free()
@@ -189,6 +189,12 @@ def test_a_job_whose_storage_is_full_waits_and_says_so_and_goes_on_by_itself_whe
 
     assert (view.state, view.attempt) == (JobState.SUCCEEDED, 2), view.reason
     assert losses.steps == tuple(range(1000))
+
+
+def _waits_on(full: SmallDisk, job: Job) -> bool:
+    """Whether the job waits for room on a disk that is filled again: half a checkpoint, thrown away, frees some."""
+    full.fill()
+    return "No space left" in job.reason
 
 
 def _is_held(now: JobView, before: JobView) -> bool:
