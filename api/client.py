@@ -254,7 +254,7 @@ class Client(Connection):
     ) -> tuple[JobSummary, ...]:
         """Return the jobs, in the order of their ids, once all of them are over, each in whatever state.
 
-        A look is one request, however many jobs there are, up to 500. `poll_s` is as in `watch`. Raises `UnknownJob`
+        A look is one request for every 200 jobs. `poll_s` is as in `watch`. Raises `UnknownJob`
         where one of them is not there, and `TimeoutError` after `timeout_s`.
         """
         several, looks = SeveralJobs(job_ids), Looks(timeout_s, poll_s)

@@ -2,13 +2,12 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from api import calls
 from api.calls import Call
 from api.failures import UnknownJob
 from service.job.states import JobState
-from service.wire.base import MAX_PAGE
 from service.wire.jobs import JobPage, JobSummary, JobView
 
 POLL_S = 0.5
@@ -16,6 +15,8 @@ POLL_S = 0.5
 _SHARE_OF_WAIT, _LONGEST_S = 0.05, 5.0
 #: A look takes the service's time, under `run` that of the training. A pause is so many times as long.
 _PAUSE_PER_LOOK, _LONGEST_AFTER_SLOW_LOOK_S = 4.0, 10.0
+#: Ids of one request: their URL has 6.5 kB, where nginx by default takes a line of 8 kB.
+_MAX_IDS = 200
 
 
 class Looks:
@@ -62,10 +63,8 @@ class SeveralJobs:
         self._found: dict[str, JobSummary] = {}
 
     def pages(self) -> Iterator[list[str]]:
-        """Yield the ids of jobs that were not over at the last look, as many at a time as one request takes."""
-        waiting = self._waiting()
-        for start in range(0, len(waiting), MAX_PAGE):
-            yield waiting[start : start + MAX_PAGE]
+        """Yield the ids of jobs that were not over at the last look, page by page."""
+        return in_pages(self._waiting())
 
     def take(self, asked: list[str], page: JobPage) -> None:
         """Take the answer to a request for the ids `asked`; raises UnknownJob where one of them is not there."""
@@ -93,9 +92,15 @@ class SeveralJobs:
         return [each for each in dict.fromkeys(self._ids) if each not in self._found or not self._found[each].is_over]
 
 
+def in_pages(job_ids: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the ids, as many at a time as one request takes."""
+    for start in range(0, len(job_ids), _MAX_IDS):
+        yield list(job_ids[start : start + _MAX_IDS])
+
+
 def all_of(ids: list[str]) -> Call[JobPage]:
     """Return the call for the jobs with these ids, archived or not."""
-    return calls.jobs(ids=ids, archived=None, limit=MAX_PAGE)
+    return calls.jobs(ids=ids, archived=None, limit=_MAX_IDS)
 
 
 def stands_still(before: JobView | None, now: JobView) -> bool:

@@ -31,10 +31,10 @@ from api.cli.terminal import (
 from api.client import Client
 from api.documents import parse_yaml
 from api.failures import ApiError
+from api.waiting import all_of, in_pages
 from search.sweep.spec import ParamRange
 from search.types import Band, Setting
 from service.errors import InvalidJob
-from service.wire.base import MAX_PAGE
 from service.wire.jobs import JobView
 from service.wire.steering import SteerableView, SteeringView, SteerView
 
@@ -80,9 +80,8 @@ def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list
     if if_version is not None and len(jobs) > 1:
         fail(f"--if-version is of one job, got {len(jobs)} jobs: leave it out, or name one")
     found = list(dict.fromkeys(map(client.find, jobs)))
-    for start in range(0, len(found) if len(found) > 1 else 0, MAX_PAGE):  # nobody has looked for a whole id yet
-        asked = found[start : start + MAX_PAGE]
-        there = {each.id for each in client.jobs(ids=asked, archived=None, limit=MAX_PAGE).jobs}
+    for asked in in_pages(found) if len(found) > 1 else ():  # nobody has looked for a whole id yet
+        there = {each.id for each in client.send(all_of(asked)).jobs}
         if missing := set(asked) - there:
             fail(f"there is no job `{min(missing)}`, so nothing was asked of the others")
     return found

@@ -3,13 +3,15 @@
 import asyncio
 from types import SimpleNamespace
 
+import httpx2
 import pytest
 
 from api import waiting
 from api.async_client import AsyncClient
 from api.client import Client
+from api.connection import request
 from api.failures import UnknownJob
-from api.waiting import Looks
+from api.waiting import Looks, all_of, in_pages
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -71,6 +73,17 @@ def test_all_jobs_are_waited_for_with_one_request_a_look(
 
     assert [each.id for each in found] == ids and {each.state for each in found} == {JobState.CANCELLED}
     assert sent == [ids, ids, ids[1:], ids[2:]]
+
+
+def test_a_request_for_many_jobs_has_a_line_that_proxies_take() -> None:
+    ids = [f"job-{number:024x}" for number in range(1000)]
+
+    pages = list(in_pages(ids))
+
+    assert [each for page in pages for each in page] == ids
+    with httpx2.Client(base_url="http://x") as http:
+        lines = [request(http, all_of(page)).url.raw_path for page in pages]
+    assert max(map(len, lines)) < 8000  # nginx takes 8 kB, with the method and the version
 
 
 def test_of_jobs_that_are_not_over_in_time_one_is_named_and_so_is_one_that_is_not_there(
