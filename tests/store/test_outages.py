@@ -90,14 +90,16 @@ def add_name(name: str) -> Callable[[Session], None]:
 
 
 @pytest.mark.parametrize("mistakes", [0, 1])
+@pytest.mark.parametrize("size", [16_000_000, 1_500_000], ids=["a-statement", "at-commit"])
 def test_of_a_group_that_fills_the_disk_what_is_acknowledged_is_stored_and_told_and_no_more(
-    store_on_disk, spec, pool, mistakes
+    disk, store_on_disk, spec, pool, size, mistakes
 ):
     store_on_disk._db.write(add_name("taken"))
+    disk.fill(leave=1_000_000)
     group = Group(store_on_disk, pool)
     submitted = [group.call(lambda: store_on_disk.add_job(spec)) for _ in range(2)]
     mistaken = [group.add(add_name("taken")) for _ in range(mistakes)]
-    large = group.add(add_name("x" * 16_000_000))
+    large = group.add(add_name("x" * size))
     submitted += [group.call(lambda: store_on_disk.add_job(spec)) for _ in range(2)]
 
     group.release()

@@ -17,8 +17,8 @@ class SmallDisk:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def fill(self) -> None:
-        """Leave no byte free."""
+    def fill(self, *, leave: int = 0) -> None:
+        """Leave no byte free, or as many as `leave` says."""
         with open(self.path / _FILLER, "ab", buffering=0) as filler:
             for size in (1 << 16, 1 << 12, 1):
                 try:
@@ -26,6 +26,7 @@ class SmallDisk:
                         pass
                 except OSError:  # smaller pieces may fit yet
                     continue
+            filler.truncate(filler.tell() - leave)
 
     def free(self) -> None:
         """Give everything back that `fill` took."""

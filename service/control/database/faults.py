@@ -1,5 +1,7 @@
 """Tell apart errors of the database: another transaction was in the way, an outage, or the statement itself."""
 
+import sqlite3
+
 from sqlalchemy.exc import (
     DataError,
     DBAPIError,
@@ -28,6 +30,11 @@ def is_outage(error: BaseException | None) -> bool:
         return False
     is_statements_own = isinstance(error, IntegrityError | DataError | ProgrammingError)
     return not is_statements_own and not _sqlstate(error).startswith(_OF_WHAT_WAS_SENT)
+
+
+def is_full(error: SQLAlchemyError) -> bool:
+    """Return whether SQLite found the disk full, and has undone the transaction."""
+    return getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def _sqlstate(error: SQLAlchemyError) -> str:

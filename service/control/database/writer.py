@@ -7,7 +7,8 @@ Where several replicas write to one PostgreSQL, two groups may want the same key
 that loses is run again in a transaction of its own: alone it holds nothing that another waits for.
 
 SQLite ends the whole transaction when a statement finds the disk full, or cannot read or write: no savepoint shelters
-the others. Each write of such a group is run again in a transaction of its own, too, so that small ones pass.
+the others. Nor does one where COMMIT finds the disk full, which writes up to 2 MB that a cache held. Each write of such
+a group is run again in a transaction of its own, too, so that small ones pass.
 
 So a write may run more than once before it is stored, and changes nothing but the database.
 """
@@ -28,7 +29,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from service.control import events
 from service.control.database import rows
-from service.control.database.faults import is_collision, is_outage, said
+from service.control.database.faults import is_collision, is_full, is_outage, said
 from service.errors import DatabaseUnavailable, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -160,11 +161,15 @@ class Writer:
             except _Fails:  # each gets a savepoint, which costs a sixth of a submission: most groups need none
                 return self._commit_all(calls, _run_apart)
         except _Undone as undone:
-            if len(calls) > 1:
-                return [outcome for call in calls for outcome in self._commit([call])]
-            return _refused(calls, undone.error)
+            return self._commit_each(calls, undone.error)
         except SQLAlchemyError as error:
+            return self._commit_each(calls, error) if is_full(error) else _refused(calls, error)
+
+    def _commit_each(self, calls: list[_Call], error: SQLAlchemyError) -> list[_Outcome]:
+        """Run each of `calls` in a transaction of its own, unless it had that, and is refused for `error`."""
+        if len(calls) == 1:
             return _refused(calls, error)
+        return [outcome for call in calls for outcome in self._commit([call])]
 
     def _commit_all(self, calls: list[_Call], run: Callable[[Session, list[_Call]], list[_Outcome]]) -> list[_Outcome]:
         began = time.perf_counter()
