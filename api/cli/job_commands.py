@@ -230,10 +230,11 @@ def list_jobs(
     if are_ids:
         for job in page.jobs:
             typer.echo(job.id)
-        return
-    console().print(_sheet(page.jobs))
+    else:
+        console().print(_sheet(page.jobs))
     if page.next_cursor:
-        say(console(), f"there are more: --cursor {page.next_cursor}, or a larger --limit (now {limit})")
+        more = f"there are more: --cursor {page.next_cursor}, or a larger --limit (now {limit})"
+        say(console(as_json=are_ids), more)  # another command takes the ids as they are
 
 
 def _sheet(jobs: Sequence[JobSummary]) -> Sheet:

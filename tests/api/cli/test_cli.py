@@ -156,6 +156,16 @@ def test_a_verb_is_asked_of_every_job_named(at: str, client: Client, job: JobSpe
     assert client.jobs(archived=None).jobs == ()
 
 
+def test_of_ids_that_are_not_all_it_is_said_beside_them(at: str, client: Client, job: JobSpec) -> None:
+    ids = [client.submit(job).id for _ in range(2)]
+
+    part = run_cli.invoke(main.app, ["list", "-q", "--limit", "1"])
+    whole = run_cli.invoke(main.app, ["list", "-q", "--limit", "2"])
+
+    assert (part.stdout, whole.stdout) == (f"{ids[1]}\n", f"{ids[1]}\n{ids[0]}\n")
+    assert part.stderr.startswith("there are more: --cursor ") and whole.stderr == ""
+
+
 def test_one_of_several_jobs_that_is_refused_leaves_the_others_done(at: str, client: Client, job: JobSpec) -> None:
     over, queued = client.submit(job), client.submit(job)
     over.cancel()
