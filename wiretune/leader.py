@@ -169,8 +169,8 @@ class Leader:
             line = Line()
             yield from self._commit(line, self.decisions[-1].commit_until)
             before, failure = failure, line.failure(self.decisions[-1].values)
-            if is_hopeless(before, failure):
-                yield from self._order(GIVE_UP)
+            if failure and fails_again(before, failure):
+                yield from self._order(GIVE_UP, [failure.values])
                 return
 
     def _time(self) -> Asking:
@@ -255,12 +255,12 @@ class Leader:
         return {unit: min(caps[unit] for caps in (budget, ends) if unit in caps) for unit in {*budget, *ends}}
 
 
-def is_hopeless(before: Failure | None, failure: Failure | None) -> bool:
-    """Return whether two commits in a row diverged with the same values, or in their first steps: no rate is at fault.
+def fails_again(before: Failure | None, failure: Failure) -> bool:
+    """Return whether two commits in a row diverged by the same decision, or in their first steps: no rate is at fault.
 
     The loop's data go on, so what diverged is tried a second time, and not a third.
     """
-    if before is None or failure is None:
+    if before is None:
         return False
     return before.values == failure.values or (before.is_at_once and failure.is_at_once)
 

@@ -103,7 +103,7 @@ class Tuner:
         self._orders = leader.orders()
         self._taken: Taken | None = None  # at the last order
         self._last_loss, self._num_lost = math.nan, 0  # finite, on the way to this state; losses since then
-        self._sent = 0  # by this rank, when that was known
+        self._sent = handle.node_links.between.ledger.total  # by this rank, when that was known; joining is no step
         trains_apart = handle.config.sync.payload == "parameters" or handle.config.exchange.drifts
         self._signs = GradientSigns(handle.optimizer, trains_apart=trains_apart)
         self._course = self._follow()
@@ -120,7 +120,7 @@ class Tuner:
 
         Where an order ends, this is collective, and may take model and optimizer back to where a probe began. After
         the budget's last step it does nothing. Raises RuntimeError on all ranks, once, where a second commit in a row
-        diverges with the same values, or in its first step.
+        diverges by the same decision, or in its first step.
         """
         try:
             self._course.send(torch.as_tensor(loss).item())
@@ -180,10 +180,11 @@ class Tuner:
             self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
         self._end()
         if order[0] == GIVE_UP:
+            [failed] = order[1]
             raise RuntimeError(
-                "the loss was not finite in two commits in a row, the second at a learning rate of "
-                f"{self.handle.optimizer.param_groups[0]['lr']:.3g}: look at the loss and the data; the model is where "
-                "the last commit that trained has ended"
+                "the loss was not finite in two commits in a row, the second decided at a learning rate of "
+                f"{failed.learning_rate:.3g}: look at the loss and the data; the model is where the last commit that "
+                "trained has ended"
             )
 
     def _end(self) -> None:

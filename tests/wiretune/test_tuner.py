@@ -443,11 +443,12 @@ def test_a_loss_that_is_never_finite_ends_the_run_and_says_so_and_leaves_the_mod
     tuner, before, num_steps = script.tuner, script.state, 0
     assert isinstance(tuner, wiretune.Tuner)
 
-    with pytest.raises(RuntimeError, match="not finite in two commits in a row, the second at a learning rate of"):
+    with pytest.raises(RuntimeError, match="not finite in two commits in a row") as refusal:
         while not tuner.is_over:
             num_steps += 1
             script.step(loss=math.nan)
 
+    assert f"decided at a learning rate of {tuner.decisions[-1].values.learning_rate:.3g}:" in str(refusal.value)
     assert tuner.is_over and num_steps < 1000
     assert all(map(torch.equal, script.state, before))
     script.step(loss=math.nan)  # the loop may go on without the controller
