@@ -214,7 +214,32 @@ def _evaluated(rank: int, how: dict[str, Any], num_steps: int) -> dict[str, str]
 
 
 def _state_bits(model: nn.Module) -> str:
-    return hashlib.sha256(b"".join(each.numpy().tobytes() for each in model.state_dict().values())).hexdigest()
+    tensors = (each.contiguous().view(-1).view(torch.uint8) for each in model.state_dict().values())
+    return hashlib.sha256(b"".join(each.numpy().tobytes() for each in tensors)).hexdigest()
+
+
+def joined(rank: int, num_workers: int) -> dict[str, Any]:
+    """What a bare model of odd types begins as, what that sends, and what is said of one that nobody can send."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(4, 4))
+    model[0].requires_grad_(False)  # the same base on all ranks
+    torch.manual_seed(rank)
+    model[1].bias = nn.Parameter(torch.randn(4))
+    model.register_buffer("rotations", torch.randn(3, 2, dtype=torch.complex64).t())
+    model.register_buffer("wide", torch.randn(2, dtype=torch.complex128))
+    model.register_buffer("whole", torch.full((3,), rank, dtype=torch.int16))
+    model.register_buffer("narrow", torch.randn(4).to(torch.float8_e4m3fn))
+    model.register_buffer("flag", torch.tensor(rank == 0))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    handle = attach(model, optimizer, sync=DILOCO)
+    found = {"bits": _state_bits(model), "flag": bool(model.flag), "bytes": handle.take_bytes()["state"]}
+    handle.detach()
+    model.register_buffer("graph", torch.eye(3).to_sparse())
+    try:
+        attach(model, optimizer, sync=DILOCO)
+    except ValueError as error:
+        found["refused"] = str(error)
+    return found
 
 
 def _dense(rank: int) -> dict[str, Any]:

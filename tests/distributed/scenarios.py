@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from attach_scenario import attached, evaluated
+from attach_scenario import attached, evaluated, joined
 from auto_scenarios import auto, auto_on_nodes, auto_pairs
 from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
@@ -274,6 +274,7 @@ SCENARIOS = {
         ddp,
         attached,
         evaluated,
+        joined,
         fsdp,
         on_gpus,
         scripts_on_gpus,

@@ -257,7 +257,7 @@ def test_one_process_needs_no_group():
     script = Script(0, bare=True, sync={"kind": "diloco", "period": 4}).train(range(8))
 
     assert script.handle is not None
-    assert script.handle.take_bytes() == {"state": 0, "parameters": 0, "control": 0}
+    assert script.handle.take_bytes() == {"parameters": 0, "control": 0}
     assert torch.isfinite(script.vector).all()
 
 

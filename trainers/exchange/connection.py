@@ -148,13 +148,14 @@ class Connection:
         return staged.to(like.device)
 
     def broadcast(self, tensor: Tensor, source: int, parts: BytesByPurpose) -> None:
-        """Overwrite `tensor` by that of rank `source`."""
+        """Overwrite `tensor` by that of rank `source`; of any type, as its bytes are sent."""
         started = self._now(tensor)
         if self.rank == source:
             self._pace(started, parts, collectives.broadcast)  # before it leaves, as in `send`
         if self.num_workers > 1:
             with self._in_place(tensor) as staged:
-                dist.broadcast(staged, group=self.group, group_src=source)
+                # As bytes: gloo knows neither complex numbers nor int16. Flat: a scalar has no view of another type.
+                dist.broadcast(staged.detach().view(-1).view(torch.uint8), group=self.group, group_src=source)
         self.charge(parts, collectives.broadcast)
         self._note_seconds(started)
 

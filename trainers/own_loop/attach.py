@@ -36,7 +36,7 @@ from trainers.methods.sync import build
 from trainers.methods.sync.every_step.spec import EveryStepConfig
 from trainers.methods.sync.parts import PolicyParts
 from trainers.methods.sync.policy import StateParts, Update
-from trainers.methods.sync.shared.differing import means_of_differing
+from trainers.methods.sync.shared.differing import differing, means_of_differing
 from trainers.methods.sync.shared.screen import parts_of_means
 from trainers.own_loop.attachable import (
     Check,
@@ -182,9 +182,10 @@ class Attached(Handle):
         self._trained = {name: self._held[name] for name in parameters}
         self._parameters = [*self._trained.values()]
         self._frozen = [each for each in model.parameters() if not each.requires_grad]
-        if ddp is None:
-            for tensor in (*model.parameters(), *buffers.values()):  # frozen ones too
-                node_links.tell(tensor.detach(), "state")
+        if ddp is None and node_links.num_ranks > 1:
+            everything = self._held | {name: each.detach() for name, each in buffers.items()}
+            for name in differing(everything, node_links):
+                node_links.tell(everything[name], "state")
         names = {parameter: name for name, parameter in parameters.items()}
         wrapped = Optimizer(OwnOptimizerConfig(), optimizer, names, brought=())
         self._model, self._wrapped = model, wrapped

@@ -94,6 +94,12 @@ def check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: Rep
             f"`model` must be a DistributedDataParallel, which exchanges gradients in every step, got "
             f"{type(model).__name__}: wrap it, or give `sync={{'kind': 'diloco'}}`"
         )
+    if ddp is None and num_workers > 1:
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if tensor.layout is not torch.strided:
+                raise ValueError(
+                    f"`model`: `{name}` must be dense to become that of rank 0, got {tensor.layout}: add `.to_dense()`"
+                )
     if ddp is not None and ddp.process_group.size() != num_workers:
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
     if ddp is None or trains_apart:

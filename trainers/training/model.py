@@ -101,8 +101,8 @@ def changed_training(model: nn.Module, trained: Collection[str]) -> str | None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name not in trained:
             return (
-                f"the model trains its parameter `{name}`, which was frozen when it was built, and nothing steps by its "
-                "gradient: train it from the start, and keep it out of the loss (`detach`) for as long as it rests"
+                f"the model trains its parameter `{name}`, which was frozen when it was built, and nothing steps by "
+                "its gradient: train it from the start, and keep it out of the loss (`detach`) for as long as it rests"
             )
         if name in trained and not parameter.requires_grad:
             return (

@@ -38,7 +38,7 @@ def differing(tensors: Mapping[str, Tensor], node_links: NodeLinks) -> list[str]
     """Return the names of those that have another `_sum_of_bits` on some rank than on the first; collective."""
     if not tensors:
         return []
-    mine = torch.stack([_sum_of_bits(each) for each in tensors.values()]).cpu()
+    mine = torch.stack([_sum_of_bits(each).cpu() for each in tensors.values()])
     first = mine.clone()
     node_links.tell(first)
     differ = (mine != first).float()
@@ -48,7 +48,8 @@ def differing(tensors: Mapping[str, Tensor], node_links: NodeLinks) -> list[str]
 
 def _sum_of_bits(tensor: Tensor) -> Tensor:
     """Return the sum of the bits of each entry, times a weight of its place: a plain one ignores the order."""
-    bits = tensor.view(_BITS[tensor.itemsize]).flatten()
+    entries = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    bits = entries.view(_BITS[entries.itemsize]).flatten()
     # Mixed, as weights in proportion to the places let mirrored swaps cancel.
     weights = _mixed(torch.arange(min(len(bits), _CHUNK), device=bits.device) * _ODD) * _ODD | 1
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
