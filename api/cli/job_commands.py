@@ -67,7 +67,7 @@ def submit(
         typer.Option(metavar="PATTERN", help="files of the folder to leave out, such as `data` or `*.csv`; repeatable"),
     ] = None,
     is_dry: Annotated[
-        bool, typer.Option("--dry-run", help="queue nothing: have the service say whether it would take the job")
+        bool, typer.Option("--dry-run", help="queue nothing: have the service check all but room in the queue")
     ] = False,
     idempotency_key: IdempotencyKey = None,
     url: Url = None,

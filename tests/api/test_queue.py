@@ -159,6 +159,14 @@ def test_ones_own_job_is_cloned_with_the_priority_that_ones_role_gives_whatever_
     assert low.json()["job"]["priority"] == "low"
 
 
+def test_a_check_says_that_ones_role_may_not_submit_the_job(call):
+    def notes(role: Role) -> list[str]:
+        return call("POST", "/v1/jobs:validate", role=role, json=JOB).json()["notes"]
+
+    assert "your role here, viewer, may not create a job" in notes(Role.VIEWER)
+    assert not any("your role" in note for note in notes(Role.SUBMITTER))
+
+
 def test_a_check_that_a_role_refuses_names_the_field_and_is_no_entry_in_the_audit_log(call, store):
     answer = call("POST", "/v1/jobs:validate", json=JOB | {"priority": "high"})
     store.add_key("next")  # writes are in order

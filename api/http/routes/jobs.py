@@ -15,7 +15,7 @@ from api.http.etags import UNCHANGED, IfNoneMatch, SeenVersions, etag_of, unchan
 from api.http.examples import EXAMPLE_JOB
 from api.http.operations import Body, Operation, OperationRouter
 from api.http.services import StoreOf
-from service.control.access.rules import Action, Principal, visible_project
+from service.control.access.rules import Action, Principal, may, visible_project
 from service.control.listing import JobFilter
 from service.control.queue.outlook import Outlook
 from service.errors import (
@@ -86,12 +86,17 @@ def create_job(
     Operation(id="validateJob", action=Action.READ, errors=(InvalidJob, DoesNotFit, UnreadableJob), body=_JOB_BODY),
 )
 def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller) -> Validated:
-    """Check a job without queueing it; the answer has every default filled in."""
+    """Check a job without queueing it; the answer has every default filled in.
+
+    Whether the queue has a place for it is found out when it is submitted.
+    """
     require_priority(spec.priority, store, caller)
     check(spec, request, caller.name, caller.project)
     store.require_code(spec, by=caller)
     num_trials = spec.num_trials
     notes = []
+    if not may(caller, Action.CREATE):  # who may only read may check a job, and have another submit it
+        notes.append(f"your role here, {caller.role}, may not {Action.CREATE}")
     if spec.params:
         notes.append(expected_cost(spec))
     elif num_trials > 1:
