@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from make_site import nav, write_pages
 from reference import KEPT, pages, text
+from typer.testing import CliRunner
 
+from api.cli.main import app
 from api.cli.method_commands import reference
 from service.catalog.methods import methods
 
@@ -38,6 +40,15 @@ def test_the_index_leads_to_every_page() -> None:
 
 def test_the_page_of_methods_is_what_the_code_says() -> None:
     assert (ROOT / "docs" / "methods.md").read_text() == "\n".join(reference(methods())) + "\n", "run `make docs`"
+
+
+@pytest.mark.parametrize("kind", ["none", "powersgd"])
+def test_the_tutorial_has_the_bytes_that_the_command_prints(kind: str) -> None:
+    page = (ROOT / "docs" / "tutorial" / "link.md").read_text()
+    shown = re.search(rf"^\$ wiretune methods {kind} .*\n(.*)$", page, re.M)
+    said = CliRunner().invoke(app, ["methods", kind])
+
+    assert shown and shown[1] in said.output.splitlines()
 
 
 def test_the_page_of_examples_has_each_job_with_the_first_comment_of_its_file() -> None:
