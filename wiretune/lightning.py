@@ -27,9 +27,9 @@ class AttachCallback(Callback):  # type: ignore[misc]
     """Attaches when training begins: only then has the Trainer its model in DistributedDataParallel.
 
     `Trainer(strategy="ddp", callbacks=[AttachCallback(exchange={"kind": "powersgd", "rank": 4})])`; the keywords are
-    those of `attach`, whose handle is `handle` from then on. The module has one optimizer. `fit` raises ValueError for
-    an exchange with which a loop must not clip gradients if `gradient_clip_val` is set, and for a GradScaler where
-    ranks train apart, of which one alone would skip a step.
+    those of `attach`, whose handle is `handle` from then on. The module has one optimizer. A further `fit` attaches
+    anew. `fit` raises ValueError for an exchange with which a loop must not clip gradients if `gradient_clip_val` is
+    set, and for a GradScaler where ranks train apart, of which one alone would skip a step.
 
     Where ranks train apart, the Trainer validates and saves the mean of their parameters and buffers, and ends with it.
 
@@ -88,7 +88,9 @@ class AttachCallback(Callback):  # type: ignore[misc]
         how["check_loop"] = partial(
             check_loop, words=_WORDS, clips_at=trainer.gradient_clip_val, has_scaler=scaler is not None
         )
-        self._ranks = None  # of an earlier `fit`, whose optimizer is gone
+        if self._ranks is not None:  # of an earlier `fit`, whose optimizer is gone: without its handle the model is free
+            self._ranks = None
+            del self.handle
         self.handle = attach(trainer.model, trainer.optimizers[0], **how)
         self._ranks = RankState(trainer.model, self.handle)
         if trainer.ckpt_path is not None:

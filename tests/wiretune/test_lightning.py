@@ -222,3 +222,20 @@ def test_a_second_fit_attaches_anew_and_saves_one_part_for_each_checkpoint(callb
 
     assert run.callback.handle is not first
     assert run.trainer.strategy.save_checkpoint is saving
+
+
+@pytest.mark.parametrize("how", [{"exchange": TOPK}, {"sync": LOCAL}], ids=["topk", "sync"])
+def test_a_second_fit_of_the_module_itself_goes_on_from_where_the_first_one_ended(callback_type: type[Any], how: Any):
+    run = Run(callback_type, **how).begin()
+    run.train(2)
+    run.callback.on_train_end(run.trainer, run.model)
+    ended = run.model.weight.detach().clone()
+    run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
+    run.trainer.optimizers = [run.optimizer]
+
+    run.begin()
+    begun = run.model.weight.detach().clone()
+    run.train(2)
+
+    assert torch.equal(begun, ended)
+    assert run.callback.handle.state_dict()["scalars"]["steps"]["taken"] == 2
