@@ -88,7 +88,7 @@ class AttachCallback(Callback):  # type: ignore[misc]
         how["check_loop"] = partial(
             check_loop, words=_WORDS, clips_at=trainer.gradient_clip_val, has_scaler=scaler is not None
         )
-        if self._ranks is not None:  # of an earlier `fit`, whose optimizer is gone: without its handle the model is free
+        if self._ranks is not None:  # of an earlier `fit`, whose optimizer is gone: only we still hold its handle
             self._ranks = None
             del self.handle
         self.handle = attach(trainer.model, trainer.optimizers[0], **how)
