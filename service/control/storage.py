@@ -18,7 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import tokenize
 from pydantic import BaseModel, Field
 
-from service.errors import NotFound, Unavailable
+from service.errors import NotFound, Unavailable, WiretuneError
 from service.wire.records import SHA256
 from trainers import filesystem as files
 
@@ -308,7 +308,9 @@ def _reaching(url: str, doing: str = "read") -> Iterator[tuple[Any, str]]:
 def _as_refusals(url: str, doing: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ImportError, ValueError) as error:  # no answer or no right; no driver; no such kind of URL
+    except WiretuneError:
+        raise
+    except Exception as error:  # no answer or no right; no driver; no such URL; gcsfs and adlfs have their own errors
         if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) == errno.ENAMETOOLONG:
             raise NotFound(f"{url} is not on storage (any more)") from error
         said = str(error) or type(error).__name__

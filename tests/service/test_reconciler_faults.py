@@ -357,6 +357,28 @@ def test_a_storage_is_asked_once_for_all_jobs_that_wait_for_it(store, tick, monk
     assert {state_of(store, job_id)[0] for job_id in jobs} == {"queued"}
 
 
+class HttpError(Exception):
+    """What some drivers of object stores raise: no OSError."""
+
+
+@pytest.mark.parametrize("question", ["require_writable", "require_room", "mark_url"])
+def test_a_question_that_fails_unforeseen_is_its_jobs_reason_and_leaves_the_others_their_turns(
+    store, tick, running, monkeypatch, question
+):
+    def fail(*_, **__):
+        raise HttpError("503 backend error")
+
+    monkeypatch.setattr(Storage, "is_folder", property(lambda _: False))  # no first attempt asks
+    monkeypatch.setattr(Storage, question, fail)
+    store.attempts.lose(running, 1, reason="a worker failed: no answer")
+    other = store.add_job(SPEC)[0].id
+
+    tick(3)
+
+    assert state_of(store, running) == ("queued", "the storage failed: HttpError: 503 backend error")
+    assert state_of(store, other)[0] == "starting"
+
+
 def test_a_clock_that_is_set_back_holds_up_no_job_that_the_storage_refused(store, tick, running, tmp_path):
     results = unwritable(tmp_path)
     store.attempts.lose(running, 1, reason="a worker failed: no space left on device")

@@ -145,6 +145,23 @@ def test_a_storage_that_does_not_answer_is_said_to_be(root):
         Storage(root).write(f"{root}/job-1/file", b"")
 
 
+def test_what_a_driver_has_as_an_error_of_its_own_is_a_refusal_that_stays_the_same(monkeypatch):
+    class HttpError(Exception):
+        """As gcsfs has it."""
+
+    def fail(_, path, *args, **options):
+        raise HttpError(f"503 backend error, {path}")
+
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "pipe_file", fail)
+    refusals = []
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"503 backend error.*check WIRETUNE_STORAGE_URL") as refused:
+            Storage("memory://results").require_writable()
+        refusals.append(str(refused.value))
+
+    assert refusals[0] == refusals[1]
+
+
 def test_removing_takes_the_files_named_and_the_folders_that_become_empty(storage):
     for name in ("a/1", "a/2", "b/c/3"):
         storage.write(f"{storage.job_url('job-1')}/{name}", b"123")

@@ -1,8 +1,10 @@
 """Lets attempts begin only on a storage that takes what they write, and waits for no storage that is silent."""
 
+import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -13,6 +15,7 @@ from service.control.reconciling.calls import in_background
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
 
+_log = logging.getLogger(__name__)
 _AGAIN_S = 10.0  # between two questions for a job that is refused; its room is others' meanwhile
 _FRESH_S = 2 * _AGAIN_S  # no attempt begins on an older answer
 _PATIENCE_S = 2.0  # of a round, with a question
@@ -107,29 +110,30 @@ class StorageGate:
 
     def _answers(self, questions: Mapping[str, _Question]) -> dict[str, str]:
         """Ask the storage, and return its answer for each job."""
-        try:
-            self._store.attempts.mark.require()
-        except Unavailable as error:
-            return dict.fromkeys(questions, str(error))
-        refused = ""
+        if refused := _refused(self._store.attempts.mark.require):
+            return dict.fromkeys(questions, refused)
         if any(each.attempt for each in questions.values()):  # the last one may have been lost to the storage
-            try:
-                self._store.storage.require_writable()
-            except Unavailable as error:
-                refused = str(error)
+            refused = _refused(self._store.storage.require_writable)
         return {
-            job_id: (refused or self._no_room(job_id, each)) if each.attempt else ""
+            job_id: (refused or _refused(partial(self._require_room, job_id, each))) if each.attempt else ""
             for job_id, each in questions.items()
         }
 
-    def _no_room(self, job_id: str, question: _Question) -> str:
-        """Return why the disk has no room for a job's next checkpoints; empty where it has."""
+    def _require_room(self, job_id: str, question: _Question) -> None:
+        """Raise Unavailable where the disk has no room for a job's next checkpoints."""
         attempts, storage = self._store.attempts, self._store.storage
-        try:
+        with suppress(NotFound):  # it was cancelled and deleted in the meantime
             if attempts.of_job(job_id)[-1].outcome == "failed":  # one that was paused has the room it had
                 storage.require_room(job_id, attempts.last_checkpoints(job_id), at_once=question.at_once)
-        except Unavailable as error:
-            return str(error)
-        except NotFound:  # it was cancelled and deleted in the meantime
-            pass
-        return ""
+
+
+def _refused(require: Callable[[], None]) -> str:
+    """Return why the storage refuses what a job requires; empty where it does not."""
+    try:
+        require()
+    except Unavailable as error:
+        return str(error)
+    except Exception as error:  # of one job: the others have their answers
+        _log.exception("a question to the storage failed; it is asked again")
+        return f"the storage failed: {type(error).__name__}: {error}"
+    return ""
