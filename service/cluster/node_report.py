@@ -10,11 +10,10 @@ import platform
 import sys
 import time
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 #: How a line begins.
@@ -37,7 +36,7 @@ def report(packages: list[str], file: str) -> dict[str, Any]:
 def sees(file: str) -> bool:
     """Return whether the file is there, or comes within `SEEN_S`."""
     deadline = time.monotonic() + SEEN_S
-    while not Path(file).exists():
+    while not os.path.exists(file):  # no error of a folder that may not be read, or whose server is away
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.5)
@@ -61,9 +60,12 @@ def _answer(call: Any) -> dict[str, Any]:
     """Return a node's report, or what is wrong with the node."""
     try:
         found: dict[str, Any] = ray.get(call, timeout=0)
+    except GetTimeoutError:
+        return {"error": f"no answer in {ANSWER_S:.0f} s"}
+    except RayTaskError as error:  # its text is a traceback, which ends with what was raised
+        return {"error": str(error).strip().splitlines()[-1]}
     except RayError as error:  # the text of some is a page long
-        is_late = isinstance(error, ray.exceptions.GetTimeoutError)
-        return {"error": f"no answer in {ANSWER_S:.0f} s" if is_late else str(error).strip().splitlines()[0]}
+        return {"error": str(error).strip().splitlines()[0]}
     return found
 
 
