@@ -95,9 +95,12 @@ class Call(Generic[T]):
 
 
 class LogText(bytes):
-    """A part of a log, in bytes, that knows at which `offset` of the whole it begins."""
+    """A part of a log, in bytes, that knows at which `offset` of the whole it begins, and at which `end` it ends.
 
-    offset = 0
+    It may be shorter than what lies between: of a long log that was kept the middle is cut.
+    """
+
+    offset, end = 0, 0
 
 
 def submit(spec: Spec, *, idempotency_key: str | None = None, source: str | None = None) -> Call[JobView]:
@@ -316,12 +319,13 @@ def artifacts(job_id: str) -> Call[tuple[Artifact, ...]]:
 def logs(job_id: str, *, attempt: int | None = None, offset: int = 0, tail: int | None = None) -> Call[LogText]:
     """Return what an attempt, by default the last, has printed: from byte `offset` on, or its last whole lines.
 
-    Those have `tail` bytes at most. What is printed later begins at the text's own `offset` and its length.
+    Those have `tail` bytes at most. What is printed later begins at the text's own `end`.
     """
 
     def read(content: bytes, headers: Mapping[str, str]) -> LogText:
         text = LogText(content)
         text.offset = int(headers.get("X-Log-Offset", offset))
+        text.end = int(headers.get("X-Log-End", text.offset + len(text)))  # an earlier release does not say
         return text
 
     params = _given(attempt=attempt, offset=offset or None, tail=tail)

@@ -339,7 +339,7 @@ def logs(
         elif num_lines is None:
             pieces = iter([client.logs(job, attempt=attempt)])
         else:
-            pieces = iter([last_lines(client, job, attempt, num_lines)])
+            pieces = iter([last_lines(client, job, attempt, num_lines)[0]])
         for piece in pieces:
             text = piece.decode(errors="replace")
             if as_json:

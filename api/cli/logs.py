@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 
-from api.calls import LogText
 from api.client import Client
 from api.failures import ApiError
 
@@ -15,8 +14,8 @@ _MAX_PAUSE_S = 10.0
 _LEAST_BYTES, _BYTES_PER_LINE, _GROWTH = 65_536, 200, 8
 
 
-def last_lines(client: Client, job_id: str, number: int | None, num_lines: int) -> LogText:
-    """Return the last lines that an attempt has printed, or all where there are fewer."""
+def last_lines(client: Client, job_id: str, number: int | None, num_lines: int) -> tuple[bytes, int]:
+    """Return the last lines that an attempt has printed, or all where there are fewer, and where its log goes on."""
     num_bytes = max(_LEAST_BYTES, _BYTES_PER_LINE * num_lines)
     while True:
         text = client.logs(job_id, attempt=number, tail=num_bytes)
@@ -25,9 +24,7 @@ def last_lines(client: Client, job_id: str, number: int | None, num_lines: int) 
             if (at := text.rfind(b"\n", 0, at)) < 0:
                 break
         if at >= 0 or text.offset == 0:
-            found = LogText(text[at + 1 :])
-            found.offset = text.offset + at + 1
-            return found
+            return text[at + 1 :], text.end
         num_bytes *= _GROWTH
 
 
@@ -44,10 +41,10 @@ def follow_log(client: Client, job_id: str, number: int | None, *, num_lines: in
         for attempt in range(current or last, last + 1):
             current, offset = attempt, offset if attempt == current else 0
             may_be_missing = attempt < last or not is_over
-            piece = _piece(client, job_id, attempt, offset, num_lines=num_lines, may_be_missing=may_be_missing)
+            piece, end = _piece(client, job_id, attempt, offset, num_lines=num_lines, may_be_missing=may_be_missing)
             num_lines = None
             if piece:
-                offset = piece.offset + len(piece)
+                offset = end
                 yield piece
         if last < view.attempt:
             return
@@ -56,12 +53,14 @@ def follow_log(client: Client, job_id: str, number: int | None, *, num_lines: in
 
 def _piece(
     client: Client, job_id: str, attempt: int, offset: int, *, num_lines: int | None, may_be_missing: bool
-) -> LogText:
+) -> tuple[bytes, int]:
+    """Return what was printed from `offset` on, or the last `num_lines`, and where the log goes on."""
     try:
         if num_lines is not None:
             return last_lines(client, job_id, attempt or None, num_lines)
-        return client.logs(job_id, attempt=attempt or None, offset=offset)
+        text = client.logs(job_id, attempt=attempt or None, offset=offset)
+        return text, text.end
     except ApiError as error:
         if error.status == 404 and may_be_missing:
-            return LogText()
+            return b"", offset
         raise

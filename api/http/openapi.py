@@ -25,6 +25,7 @@ _HEADERS = {
     "Content-Range": "which bytes of the file these are; of a range that it does not have, how many it has",
     "Repr-Digest": "the file's SHA-256 (RFC 9530), where it is known",
     "X-Log-Offset": "where in the log the answer begins, in bytes",
+    "X-Log-End": "where in the log the answer ends, in bytes: what is printed later begins there",
     "Set-Cookie": "the session",
 }
 #: Which every refusal of a status has.

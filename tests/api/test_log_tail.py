@@ -4,7 +4,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, strategies as st
 
-from service.control.ray_cluster.logs import bounded, ending, since
+from service.control.ray_cluster.logs import bounded, ending, since, whole_length
 from service.control.store import Store
 from tests.api.conftest import Reporting
 from tests.api.test_routes import refused
@@ -32,6 +32,14 @@ def test_the_end_of_a_log_that_was_cut_is_what_its_offset_gives(log: bytes, num:
     assert since(kept, offset) == text and kept.endswith(text)
 
 
+@given(LINES, st.integers(5, 60), st.integers(5, 60), LINES)
+def test_a_log_that_was_cut_goes_on_behind_its_whole_length(log: bytes, head: int, tail: int, later: bytes) -> None:
+    kept = bounded(log, head=head, tail=tail)
+
+    assert whole_length(kept) == len(log)
+    assert since(kept + later, whole_length(kept)) == later
+
+
 def test_of_a_line_that_is_longer_than_was_asked_for_the_end_is_given() -> None:
     assert ending(b"first\n" + b"x" * 9 + b"\n", 4) == (12, b"xxx\n")
     assert ending(b"", 4) == (0, b"")
@@ -45,10 +53,10 @@ def test_a_log_goes_on_behind_its_end_without_a_gap(http: TestClient, store: Sto
     end = http.get(url, params={"tail": 12})
     start = int(end.headers["x-log-offset"])
     store.storage.write(place, "one\ntwo\nthr\u00e9e\nfour\n".encode())
-    more = http.get(url, params={"offset": start + len(end.content)})
+    more = http.get(url, params={"offset": end.headers["x-log-end"]})
 
     assert (start, end.text) == (4, "two\nthr\u00e9e\n")
-    assert (more.headers["x-log-offset"], more.text) == ("15", "four\n")
+    assert (more.headers["x-log-offset"], more.headers["x-log-end"], more.text) == ("15", "20", "four\n")
     assert http.get(url).headers["x-log-offset"] == "0"
 
 

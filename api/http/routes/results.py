@@ -18,7 +18,7 @@ from api.http.services import StoreOf, services_of
 from api.tables import csv_chunks
 from service.control.access.rules import Action
 from service.control.metrics.points import EVERY_STEP, Steps
-from service.control.ray_cluster.logs import ending
+from service.control.ray_cluster.logs import ending, since, whole_length
 from service.control.results.artifacts import artifacts, weights_name, weights_sha256, weights_url
 from service.control.storage import StoredFile
 from service.errors import Busy, InvalidRequest, NotFound, UnreadableJob
@@ -236,7 +236,9 @@ def get_comparison(
 @router.serves(
     "GET",
     "/logs",
-    Operation(id="getLogs", action=Action.READ, errors=(Busy,), headers={200: ("X-Log-Offset",)}, is_stream=True),
+    Operation(
+        id="getLogs", action=Action.READ, errors=(Busy,), headers={200: ("X-Log-Offset", "X-Log-End")}, is_stream=True
+    ),
     response_class=PlainTextResponse,
     responses=file("text/plain", "what was printed"),
 )
@@ -255,17 +257,16 @@ def get_logs(
 ) -> StreamingResponse:
     """Return what an attempt's driver and its workers have printed; while it lives, so far.
 
-    `X-Log-Offset` says where in it the answer begins: what is printed later is behind that and the answer's length.
+    `X-Log-Offset` says where in it the answer begins, and `X-Log-End` where it ends: `offset` of that goes on. Of a
+    long log that was kept the middle is cut, so an answer may be shorter than what lies between.
     """
-    logs = services_of(request).logs
-    if tail is None:
-        start, text = offset or 0, logs.read(job, number=attempt, offset=offset or 0)
-    elif offset is None:
-        start, text = ending(logs.read(job, number=attempt), tail)
-    else:
+    if tail is not None and offset is not None:
         message = "`tail` goes without `offset`: the answer says in `X-Log-Offset` where it begins"
         raise InvalidRequest([Problem(pointer="/tail", message=message, value=tail)])
-    headers = {"Content-Length": str(len(text)), "X-Log-Offset": str(start)}
+    log = services_of(request).logs.read(job, number=attempt)
+    start, text = (offset or 0, since(log, offset or 0)) if tail is None else ending(log, tail)
+    places = {"X-Log-Offset": str(start), "X-Log-End": str(max(start, whole_length(log)))}
+    headers = places | {"Content-Length": str(len(text))}
     return StreamingResponse(_pieces(text), media_type="text/plain", headers=headers)
 
 

@@ -55,8 +55,8 @@ class Logs:
         self._refusals: dict[str, _Refusal] = {}  # by the submission's id
         self._to_forget: dict[str, float] = {}  # when Ray is to forget a submission, by its id
 
-    def read(self, job_id: str, *, number: int | None = None, offset: int = 0) -> bytes:
-        """Return the log of an attempt, by default the last, from byte `offset` of the whole log on.
+    def read(self, job_id: str, *, number: int | None = None) -> bytes:
+        """Return the log of an attempt, by default the last; of a long one that was kept, what `bounded` left.
 
         Raises NotFound where there is none, and says why; Unavailable while Ray has it and is silent.
         """
@@ -64,11 +64,11 @@ class Logs:
         silence: Unavailable | None = None
         try:
             if not attempt.log_kept and (ray := self._ray()) is not None and (text := self._text(ray, attempt)):
-                return text.encode()[offset:]
+                return text.encode()
         except Unavailable as error:
             silence = error
         try:
-            return since(self._kept(attempt), offset)
+            return self._kept(attempt)
         except NotFound as error:
             if silence is None and not attempt.log_kept and self._adopt():
                 silence = Unavailable("Ray is being taken over from an earlier service; try again in a moment")
@@ -212,6 +212,12 @@ def bounded(log: bytes, *, head: int = _HEAD_BYTES, tail: int = _TAIL_BYTES) -> 
     last = log[end or len(log) - tail :]
     num_cut = len(log) - len(first) - len(last)
     return first + f"[... {num_cut} bytes are cut here; the whole log had {len(log)} ...]\n".encode() + last
+
+
+def whole_length(log: bytes) -> int:
+    """Return the length of the whole log of which `log` is what `bounded` left: from there on `since` gives nothing."""
+    cut = _CUT.search(log)
+    return len(log) if cut is None else len(log) - len(cut[0]) + int(cut[1])
 
 
 def since(log: bytes, offset: int) -> bytes:

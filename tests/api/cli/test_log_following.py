@@ -10,6 +10,7 @@ from api.cli import logs
 from api.cli.logs import follow_log, last_lines
 from api.client import Client
 from api.failures import ApiError
+from service.control.ray_cluster.logs import bounded
 from service.control.store import Store
 from service.job.spec import JobSpec
 
@@ -67,12 +68,11 @@ def test_of_what_is_there_the_last_lines_are_given_however_much_they_take(
 ) -> None:
     monkeypatch.setattr(logs, "_LEAST_BYTES", least_bytes)
     monkeypatch.setattr(logs, "_BYTES_PER_LINE", 1)
-    printed(1, b"zero\none\n\ntwo\nthree\r3\n")
+    log = b"zero\none\n\ntwo\nthree\r3\n"
+    printed(1, log)
 
-    found = last_lines(client, job_id, 1, num_lines)
-
-    assert found == end and found.offset == len(b"zero\none\n\ntwo\nthree\r3\n") - len(end)
-    assert last_lines(client, job_id, None, 9) == b"zero\none\n\ntwo\nthree\r3\n"
+    assert last_lines(client, job_id, 1, num_lines) == (end, len(log))
+    assert last_lines(client, job_id, None, 9) == (log, len(log))
 
 
 def test_behind_the_last_lines_it_goes_on_without_a_gap(
@@ -89,6 +89,20 @@ def test_behind_the_last_lines_it_goes_on_without_a_gap(
     end(store, job_id)
 
     assert list(pieces) == [b"three\n", b"four\nfive\n"]
+
+
+@pytest.mark.parametrize("num_lines", [None, 300])
+def test_a_long_log_that_was_cut_comes_once(
+    client: Client, store: Store, job_id: str, printed: Print, num_lines: int | None
+) -> None:
+    kept = bounded(b"".join(b"line %06d\n" % number for number in range(1000)), head=1000, tail=3000)
+    printed(1, kept)
+    pieces = follow_log(client, job_id, None, num_lines=num_lines)
+    first = next(pieces)
+    end(store, job_id)
+
+    assert list(pieces) == [] and kept.endswith(first)
+    assert b"bytes are cut here" in first
 
 
 def test_of_an_attempt_asked_for_it_ends_with_it(client: Client, store: Store, job_id: str, printed: Print) -> None:
