@@ -30,7 +30,7 @@ from api.failures import ApiError, Unreachable
 from service.control.database.engine import is_sqlite, is_there
 from service.control.database.schema import MADE_BY_NEWER, is_newer, revisions
 from service.control.ray_cluster import embedded
-from service.control.ray_cluster.clusters import RemoteCluster
+from service.control.ray_cluster.clusters import RayApi, RemoteCluster
 from service.control.ray_cluster.node_reports import NodeReport, ask_nodes
 from service.control.storage import Storage
 from service.errors import Unavailable, WiretuneError
@@ -186,20 +186,29 @@ def ray(settings: Settings, *, may_start: bool) -> Found:
 
 def _cluster(settings: Settings, *, may_start: bool) -> Found:
     try:
-        with closing(RemoteCluster(settings)) as cluster, _left_in_storage(settings) as file:
+        with closing(RemoteCluster(settings)) as cluster:
             api = cluster.connect()
             nodes, version_there = api.nodes(), api.version()
-            reports = ask_nodes(api, cluster.python, packages=_PINNED, file=file) if may_start else []
+            training = [node for node in nodes if node.cpus or node.gpus]
+            cpus = f"{sum(node.cpus for node in training):g} CPUs on {len(training)} of them"
+            text = f"{settings.ray_address} answers: {len(nodes)} nodes, {cpus}"
+            if may_start:
+                return _each_node(settings, api, cluster.python, text)
     except Unavailable as error:
         fix = "check WIRETUNE_RAY_ADDRESS, and that WIRETUNE_RAY_TOKEN_PATH holds the cluster's token"
         return Found("fail", str(error), fix=fix)
-    training = [node for node in nodes if node.cpus or node.gpus]
-    cpus = f"{sum(node.cpus for node in training):g} CPUs on {len(training)} of them"
-    text = f"{settings.ray_address} answers: {len(nodes)} nodes, {cpus}"
-    if not may_start:
-        if version_there != version("ray"):
-            return Found("warn", f"{text}; ray {version_there} there, {version('ray')} here", fix=_SAME_VERSIONS)
-        return Found("ok", f"{text}; --ray asks each node for its versions, load and storage")
+    if version_there != version("ray"):
+        return Found("warn", f"{text}; ray {version_there} there, {version('ray')} here", fix=_SAME_VERSIONS)
+    return Found("ok", f"{text}; --ray asks each node for its versions, load and storage")
+
+
+def _each_node(settings: Settings, api: RayApi, python: str, text: str) -> Found:
+    """Return what the nodes of the cluster, of which `text` tells, say of themselves."""
+    with _left_in_storage(settings) as file:
+        try:
+            reports = ask_nodes(api, python, packages=_PINNED, file=file)
+        except Unavailable as error:
+            return Found("fail", f"{text}; {error}", fix="see that driver in Ray's dashboard")
     if faults := [*_faults(reports)]:
         verdict: Verdict = "fail" if any(fault.verdict == "fail" for fault in faults) else "warn"
         fixes = dict.fromkeys(fault.fix for fault in faults)

@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.resources import files
 from uuid import uuid4
 
@@ -38,12 +39,12 @@ def ask_nodes(ray: RayApi, python: str, *, packages: Sequence[str], file: str = 
     while (status := ray.status(name)) in LIVE:
         if time.monotonic() > deadline:
             ray.stop(name)
-            raise Unavailable(
-                f"a driver on the cluster did not end in {_DRIVER_S:.0f} s; see {name} in Ray's dashboard"
-            )
+            raise Unavailable(f"the driver {name} did not end in {_DRIVER_S:.0f} s")
         time.sleep(_LOOK_S)
     lines = ray.logs(name).strip().splitlines()
     found = [NodeReport.model_validate_json(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK)]
     if not found:
-        raise Unavailable(f"a driver on the cluster ended as {status}: {lines[-1] if lines else 'nothing'}")
+        raise Unavailable(f"the driver {name} ended as {status}: {lines[-1] if lines else 'nothing'}")
+    with suppress(Unavailable):  # then it stays in Ray's list, as one that failed does
+        ray.delete(name)
     return found

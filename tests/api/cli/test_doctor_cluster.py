@@ -103,12 +103,40 @@ def test_nodes_look_for_a_file_in_a_storage_that_is_a_folder_and_it_is_gone_afte
     assert not [*tmp_path.glob(".doctor-*")]
 
 
-def test_a_driver_that_prints_no_report_is_a_failure_with_its_last_words() -> None:
-    ray: Any = SimpleNamespace(
-        submit=lambda name, **how: None,
-        status=lambda name: "FAILED",
-        logs=lambda name: "Traceback\nNo module named ray\n",
-    )
+def test_a_driver_that_fails_is_not_blamed_on_the_address_of_a_cluster_that_answers(
+    found: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found(node("head"))
 
-    with pytest.raises(Unavailable, match="ended as FAILED: No module named ray"):
-        node_reports.ask_nodes(ray, "python", packages=["torch"])
+    def ask(*_: Any, **__: Any) -> Any:
+        raise Unavailable("the driver wiretune-doctor-1 did not end in 180 s")
+
+    monkeypatch.setattr(doctor, "ask_nodes", ask)
+    said = doctor.ray(settings, may_start=True)
+
+    assert said.verdict == "fail" and "1 nodes" in said.text and "did not end in 180 s" in said.text
+    assert said.fix == "see that driver in Ray's dashboard"
+
+
+class _Ray:
+    """Takes a driver that has ended."""
+
+    def __init__(self, *, status: str, logs: str) -> None:
+        self.submit = self.delete = self._note
+        self.status, self.logs = lambda _: status, lambda _: logs
+        self.kept = set[str]()
+
+    def _note(self, name: str, **_: Any) -> None:
+        self.kept ^= {name}
+
+
+def test_a_driver_that_has_reported_is_forgotten_and_one_that_failed_is_there_to_look_at() -> None:
+    done: Any = _Ray(status="SUCCEEDED", logs='wiretune-doctor {"machine": "head"}\n')
+    failed: Any = _Ray(status="FAILED", logs="Traceback\nNo module named ray\n")
+
+    [report] = node_reports.ask_nodes(done, "python", packages=["torch"])
+    with pytest.raises(Unavailable, match="ended as FAILED: No module named ray") as refused:
+        node_reports.ask_nodes(failed, "python", packages=["torch"])
+
+    assert report.machine == "head" and not done.kept
+    assert [name for name in failed.kept if name in str(refused.value)]
