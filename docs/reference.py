@@ -5,7 +5,6 @@ python docs/reference.py    write those of docs/reference
 
 import inspect
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from api.cli.main import app
 from service.job.spec import JobSpec
 
 Schema = Mapping[str, Any]
+Names = Mapping[str, str]
 Lines = Iterator[str]
 #: Words of JSON Schema for a bound, as people write them.
 BOUNDS = {
@@ -29,29 +29,41 @@ BOUNDS = {
 #: Pages that lie in docs/reference; that of Python is made of docstrings, which only the site shows.
 KEPT = ("job.md", "rest.md", "commands.md")
 HERE = Path(__file__).parent
-#: Parts of the schema that have no table to link to.
-WITHOUT_FIELDS = ("JsonValue", "Priority")
 
 
 def job() -> Lines:
     """Yield the page of every field of a job."""
     schema = JobSpec.model_json_schema()
+    names = _names(schema["$defs"])
     yield "# Job, field by field"
     yield from ("", "All fields of a job, from its JSON Schema. [The job](../job.md) explains them.")
-    yield from ("", "## The job itself", "")
-    yield from _fields(schema)
-    for name, part in sorted(schema["$defs"].items()):
+    yield from ("", "## The job itself")
+    yield from _fields(schema, names)
+    yield from _parts("##", schema["$defs"], names)
+
+
+def _names(parts: Schema, page: str = "") -> dict[str, str]:
+    """Return what stands for each part of a schema: a link to its table on `page`, or the values of one without."""
+    return {
+        name: f"[{name}]({page}#{name.lower()})" if "properties" in part else _values(part, {})
+        for name, part in parts.items()
+    }
+
+
+def _parts(level: str, parts: Schema, names: Names) -> Lines:
+    for name, part in sorted(parts.items()):
         if "properties" in part:
-            yield from ("", f"## {name}", "", _sentence(part.get("description", "")), "")
-            yield from _fields(part)
+            yield from ("", f"{level} {name}", "", _sentence(part.get("description", "")))
+            yield from _fields(part, names)
 
 
-def _fields(schema: Schema) -> Lines:
-    yield from ("| field | values | default | meaning |", "| --- | --- | --- | --- |")
+def _fields(schema: Schema, names: Names) -> Lines:
+    if schema["properties"]:
+        yield from ("", "| field | values | default | meaning |", "| --- | --- | --- | --- |")
     for name, field in schema["properties"].items():
         default = "required" if name in schema.get("required", ()) else _default(field.get("default"))
         meaning = _cell(_sentence(field.get("description", "")))
-        yield f"| `{name}` | {_cell(_values(field))} | {default} | {meaning} |"
+        yield f"| `{name}` | {_cell(_values(field, names))} | {default} | {meaning} |"
 
 
 def _default(value: Any) -> str:
@@ -61,56 +73,71 @@ def _default(value: Any) -> str:
     return _code(value)
 
 
-def _values(field: Schema) -> str:
-    """Return the values that a field takes, with links to the parts that are tables of their own."""
+def _values(field: Schema, names: Names) -> str:
+    """Return the values that a field takes; `names` has what stands for other parts."""
     if "$ref" in field:
-        name = field["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})" if name not in WITHOUT_FIELDS else name
+        return names[field["$ref"].rpartition("/")[2]]
     if "const" in field:
         return _code(field["const"])
     if "enum" in field:
         return " or ".join(map(_code, field["enum"]))
     if choices := field.get("anyOf") or field.get("oneOf"):
-        return " or ".join(map(_values, choices))
+        return " or ".join(_values(each, names) for each in choices)
     if "prefixItems" in field:
-        return f"a pair of: {_values(field['prefixItems'][0])}"
+        return f"a pair of: {_values(field['prefixItems'][0], names)}"
     if "items" in field:
-        return f"a list of: {_values(field['items'])}"
+        return f"a list of: {_values(field['items'], names)}"
+    if isinstance(by_name := field.get("additionalProperties"), Mapping):
+        return f"by name: {_values(by_name, names)}"
     bounds = [text.format(field[word]) for word, text in BOUNDS.items() if word in field]
-    return ", ".join([field.get("type", "any"), *bounds])
+    return ", ".join([field.get("format") or field.get("type", "any"), *bounds])
 
 
 def rest(document: Schema) -> Lines:
-    """Yield the page of every call of the OpenAPI `document`."""
-    yield "# REST, call by call"
+    """Yield the page of every call of the OpenAPI `document`, and of the fields of bodies and answers."""
+    of_jobs, parts = JobSpec.model_json_schema()["$defs"], document["components"]["schemas"]
+    own = {name: part for name, part in parts.items() if name != "JobSpec" and name not in of_jobs}
+    names = _names(own) | _names(of_jobs, "job.md") | {"JobSpec": "[JobSpec](job.md#the-job-itself)"}
+    yield "# REST, field by field"
     yield from (
         "",
-        "All calls, from [openapi.json](../openapi.json). [REST in five minutes](../rest.md) shows them at work.",
+        "All calls, from [openapi.json](../openapi.json), and then [the fields](#fields) of their bodies and answers. "
+        "[REST, call by call](../rest_reference.md) explains them. Refusals are a [ProblemDocument](#problemdocument).",
     )
     for path, calls in document["paths"].items():
         for verb, call in calls.items():
             yield from ("", f"## `{verb.upper()} {path}`", "", _sentence(call.get("description") or call["summary"]))
-            yield from _parameters(call)
-            yield from ("", f"Answers: {', '.join(_answers(call['responses']))}.")
+            yield from _parameters(call, names)
+            yield from ("", f"Answers: {', '.join(_answers(call['responses'], names))}.")
+    yield from ("", "## Fields", "", "Those of bodies and answers. Fields of a job have [a page of their own](job.md).")
+    yield from _parts("###", own, names)
 
 
-def _parameters(call: Schema) -> Lines:
+def _parameters(call: Schema, names: Names) -> Lines:
     if parameters := call.get("parameters"):
         yield from ("", "| parameter | in | values | meaning |", "| --- | --- | --- | --- |")
         for each in parameters:
-            meaning = _cell(each.get("description", ""))
-            yield f"| `{each['name']}` | {each['in']} | {_cell(_plain_values(each['schema']))} | {meaning} |"
-    if content := call.get("requestBody", {}).get("content"):
-        yield from ("", f"Body: {', '.join(f'`{kind}`' for kind in content)}.")
+            values, meaning = _values(each["schema"], names), each.get("description", "")
+            plain = values.replace('"', "")  # a word of a URL has no quotes
+            yield f"| `{each['name']}` | {each['in']} | {_cell(plain)} | {_cell(meaning)} |"
+    if body := call.get("requestBody"):
+        yield from ("", f"Body: {_content(body['content'], names)}.")
 
 
-def _plain_values(schema: Schema) -> str:
-    return re.sub(r"\[(\w+)\]\(#\w+\)", r"`\1`", _values(schema))
+def _content(content: Schema, names: Names) -> str:
+    """Return what a body or an answer holds, and in which of the types of media."""
+    kinds: dict[str, list[str]] = {}
+    for media, each in content.items():
+        kinds.setdefault(_values(each["schema"], names), []).append(f"`{media}`")
+    return ", or ".join(f"{values} as {' or '.join(media)}" for values, media in kinds.items())
 
 
-def _answers(responses: Schema) -> Iterator[str]:
+def _answers(responses: Schema, names: Names) -> Iterator[str]:
     for status, answer in responses.items():
-        yield f"{status} ({answer['description'].lower().rstrip('.')})"
+        said = answer["description"].lower().rstrip(".")
+        if status.startswith("2") and "content" in answer:
+            said = _content(answer["content"], names)
+        yield f"{status} ({said})"
 
 
 def commands() -> Lines:

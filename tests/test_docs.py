@@ -64,6 +64,18 @@ def test_a_page_of_the_reference_is_what_the_code_says(name: str) -> None:
     assert (ROOT / "docs" / "reference" / name).read_text() == text(made), "run `make docs`"
 
 
+def test_the_page_of_rest_has_the_fields_of_every_body_and_the_words_of_every_enumeration() -> None:
+    document = json.loads((ROOT / "docs" / "openapi.json").read_text())
+    page = (ROOT / "docs" / "reference" / "rest.md").read_text()
+    bodies = set(re.findall(r"^Body: \[(\w+)\]", page, re.M))
+
+    assert {"JobSpec", "JobEdit", "SteerRequest", "NewKey", "QuotaLimits"} <= bodies
+    assert "| `search_now` | boolean | `false` |" in page
+    for name, model in document["components"]["schemas"].items():
+        assert f"| {name} |" not in page  # a bare name says nothing
+        assert all(f"`{word}`" in page or f'`"{word}"`' in page for word in model.get("enum", ()))
+
+
 def test_every_page_stands_once_on_the_map_of_the_site(tmp_path: Path) -> None:
     titles = write_pages(tmp_path / "pages")
 
