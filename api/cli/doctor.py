@@ -31,7 +31,7 @@ from service.control.database.engine import is_sqlite, is_there
 from service.control.database.schema import MADE_BY_NEWER, is_newer, revisions
 from service.control.ray_cluster import embedded
 from service.control.ray_cluster.clusters import RayApi, RemoteCluster
-from service.control.ray_cluster.node_reports import NodeReport, ask_nodes
+from service.control.ray_cluster.node_reports import MISSING, NodeReport, ask_nodes
 from service.control.storage import Storage
 from service.errors import Unavailable, WiretuneError
 from service.settings import Settings
@@ -250,7 +250,9 @@ def _faults(reports: Iterable[NodeReport]) -> Iterator[_Fault]:
         if node.error:
             yield _Fault("fail", node.machine, node.error, "see that node in Ray's dashboard")
         for name, theirs in node.versions.items():
-            if _compared(name, theirs) != _compared(name, here[name]):
+            if theirs == MISSING:
+                yield _Fault("fail", node.machine, f"{name} {theirs} there", f"install {name} {here[name]} there")
+            elif _compared(name, theirs) != _compared(name, here[name]):
                 yield _Fault("warn", node.machine, f"{name} {theirs} there, {here[name]} here", _SAME_VERSIONS)
         if node.sees is False:
             fix = "mount the folder of WIRETUNE_STORAGE_URL on the service's machine and on every node"

@@ -13,8 +13,8 @@ from service.control.ray_cluster.clusters import RayApi
 from service.control.ray_cluster.ray_jobs import LIVE
 from service.errors import Unavailable
 
-#: How the program's lines begin (`service/cluster/node_report.py`).
-_MARK = "wiretune-doctor "
+#: How the program's lines begin, and its version of a package that is not there (`service/cluster/node_report.py`).
+_MARK, MISSING = "wiretune-doctor ", "missing"
 #: Seconds for the driver, which waits for nodes that do not answer, and between two looks at it.
 _DRIVER_S, _LOOK_S = 180.0, 0.5
 

@@ -62,6 +62,7 @@ def test_nodes_that_are_as_this_machine_are_fine(found: Any) -> None:
     ("changes", "verdict", "words", "fix"),
     [
         ({"versions": HERE | {"torch": "2.0.0"}}, "warn", "node2: torch 2.0.0 there, ", "same versions on every node"),
+        ({"versions": HERE | {"torch": "missing"}}, "fail", "node2: torch missing there", "install torch "),
         ({"sees": False}, "fail", "node2: it does not see the storage", "mount the folder of WIRETUNE_STORAGE_URL"),
         ({"load": 31.0, "cores": 4}, "warn", "node2: overloaded, load 31.0 on 4 cores", "end other work there"),
         ({"versions": {}, "error": "no answer in 90 s"}, "fail", "node2: no answer in 90 s", "see that node"),
