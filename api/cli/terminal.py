@@ -45,7 +45,7 @@ Url = Annotated[str | None, typer.Option(envvar="WIRETUNE_URL", help="default: t
 _KEY_FILE = "WIRETUNE_API_KEY_FILE"
 
 
-def _read_key(given: str | None) -> str | None:
+def _read_key(context: typer.Context, given: str | None) -> str | None:
     """Return the key that was given; a file has it where `@FILE` is, or else where the variable names one."""
     file = os.environ.get(_KEY_FILE) if given is None else given[1:] if given.startswith("@") else None
     if not file:
@@ -53,6 +53,8 @@ def _read_key(given: str | None) -> str | None:
     try:
         return Path(file).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
+        if context.resilient_parsing:  # no word of it: a shell completes, and the user is typing
+            return None
         fail(f"cannot read the key in {file}: {getattr(error, 'strerror', None) or error}")
 
 

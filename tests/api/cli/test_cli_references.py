@@ -237,11 +237,12 @@ def test_a_key_may_be_in_a_file(
 
 
 def completed(typed: str) -> dict[str, str]:
-    """Return what a shell is offered for the last word of `wiretune ...`, each with its help."""
+    """Return what a shell is offered for the last word of `wiretune ...`, each with its help; else it hears nothing."""
     words = f"wiretune {typed}".split()
     environment = {"_WIRETUNE_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": " ".join(words)}
     environment |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1]}
     done = run_cli.invoke(main.app, env=environment, prog_name="wiretune")
+    assert done.stderr == ""  # it would be drawn into the line
     return dict(line.split("\t") for line in done.stdout.splitlines() if line)
 
 
@@ -250,6 +251,16 @@ def test_a_shell_hears_nothing_of_a_service_that_is_away(
 ) -> None:
     monkeypatch.setattr(completion, "running_server", lambda settings, timeout_s: Server("http://127.0.0.1:9", key))
 
+    assert completed("show job-") == {}
+
+
+def test_a_shell_hears_nothing_of_a_key_that_cannot_be_read(
+    live_url: str, ids: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WIRETUNE_URL", live_url)
+    assert completed(f"show --key @{tmp_path / 'none'} job-") == {}
+
+    monkeypatch.setenv("WIRETUNE_API_KEY_FILE", str(tmp_path / "none"))
     assert completed("show job-") == {}
 
 
