@@ -64,7 +64,7 @@ class Patience:
         is_late = time.monotonic() + pause_s > min(self._deadline, self._end)
         if is_late or not self._has_answered or not may_repeat(self._call, error):
             raise self._lost if self._lost is not None and is_passing(error) else error
-        if (away_s := time.monotonic() - self._began) >= PATIENCE_S:
+        if (away_s := time.monotonic() - self._began) >= PATIENCE_S and not _is_limit(error):  # which is an answer
             self._note_absence(away_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         return pause_s

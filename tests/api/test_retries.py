@@ -444,6 +444,17 @@ def test_a_wait_says_once_that_the_service_is_away_and_again_when_it_was_back(
     assert len(caplog.records) == 2
 
 
+def test_a_service_that_only_limits_requests_is_not_said_to_be_away(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    patience = answered_with({"jobs": []})._patience(calls.job("j"), is_waiting=True)
+    for _ in range(3):
+        patience.pause_s(ApiError(429, "", detail="", retry_after_s=30.0))
+        clock.now += 30.0
+
+    assert not caplog.records
+
+
 def answered_with(content: Any) -> Client:
     """A client of a service that answers whatever is asked with `content`."""
     client = Client("http://x", "wt_any")
