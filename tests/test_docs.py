@@ -26,6 +26,11 @@ def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: Path) -> None:
     assert not dead
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_above_and_below_are_on_the_same_page(page: Path) -> None:
+    assert not re.findall(r"\[[^\]]*\b(?:above|below)\]\([^#)][^)]*\)", page.read_text())
+
+
 def test_the_index_leads_to_every_page() -> None:
     seen, left = set(), [ROOT / "docs" / "index.md"]
     while left:
