@@ -6,7 +6,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -33,6 +33,7 @@ from service.control.ray_cluster import embedded
 from service.control.ray_cluster.clusters import RayApi, RemoteCluster
 from service.control.ray_cluster.node_reports import MISSING, NodeReport, ask_nodes
 from service.control.storage import Storage
+from service.control.storage_mark import lost, remembered
 from service.errors import Unavailable, WiretuneError
 from service.settings import Settings
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
@@ -137,7 +138,7 @@ def _nearest(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 
-def data_base(settings: Settings) -> Found:
+def database(settings: Settings) -> Found:
     """Return whether the database answers and has this version's tables."""
     url = settings.resolved_database_url
     if not is_there(url):
@@ -159,10 +160,23 @@ def storage(settings: Settings) -> Found:
     if not settings.storage_url and not settings.state_dir.exists():
         return Found("ok", "in the state dir, made at the first start")
     try:
-        Storage(url).require_writable()
+        results = Storage(url)
+        if settings.storage_url and (why := lost(results, _marks(settings))):
+            return Found("fail", why)
+        results.require_writable()
     except Unavailable as error:
         return Found("fail", str(error), fix="see that the URL and its keys are right")
     return Found("ok", f"{url} takes and gives a file")
+
+
+def _marks(settings: Settings) -> list[str]:
+    """Return the marks that the service has left in storage; none where the database, which has a check, has no say."""
+    url = settings.resolved_database_url
+    with suppress(Unavailable):
+        if is_there(url):
+            found, newest = revisions(url)
+            return remembered(url) if found == newest else []
+    return []
 
 
 def ray(settings: Settings, *, may_start: bool) -> Found:
@@ -394,7 +408,7 @@ def doctor(
         ("versions", versions),
         ("state dir", lambda: state_dir(settings)),
         ("disk", lambda: disk(settings)),
-        ("database", lambda: data_base(settings)),
+        ("database", lambda: database(settings)),
         ("storage", lambda: storage(settings)),
         ("ray", lambda: ray(settings, may_start=may_start_ray)),
         ("network", lambda: interfaces(settings)),

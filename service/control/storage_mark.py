@@ -1,10 +1,13 @@
 """A file in the storage's folder, by which machines tell it from a folder of their own, and from nothing at all."""
 
 import shlex
+from collections.abc import Iterable
 from functools import partial
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.control.database.engine import connect
 from service.control.database.session import Database
 from service.control.models import MarkRow
 from service.control.storage import Storage
@@ -52,6 +55,28 @@ class StorageMark:
 def _remember(session: Session, *, url: str, now: float) -> None:
     if session.get(MarkRow, url) is None:
         session.add(MarkRow(url=url, left_at=now))
+
+
+def remembered(database_url: str) -> list[str]:
+    """Return the URLs of the marks that were left, of a database with this release's tables; nothing is changed."""
+    engine = connect(database_url)
+    try:
+        with Session(engine) as session:
+            return [*session.scalars(select(MarkRow.url))]
+    finally:
+        engine.dispose()
+
+
+def lost(storage: Storage, marks: Iterable[str]) -> str:
+    """Return why the service does not start where the folder has lost all `marks` that were left in it; else nothing.
+
+    Raises Unavailable where the folder does not say.
+    """
+    names = {url: url.rpartition("/.storage-")[2] for url in marks}
+    left = [url for url, name in names.items() if storage.mark_url(name) == url]
+    if not left or any(storage.has_mark(names[url]) for url in left):
+        return ""
+    return _missing(storage.root, left[-1])
 
 
 def _missing(root: str, url: str) -> str:

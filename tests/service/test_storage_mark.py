@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from api.cli import doctor
 from api.http.server import require_mounted
 from service.control.reconciling.assembly import assemble
 from service.control.store import Store
@@ -62,6 +63,19 @@ def test_a_service_does_not_start_on_a_folder_that_has_lost_its_mark(open_store,
     assert list(disk.iterdir()) == []
     disk.joinpath(str(refused.value).rpartition("/")[2]).touch()  # as the message says, of a folder emptied on purpose
     require_mounted(open_store())
+
+
+def test_doctor_fails_where_the_service_does_not_start_and_leaves_nothing_in_the_folder(open_store, settings, disk):
+    new = doctor.storage(settings)
+    require_mounted(open_store())
+    mounted = doctor.storage(settings)
+    unmount(disk)
+    with pytest.raises(Unavailable) as refused:
+        require_mounted(open_store())
+
+    assert doctor.storage(settings) == doctor.Found("fail", str(refused.value))
+    assert list(disk.iterdir()) == []
+    assert new.verdict == mounted.verdict == "ok"
 
 
 @pytest.mark.parametrize("num_attempts", [0, 1])

@@ -259,7 +259,7 @@ def test_a_healthy_machine_has_nothing_that_fails(live_url: str, key: str, setti
             ("versions", doctor.versions),
             ("state dir", lambda: doctor.state_dir(settings)),
             ("disk", lambda: doctor.disk(settings)),
-            ("database", lambda: doctor.data_base(settings)),
+            ("database", lambda: doctor.database(settings)),
             ("storage", lambda: doctor.storage(settings)),
             ("ray", lambda: doctor.ray(settings, may_start=False)),
             ("service", lambda: doctor.service(at)),
@@ -294,7 +294,7 @@ def test_what_is_wrong_is_found_with_its_remedy(
     unwritable = settings.model_copy(update={"state_dir": Path("/dev/null/state")})
 
     wrong: dict[str, Callable[[], Found]] = {
-        "WIRETUNE_DATABASE_URL": lambda: doctor.data_base(away),
+        "WIRETUNE_DATABASE_URL": lambda: doctor.database(away),
         "WIRETUNE_STORAGE_URL": lambda: doctor.storage(away),
         "WIRETUNE_RAY_ADDRESS": lambda: doctor.ray(away, may_start=False),
         "WIRETUNE_STATE_DIR": lambda: doctor.state_dir(unwritable),
@@ -378,7 +378,7 @@ def test_a_database_of_a_newer_release_fails_with_what_to_do(
 ) -> None:
     monkeypatch.setattr(doctor, "revisions", lambda url: ("9999", "0001"))
 
-    assert doctor.data_base(settings) == Found(
+    assert doctor.database(settings) == Found(
         "fail", "its tables are at 9999: made by a newer release: install that one, or restore a backup"
     )
 
