@@ -12,6 +12,7 @@ from api.cli.job_file import read_document
 from api.cli.progress import state_lines
 from api.cli.sheet import INDENT, visible
 from api.cli.terminal import (
+    FAILED,
     REFUSED,
     AsJson,
     IdempotencyKey,
@@ -61,18 +62,20 @@ def ask(
 ) -> None:
     """Ask for `verb`, and print each job as it is then: as JSON, in the words of `told`, or else where it is."""
 
-    def act(client: Client, job_id: str) -> None:
-        view = verb(client, job_id, version=if_version)
-        if as_json:
-            print_json(view, indent=None if len(jobs) > 1 else 2)
-        elif told is not None:
-            typer.echo(visible(told(view)))
-        else:
-            for line in state_lines(view):
-                say(console(), line)
-
     with open_client(url, key) as client:
-        for_each(client, find_all(client, jobs, if_version=if_version), act)
+        found = find_all(client, jobs, if_version=if_version)
+
+        def act(job_id: str) -> None:
+            view = verb(client, job_id, version=if_version)
+            if as_json:
+                print_json(view, indent=None if len(found) > 1 else 2)
+            elif told is not None:
+                typer.echo(visible(told(view)))
+            else:
+                for line in state_lines(view):
+                    say(console(), line)
+
+        for_each(found, act, as_json=as_json)
 
 
 def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list[str]:
@@ -87,19 +90,25 @@ def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list
     return found
 
 
-def for_each(client: Client, job_ids: list[str], act: Callable[[Client, str], None]) -> None:
-    """Act on each job; where the service refuses one of several, say so, go on, and exit with 2 in the end."""
+def for_each(job_ids: list[str], act: Callable[[str], None], *, as_json: bool) -> None:
+    """Act on each job; where the service refuses one of several, say so, go on, and exit with 2 in the end.
+
+    Where it fails at one, exit with 1: those behind it are not asked.
+    """
     refused = 0
     for job_id in job_ids:
         try:
-            act(client, job_id)
+            act(job_id)
         except ApiError as error:
-            if len(job_ids) == 1 or error.status >= 500:
+            if len(job_ids) == 1:
                 raise
             tell_refusal(error, job_id=job_id)
+            if error.status >= 500:
+                raise typer.Exit(FAILED) from error
             refused += 1
-    if refused:
+    if refused and not as_json:
         warn(f"the service refused {refused} of {len(job_ids)} jobs")
+    if refused:
         raise typer.Exit(REFUSED)
 
 
@@ -350,21 +359,21 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete jobs that are over, with their metrics, logs, checkpoints and weights. Asks first."""
-
-    def act(client: Client, job_id: str) -> None:
-        client.delete(job_id, version=if_version)
-        if as_json:
-            print_json({"deleted": job_id}, indent=None if len(jobs) > 1 else 2)
-        else:
-            typer.echo(f"deleted {job_id}")
-
     with open_client(url, key) as client:
         found = find_all(client, jobs, if_version=if_version)
         views = [client.job(job_id).view for job_id in found]
         named = [f"{view.id} ({view.state}, `{view.name}`)" for view in views]
         question = f"delete {', '.join(named)} and all {'its' if len(found) == 1 else 'their'} results?"
         require_agreement(question, is_agreed=is_agreed, may_ask=not as_json, shown_by="`wiretune show`")
-        for_each(client, found, act)
+
+        def act(job_id: str) -> None:
+            client.delete(job_id, version=if_version)
+            if as_json:
+                print_json({"deleted": job_id}, indent=None if len(found) > 1 else 2)
+            else:
+                typer.echo(f"deleted {job_id}")
+
+        for_each(found, act, as_json=as_json)
 
 
 @app.command()

@@ -23,7 +23,7 @@ from api.cli.local import LocalServerError, Server
 from api.cli.runs import Interrupted, Run
 from api.cli.terminal import STANDARD, require_agreement, require_writable, say
 from api.client import Client
-from api.failures import Unreachable
+from api.failures import ApiError, Unreachable
 from api.http.examples import EXAMPLE_JOB
 from service.control.store import Store
 from service.job.spec import JobSpec
@@ -176,8 +176,39 @@ def test_one_of_several_jobs_that_is_refused_leaves_the_others_done(at: str, cli
     assert (done.exit_code, queued.refresh().state) == (2, JobState.CANCELLED)
     assert done.stderr.startswith(f"{over.id}: The job's state does not allow this")
     assert done.stderr.endswith("the service refused 1 of 2 jobs\n")
-    refusals = [json.loads(line) for line in as_json.stderr.splitlines()[:2]]
+    refusals = [json.loads(line) for line in as_json.stderr.splitlines()]
     assert [(each["job"], each["status"]) for each in refusals] == [(over.id, 409), (queued.id, 409)]
+
+
+@pytest.mark.parametrize("words", [["archive"], ["delete", "--yes"]])
+def test_a_job_that_is_named_twice_is_one_document(at: str, client: Client, job: JobSpec, words: list[str]) -> None:
+    made = client.submit(job)
+    refused = run_cli.invoke(main.app, [*words, made.id, made.id, "--json"])
+    made.cancel()
+    done = run_cli.invoke(main.app, [*words, made.id, made.id, "--json"])
+
+    assert json.loads(refused.stderr)["status"] == 409 and refused.stderr.startswith("{\n")
+    assert made.id in json.loads(done.stdout).values() and done.stdout.startswith("{\n")
+
+
+def test_where_the_service_fails_at_one_of_several_jobs_that_one_is_named_and_none_behind_it_is_asked(
+    at: str, client: Client, job: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fail(_: Client, job_id: str, **__: object) -> JobView:
+        asked.append(job_id)
+        raise ApiError(500, "An error of the service", detail="", slug="internal")
+
+    monkeypatch.setattr(Client, "cancel", fail)
+    ids = [client.submit(job).id for _ in range(2)]
+
+    done = run_cli.invoke(main.app, ["cancel", *ids])
+    as_json = run_cli.invoke(main.app, ["cancel", *ids, "--json"])
+
+    assert done.exit_code == as_json.exit_code == 1
+    assert done.stderr.startswith(f"{ids[0]}: ") and json.loads(as_json.stderr)["job"] == ids[0]
+    assert asked == [ids[0]] * 2
 
 
 @pytest.mark.parametrize(
