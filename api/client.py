@@ -232,8 +232,8 @@ class Client(Connection):
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None) -> Iterator[JobView]:
         """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
 
-        By default the pause grows with the time waited, from 0.5 s to 5 s, and with the time that a look takes.
-        Raises `TimeoutError` after `timeout_s`.
+        By default the pause grows with the time waited, from 0.5 s to 5 s. It is also four times as long as a look
+        takes, with what its reader does before the next, up to 10 s. Raises `TimeoutError` after `timeout_s`.
         """
         looks = Looks(timeout_s, poll_s)
         while True:

@@ -24,8 +24,8 @@ class Looks:
 
     Args:
         timeout_s: from now on; None: without end.
-        poll_s: the pause between looks. None: it grows with the time waited, from 0.5 s to 5 s, and is four times as
-            long as the look before it took, up to 10 s.
+        poll_s: the pause between looks. None: it grows with the time waited, from 0.5 s to 5 s. It is also four times
+            as long as the look before it took, with what its reader did, up to 10 s.
     """
 
     def __init__(self, timeout_s: float | None, poll_s: float | None) -> None:
