@@ -378,10 +378,12 @@ class Store:
         if has_expired:
             self._db.write(partial(jobs.forget_keys, before=expired))
         self._forget_audit(now)
+        ordered = {job_id for job_id, _ in removals}  # another replica may have forgotten others
+        self._removed &= ordered
+        self._left_over &= ordered
         for job_id, deleted_at in removals:
             is_over = now >= deleted_at + _REMEMBERED_S
             if (is_over or job_id not in self._removed) and self._has_removed(job_id) and is_over:
-                self._removed.discard(job_id)
                 self._db.write(partial(jobs.forget_removal, job_id=job_id))
         self.code.remove_expired()
 

@@ -1,8 +1,11 @@
 """Labels, notes and archiving change nothing else of a job; a deleted job leaves an event, and nothing else."""
 
+from functools import partial
+
 import pytest
 from sqlalchemy import func, inspect, select
 
+from service.control import jobs
 from service.control.access.rules import Principal
 from service.control.listing import JobFilter
 from service.control.models import Base, EventRow, RemovalRow
@@ -189,6 +192,25 @@ def test_a_folder_that_cannot_be_removed_is_told_of_once_and_keeps_no_other(stor
     monkeypatch.undo()
     store.remove_expired(store._db.now() + 3600)
     assert rows_of(store, stuck) == {"events"}
+
+
+def test_an_order_that_another_replica_has_forgotten_is_remembered_by_none(store, job_in, monkeypatch):
+    removed, stuck = job_in(JobState.CANCELLED), job_in(JobState.CANCELLED)
+    store.delete(removed)
+    store.remove_expired(store._db.now())
+
+    def refuse(storage, job_id):
+        raise Unavailable("not yours")
+
+    monkeypatch.setattr(Storage, "remove_job", refuse)
+    store.delete(stuck)
+    store.remove_expired(store._db.now())
+    for job_id in (removed, stuck):
+        store._db.write(partial(jobs.forget_removal, job_id=job_id))
+
+    store.remove_expired(store._db.now())
+
+    assert store._removed == store._left_over == set()
 
 
 def test_readers_are_told_that_a_job_was_deleted_and_others_projects_are_not(store, over):
