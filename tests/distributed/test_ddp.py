@@ -149,21 +149,3 @@ def test_sparse_gradients_that_are_not_exchanged_train_as_dense_ones(how: dict[s
         found.append(ddp.module[0].weight)
 
     assert torch.equal(*found)
-
-
-@pytest.mark.usefixtures("alone_in_a_group")
-def test_a_parameter_that_the_optimizer_lacks_stays_where_it_is():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    before, ddp = net[1].weight.detach().clone(), DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(net[0].parameters(), lr=0.1)
-    exchange = {"kind": "zero_one_adam", "freeze_steps": 1, "interval_steps": 1, "max_interval": 2}
-    attach(ddp, optimizer, exchange=exchange)
-    trained = net[0].weight.detach().clone()
-
-    for rows in torch.randn(8, 4, 4):
-        ddp(rows).square().mean().backward()
-        optimizer.step()
-
-    assert torch.equal(net[1].weight, before)
-    assert not torch.equal(net[0].weight, trained)

@@ -91,12 +91,9 @@ class Optimizer:
         return learning_rate * ramp
 
     def rates(self) -> list[tuple[float, float]]:
-        """Return the learning rate and the weight decay in force, of each of the `parameters`.
-
-        Both are 0 of one that a script trains by no group: nothing moves it.
-        """
+        """Return the learning rate and the weight decay in force, of each of the `parameters`."""
         of_each = {each: (group["lr"], group["weight_decay"]) for group in self._groups for each in group["params"]}
-        return [of_each.get(each, (0.0, 0.0)) for each in self.parameters.values()]
+        return [of_each[each] for each in self.parameters.values()]
 
     def set_options(self, segment: Segment) -> None:
         """Use the segment's momentum, weight decay and nesterov from the next step on; the rest is as it was built.
