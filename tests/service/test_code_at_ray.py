@@ -8,10 +8,10 @@ import httpx2
 import pytest
 
 from service.code_package import of_zip
-from service.control.access.rules import LOCAL
+from service.control.access.rules import LOCAL, Principal, Role
 from service.control.processes import wait_until
 from service.control.ray_cluster.ray_jobs import RayJobs
-from service.control.reconciling import submission
+from service.control.reconciling import calls, submission
 from service.control.reconciling.assembly import assemble
 from service.control.storage import Storage
 from service.control.store import Store
@@ -20,6 +20,8 @@ from service.job.states import JobState
 from service.settings import Settings
 from tests.support.fake_ray import Clock, FakeCluster, FakeRay
 from tests.support.patience import PATIENCE_S
+
+READ_CODE = Storage.read_code
 
 
 def package(text):
@@ -48,11 +50,14 @@ def ray():
 
 
 @pytest.fixture
-def tick(store, settings, ray):
+def cluster(ray):
+    return FakeCluster(ray)
+
+
+@pytest.fixture
+def tick(store, settings, cluster):
     clock = Clock()
-    reconciler = assemble(
-        store, settings, api_url="http://127.0.0.1:8470", cluster=FakeCluster(ray), clock=clock
-    ).reconciler
+    reconciler = assemble(store, settings, api_url="http://127.0.0.1:8470", cluster=cluster, clock=clock).reconciler
 
     def tick():
         clock.now += 1.0
@@ -61,9 +66,9 @@ def tick(store, settings, ray):
     return tick
 
 
-def add(store, digest):
+def add(store, digest, *, by=LOCAL):
     body = {"workload": {"factory": "train:build", "code": digest}, "budget": {"steps": 1}}
-    return store.add_job(JobSpec.model_validate(body))[0].id
+    return store.add_job(JobSpec.model_validate(body), by=by)[0].id
 
 
 def test_each_job_runs_in_the_package_that_it_names(store, ray, tick):
@@ -107,11 +112,18 @@ def test_code_that_was_changed_on_storage_does_not_run(store, settings, ray, tic
     assert not ray.packages and not ray.jobs
 
 
-def test_a_storage_that_does_not_give_code_holds_up_no_round(store, ray, tick, monkeypatch):
+@pytest.fixture
+def given(monkeypatch):
+    """Has the storage give code; until then it is silent."""
+    given = threading.Event()
+    monkeypatch.setattr(Storage, "read_code", lambda *asked: given.wait(PATIENCE_S) and READ_CODE(*asked))
+    monkeypatch.setattr(calls, "PATIENCE_S", 0.05)
+    yield given
+    given.set()
+
+
+def test_a_storage_that_does_not_give_code_holds_up_no_round(store, ray, tick, given):
     job = add(store, store.code.add(package("x = 1"), by=LOCAL).digest)
-    given, read_code = threading.Event(), Storage.read_code
-    monkeypatch.setattr(Storage, "read_code", lambda *asked: given.wait(PATIENCE_S) and read_code(*asked))
-    monkeypatch.setattr(submission, "_PATIENCE_S", 0.05)
 
     tick()
     tick()
@@ -121,6 +133,93 @@ def test_a_storage_that_does_not_give_code_holds_up_no_round(store, ray, tick, m
 
     assert wait_until(lambda: tick() or ray.jobs, timeout_s=PATIENCE_S)
     assert list(ray.package_of.values()) == list(ray.packages)
+
+
+def uploads():
+    """Return the threads that take code from storage to Ray."""
+    return [each for each in threading.enumerate() if each.name == "wiretune-code"]
+
+
+def join(threads):
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+
+def begin_and_cancel(store, tick, digest):
+    """Have a job wait for its code, and cancel it; return the thread that still uploads that."""
+    job = add(store, digest)
+    tick()
+    store.cancel(job)
+    tick()
+    return uploads()
+
+
+def begin(store, tick, digest):
+    """Begin a job, and have its code, if it can be had, uploaded."""
+    job = add(store, digest)
+    tick()
+    join(uploads())
+    tick()
+    return job
+
+
+def test_an_upload_that_ended_after_its_job_counts_for_no_other_ray(store, cluster, tick, given):
+    digest = store.code.add(package("x = 1"), by=LOCAL).digest
+    left = begin_and_cancel(store, tick, digest)
+    given.set()
+    join(left)
+    cluster.ray = later = FakeRay(cpus=8)  # the first one was idle, and ended
+
+    begin(store, tick, digest)
+
+    assert list(later.package_of.values()) == list(later.packages) != []
+
+
+def test_code_that_was_gone_for_an_earlier_job_is_asked_for_again(store, settings, ray, tick, given):
+    made, storage = package("x = 1"), Storage(settings.resolved_storage_url)
+    digest = store.code.add(made, by=LOCAL).digest
+    storage.remove_code("default", digest)
+    left = begin_and_cancel(store, tick, digest)
+    given.set()
+    join(left)
+    storage.write(storage.code_url("default", digest), made.content)
+
+    job = begin(store, tick, digest)
+
+    assert store.job(job).state is JobState.STARTING and ray.packages
+
+
+def test_code_that_another_project_has_lost_is_there_for_ones_own(store, settings, ray, tick, given):
+    blue = Principal(name="anna", role=Role.SUBMITTER, project="blue")
+    made = package("x = 1")
+    for owner in (LOCAL, blue):
+        store.code.add(made, by=owner)
+    Storage(settings.resolved_storage_url).remove_code("default", made.digest)
+    add(store, made.digest)
+    kept = add(store, made.digest, by=blue)
+
+    tick()
+    asked = uploads()
+    given.set()
+    join(asked)
+    tick()
+
+    assert len(asked) == 2 and store.job(kept).state is JobState.STARTING
+    assert store.attempts.one(kept, 1).submission_id in ray.jobs
+
+
+def test_an_upload_that_never_ends_keeps_the_code_from_no_later_attempt(store, ray, tick, given, monkeypatch):
+    digest = store.code.add(package("x = 1"), by=LOCAL).digest
+    monkeypatch.setattr(submission, "_HANGS_S", 0.0)
+    (hangs,) = begin_and_cancel(store, tick, digest)
+    monkeypatch.setattr(Storage, "read_code", READ_CODE)
+
+    add(store, digest)
+    tick()
+    join(each for each in uploads() if each is not hangs)
+    tick()
+
+    assert ray.jobs and hangs.is_alive()
 
 
 def test_a_package_goes_to_ray_over_its_jobs_api():

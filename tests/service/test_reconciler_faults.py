@@ -12,7 +12,7 @@ from service.control import jobs
 from service.control.processes import wait_until
 from service.control.queue.capacity import Node
 from service.control.ray_cluster.ray_jobs import RayStatus
-from service.control.reconciling import storage_gate
+from service.control.reconciling import calls
 from service.control.reconciling.assembly import assemble
 from service.control.storage import Storage
 from service.control.store import Store
@@ -314,7 +314,7 @@ def silent(monkeypatch):
     """Ends the silence of a storage that does not answer."""
     ended = threading.Event()
     monkeypatch.setattr(Storage, "require_writable", lambda _: ended.wait(PATIENCE_S))
-    monkeypatch.setattr(storage_gate, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(calls, "PATIENCE_S", 0.05)
     yield ended.set
     ended.set()
 

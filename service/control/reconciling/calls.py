@@ -2,15 +2,18 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, wait
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from service.errors import Unavailable
 from service.log_lines import log_fields
 
 _log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
+#: What a round gives to calls in the background, in seconds.
+PATIENCE_S = 2.0
 
 
 def side_by_side(pool: Executor, acts: Mapping[str, Callable[[], None]]) -> None:
@@ -34,15 +37,35 @@ def _guarded(job_id: str, act: Callable[[], None]) -> None:
             _log.exception("the turn of job %s failed; the others have theirs, and it has the next", job_id)
 
 
-def in_background(act: Callable[[], Answer], *, name: str) -> "Future[Answer]":
-    """Call `act` in a thread that keeps no process from ending, should it never return."""
-    future: Future[Answer] = Future()
+class Background(Generic[Answer]):
+    """A call in a thread of its own, which keeps no process from ending, should it never return."""
 
-    def call() -> None:
+    def __init__(self, act: Callable[[], Answer], *, name: str) -> None:
+        self._future: Future[Answer] = Future()
+        self._began = time.monotonic()
+        threading.Thread(target=self._call, args=(act,), name=f"wiretune-{name}", daemon=True).start()
+
+    def _call(self, act: Callable[[], Answer]) -> None:
         try:
-            future.set_result(act())
+            self._future.set_result(act())
         except Exception as error:
-            future.set_exception(error)
+            self._future.set_exception(error)
 
-    threading.Thread(target=call, name=f"wiretune-{name}", daemon=True).start()
-    return future
+    def has_ended(self, *, patience_s: float = 0.0) -> bool:
+        """Return whether the call has ended; wait for that until it has taken `patience_s`, whoever asks."""
+        wait([self._future], timeout=max(0.0, self._began + patience_s - time.monotonic()))
+        return self._future.done()
+
+    def answer(self) -> Answer:
+        """Return what the call returned, or raise what it raised, once it has ended."""
+        return self._future.result()
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the call has ended, and raised something."""
+        return self.has_ended() and self._future.exception() is not None
+
+    @property
+    def asked_s(self) -> float:
+        """The seconds since the call began."""
+        return time.monotonic() - self._began

@@ -1,9 +1,7 @@
 """Lets attempts begin only on a storage that takes what they write, and waits for no storage that is silent."""
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,14 +9,13 @@ from typing import NamedTuple
 
 from service.control.moments import is_ahead
 from service.control.queue.queued import Waiting
-from service.control.reconciling.calls import in_background
+from service.control.reconciling import calls
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
 
 _log = logging.getLogger(__name__)
 _AGAIN_S = 10.0  # between two questions for a job that is refused; its room is others' meanwhile
 _FRESH_S = 2 * _AGAIN_S  # no attempt begins on an older answer
-_PATIENCE_S = 2.0  # of a round, with a question
 
 
 class Refusal(NamedTuple):
@@ -54,9 +51,8 @@ class StorageGate:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._questions: dict[str, _Question] = {}  # by job
-        self._asked: Future[dict[str, str]] | None = None  # the question under way: of these jobs
+        self._asked: calls.Background[dict[str, str]] | None = None  # the question under way: of these jobs
         self._asked_for: dict[str, _Question] = {}
-        self._asked_at = 0.0  # in monotonic seconds
 
     def ask(self, jobs: Iterable[tuple[Waiting, int]], *, now: float) -> None:
         """Ask for jobs, each with its number of trials at once, unless the answer is known. Takes a moment at most."""
@@ -72,20 +68,16 @@ class StorageGate:
             self._asked_for = {job_id: each for job_id, each in self._questions.items() if each.answer is None}
             if not self._asked_for:
                 return
-            self._asked_at = time.monotonic()
-            self._asked = in_background(partial(self._answers, dict(self._asked_for)), name="storage")
+            self._asked = calls.Background(partial(self._answers, dict(self._asked_for)), name="storage")
 
     def _is_free(self, *, now: float) -> bool:
         """Take the answers to the question under way, if they come in time; return whether there is none any more."""
         if self._asked is None:
             return True
-        try:
-            answers = self._asked.result(timeout=max(0.0, self._asked_at + _PATIENCE_S - time.monotonic()))
-        except TimeoutError:
+        if not self._asked.has_ended(patience_s=calls.PATIENCE_S):
             return False
-        finally:
-            if self._asked.done():
-                self._asked = None
+        asked, self._asked = self._asked, None
+        answers = asked.answer()
         for job_id, question in self._asked_for.items():
             question.answer = answers[job_id]
             question.until = now + (_AGAIN_S if question.answer else _FRESH_S)

@@ -3,16 +3,14 @@
 import io
 import logging
 import threading
-import time
-from concurrent.futures import Future
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
 
 from service import log_lines, tracing
 from service.code_package import CodeRefused, of_zip
 from service.control.access import permissions
 from service.control.ray_cluster.clusters import RayApi
-from service.control.reconciling import effects
-from service.control.reconciling.calls import in_background
+from service.control.reconciling import calls, effects
 from service.control.store import Store
 from service.control.work import Work
 from service.errors import NotFound, Unavailable
@@ -21,14 +19,25 @@ from service.log_lines import log_fields
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
-_PATIENCE_S = 2.0  # of a round, with a storage that is to give a package of code
+_HANGS_S = 60.0  # after so long, another attempt does not count on an upload that has not ended
 
 
-class _Upload(NamedTuple):
-    """A package on its way from storage to Ray; `began` is monotonic seconds."""
+@dataclass
+class _Upload:
+    """A package on its way from storage to a Ray."""
 
-    began: float
-    done: "Future[None]"
+    ray: RayApi
+    call: calls.Background[None]
+    waiting: set[str] = field(default_factory=set)  # submissions that take its answer
+
+    def is_for(self, ray: RayApi, submission_id: str) -> bool:
+        """Return whether a submission may count on it: what was so before its time may be so no more."""
+        is_its_own = submission_id in self.waiting
+        if self.ray is not ray:
+            return False
+        if self.call.has_ended():
+            return is_its_own and self.call.has_failed
+        return is_its_own or self.call.asked_s < _HANGS_S
 
 
 class Submission:
@@ -44,7 +53,7 @@ class Submission:
     def __init__(self, store: Store, settings: Settings, *, python: str, api_url: str) -> None:
         self._store, self._settings = store, settings
         self._python, self._api_url = python, api_url
-        self._uploads: dict[str, _Upload] = {}  # by the package's name at Ray
+        self._uploads: dict[tuple[str, str], _Upload] = {}  # by project and digest
         self._lock = threading.Lock()
 
     def submit(self, ray: RayApi, work: Work) -> None:
@@ -88,24 +97,30 @@ class Submission:
         if digest is None:
             return None
         name = f"_ray_pkg_{digest.removeprefix('sha256:')}.zip"  # Ray's own prefix
-        with self._lock:  # jobs that start side by side may have the same code
-            upload = self._uploads.get(name)
-            if upload is None and ray.has_package(name):
-                return name
-            if upload is None:
-                sending = in_background(lambda: self._upload(ray, name, work.project, digest), name="code")
-                upload = self._uploads[name] = _Upload(time.monotonic(), sending)
-        try:
-            # A storage may never answer. All rounds together wait for it no longer than one.
-            upload.done.result(timeout=max(0.0, upload.began + _PATIENCE_S - time.monotonic()))
-        except TimeoutError as error:
-            raise Unavailable("the storage has not given the job's code yet") from error
-        finally:
-            if upload.done.done():
-                with self._lock:
-                    if self._uploads.get(name) is upload:
-                        del self._uploads[name]
+        upload = self._uploading(ray, work, name, digest)
+        if upload is None:
+            return name
+        if not upload.call.has_ended(patience_s=calls.PATIENCE_S):
+            raise Unavailable("the storage has not given the job's code yet")
+        upload.call.answer()
         return name
+
+    def _uploading(self, ray: RayApi, work: Work, name: str, digest: str) -> _Upload | None:
+        """Return the upload that the attempt waits for, begun now if need be; None: Ray has the package."""
+        assert work.submission_id is not None
+        key = work.project, digest
+        with self._lock:  # jobs that start side by side may have the same code
+            upload = self._uploads.get(key)
+            if upload is not None and not upload.is_for(ray, work.submission_id):
+                upload = None
+            if ray.has_package(name):  # asked last: what has just been uploaded is not sent again
+                self._uploads.pop(key, None)
+                return None
+            if upload is None:
+                upload = _Upload(ray, calls.Background(partial(self._upload, ray, name, *key), name="code"))
+                self._uploads[key] = upload
+            upload.waiting.add(work.submission_id)
+            return upload
 
     def _upload(self, ray: RayApi, name: str, project: str, digest: str) -> None:
         """Give Ray a package from storage.
