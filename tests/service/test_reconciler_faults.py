@@ -337,6 +337,27 @@ def test_a_storage_that_never_answers_holds_up_no_round_and_its_job_goes_on_once
     assert wait_until(lambda: tick(1) or state_of(store, running)[0] == "starting", timeout_s=PATIENCE_S)
 
 
+def test_no_attempt_begins_on_an_answer_that_nobody_came_for_in_time(store, tick, running, node, silent, monkeypatch):
+    store.attempts.lose(running, 1, reason="a worker failed: no answer")
+    tick(3)
+    asked = [each for each in threading.enumerate() if each.name == "wiretune-storage"]
+    silent()
+    for each in asked:
+        each.join(PATIENCE_S)
+    monkeypatch.setattr(Storage, "require_writable", lambda _: refuse("no space left on device"))
+    monkeypatch.setattr(calls, "PATIENCE_S", PATIENCE_S)
+    steady = time.monotonic  # no round has asked for the answer, as while Ray is away
+    monkeypatch.setattr(time, "monotonic", lambda: steady() + 60)
+
+    tick(60)
+
+    assert state_of(store, running) == ("queued", "no space left on device")
+
+
+def refuse(reason):
+    raise Unavailable(reason)
+
+
 def test_a_storage_is_asked_once_for_all_jobs_that_wait_for_it(store, tick, monkeypatch):
     asked = []
 

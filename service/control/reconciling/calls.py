@@ -1,6 +1,7 @@
 """Calls beside each other: some at a time, or one that may never return."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -42,14 +43,18 @@ class Background(Generic[Answer]):
 
     def __init__(self, act: Callable[[], Answer], *, name: str) -> None:
         self._future: Future[Answer] = Future()
-        self._began = time.monotonic()
+        self._began, self._ended = time.monotonic(), math.inf
         threading.Thread(target=self._call, args=(act,), name=f"wiretune-{name}", daemon=True).start()
 
     def _call(self, act: Callable[[], Answer]) -> None:
         try:
-            self._future.set_result(act())
+            answer = act()
         except Exception as error:
+            self._ended = time.monotonic()
             self._future.set_exception(error)
+        else:
+            self._ended = time.monotonic()
+            self._future.set_result(answer)
 
     def has_ended(self, *, patience_s: float = 0.0) -> bool:
         """Return whether the call has ended; wait for that until it has taken `patience_s`, whoever asks."""
@@ -69,3 +74,8 @@ class Background(Generic[Answer]):
     def asked_s(self) -> float:
         """The seconds since the call began."""
         return time.monotonic() - self._began
+
+    @property
+    def age_s(self) -> float:
+        """The seconds since the call ended; `-inf` until then."""
+        return time.monotonic() - self._ended

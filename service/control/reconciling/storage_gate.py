@@ -79,8 +79,9 @@ class StorageGate:
         asked, self._asked = self._asked, None
         answers = asked.answer()
         for job_id, question in self._asked_for.items():
-            question.answer = answers[job_id]
-            question.until = now + (_AGAIN_S if question.answer else _FRESH_S)
+            holds_s = (_AGAIN_S if answers[job_id] else _FRESH_S) - asked.age_s  # no round may have come for it
+            if holds_s > 0:  # else it is asked again
+                question.answer, question.until = answers[job_id], now + holds_s
         return True
 
     def refusals(self, waiting: Iterable[Waiting], *, now: float) -> dict[str, Refusal]:
