@@ -122,7 +122,7 @@ class Steer(Value):
     """
 
     id: int = Field(description="counts from 1 within its job")
-    by: str = Field(description="who steers: the name of his key")
+    by: str = Field(description="who steers: the name of their key")
     pin: dict[str, Setting] = Field(default_factory=dict, description="by name, the values to use")
     veto: dict[str, Band | tuple[bool | str, ...]] = Field(
         default_factory=dict, description="by name, the values not to use: a band of numbers, or a list"

@@ -24,8 +24,9 @@ MODULES = {
 #: The reference is written by the code, and has the words of its docstrings.
 WRITTEN = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "reference"]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
-#: Pages but the decisions, which are as they were written.
-GUIDES = [page for page in PAGES if page.parent.name != "decisions"]
+MADE = sorted((ROOT / "docs" / "reference").glob("*.md"))
+#: Pages but the decisions, which are as they were written; and those that the code's own words make.
+GUIDES = [page for page in PAGES if page.parent.name != "decisions"] + MADE
 #: Words that have another one here, and that one; the glossary has the others.
 OTHER_WORDS = {"meeting": "average", "meetings": "averages", "he": "they", "his": "their", "him": "them"}
 #: A longer sentence is read twice; a page may have a few.

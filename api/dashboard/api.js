@@ -132,7 +132,7 @@ export const forget = () => {
   caller = null;
 };
 
-// Who is signed in; `may` lists what his role allows him to do to what is his own.
+// Who is signed in; `may` lists what their role allows them to do to what is their own.
 export const me = () => (caller ??= get("/v1/me").catch((error) => {
   caller = null;
   throw error;

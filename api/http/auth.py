@@ -1,4 +1,4 @@
-"""Who calls, and whether he may do what the operation declares: one dependency of all routes that need a key.
+"""Who calls, and whether they may do what the operation declares: one dependency of all routes that need a key.
 
 A caller has a key, a session that the page opened with one, or a token of the OIDC issuer. A running attempt has a
 token that is good for its own door only.
@@ -31,9 +31,9 @@ _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_key_schem
 
 
 def require_key(request: Request, store: StoreOf, given: _Credentials) -> Principal:
-    """Return the caller, if he may do what the request asks for.
+    """Return the caller, if their role allows what the request asks for.
 
-    Raises `Unauthorized`, `TooManyRequests`, `NotFound` for what he may not see, and `Forbidden`.
+    Raises `Unauthorized`, `TooManyRequests`, `NotFound` for what they may not see, and `Forbidden`.
     """
     limits = services_of(request).limits
     address = address_of(request)
@@ -56,7 +56,7 @@ Caller = Annotated[Principal, Depends(require_key)]
 
 
 def is_welcome(request: Request) -> Callable[[], bool]:
-    """Return what tells whether the caller of a long answer still has what he came with: it may be revoked, or end."""
+    """Return what tells whether a long answer's caller still has what they came with: it may be revoked, or end."""
 
     def ask() -> bool:
         try:

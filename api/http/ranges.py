@@ -44,7 +44,7 @@ class Part:
     def of(self, found: StoredFile) -> range:
         """Return the places of the bytes to send: all of them where that part is none, or was of another file.
 
-        Raises a 416 where the file ends before that part: whoever goes on with a file that he has whole is done. With
+        Raises a 416 where the file ends before that part: whoever has the whole file is done. With
         `If-Range` the whole is sent then (RFC 9110, section 13.2.2).
         """
         whole = range(found.num_bytes)

@@ -56,7 +56,7 @@ def services_of(request: Request) -> Services:
 
 
 async def _store(request: Request) -> Store:
-    # Async, as all that follow: FastAPI sends what is not through a thread.
+    # Async: FastAPI sends what is not through a thread.
     return services_of(request).store
 
 

@@ -76,13 +76,13 @@ class IssuedKey(View):
 
 
 class Me(View):
-    """The caller, as the service knows him."""
+    """The caller, as the service knows them."""
 
     name: str
     role: Role
     project: str
-    key: str | None = Field(description="the id of his key; null: he came with an OIDC token")
-    may: tuple[str, ...] = Field((), description="what his role allows him to do to what is his own")
+    key: str | None = Field(description="the id of their key; null: they came with an OIDC token")
+    may: tuple[str, ...] = Field((), description="what their role allows them to do to what is their own")
     release: str = Field("", description="of the service that answers")
 
 
@@ -100,7 +100,7 @@ class SignIn(Asked):
 
 
 class AuditEntry(View):
-    """A change that a user made, or that his role did not allow."""
+    """A change that a user made, or that their role did not allow."""
 
     id: int
     at: datetime

@@ -31,7 +31,7 @@ class QuotaKind(Vocabulary):
     PROJECT = "project"
 
 
-#: The quota of everyone who has none of his own.
+#: The quota of everyone who has none of their own.
 EVERYONE = "*"
 QuotaName = Annotated[str, Field(pattern=rf"^(\*|{OWNER})$")]
 
@@ -54,7 +54,7 @@ class QuotaView(QuotaLimits):
     model_config = ConfigDict(extra="ignore")
 
     kind: QuotaKind
-    name: str = Field(description="`*`: of everyone without one of his own")
+    name: str = Field(description="`*`: of everyone without one of their own")
     set_by: str
     set_at: datetime
 

@@ -24,7 +24,7 @@ _EXAMPLE = {"name": "ci", "role": "submitter", "project": "default"}
 
 @router.serves("GET", "/me", Operation(id="getMe", action=Action.READ))
 def get_me(caller: Caller, request: Request) -> Me:
-    """Return who the caller is, his role, and which release answers."""
+    """Return who the caller is, their role, and which release answers."""
     return Me(
         name=caller.name,
         role=caller.role,

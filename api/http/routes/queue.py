@@ -16,7 +16,7 @@ from service.wire.queue import QueueView, QuotaKind, QuotaLimits, QuotaName, Quo
 
 router = OperationRouter(prefix="/v1", tags=["queue"], dependencies=[Depends(require_key)])
 
-_Name = Annotated[QuotaName, Path(description="an owner or a project; `*`: everyone without a quota of his own")]
+_Name = Annotated[QuotaName, Path(description="an owner or a project; `*`: everyone without a quota of their own")]
 
 
 @router.serves("GET", "/queue", Operation(id="getQueue", action=Action.READ))
@@ -26,7 +26,7 @@ def get_queue(
     after: Annotated[int, Query(ge=0, le=10_000_000, description="`next_after` of the page before")] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
 ) -> QueueView:
-    """Return the jobs that wait, the next one first, and why each waits; of the caller's project, if he sees no other.
+    """Return the jobs that wait, the next one first, and why each waits; of the caller's project, if they see no other.
 
     The queue is decided every second: a job that was just submitted is in it then.
     """
