@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trainers import filesystem
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.own_loop.attach import Attached
+from trainers.own_loop.attachable import parameters_may_differ
 from trainers.own_loop.handle import num_ranks, shapes_of
 from trainers.spec.exchange import UpdateConfig
 
@@ -32,7 +33,7 @@ class RankState:
     def saved(self) -> bytes:
         """Return this rank's part as the content of a file; collective."""
         fingerprint = self._fingerprint()
-        own = {name: self.handle.own.get(name, each).detach() for name, each in self._own_tensors().items()}
+        own = {name: each.detach() for name, each in (self._own_tensors() | self.handle.own).items()}
         file = io.BytesIO()
         torch.save({"fingerprint": fingerprint, "handle": self.handle.state_dict(), "own": own}, file)
         return file.getvalue()
@@ -53,14 +54,16 @@ class RankState:
             )
             return
         self.handle.load_state_dict(saved["handle"])
-        for name, tensor in self._own_tensors().items():
-            tensor.copy_(saved["own"][name])
+        live = self._tensors()
+        for name, tensor in saved["own"].items():
+            live[name].copy_(tensor)
 
     def _fits(self, saved: dict[str, Any], fingerprint: Tensor) -> bool:
         """Return whether a rank with this model goes on with what is `saved`, beside weights of this `fingerprint`."""
         return (
             torch.equal(saved["fingerprint"], fingerprint)
-            and shapes_of(saved["own"]) == shapes_of(self._own_tensors())
+            and saved["own"].keys() >= self._own_tensors().keys()
+            and shapes_of(saved["own"]).items() <= shapes_of(self._tensors()).items()
             and self.handle.conflict(saved["handle"]) is None
         )
 
@@ -74,12 +77,17 @@ class RankState:
         return sums
 
     def _own_tensors(self) -> dict[str, Tensor]:
-        """Return the trained parameters and the buffers of this rank, if others may have different ones."""
-        config = self.handle.config
-        if config.sync.payload != "parameters" and not config.exchange.drifts:
+        """Return what is always this rank's own, if others may have different ones: what it trains, and buffers.
+
+        Of frozen parameters that is what differs, such as an averaged teacher, and is in `handle.own` while it is lent.
+        """
+        if not parameters_may_differ(self.handle.config):
             return {}
-        trained = {name: each for name, each in self._model.named_parameters() if each.requires_grad}
-        return trained | dict(self._model.named_buffers())
+        frozen = {name for name, each in self._model.named_parameters() if not each.requires_grad}
+        return {name: each for name, each in self._tensors().items() if name not in frozen}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return dict(self._model.named_parameters()) | dict(self._model.named_buffers())
 
 
 class Words(NamedTuple):

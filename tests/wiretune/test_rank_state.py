@@ -1,0 +1,53 @@
+"""A rank's part of a run that a framework trains."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from wiretune import attach
+from wiretune.rank_state import RankState
+
+
+def attached(model: nn.Module) -> RankState:
+    optimizer = torch.optim.SGD(model["student"].parameters(), lr=0.1)
+    return RankState(model, attach(model, optimizer, sync={"kind": "local_sgd", "period": 100}))
+
+
+def with_teacher() -> nn.Module:
+    model = nn.ModuleDict({"student": nn.Linear(4, 1), "teacher": nn.Linear(4, 1)})
+    model["teacher"].requires_grad_(False)
+    return model
+
+
+def test_a_frozen_teacher_that_differs_by_rank_is_taken_back_as_it_was(tmp_path: Path) -> None:
+    model, place = with_teacher(), tmp_path / "part.pt"
+    ranks = attached(model)
+    own = {name: each.detach().clone() for name, each in model.named_parameters()}
+    ranks.handle.means = lambda: {name: torch.zeros_like(each) for name, each in own.items()}  # type: ignore[method-assign]
+
+    with ranks.handle.averaged():
+        lent = {name: each.clone() for name, each in model.state_dict().items()}
+        place.write_bytes(ranks.saved())
+    resumed = with_teacher()
+    resumed.load_state_dict(lent)
+    attached(resumed).resume(str(place))
+
+    assert not any(each.any() for each in lent.values())
+    assert all(torch.equal(each, own[name]) for name, each in resumed.named_parameters())
+
+
+def test_a_part_of_a_model_that_has_other_frozen_parameters_is_left_where_it_is(tmp_path: Path) -> None:
+    model, place = with_teacher(), tmp_path / "part.pt"
+    ranks = attached(model)
+    means = {name: torch.zeros_like(each) for name, each in model.named_parameters()}
+    ranks.handle.means = lambda: means  # type: ignore[method-assign]
+    with ranks.handle.averaged():
+        place.write_bytes(ranks.saved())
+    other = with_teacher()
+    other.load_state_dict(means)
+    other["teacher"] = nn.Linear(5, 1).requires_grad_(False)
+
+    attached(other).resume(str(place))
+
+    assert not other["student"].weight.any()
