@@ -29,8 +29,9 @@ _MAX_MANIFEST_BYTES = 8_000_000
 _CHUNK_BYTES = 1 << 20
 #: What is asked of S3 at a time, and held in memory for each download; its driver's own default is 50 MiB.
 _BLOCK_BYTES = 8 << 20
-#: The file by which a storage is tried, as errors name it. Each try has one of its own: replicas may try at once.
-_TRIED = re.compile(r"/\.writable-[0-9a-f]+(\.[0-9a-f]+\.partial)?")
+#: The files that the service writes beside those of jobs, as errors name them. Each try of a storage has one of its
+#: own, as replicas may try at once.
+_OWN_FILE = re.compile(r"/\.(writable|storage)-[^/\s.]+(\.[0-9a-f]+\.partial)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,25 +179,26 @@ class Storage:
 
         The refusal names the storage and not the file, so it is the same until something changes.
         """
-        try:
-            self._try()
-        except (NotFound, Unavailable) as error:
-            raise Unavailable(_TRIED.sub("", str(error))) from error.__cause__
-
-    def _try(self) -> None:
         url = f"{self.root.rstrip('/')}/.writable-{secrets.token_hex(4)}"
         content = secrets.token_bytes(_CHUNK_BYTES)  # a disk that is full takes a few bytes yet
-        self.write(url, content)
-        with _as_refusals(url, "read"):
-            given = files.read(url)
-        with _reaching(url, "remove") as (filesystem, path):
-            filesystem.rm_file(path)
-        if given != content:
-            raise Unavailable(f"the storage gave back another file than it took, at {url}; check WIRETUNE_STORAGE_URL")
+        with _naming_no_file():
+            self.write(url, content)
+            with _as_refusals(url, "read"):
+                given = files.read(url)
+            with _reaching(url, "remove") as (filesystem, path):
+                filesystem.rm_file(path)
+            if given != content:
+                gave = f"the storage gave back another file than it took, at {url}"
+                raise Unavailable(f"{gave}; check WIRETUNE_STORAGE_URL")
 
     def mark_url(self, name: str) -> str | None:
         """Return where a file is by which machines tell this folder from others; None where it is no folder."""
         return f"{self.root.rstrip('/')}/.storage-{name}" if self.is_folder else None
+
+    def leave_mark(self, url: str) -> None:
+        """Write that file; raise Unavailable, as `require_writable` does, where the storage does not take it."""
+        with _naming_no_file():
+            self.write(url, b"")
 
     def has_mark(self, name: str) -> bool:
         """Return whether that file is there."""
@@ -302,6 +304,15 @@ def _reaching(url: str, doing: str = "read") -> Iterator[tuple[Any, str]]:
     """Give the file system of `url`, and the path there; `doing` is for the message."""
     with _as_refusals(url, doing), files.reaching(url) as reached:
         yield reached
+
+
+@contextmanager
+def _naming_no_file() -> Iterator[None]:
+    """Have a refusal name the storage alone: with the file, it would be another one each time."""
+    try:
+        yield
+    except (NotFound, Unavailable) as error:
+        raise Unavailable(_OWN_FILE.sub("", str(error))) from error.__cause__
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class StorageMark:
             if self._is_remembered and self._was_left(url):
                 self.url = url  # machines that do see the folder tell that one which does not is unlike them
                 raise Unavailable(_missing(self._storage.root, url))
-            self._storage.write(url, b"")
+            self._storage.leave_mark(url)
         self.url = url
         if self._is_remembered and not self._is_known:
             self._db.write(partial(_remember, url=url, now=self._db.now()))

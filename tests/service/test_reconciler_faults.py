@@ -1,11 +1,14 @@
 """Drivers that hang, a database or a storage that fails, a machine that sleeps: no job is held, none is lost for it."""
 
+import errno
+import os
 import shutil
 import sys
 import threading
 import time
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
 from service.control import jobs
@@ -297,8 +300,27 @@ def test_no_attempt_is_spent_on_a_storage_that_takes_no_files(store, tick, runni
     assert [f"file://{path}" for path in results.iterdir()] == [store.attempts.mark.url]
 
 
-def test_a_job_is_not_changed_by_further_questions_to_a_storage_that_stays_away(store, tick, running, tmp_path):
-    unwritable(tmp_path)
+def refuse_files(_, monkeypatch):
+    """Have a folder as a disk that is full, or read-only: it takes no file, and names that."""
+
+    def refuse(_, path, *args, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    monkeypatch.setattr(LocalFileSystem, "pipe_file", refuse)
+
+
+def unmark(state_dir, monkeypatch):
+    """Let the folder, which takes no files, be without its mark, too."""
+    for mark in (state_dir / "results").glob(".storage-*"):
+        mark.unlink()
+    refuse_files(state_dir, monkeypatch)
+
+
+@pytest.mark.parametrize("fault", [lambda state_dir, _: unwritable(state_dir), refuse_files, unmark])
+def test_a_job_is_not_changed_by_further_questions_to_a_storage_that_stays_away(
+    store, tick, running, tmp_path, monkeypatch, fault
+):
+    fault(tmp_path, monkeypatch)
     store.attempts.lose(running, 1, reason="a worker failed: no space left on device")
     tick(3)
     waiting = store.job(running)
