@@ -5,7 +5,7 @@ WiretuneError
     InvalidJob        422  the job is refused; nothing is stored
   KeyReused           422  an Idempotency-Key came back with another body
   Unauthorized        401
-  Forbidden           403  the caller's role does not allow this, or another site asks in his name
+  Forbidden           403  the caller's role does not allow this, or another site asks in their name
   NotFound            404
   IllegalTransition   409  the verb does not fit the job's state
   CheckpointGone      409  what the job would go on from was removed

@@ -28,7 +28,8 @@ MADE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 #: Pages but the decisions, which are as they were written; and those that the code's own words make.
 GUIDES = [page for page in PAGES if page.parent.name != "decisions"] + MADE
 #: Words that have another one here, and that one; the glossary has the others.
-OTHER_WORDS = {"meeting": "average", "meetings": "averages", "he": "they", "his": "their", "him": "them"}
+PRONOUNS = {"he": "they", "his": "their", "him": "them", "himself": "themselves"}
+OTHER_WORDS = {"meeting": "average", "meetings": "averages"} | PRONOUNS
 #: A longer sentence is read twice; a page may have a few.
 LONG_WORDS, LONG_SHARE = 30, 0.05
 #: First words of a docstring that says what a thing is about, and not what it does.
@@ -58,6 +59,18 @@ def test_a_page_has_one_word_for_each_idea(page: Path) -> None:
     prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
 
     assert not {*re.findall(r"\b[a-z]+\b", prose)} & OTHER_WORDS.keys(), f"instead: {OTHER_WORDS}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_nobody_is_a_he_in_code(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {word}, instead: {PRONOUNS[word]}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for word in re.findall(r"\b[a-z]+\b", path.read_text())
+        if word in PRONOUNS
+    ]
+
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -213,7 +213,7 @@ def _decode(cursor: str) -> tuple[float, str, str]:
 
 
 def _find(session: Session, digest: str, by: Principal, *, project: str | None, is_locked: bool = False) -> CodeRow:
-    """Return the row that `by` means: of `project` if he names one, else of his own, else of another that he sees."""
+    """Return the row that `by` means: of `project` if given, else of their own, else of another that they see."""
     query = select(CodeRow).where(CodeRow.digest == digest)
     if is_locked:
         query = query.with_for_update()

@@ -460,7 +460,7 @@ class SessionRow(Base):
 
 
 class AuditRow(Base):
-    """A change that a user made, or that his role did not allow."""
+    """A change that a user made, or that their role did not allow."""
 
     __tablename__ = "audit"
 

@@ -205,7 +205,7 @@ def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, Sequence[dict
 
 
 def steered(session: Session, trial_id: str) -> dict[str, list[int]]:
-    """Return by person the stages of the trial that he steered."""
+    """Return by person the stages of the trial that they steered."""
     found: dict[str, list[int]] = {}
     for stage in _decided(session, trial_id):
         for by in dict.fromkeys(steer["by"] for steer in stage.decision.get("steers", ())):

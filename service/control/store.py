@@ -123,7 +123,7 @@ class Store:
     ) -> tuple[JobView, bool]:
         """Queue a job of `by`, a clone of `source` if one is given; the flag says whether it is new.
 
-        A known key of his gives its first job again. `request` is a digest of how a clone was asked for.
+        A known key of theirs gives its first job again. `request` is a digest of how a clone was asked for.
 
         Raises KeyReused when the key made another job, UnreadableJob when that cannot be told; InvalidJob when it
         cannot learn from a job that it names, or its project has no such code as it names; QueueFull when a quota lets

@@ -1,4 +1,4 @@
-"""Who asks for the cluster sees its nodes, and of what runs there only what is his project's."""
+"""Who asks for the cluster sees its nodes, and of what runs there only what is their project's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Code that a user uploads: kept once for his project, named by his jobs, run from a package of its own."""
+"""Code that a user uploads: kept once for their project, named by their jobs, run from a package of its own."""
 
 import io
 import json

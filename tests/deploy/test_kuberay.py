@@ -19,7 +19,7 @@ from service.settings import SECRETS_DIR, Settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERAY = DEPLOY / "kuberay"
-#: What a user writes into an overlay of his own in the place of the example's image.
+#: What a user writes into an overlay of their own in the place of the example's image.
 IMAGE = {"name": "wiretune", "newName": "registry.of.ours/tuning", "newTag": "7.1"}
 #: The extra that each kind of URL needs.
 EXTRAS: dict[str, set[str]] = {"file": set(), "s3": {"s3"}, "postgresql": {"postgres"}}

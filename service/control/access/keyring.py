@@ -163,7 +163,7 @@ class KeyRing:
     # Sessions
 
     def add_code(self, *, by: Principal) -> SignInCode:
-        """Return a code that opens one session for the holder of `by`'s key. Raises Forbidden where he has none."""
+        """Return a code that opens one session for the holder of `by`'s key. Raises Forbidden where there is none."""
         if by.key_id is None:
             raise Forbidden("only the holder of a key signs in to the page; an OIDC token is sent with every request")
         code, now = secrets.token_urlsafe(24), self._db.now()

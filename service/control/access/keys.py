@@ -21,7 +21,7 @@ def new_key() -> str:
 
 
 def given_key() -> str | None:
-    """Return the first key that the operator gives, in a file of `WIRETUNE_SECRETS_DIR`; None: he gives none.
+    """Return the first key that the operator gives, in a file of `WIRETUNE_SECRETS_DIR`; None: there is none.
 
     No variable has it: `WIRETUNE_API_KEY` is a client's, perhaps to another service. Raises Unavailable for a weak one.
     """

@@ -90,7 +90,7 @@ def may(caller: Principal, action: Action, what: Owned | None = None) -> bool:
 
 
 def may_do(caller: Principal) -> tuple[str, ...]:
-    """Return every action that `caller` may do to what is his own."""
+    """Return every action that `caller` may do to what is their own."""
     return tuple(action.value for action in Action if may(caller, action))
 
 

@@ -48,7 +48,7 @@ class TrialFacts(NamedTuple):
     z_scores: Sequence[float] = ()  # how far each closed stage ended from its forecast
     unsearched: str | None = None  # why nothing was probed; None: something was
     overfitted: str | None = None  # a sentence, if it learned its training data by heart; None: it did not
-    steered: Mapping[str, Sequence[int]] = MappingProxyType({})  # by person the stages that he steered
+    steered: Mapping[str, Sequence[int]] = MappingProxyType({})  # by person the stages that they steered
 
 
 def job_report(

@@ -283,7 +283,7 @@ def test_a_viewer_sees_no_buttons_and_no_page_that_is_not_his(
         show(browser, viewer, "?submit=new")
         assert browser.value_of(BUTTONS) == []
         show(browser, viewer, "?keys=all")
-        assert browser.value_of(BUTTONS) == ["rotate", "revoke"]  # his own
+        assert browser.value_of(BUTTONS) == ["rotate", "revoke"]  # their own
         show(browser, viewer, "?cluster=now")
         assert browser.value_of(BUTTONS) == []
         assert browser.complaints == []
