@@ -161,6 +161,9 @@ export const MAX_EVENTS = 500; // of a page
 export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: MAX_EVENTS });
 
 // What an attempt printed behind a byte of its log (`part` is {offset}), or its last lines ({tail}: in how many bytes);
-// and the byte at which that begins.
+// and the bytes at which that begins and ends (null: a service of an earlier release does not say).
 export const log = (id, attempt, part) => send(`/v1/jobs/${encodeURIComponent(id)}/logs`, { attempt, ...part }, { timeoutMs: 30000,
-  read: async (answer) => ({ start: Number(answer.headers.get("x-log-offset")), bytes: await answer.arrayBuffer() }) });
+  read: async (answer) => {
+    const end = answer.headers.get("x-log-end");
+    return { start: Number(answer.headers.get("x-log-offset")), end: end && Number(end), bytes: await answer.arrayBuffer() };
+  } });

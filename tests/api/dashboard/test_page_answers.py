@@ -147,6 +147,18 @@ def test_the_end_of_a_long_log_comes_first_and_all_of_it_to_whoever_asks():
     assert everything == ["", "3 lines, 17 B", "first\nlast\nlater"]
 
 
+def test_a_log_that_was_cut_goes_on_where_the_service_says_that_it_ended():
+    found = of_log("""
+      await answer(new Response("first\\ncut\\nlast\\n", { headers: { "X-Log-Offset": "0", "X-Log-End": "5000000" } }));
+      update({ attempt: 2, finished_at: null });
+      const [address] = asked[0];
+      await answer(new Response("", { headers: { "X-Log-Offset": "5000000", "X-Log-End": "5000000" } }));
+      return [address.split("&")[1], told()];
+    """)
+
+    assert found == ["offset=5000000", ["", "3 lines, 5.0 MB", "first\ncut\nlast"]]
+
+
 def test_an_error_of_a_log_goes_once_it_is_read_though_nothing_new_was_printed():
     found = of_log("""
       await answer(new Response("printed"));

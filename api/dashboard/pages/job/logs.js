@@ -87,9 +87,9 @@ export function logs(id) {
     }
   }
 
-  function take({ start, bytes }) {
+  function take({ start, end, bytes }) {
     read.start ??= start;
-    read.end = (read.end ?? start) + bytes.byteLength;
+    read.end = end ?? (read.end ?? start) + bytes.byteLength;
     read.text += read.decoder.decode(bytes, { stream: true });
     read.isCut ||= read.text.length > KEPT;
     read.text = read.text.slice(-KEPT);
