@@ -2,6 +2,7 @@
 
 import base64
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -158,6 +159,23 @@ def test_a_failure_is_never_of_a_moment_to_come_though_the_clock_was_set_back(st
     clock.now += 60
 
     assert first <= clock.now - 60 and store.failed_at == first
+
+
+def test_a_failure_that_comes_while_the_last_one_is_asked_for_is_not_forgotten(store, monkeypatch):
+    now = store._db.now
+    failing = threading.Thread(target=store._db._note_failure)
+
+    def fail_meanwhile():
+        monkeypatch.setattr(store._db, "now", now)
+        failing.start()
+        failing.join(0.1)  # unless it has to wait its turn
+        return now()
+
+    monkeypatch.setattr(store._db, "now", fail_meanwhile)
+    _ = store.failed_at
+    failing.join(PATIENCE_S)
+
+    assert store.failed_at > 0
 
 
 def refused(sqlstate):

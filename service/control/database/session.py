@@ -1,6 +1,7 @@
 """The open database, as the rest of the service has it."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -42,7 +43,7 @@ class Database:
         self.engine, self.now, self._opened = engine, clock, opened
         self._readers = sessionmaker(of_one_moment(engine))
         self._askers = sessionmaker(of_one_statement(engine))
-        self._failed_at = -math.inf
+        self._failed_at, self._failing = -math.inf, threading.Lock()
         self._writer = Writer(
             sessionmaker(engine, expire_on_commit=False),
             clock=clock,
@@ -128,8 +129,10 @@ class Database:
     @property
     def failed_at(self) -> float:
         """The time of the last failure, in seconds since the epoch; -inf: there was none."""
-        self._failed_at = min(self._failed_at, self.now())  # the clock may have been set back since
-        return self._failed_at
+        with self._failing:
+            self._failed_at = min(self._failed_at, self.now())  # the clock may have been set back since
+            return self._failed_at
 
     def _note_failure(self) -> None:
-        self._failed_at = self.now()
+        with self._failing:
+            self._failed_at = self.now()
