@@ -247,9 +247,8 @@ def _choose_local(setup: SearchSetup, stage: Stage) -> Choice:
         values = found[order[int(np.argmax(means))]].values
         reason = f"{name(setup, values)} replaces the incumbent {name(setup, stage.incumbent)}, whose probe diverged"
         return Choice(values, reason, None, posterior, fit)
-    is_trusted = (
-        stage.line.before is None or not stage.line.before.has_failed
-    )  # else it is what was left after a failure
+    # After a failure the incumbent is what was left, and nothing to hold on to.
+    is_trusted = stage.line.before is None or not stage.line.before.has_failed
     has_signal = _has_signal(stage)
     if (has_signal or not is_trusted) and may_switch(verdict, setup.config, is_trusted=is_trusted):
         reason = reasons.switch(setup, stage, winner, verdict.probability)

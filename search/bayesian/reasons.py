@@ -143,10 +143,9 @@ def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -
     yield _lasting(stage.decisive, chosen)
     yield from steers(setup, stage)
     yield stage.note
-    if (
-        setup.config.revisit != "stages" and stage.line.before and not stage.line.before.diverged
-    ):  # the note says what diverged
-        yield " and ".join(_event(event, stage.line.before.signs) for event in stage.line.events)
+    before = stage.line.before
+    if setup.config.revisit != "stages" and before and not before.diverged:  # the note says what diverged
+        yield " and ".join(_event(event, before.signs) for event in stage.line.events)
     if num_jobs := len(stage.prior.searches):
         weight = f", weight {fit.surrogate.expected.weight:.2f}" if fit else ""
         yield f"prior from {num_jobs} job{'s' * (num_jobs > 1)}{weight}"
