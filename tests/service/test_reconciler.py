@@ -16,6 +16,7 @@ from service.job.states import RULES, JobState
 from service.settings import Settings
 from service.wire.records import AttemptFinished, Batch, TrialStarted
 from tests.support.fake_ray import FakeCluster, FakeRay
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -598,6 +599,19 @@ def test_logs_that_cannot_be_kept_do_not_keep_ray_alive(store, settings, cluster
         assembly.stop()
 
     assert cluster.closed
+
+
+def test_a_storage_that_is_silent_keeps_no_idle_ray_and_holds_up_no_round(store, settings, cluster, clock, monkeypatch):
+    cluster.nodes = (Node(cpus=2),)
+    assembly = assemble(store, settings, api_url="http://x", cluster=cluster, clock=clock)
+    answered, ran_out, cluster.spent = threading.Event(), [], True
+    monkeypatch.setattr(assembly.logs, "keep_all", lambda: answered.wait(PATIENCE_S) or ran_out.append(1))
+    monkeypatch.setattr("service.control.reconciling.reconciler._LOGS_S", 0.05)
+
+    assembly.reconciler.tick(clock.now)
+
+    answered.set()
+    assert cluster.closed and not ran_out
 
 
 def test_the_logs_of_an_idle_ray_are_kept_before_it_is_stopped(store, settings, cluster, clock, add):

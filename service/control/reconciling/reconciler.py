@@ -1,5 +1,6 @@
 """Brings the cluster in line with the database, its only memory: begins, watches and ends attempts."""
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ from service.control.queue.waiting import Backlog
 from service.control.ray_cluster.clusters import Cluster
 from service.control.ray_cluster.logs import Logs
 from service.control.reconciling.admission import Admission
+from service.control.reconciling.calls import Background
 from service.control.reconciling.cluster_sight import ClusterSight
 from service.control.reconciling.storage_gate import StorageGate
 from service.control.reconciling.submission import Submission
@@ -21,7 +23,9 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.settings import Settings
 
+_log = logging.getLogger(__name__)
 _LOOK_S = 10.0  # between two looks at a cluster without work
+_LOGS_S = 20.0  # for the last logs: a storage may be silent for ever, and Ray is to end
 _AT_ONCE = 8  # attempts that are looked at or begun at the same time
 
 
@@ -114,7 +118,11 @@ class Reconciler:
         self._let_go()
 
     def _let_go(self) -> None:
+        keeping = Background(self._logs.keep_all, name="last-logs")
         try:
-            self._logs.keep_all()
+            if keeping.has_ended(patience_s=_LOGS_S):
+                keeping.answer()
+            else:
+                _log.warning("the storage does not answer: logs that Ray alone has are lost, as Ray ends")
         finally:
             self._cluster.close()
