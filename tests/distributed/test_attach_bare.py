@@ -21,6 +21,4 @@ def test_what_is_equal_on_all_ranks_is_not_sent(two_ranks: Reports):
 
 def test_a_sparse_buffer_is_refused_by_name_on_all_ranks(two_ranks: Reports):
     for rank in two_ranks["joined"]:
-        assert (
-            "`graph` must be dense to become that of rank 0, got torch.sparse_coo: add" in rank["refused"]
-        )
+        assert "`graph` must be dense to become that of rank 0, got torch.sparse_coo: add" in rank["refused"]
