@@ -33,6 +33,8 @@ LEAST_PROGRESS = 0.001
 #: make the loss fall by so much, or by more that the next rate sees too: the usual rate is better known. It may do harm
 #: at first, but not so much: then the model may have been trained before (docs/decisions/0044).
 WEAK_GAIN, WEAK_FALL, HARM_OF_USUAL = 0.02, 0.15, 0.7
+#: Of so many probes the best rate does not lie between the two lowest ones, which could then be alike as well.
+LEAST_SPAN = 4
 #: The plateau holds the rates that gain at least this share of what the best one gains.
 PLATEAU = 0.7
 #: What is usual draws no rate further above the plateau than by this factor.
@@ -207,7 +209,8 @@ def shows_too_little(setup: SearchSetup, stage: Stage) -> bool:
         return False
     rates, rewards = np.array(finite).T
     gains = rewards - rewards[0]
-    is_flat = gains.max() < WEAK_GAIN and (rewards.max() < WEAK_FALL or abs(gains[1]) < WEAK_GAIN)
+    are_alike = len(stage.probes) >= LEAST_SPAN and abs(gains[1]) < WEAK_GAIN
+    is_flat = gains.max() < WEAK_GAIN and (rewards.max() < WEAK_FALL or are_alike)
     is_harmless = np.interp(math.log(usual), np.log(rates), gains) > -HARM_OF_USUAL
     return bool(is_flat and is_harmless)
 
