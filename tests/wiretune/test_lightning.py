@@ -48,7 +48,7 @@ class Run:
         self.model = nn.Linear(4, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         if checkpoint is not None:
-            self.model.load_state_dict(torch.load(checkpoint)["state_dict"])
+            self.model.load_state_dict(torch.load(checkpoint, weights_only=True)["state_dict"])
         self.trainer = SimpleNamespace(
             model=self.model,
             optimizers=[self.optimizer],
