@@ -1,4 +1,4 @@
-"""A Python client of the HTTP API for asyncio, which does what `api.client` does elsewhere."""
+"""A Python client of the HTTP API for asyncio, the twin of `api.client`."""
 
 import asyncio
 import math
@@ -27,7 +27,7 @@ from service.wire.jobs import JobSummary, JobView
 
 
 def _awaited(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClient, P], Awaitable[T]]":
-    """Return a method that makes the call which `describe` describes, and is awaited."""
+    """Return an async method that sends the call described by `describe`."""
 
     @wraps(describe)
     async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -37,9 +37,9 @@ def _awaited(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClien
 
 
 class AsyncClient(Connection):
-    """Calls a Wiretune service from asyncio, as `Client` does elsewhere: an asynchronous context manager.
+    """A client of a Wiretune service for asyncio, and an asynchronous context manager.
 
-    Its arguments are those of `Client`.
+    It takes the arguments of `Client`, and its methods do the same.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class AsyncClient(Connection):
         await self.close()
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._http.aclose()
 
     validate = _awaited(calls.validate)
@@ -110,11 +110,11 @@ class AsyncClient(Connection):
         return AsyncJob(self, await self.send(calls.job(job_id)))
 
     async def find(self, ref: str) -> str:
-        """Return the id of the job that `ref` means; a whole id costs no call.
+        """Return the id of the job that `ref` means. A whole id costs no request.
 
-        `ref` is `latest`, or four characters or more that the id begins or ends with and no other does (`job-` may be
-        left out), or else the job's whole name. `latest` is the newest job of the key's owner in the key's project.
-        Raises `UnknownJob` where no job, or more than one, goes by it.
+        `ref` is `latest`, the beginning or end of an id, or a job's whole name. A part of an id has four characters or
+        more, with or without `job-`, and must fit one job only. `latest` is the newest job of the key's owner in the
+        key's project. Raises `UnknownJob` if no job fits, or more than one.
         """
         if references.WHOLE_ID.fullmatch(ref):
             return ref
@@ -137,17 +137,17 @@ class AsyncClient(Connection):
         return (await self.send(calls.upload_code(package))).digest
 
     async def sign_in_link(self, job_id: str | None = None) -> str:
-        """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
+        """Return a link that signs one browser in to the job's page, or to the list; works once, for five minutes."""
         return self._link(await self.send(calls.sign_in_code()), job_id)
 
     async def events(
         self, job_id: str | None = None, *, after: int | None = None, kinds: Collection[EventKind] = ()
     ) -> AsyncIterator[Event]:
-        """Yield what changes, of one job or of all, from now on or behind the event `after`; never ends by itself.
+        """Yield the events of one job or of all, from now on or from behind the event `after`; never ends by itself.
 
-        A lost connection is made again, without a gap and without a double. An event of kind `gap` says that the
-        service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
-        Raises `Unreachable` or `ApiError` once the service does not answer for `away_s`.
+        A lost connection is reopened without losing or repeating an event. An event of kind `gap` says that the
+        service no longer has all events behind `after`: take a `snapshot`, and go on from there.
+        Raises `Unreachable` or `ApiError` once the service has not answered for `away_s`.
         """
         failures = self._stream_failures(calls.events(job_id, after=after, kinds=kinds))
         while True:
@@ -163,7 +163,7 @@ class AsyncClient(Connection):
             await asyncio.sleep(pause_s)
 
     async def _stream(self, call: Call[Any]) -> AsyncIterator[tuple[str, int]]:
-        """Yield the text of each event, empty for a sign of life, and the id to go on from."""
+        """Yield each event's text and the id to resume from; the text of a keep-alive is empty."""
         try:
             async with self._http.stream(call.method, call.path, **self._stream_options(call)) as response:
                 if not is_answer(call, response):
@@ -176,7 +176,7 @@ class AsyncClient(Connection):
             raise unsayable(error) from error
 
     async def iter_jobs(self, **filters: Unpack[JobFilters]) -> AsyncIterator[JobSummary]:
-        """Yield every job, newest first, page by page; `filters` and another order are those of `jobs`."""
+        """Yield every job, newest first, page by page; takes the `filters` and `order_by` of `jobs`."""
         cursor: str | None = None
         while True:
             page = await self.jobs(**filters, limit=MAX_PAGE, cursor=cursor)
@@ -186,7 +186,7 @@ class AsyncClient(Connection):
                 return
 
     async def iter_code(self) -> AsyncIterator[CodeView]:
-        """Yield every package of code that this client sees, newest first, page by page."""
+        """Yield every package of code that this client can see, newest first, page by page."""
         cursor: str | None = None
         while True:
             page = await self.list_code(limit=MAX_PAGE, cursor=cursor)
@@ -200,18 +200,18 @@ class AsyncClient(Connection):
     ) -> None:
         """Write a trial's safetensors file to `out`; by default that of the first arm and seed.
 
-        `which`: of the best evaluated state, or of the end; None: as the job's `checkpoint.export` says.
+        `which` chooses the best evaluated state or the last one. None follows the job's `checkpoint.export`.
         """
         await self.save(calls.weights(job_id, arm=arm, seed=seed, which=which), out)
 
     async def save_metrics(
         self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None
     ) -> None:
-        """Write every point of every series to `out`, as CSV; by default of all trials."""
+        """Write every point of every series to `out` as CSV, by default of all trials."""
         await self.save(calls.table(job_id, arm=arm, seed=seed), out)
 
     async def save_file(self, job_id: str, path: str, out: BinaryIO) -> None:
-        """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or one that it names."""
+        """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or a file that it names."""
         await self.save(calls.file(job_id, path), out)
 
     async def watch(

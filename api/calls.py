@@ -1,4 +1,4 @@
-"""The requests that clients make, each described once: the blocking and the asynchronous client send them."""
+"""The requests of the HTTP API, each described once. The blocking and the asynchronous client send them."""
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,13 +46,13 @@ _QUOTAS = TypeAdapter(tuple[QuotaView, ...])
 
 
 class UnreadableAnswer(ValueError):
-    """An answer lacks what this release reads, or has something else in its place: the service is of another."""
+    """This release cannot read an answer: a field is missing or of another type. The service has another release."""
 
 
 def reading(validate: Callable[..., T]) -> Callable[[bytes], T]:
-    """Return what reads an answer with `validate`.
+    """Return a function that reads an answer with `validate`.
 
-    Fields that only a newer service knows are left out; its words are read as they are.
+    It drops fields that only a newer service knows, and keeps newer words as they are.
     """
 
     def read(content: bytes) -> T:
@@ -71,7 +71,7 @@ def reading(validate: Callable[..., T]) -> Callable[[bytes], T]:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request, and how its answer is read."""
+    """A request, and the way to read its answer."""
 
     method: str
     path: str
@@ -80,33 +80,33 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     json: Any = None
     content: bytes | None = None
-    #: To send it twice does no more than to send it once.
+    #: Whether sending it twice has the same effect as sending it once.
     is_repeatable: bool = True
-    #: Of its answer, where that has a body.
+    #: The media type of the answer, if it has a body.
     media_type: str = "application/json"
-    #: Its answer, where that is plain without asking.
+    #: The answer, if it is known without a request.
     known: T | None = None
-    #: Reads its answer in the place of `read`, where a header says something, too.
+    #: Reads the answer in place of `read` if it needs the headers, too.
     read_with_headers: Callable[[bytes, Mapping[str, str]], T] | None = None
 
     def answer(self, content: bytes, headers: Mapping[str, str]) -> T:
-        """Return what the body and the headers of an answer say."""
+        """Read an answer from its body and headers."""
         return self.read(content) if self.read_with_headers is None else self.read_with_headers(content, headers)
 
 
 class LogText(bytes):
-    """A part of a log, in bytes, that knows at which `offset` of the whole it begins, and at which `end` it ends.
+    """A part of a log in bytes: it begins at `offset` of the whole log and ends at `end`.
 
-    It may be shorter than what lies between: of a long log that was kept the middle is cut.
+    It may be shorter than `end - offset`: long logs are stored without their middle.
     """
 
     offset, end = 0, 0
 
 
 def submit(spec: Spec, *, idempotency_key: str | None = None, source: str | None = None) -> Call[JobView]:
-    """Queue a job; with a key, however often this is called with it, one job is made.
+    """Queue a job. Repeated calls with the same `idempotency_key` make one job.
 
-    `source` is the id of the job that this one is a clone of.
+    If the job is a clone, `source` is the id of the original.
     """
     return Call(
         "POST",
@@ -124,9 +124,9 @@ def validate(spec: Spec) -> Call[Validated]:
 
 
 def predict(request: PredictionRequest | Mapping[str, Any]) -> Call[Prediction]:
-    """Return what every method that fits a job takes on a link that is stated: steps, bytes, time to a loss.
+    """Predict the steps, bytes and time to a loss of every method that fits a job, on a stated link.
 
-    A mapping is checked by the service; its `job` may be a `JobSpec`.
+    A mapping is checked by the service. Its `job` may be a `JobSpec`.
     """
     if isinstance(request, PredictionRequest):
         asked = request.model_dump(mode="json", exclude_unset=True)
@@ -142,17 +142,17 @@ def methods(
     shapes: str | None = None,
     workers: int | None = None,
 ) -> Call[MethodsView]:
-    """Return what a job can choose: papers, knobs, what goes with what.
+    """Return the methods that a job can choose, with their papers, knobs and combinations.
 
-    What `workers` (2) send in a step is predicted for a built-in `workload` (`digits-mlp`), or for `shapes`, such
-    as `512x64,512`.
+    The bytes per step are predicted for `workers` (default 2), and for a built-in `workload` (default `digits-mlp`) or
+    parameter `shapes` such as `512x64,512`.
     """
     read = reading(MethodsView.model_validate_json)
     return _get("/v1/methods", read, name=name, workload=workload, shapes=shapes, workers=workers)
 
 
 class JobFilters(TypedDict, total=False):
-    """A choice of jobs, and their order, as `jobs` takes them."""
+    """The filters and the order that `jobs` takes."""
 
     state: JobState | Collection[JobState] | None
     labels: Mapping[str, str] | None
@@ -192,21 +192,21 @@ def jobs(
     """Return a page of jobs, newest first unless `order_by` says otherwise.
 
     Args:
-        state: that they are in, or several of which any; of none, no job is returned.
-        labels: that they have, all of them.
-        ref: that the id begins or ends with; else the whole name.
-        text: words, each of which is in the name, the notes or a label.
-        owner: who submitted them.
-        project: whose they are.
-        created_after: they were submitted at this moment or later; without an offset it is local time.
-        created_before: they were submitted before this moment.
-        archived: False leaves archived jobs out, True lists them alone, None with the others.
-        ids: of which theirs is one, up to 500; of none, no job is returned.
-        progress: have `progress` filled in: how far each job is.
-        order_by: such as `"name"`; `"-name"` is that turned around.
-        limit: so many at most, up to 500.
-        cursor: `next_cursor` of the page before, in the same order.
-        count: have `total` filled in.
+        state: only jobs in this state, or in any of several. An empty list returns no job.
+        labels: only jobs that have all of these labels.
+        ref: only jobs whose id begins or ends with this, or whose whole name it is.
+        text: words that must all occur in the name, the notes or a label.
+        owner: only jobs that this owner submitted.
+        project: only jobs of this project.
+        created_after: only jobs submitted at this moment or later. Without an offset it is local time.
+        created_before: only jobs submitted before this moment.
+        archived: False leaves archived jobs out, True lists only those, None lists both.
+        ids: only jobs with one of these ids, up to 500. An empty list returns no job.
+        progress: fill in `progress`: how far each job is.
+        order_by: e.g. `"name"`, or `"-name"` for the reverse.
+        limit: the most jobs to return, up to 500.
+        cursor: `next_cursor` of the previous page, in the same order.
+        count: fill in `total`.
     """
     after, before = (each and each.astimezone(UTC).isoformat() for each in (created_after, created_before))
     is_of_none = any(each is not None and not each for each in (state, ids))
@@ -233,13 +233,13 @@ def jobs(
 
 
 def candidates(ref: str, *, limit: int) -> Call[JobPage]:
-    """Return the jobs that go by `ref`: a part of the id, or the whole name."""
+    """Return the jobs that `ref` may mean: by a part of the id, or by the whole name."""
     return jobs(ref=ref, archived=None, limit=limit)
 
 
 def newest(me: Me | None = None) -> Call[JobPage]:
-    """Return the newest job of `me`; None: of all that this client sees."""
-    # Names of keys are free in each project: the owner alone could be somebody of another project.
+    """Return the newest job of `me`; with None, the newest that this client sees."""
+    # Two projects may use the same owner name, so the owner alone is not enough.
     return jobs(limit=1) if me is None else jobs(owner=me.name, project=me.project, limit=1)
 
 
@@ -256,7 +256,10 @@ def trials(job_id: str) -> Call[tuple[TrialView, ...]]:
 def stages(
     job_id: str, *, trial: str | None = None, stage: Sequence[int] = (), with_posterior: bool = False
 ) -> Call[tuple[StageView, ...]]:
-    """Return the decided stages, trial by trial, or those of the numbers `stage`; the posteriors are large."""
+    """Return the decided stages, trial by trial; with `stage`, only those numbers.
+
+    Posteriors are large, so they come only `with_posterior`.
+    """
     asked = {"trial": trial, "stage": list(stage) or None, "posterior": with_posterior or None}
     return _get(f"/v1/jobs/{job_id}/stages", reading(_STAGES.validate_json), **asked)
 
@@ -270,41 +273,41 @@ def metrics(
     first_step: int | None = None,
     last_step: int | None = None,
 ) -> Call[tuple[Series, ...]]:
-    """Return a metric's series, one per trial, of all steps or of a range, thinned to `max_points` each."""
+    """Return a metric's series, one per trial, each thinned to `max_points`; by default over all steps."""
     path = f"/v1/jobs/{job_id}/metrics/{name}"
     steps = {"first_step": first_step, "last_step": last_step}
     return _get(path, reading(_SERIES.validate_json), trial=trial, max_points=max_points, **steps)
 
 
 def schedule(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Call[ScheduleView]:
-    """Return the learned schedule of one trial; by default of the first arm and seed."""
+    """Return a trial's learned schedule; by default that of the first arm and seed."""
     return _get(f"/v1/jobs/{job_id}/schedule", reading(ScheduleView.model_validate_json), arm=arm, seed=seed)
 
 
 def attempts(job_id: str) -> Call[tuple[AttemptView, ...]]:
-    """Return the job's lives on the cluster, oldest first."""
+    """Return the job's attempts, oldest first."""
     return _get(f"/v1/jobs/{job_id}/attempts", reading(_ATTEMPTS.validate_json))
 
 
 def report(job_id: str) -> Call[JobReport]:
-    """Return the job's result: every trial's, and every arm's over its seeds."""
+    """Return the job's result: one entry per trial, and one per arm over its seeds."""
     return _get(f"/v1/jobs/{job_id}/report", reading(JobReport.model_validate_json))
 
 
 def comparison(job_id: str, others: Collection[str] = ()) -> Call[Comparison]:
-    """Return a job beside others: the fields in which they differ, and their results, against a common target."""
+    """Compare a job with others: the fields in which they differ, and their results against a common target."""
     return _get(f"/v1/jobs/{job_id}/comparison", reading(Comparison.model_validate_json), other=list(others))
 
 
 def snapshot(job_id: str, *, since: int | None = None, max_points: int | None = None) -> Call[Snapshot]:
-    """Return all that the job's page shows, of one moment; with an earlier one's `cursor`, what changed since."""
+    """Return all that the job's page shows at one moment; with an earlier `cursor` as `since`, only the changes."""
     return _get(
         f"/v1/jobs/{job_id}/snapshot", reading(Snapshot.model_validate_json), since=since, max_points=max_points
     )
 
 
 def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind]) -> Call[EventPage]:
-    """Return a stream of what changes, of one job or of all."""
+    """Return the stream of changes of one job or of all."""
     path = "/v1/events" if job_id is None else f"/v1/jobs/{job_id}/events"
     params = _given(after=after) | {"kind": list(kinds)}
     read, stream = reading(EventPage.model_validate_json), "text/event-stream"
@@ -312,20 +315,20 @@ def events(job_id: str | None, *, after: int | None, kinds: Collection[EventKind
 
 
 def artifacts(job_id: str) -> Call[tuple[Artifact, ...]]:
-    """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
+    """Return the files that the job has: report, metrics, schedules, weights, checkpoints, logs."""
     return _get(f"/v1/jobs/{job_id}/artifacts", reading(_ARTIFACTS.validate_json))
 
 
 def logs(job_id: str, *, attempt: int | None = None, offset: int = 0, tail: int | None = None) -> Call[LogText]:
-    """Return what an attempt, by default the last, has printed: from byte `offset` on, or its last whole lines.
+    """Return the output of an attempt, by default the last: from byte `offset` on, or the last whole lines.
 
-    Those have `tail` bytes at most. What is printed later begins at the text's own `end`.
+    `tail` asks for those lines, that many bytes at most. To read on later, pass the text's `end` as `offset`.
     """
 
     def read(content: bytes, headers: Mapping[str, str]) -> LogText:
         text = LogText(content)
         text.offset = int(headers.get("X-Log-Offset", offset))
-        text.end = int(headers.get("X-Log-End", text.offset + len(text)))  # an earlier release does not say
+        text.end = int(headers.get("X-Log-End", text.offset + len(text)))  # earlier releases do not send it
         return text
 
     params = _given(attempt=attempt, offset=offset or None, tail=tail)
@@ -339,40 +342,40 @@ def weights(job_id: str, *, arm: str | None = None, seed: int | None = None, whi
 
 
 def table(job_id: str, *, arm: str | None = None, seed: int | None = None) -> Call[bytes]:
-    """Return every point of every series as CSV; by default of all trials."""
+    """Return every point of every series as CSV, by default of all trials."""
     return _get_bytes(f"/v1/jobs/{job_id}/metrics.csv", "text/csv", arm=arm, seed=seed)
 
 
 def file(job_id: str, path: str) -> Call[bytes]:
-    """Return a file of the job's folder on storage: a checkpoint's manifest, or one that a manifest names."""
+    """Return a file of the job's folder on storage: a checkpoint's manifest, or a file that a manifest names."""
     return _get_bytes(f"/v1/jobs/{job_id}/files/{quote(path)}", _BINARY)
 
 
 def pause(job_id: str, *, version: int | None = None) -> Call[JobView]:
-    """Have the job checkpoint and give its resources back; `version` is as in `resume`."""
+    """Pause the job: it writes a checkpoint and releases its resources. For `version` see `resume`."""
     return _ask(job_id, Verb.PAUSE, version)
 
 
 def resume(job_id: str, *, workers: int | None = None, version: int | None = None) -> Call[JobView]:
-    """Have a paused job go on, at its old place in the queue; with as many `workers` per run, None: as before.
+    """Resume a paused job at its old place in the queue, with `workers` per run (None: as many as before).
 
-    With a job's `version`, here as for every verb: only if it still is the job's; if not, `ApiError` 412.
+    Every verb takes a `version`: it then acts only if the job is still at that version, and else raises `ApiError` 412.
     """
     return _ask(job_id, Verb.RESUME, version, workers=workers)
 
 
 def stop(job_id: str, *, version: int | None = None) -> Call[JobView]:
-    """Have the job end as if its budget were spent, and keep its result; `version` is as in `resume`."""
+    """End the job as if its budget were spent, and keep its result. For `version` see `resume`."""
     return _ask(job_id, Verb.STOP, version)
 
 
 def cancel(job_id: str, *, version: int | None = None) -> Call[JobView]:
-    """Have the job end without a result; `version` is as in `resume`."""
+    """End the job without a result. For `version` see `resume`."""
     return _ask(job_id, Verb.CANCEL, version)
 
 
 def retry(job_id: str, *, workers: int | None = None, version: int | None = None) -> Call[JobView]:
-    """Have a failed or cancelled job go on from its last checkpoint; `workers` and `version` are as in `resume`."""
+    """Continue a failed or cancelled job from its last checkpoint. For `workers` and `version` see `resume`."""
     return _ask(job_id, Verb.RETRY, version, workers=workers)
 
 
@@ -385,9 +388,9 @@ def extend(
     workers: int | None = None,
     version: int | None = None,
 ) -> Call[JobView]:
-    """Give a job that succeeded a larger budget; its `reason` says where each trial goes on from.
+    """Give a job that succeeded a larger budget. Its `reason` then says where each trial continues.
 
-    `workers` and `version` are as in `resume`.
+    For `workers` and `version` see `resume`.
     """
     caps = _given(seconds=seconds, steps=steps, bytes=bytes)
     return _ask(job_id, Verb.EXTEND, version, workers=workers, json=caps)
@@ -403,17 +406,18 @@ def steer(
     trials: Sequence[str] | None = None,
     version: int | None = None,
 ) -> Call[JobView]:
-    """Say what the job's controllers may use, from the next stage on: `pin` values, `veto` others, ask for a search.
+    """Steer the job's controllers from the next stage on: `pin` values, `veto` others, or ask for a search.
 
-    A veto of numbers is `{"above": 0.1}`, with `below` or both; of other values it is a list. `clear` first withdraws
-    all that holds, or the steers with these ids. `trials` are ids, None: all that search. `version` is as in `resume`.
+    A veto of numbers is `{"above": 0.1}`, `{"below": ...}` or both. For other values it is a list. `clear` first
+    withdraws all steers, or those with the given ids. `trials` are ids; None steers all trials that search. For
+    `version` see `resume`.
     """
     said = _given(pin=pin, veto=veto, trials=trials, search_now=search_now or None, clear=clear or None)
     return _ask(job_id, Verb.STEER, version, json=said)
 
 
 def steering(job_id: str) -> Call[SteeringView]:
-    """Return what people said of the job's controllers, the newest last, and what they may steer."""
+    """Return the steers of the job, newest last, and what can be steered."""
     return _get(f"/v1/jobs/{job_id}/steering", reading(SteeringView.model_validate_json))
 
 
@@ -426,10 +430,10 @@ def edit(
     priority: Priority | str | None = None,
     version: int | None = None,
 ) -> Call[JobView]:
-    """Change the labels that are named (None removes one) and the notes; archive a job that is over, or bring it back.
+    """Edit the job's labels and notes, archive it once it is over, or bring it back.
 
-    A job that is not over can be given another `priority`: low, normal, high or urgent. What is left out stays;
-    `version` is as in `resume`.
+    Only the named labels change; None removes one. A job that is not over can also get another `priority`: low,
+    normal, high or urgent. Fields that you leave out stay as they are. For `version` see `resume`.
     """
     patch = _given(labels=labels and dict(labels), notes=notes, archived=archived, priority=priority)
     headers = _if_match(version)
@@ -437,7 +441,7 @@ def edit(
 
 
 def delete(job_id: str, *, version: int | None = None) -> Call[None]:
-    """Delete a job that is over, with its results; `version` is as in `resume`. A second time is an `ApiError` 404."""
+    """Delete a job that is over, with its results. A second call raises `ApiError` 404. For `version` see `resume`."""
     headers = _if_match(version)
     return Call("DELETE", f"/v1/jobs/{job_id}", lambda _: None, headers=headers, is_repeatable=False)
 
@@ -445,7 +449,7 @@ def delete(job_id: str, *, version: int | None = None) -> Call[None]:
 def clone(
     job_id: str, changes: Mapping[str, Any], *, dry_run: bool = False, idempotency_key: str | None = None
 ) -> Call[Cloned]:
-    """Queue a new job that is this one with `changes`, a JSON merge patch; in a dry run only see what differs."""
+    """Queue a copy of the job with `changes`, a JSON merge patch; a dry run only returns what differs."""
     return Call(
         "POST",
         f"/v1/jobs/{job_id}:clone",
@@ -457,7 +461,7 @@ def clone(
 
 
 def me() -> Call[Me]:
-    """Return whom the service takes this client for."""
+    """Return who this client is to the service: its name, role and project."""
     return _get("/v1/me", reading(Me.model_validate_json))
 
 
@@ -469,14 +473,14 @@ def create_key(
     project: str = DEFAULT_PROJECT,
     expires_at: datetime | None = None,
 ) -> Call[IssuedKey]:
-    """Make an API key, as an admin; its `secret` is shown this once."""
+    """Make an API key; for admins. Its `secret` is shown only this once."""
     ends = expires_at and expires_at.isoformat()
     given = _given(name=name, owner=owner, role=role, project=project, expires_at=ends)
     return Call("POST", "/v1/keys", reading(IssuedKey.model_validate_json), json=given, is_repeatable=False)
 
 
 def keys() -> Call[tuple[KeyView, ...]]:
-    """Return this client's owner's keys, to an admin all of them."""
+    """Return the keys of this client's owner, or all keys for an admin."""
     return _get("/v1/keys", reading(_KEYS.validate_json))
 
 
@@ -486,12 +490,12 @@ def key(key_id: str) -> Call[KeyView]:
 
 
 def rotate_key(key_id: str) -> Call[IssuedKey]:
-    """Give a key another secret; the old one ends at once."""
+    """Give a key a new secret. The old one stops working at once."""
     return Call("POST", f"/v1/keys/{key_id}:rotate", reading(IssuedKey.model_validate_json), is_repeatable=False)
 
 
 def revoke_key(key_id: str) -> Call[KeyView]:
-    """End a key for ever."""
+    """Revoke a key for good."""
     return Call("POST", f"/v1/keys/{key_id}:revoke", reading(KeyView.model_validate_json))
 
 
@@ -506,19 +510,19 @@ def audit(
 ) -> Call[AuditPage]:
     """Return what users changed, newest first; for admins.
 
-    Of user `name` alone, of an `action` such as `createJob`, about the `target`, a job's or a key's id.
+    Filter by user `name`, by `action` such as `createJob`, and by `target`, the id of a job or key.
     """
     where = {"name": name, "action": action, "target": target, "outcome": outcome}
     return _get("/v1/audit", reading(AuditPage.model_validate_json), **where, limit=limit, cursor=cursor)
 
 
 def cluster() -> Call[ClusterView]:
-    """Return the cluster's nodes and whose workers they run."""
+    """Return the cluster's nodes, and whose workers each one runs."""
     return _get("/v1/cluster", reading(ClusterView.model_validate_json))
 
 
 def queue(*, after: int = 0, limit: int = 50) -> Call[QueueView]:
-    """Return the jobs that wait, the next one first, and why each waits; from behind the place `after`."""
+    """Return the waiting jobs in their order, and why each waits; begins behind the place `after`."""
     return _get("/v1/queue", reading(QueueView.model_validate_json), after=after, limit=limit)
 
 
@@ -537,9 +541,9 @@ def set_quota(
     waiting: int | None = None,
     weight: float = 1.0,
 ) -> Call[QuotaView]:
-    """Set the quota of an `owner` or a `project`, `*`: of whoever has none; None: no limit."""
+    """Set the quota of an `owner` or a `project`. The name `*` is for all without their own; None is no limit."""
     limits = {"workers": workers, "gpus": gpus, "running": running, "weight": weight}
-    if waiting is not None:  # which a service of an earlier release does not know
+    if waiting is not None:  # earlier releases of the service do not know it
         limits["waiting"] = waiting
     return Call("PUT", _quota(kind, name), reading(QuotaView.model_validate_json), json=limits)
 
@@ -554,15 +558,15 @@ def _quota(kind: QuotaKind | str, name: str) -> str:
 
 
 def upload_code(package: Package) -> Call[CodeView]:
-    """Keep a package of code for jobs of this client's project."""
+    """Upload a package of code for jobs of this client's project."""
     headers = {"Content-Type": "application/zip"}
     return Call("POST", "/v1/code", reading(CodeView.model_validate_json), headers=headers, content=package.content)
 
 
 def code(digest: str, *, project: str | None = None) -> Call[CodeView]:
-    """Return what the service knows of a package of code; `ApiError` 404: it does not have it.
+    """Return what the service knows of a package of code. Raises `ApiError` 404 if it does not have it.
 
-    `project` is as in `delete_code`.
+    For `project` see `delete_code`.
     """
     return _get(f"/v1/code/{digest}", reading(CodeView.model_validate_json), project=project)
 
@@ -573,15 +577,15 @@ def list_code(*, limit: int = 50, cursor: str | None = None) -> Call[CodePage]:
 
 
 def delete_code(digest: str, *, project: str | None = None) -> Call[None]:
-    """Delete a package of code, that of `project` where several have it; `ApiError` 409 while a job needs it.
+    """Delete a package of code. Raises `ApiError` 409 while a job needs it.
 
-    Without a project it is that of this client's own, or else the oldest that it sees.
+    If several projects have it, `project` says whose. The default is this client's own, or else the oldest it sees.
     """
     return Call("DELETE", f"/v1/code/{digest}", lambda _: None, params=_given(project=project), is_repeatable=False)
 
 
 def sign_in_code() -> Call[SignInCode]:
-    """Return a code that signs one browser in; good once, for five minutes."""
+    """Return a code that signs one browser in. It works once, within five minutes."""
     return Call("POST", "/v1/sign-in-codes", reading(SignInCode.model_validate_json))
 
 
@@ -596,7 +600,7 @@ def _get_bytes(path: str, media_type: str, **params: Any) -> Call[bytes]:
 def _ask(
     job_id: str, verb: Verb, version: int | None, *, workers: int | None = None, json: Any = None
 ) -> Call[JobView]:
-    """Describe a verb. Without a version a second one would be for whatever the first has made of the job."""
+    """Describe a verb. Only with a version is it safe to repeat: without one, the repeat acts on the changed job."""
     return Call(
         "POST",
         f"/v1/jobs/{job_id}:{verb}",
@@ -609,12 +613,12 @@ def _ask(
 
 
 def _if_match(version: int | None) -> dict[str, str]:
-    """Return the header with which the call is for that version alone."""
+    """Return the header that limits the call to this version of the job."""
     return {} if version is None else {"If-Match": f'"{version}"'}
 
 
 def _once(idempotency_key: str | None) -> dict[str, str]:
-    """Return the header with which a repeated request makes one job."""
+    """Return the header by which repeated requests make one job."""
     return {IDEMPOTENCY_KEY: idempotency_key or str(uuid.uuid4())}
 
 

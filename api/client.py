@@ -1,4 +1,4 @@
-"""A Python client of the HTTP API that blocks; `api.async_client` has its twin for asyncio."""
+"""A blocking Python client of the HTTP API. `api.async_client` is the same for asyncio."""
 
 import math
 import time
@@ -27,7 +27,7 @@ from service.wire.jobs import JobSummary, JobView
 
 
 def _blocking(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
-    """Return a method that makes the call which `describe` describes."""
+    """Return a method that sends the call described by `describe`."""
 
     @wraps(describe)
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -37,20 +37,20 @@ def _blocking(describe: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P
 
 
 class Client(Connection):
-    """Calls a Wiretune service. A context manager; every call raises `ApiError` or `Unreachable`.
+    """A client of a Wiretune service, and a context manager. Every call may raise `ApiError` or `Unreachable`.
 
-    A key or a URL that can be none raises them at once. An answer that this release cannot read is an
+    A malformed key or URL raises one of them at once. If this release cannot read an answer, the call raises
     `api.calls.UnreadableAnswer`.
 
     Args:
-        url: e.g. `http://127.0.0.1:8470`; without a scheme it is `http` of this machine, `https` of any other.
+        url: e.g. `http://127.0.0.1:8470`. Without a scheme it is `http` for this machine and `https` for any other.
         key: an API key, `wt_...`.
-        timeout_s: of one request.
-        retry_s: how long a call is made again while the service is away or too busy, where that does nothing twice. A
-            service that has never answered is not waited for: the URL may be wrong. A 429 may ask for a minute more,
-            once. With 0 no call is made again.
-        away_s: how long `wait`, `watch` and `events` outlive an absence of the service; at least `retry_s`. A warning
-            of the logger `wiretune.client` says so after 20 s.
+        timeout_s: timeout of one request.
+        retry_s: how long to retry a call while the service is away or too busy, if it is safe to repeat. A service
+            that has never answered is not retried: the URL may be wrong. A 429 may extend this by up to a minute,
+            once. 0 turns retries off.
+        away_s: how long `wait`, `watch` and `events` keep trying while the service is away; at least `retry_s`. After
+            20 s the logger `wiretune.client` warns.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Client(Connection):
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._http.close()
 
     validate = _blocking(calls.validate)
@@ -113,9 +113,9 @@ class Client(Connection):
     delete_code = _blocking(calls.delete_code)
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None, source: str | None = None) -> Job:
-        """Queue a job; with a key, however often this is called with it, one job is made.
+        """Queue a job. Repeated calls with the same `idempotency_key` make one job.
 
-        `source` is the id of the job that this one is a clone of.
+        If the job is a clone, `source` is the id of the original.
         """
         return Job(self, self.send(calls.submit(spec, idempotency_key=idempotency_key, source=source)))
 
@@ -124,11 +124,11 @@ class Client(Connection):
         return Job(self, self.send(calls.job(job_id)))
 
     def find(self, ref: str) -> str:
-        """Return the id of the job that `ref` means; a whole id costs no call.
+        """Return the id of the job that `ref` means. A whole id costs no request.
 
-        `ref` is `latest`, or four characters or more that the id begins or ends with and no other does (`job-` may be
-        left out), or else the job's whole name. `latest` is the newest job of the key's owner in the key's project.
-        Raises `UnknownJob` where no job, or more than one, goes by it.
+        `ref` is `latest`, the beginning or end of an id, or a job's whole name. A part of an id has four characters or
+        more, with or without `job-`, and must fit one job only. `latest` is the newest job of the key's owner in the
+        key's project. Raises `UnknownJob` if no job fits, or more than one.
         """
         if references.WHOLE_ID.fullmatch(ref):
             return ref
@@ -142,9 +142,9 @@ class Client(Connection):
     def upload_code(self, folder: str | Path, *, exclude: str | Sequence[str] = ()) -> str:
         """Upload a folder of Python code and return its digest, for a job's `workload.code`.
 
-        Nothing is sent where this client's project has it. Histories, caches and virtual environments stay behind,
-        and what matches `exclude`, a pattern such as `data` or `*.csv`, or several. Raises `CodeRefused` (a
-        `ValueError`) for what is no package.
+        Nothing is sent if this client's project already has it. Version histories, caches and virtual environments are
+        left out, and so is what matches `exclude`: a pattern such as `data` or `*.csv`, or several. Raises
+        `CodeRefused` (a `ValueError`) if the folder is not a valid package.
         """
         package = of_folder(Path(folder), exclude)
         try:
@@ -156,17 +156,17 @@ class Client(Connection):
         return self.send(calls.upload_code(package)).digest
 
     def sign_in_link(self, job_id: str | None = None) -> str:
-        """Return a link that signs one browser in to the page of the job, or of all; good once, for five minutes."""
+        """Return a link that signs one browser in to the job's page, or to the list; works once, for five minutes."""
         return self._link(self.send(calls.sign_in_code()), job_id)
 
     def events(
         self, job_id: str | None = None, *, after: int | None = None, kinds: Collection[EventKind] = ()
     ) -> Iterator[Event]:
-        """Yield what changes, of one job or of all, from now on or behind the event `after`; never ends by itself.
+        """Yield the events of one job or of all, from now on or from behind the event `after`; never ends by itself.
 
-        A lost connection is made again, without a gap and without a double. An event of kind `gap` says that the
-        service does not have all events behind `after` any more: look at the whole (`snapshot`), and go on.
-        Raises `Unreachable` or `ApiError` once the service does not answer for `away_s`.
+        A lost connection is reopened without losing or repeating an event. An event of kind `gap` says that the
+        service no longer has all events behind `after`: take a `snapshot`, and go on from there.
+        Raises `Unreachable` or `ApiError` once the service has not answered for `away_s`.
         """
         failures = self._stream_failures(calls.events(job_id, after=after, kinds=kinds))
         while True:
@@ -182,7 +182,7 @@ class Client(Connection):
             time.sleep(pause_s)
 
     def _stream(self, call: Call[Any]) -> Iterator[tuple[str, int]]:
-        """Yield the text of each event, empty for a sign of life, and the id to go on from."""
+        """Yield each event's text and the id to resume from; the text of a keep-alive is empty."""
         try:
             with self._http.stream(call.method, call.path, **self._stream_options(call)) as response:
                 if not is_answer(call, response):
@@ -195,7 +195,7 @@ class Client(Connection):
             raise unsayable(error) from error
 
     def iter_jobs(self, **filters: Unpack[JobFilters]) -> Iterator[JobSummary]:
-        """Yield every job, newest first, page by page; `filters` and another order are those of `jobs`."""
+        """Yield every job, newest first, page by page; takes the `filters` and `order_by` of `jobs`."""
         cursor: str | None = None
         while True:
             page = self.jobs(**filters, limit=MAX_PAGE, cursor=cursor)
@@ -204,7 +204,7 @@ class Client(Connection):
                 return
 
     def iter_code(self) -> Iterator[CodeView]:
-        """Yield every package of code that this client sees, newest first, page by page."""
+        """Yield every package of code that this client can see, newest first, page by page."""
         cursor: str | None = None
         while True:
             page = self.list_code(limit=MAX_PAGE, cursor=cursor)
@@ -217,23 +217,23 @@ class Client(Connection):
     ) -> None:
         """Write a trial's safetensors file to `out`; by default that of the first arm and seed.
 
-        `which`: of the best evaluated state, or of the end; None: as the job's `checkpoint.export` says.
+        `which` chooses the best evaluated state or the last one. None follows the job's `checkpoint.export`.
         """
         self.save(calls.weights(job_id, arm=arm, seed=seed, which=which), out)
 
     def save_metrics(self, job_id: str, out: BinaryIO, *, arm: str | None = None, seed: int | None = None) -> None:
-        """Write every point of every series to `out`, as CSV; by default of all trials."""
+        """Write every point of every series to `out` as CSV, by default of all trials."""
         self.save(calls.table(job_id, arm=arm, seed=seed), out)
 
     def save_file(self, job_id: str, path: str, out: BinaryIO) -> None:
-        """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or one that it names."""
+        """Write a file of the job's folder on storage to `out`: a checkpoint's manifest, or a file that it names."""
         self.save(calls.file(job_id, path), out)
 
     def watch(self, job_id: str, *, timeout_s: float | None = None, poll_s: float | None = None) -> Iterator[JobView]:
-        """Yield the job at once and then every `poll_s` seconds, last in its terminal state.
+        """Yield the job at once and then every `poll_s` seconds; the last one is in its terminal state.
 
-        By default the pause grows with the time waited, from 0.5 s to 5 s. It is also four times as long as a look
-        takes, with what its reader does before the next, up to 10 s. Raises `TimeoutError` after `timeout_s`.
+        By default the pause grows with the time waited, from 0.5 s to 5 s. It is also at least four times as long as
+        the last poll and the caller's own work took, up to 10 s. Raises `TimeoutError` after `timeout_s`.
         """
         looks = Looks(timeout_s, poll_s)
         while True:
@@ -252,10 +252,10 @@ class Client(Connection):
     def wait_all(
         self, job_ids: Iterable[str], *, timeout_s: float | None = None, poll_s: float | None = None
     ) -> tuple[JobSummary, ...]:
-        """Return the jobs, in the order of their ids, once all of them are over, each in whatever state.
+        """Wait until all jobs are over, in whatever state, and return them in the order of their ids.
 
-        A look is one request for every 200 jobs. `poll_s` is as in `watch`. Raises `UnknownJob`
-        where one of them is not there, and `TimeoutError` after `timeout_s`.
+        A poll is one request per 200 jobs. For `poll_s` see `watch`. Raises `UnknownJob` if one of them does not exist,
+        and `TimeoutError` after `timeout_s`.
         """
         several, looks = SeveralJobs(job_ids), Looks(timeout_s, poll_s)
         while True:
@@ -267,9 +267,9 @@ class Client(Connection):
             time.sleep(looks.pause_s(several.told))
 
     def send(self, call: Call[T], *, within_s: float = math.inf, is_waiting: bool = False) -> T:
-        """Make a call, again if need be and if that is safe, and return its answer.
+        """Send a call, retry it if that is safe, and return its answer.
 
-        Whoever `is_waiting` for a job outlives an absence of the service of `away_s`, others one of `retry_s`.
+        Calls retry for `retry_s` while the service is away, and for `away_s` if the caller `is_waiting` for a job.
         """
         if call.known is not None:
             return call.known
@@ -277,10 +277,10 @@ class Client(Connection):
         return call.answer(response.content, response.headers)
 
     def save(self, call: Call[Any], out: BinaryIO) -> None:
-        """Write a call's answer to `out` as it comes. Raises DamagedDownload if its SHA-256 is not what it says.
+        """Write a call's answer to `out` as it arrives. Raises DamagedDownload if its SHA-256 does not match.
 
-        Where the connection breaks, this goes on behind what has come if `out` can seek, or begins again where the
-        service has another file by now. It does so for `retry_s` from a break on, and anew once more has come.
+        If the connection breaks and `out` can seek, the download resumes, or restarts if the file has changed. It
+        retries for `retry_s` from a break on. Progress beyond the previous breaks renews that time.
         """
         file = self._file(call, out)
         while True:
