@@ -1,7 +1,7 @@
-"""Code of users as a package: a zip whose digest depends on the names and contents of its files alone.
+"""User code as a package: a zip whose digest depends only on the names and contents of its files.
 
-A client makes one of a folder. The service makes one of whatever zip it is sent, and keeps nothing else of that: what
-unpacks it later finds plain files with plain names, all of them below the folder that it unpacks to.
+Clients package a folder. The service repackages every zip it receives and discards the original. A stored package
+therefore holds only plain files with plain names, all below the folder it is unpacked into.
 """
 
 import fnmatch
@@ -24,11 +24,11 @@ MAX_ZIP_BYTES = 20_000_000
 MAX_BYTES = 100_000_000  # unpacked
 MAX_FILES = 5000
 MAX_NAME_BYTES = 240
-MAX_RATIO = 200  # of the unpacked bytes to the zip's; source code packs to a fifth
-#: A file of a folder that is larger is data, which does not belong into a package of code.
+MAX_RATIO = 200  # unpacked bytes / zip bytes; source code packs to a fifth
+#: A larger file is data, which does not belong in a package of code.
 MAX_FILE_BYTES = 10_000_000
 
-#: Left out of a folder wherever they are; so is every folder that holds a virtual environment.
+#: Names left out at any depth, as are folders that hold a virtual environment.
 LEFT_OUT = (".git", ".hg", ".svn", "__pycache__", "*.pyc", ".*_cache", ".venv", "node_modules", ".DS_Store")
 _VENV = "pyvenv.cfg"
 #: Modules that the workers need themselves: a file of that name would be imported in their place.
@@ -45,12 +45,12 @@ _MOMENT = (1980, 1, 1, 0, 0, 0)
 
 
 class CodeRefused(ValueError):
-    """A zip or a folder is no package of code; the message says why."""
+    """A zip or folder cannot become a package; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """Checked code. Equal trees give equal digests; `num_bytes` are those of the unpacked files."""
+    """Checked code. Equal trees give equal digests; `num_bytes` counts the unpacked files."""
 
     digest: str
     content: bytes  # the zip
@@ -59,9 +59,9 @@ class Package:
 
 
 def of_zip(file: IO[bytes]) -> Package:
-    """Return the package of the files in a zip that may be hostile. Raises CodeRefused.
+    """Build a package from an untrusted zip. Raises CodeRefused.
 
-    Takes no more than `MAX_ZIP_BYTES` and `MAX_BYTES` allow. Nothing is written; a zip inside is a file like others.
+    Reads no more than `MAX_ZIP_BYTES` and `MAX_BYTES` allow, and writes nothing. A nested zip counts as a plain file.
     """
     size, num_entries = _read_end(file)
     try:
@@ -80,11 +80,11 @@ def of_zip(file: IO[bytes]) -> Package:
 
 
 def of_folder(folder: Path, exclude: str | Sequence[str] = ()) -> Package:
-    """Return the package of a folder's files without `LEFT_OUT`, virtual environments and what matches `exclude`.
+    """Build a package from a folder, without `LEFT_OUT`, virtual environments and files that match `exclude`.
 
-    Patterns, such as `data` or `*.csv`, are of a file's or folder's name, or of its path in the folder.
-    Raises CodeRefused for a link, a pipe or a device, what cannot be read, a file over `MAX_FILE_BYTES`, and whatever
-    a service would refuse.
+    Patterns such as `data` or `*.csv` match the name of a file or folder, or its path in the folder.
+    Raises CodeRefused for links, pipes, devices, unreadable files, files over `MAX_FILE_BYTES`, and whatever a service
+    would refuse.
     """
     exclude = [exclude] if isinstance(exclude, str) else exclude
     try:
@@ -100,7 +100,7 @@ def of_folder(folder: Path, exclude: str | Sequence[str] = ()) -> Package:
 
 
 def _small_files(folder: Path, left_out: Sequence[str]) -> Iterable[str]:
-    """Return the path in `folder` of each file that goes along; refuse one that is large, and too many."""
+    """Return the relative path of each file to package; refuse a large file, and too many files."""
     sizes = dict(_files_of(folder, left_out))
     for name, size in sizes.items():
         _require_good_name(name)
@@ -112,7 +112,7 @@ def _small_files(folder: Path, left_out: Sequence[str]) -> Iterable[str]:
 
 
 def _files_of(folder: Path, left_out: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield the path in `folder`, and the bytes, of each file that goes along. Raises OSError."""
+    """Yield the relative path and size in bytes of each file to package. Raises OSError."""
     for place, folders, names in os.walk(folder, onerror=_raise):
         here = Path(place).relative_to(folder)
         folders[:] = [
@@ -126,7 +126,7 @@ def _files_of(folder: Path, left_out: Sequence[str]) -> Iterator[tuple[str, int]
         for each in names:
             if not _is_left_out(here / each, left_out):
                 about = (Path(place) / each).stat()
-                if not stat.S_ISREG(about.st_mode):  # to read a pipe may never end
+                if not stat.S_ISREG(about.st_mode):  # reading a pipe may never end
                     _refuse((here / each).as_posix(), "is a pipe, a socket or a device: leave it out (--exclude)")
                 yield (here / each).as_posix(), about.st_size
 
@@ -144,7 +144,7 @@ def _is_left_out(path: Path, patterns: Sequence[str]) -> bool:
 
 
 def _packed(files: Mapping[str, Callable[[], Iterator[bytes]]]) -> Package:
-    """Return the package of `files`, each a name and what yields its content."""
+    """Build a package from `files`: for each name, a callable that yields its content."""
     if not files:
         raise CodeRefused("there is no file in it")
     _require_own_modules(files)
@@ -166,7 +166,7 @@ def _packed(files: Mapping[str, Callable[[], Iterator[bytes]]]) -> Package:
 
 
 def _require_readable(made: Package) -> None:
-    """Refuse a package whose own zip would be refused when a job starts: packed anew it is larger, or much smaller."""
+    """Refuse a package whose repacked zip, now larger or much smaller, would be refused when a job starts."""
     size = len(made.content)
     if size > MAX_ZIP_BYTES:
         raise CodeRefused(f"it makes a zip of {size} bytes; allowed: {MAX_ZIP_BYTES}")
@@ -175,10 +175,10 @@ def _require_readable(made: Package) -> None:
 
 
 def _read_end(file: IO[bytes]) -> tuple[int, int]:
-    """Return the zip's bytes and the number of its entries.
+    """Return the zip's size in bytes and its number of entries.
 
-    Refuse what begins or ends with something else: `zipfile` would take it for a program that unpacks itself. Refuse a
-    directory that is too long, of which it would make an object per entry.
+    Refuse a file with anything before or after the zip: `zipfile` would accept it as a self-extracting program. Refuse
+    a directory that is too long: `zipfile` would make an object for each entry.
     """
     size = file.seek(0, os.SEEK_END)
     if size > MAX_ZIP_BYTES:
@@ -213,7 +213,7 @@ def _require_counts(num_files: int, num_bytes: int) -> None:
 
 
 def _checked(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    """Return `member` if it is a plain file or a folder, with a name that can only be below where it is unpacked."""
+    """Return `member` if it is a plain file or folder whose name stays below the folder it is unpacked into."""
     written = member.orig_filename
     if not written.isascii() and not member.flag_bits & _UTF8:
         _refuse(written, "is not marked as UTF-8")
@@ -239,7 +239,7 @@ def _require_good_name(name: str) -> None:
 
 
 def _require_apart(names: Sequence[str]) -> None:
-    """Refuse two members of one name, and a file that another one has as its folder."""
+    """Refuse two members with the same name, and a file that another member uses as its folder."""
     counts = Counter(name.removesuffix("/") for name in names)
     for name, count in counts.items():
         if count > 1:
@@ -253,7 +253,7 @@ def _require_apart(names: Sequence[str]) -> None:
 
 
 def _require_own_modules(names: Mapping[str, object]) -> None:
-    """Refuse a module, at the top, that hides one which the workers need."""
+    """Refuse a top-level module that would hide one the workers need."""
     for name in names:
         first, _, rest = name.partition("/")
         module = first if rest else first.removesuffix(".py")
@@ -262,7 +262,7 @@ def _require_own_modules(names: Mapping[str, object]) -> None:
 
 
 def _contents(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield what is in the member; refuse another number of bytes than it says."""
+    """Yield the member's content; refuse it if the size differs from the declared one."""
     num_bytes = 0
     with archive.open(member) as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""Errors that a caller can react to. Each carries its HTTP status and the slug of its problem type.
+"""Errors that a caller can react to. Each carries an HTTP status and the slug of its problem type.
 
 WiretuneError
   InvalidRequest      422  a request that is not a job, such as a new key, is not valid
@@ -30,7 +30,7 @@ from service.job.problems import Problem
 
 
 class WiretuneError(Exception):
-    """Base of all errors that are answered as a problem document."""
+    """Base of all errors that the API answers with a problem document."""
 
     status = 500
     slug = "internal"
@@ -98,7 +98,7 @@ class QueueFull(WiretuneError):
 
 
 class UnreadableJob(WiretuneError):
-    """Raised with the fields at fault, by their paths."""
+    """Raised with the paths of the fields at fault."""
 
     status, slug, title = 409, "unreadable-job", "This release cannot read the job"
 
@@ -123,7 +123,7 @@ class OutOfSequence(WiretuneError):
 
 
 class TooManyRequests(WiretuneError):
-    """Raised with the seconds after which to try again."""
+    """Raised with the number of seconds to wait before a retry."""
 
     status, slug, title = 429, "too-many-requests", "Too many requests"
 
@@ -137,7 +137,7 @@ class Unavailable(WiretuneError):
 
 
 class DatabaseUnavailable(Unavailable):
-    """Raised with the database's own words, which may name hosts and users: they are for callers who are known."""
+    """Raised with the database's own message. It may name hosts and users, so only authenticated callers see it."""
 
 
 class Busy(Unavailable):

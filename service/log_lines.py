@@ -1,4 +1,4 @@
-"""The lines of a log: text for people, or JSON with the ids of the request, job, attempt and trial they tell of."""
+"""Log formatting: text for people, or JSON with the ids of the request, job, attempt and trial."""
 
 import json
 import logging
@@ -13,23 +13,23 @@ from typing import Any
 
 from service import tracing
 
-#: Drivers, trials and workers read their format here; the service has it in its settings.
+#: Drivers, trials and workers read their log format from this variable; the service reads its settings.
 VARIABLE = "WIRETUNE_LOG_FORMAT"
-#: They log each request, and each table.
+#: These loggers report each request, and each table.
 _WORDY = ("httpx2", "httpcore2", "ray")
 
 _fields: ContextVar[Mapping[str, Any]] = ContextVar("wiretune_log_fields", default=MappingProxyType({}))
 
 
 class LogFormat(StrEnum):
-    """The format of a log."""
+    """A log format."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogLevel(StrEnum):
-    """The least level of the service's own lines in its log."""
+    """The lowest level at which the service logs its own lines."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -39,7 +39,7 @@ class LogLevel(StrEnum):
 
 @contextmanager
 def log_fields(**fields: Any) -> Iterator[None]:
-    """Give `fields` to every line that the block logs; threads that it starts do not have them."""
+    """Add `fields` to every line that the block logs. Threads started in the block do not inherit them."""
     token = _fields.set({**_fields.get(), **fields})
     try:
         yield
@@ -48,15 +48,15 @@ def log_fields(**fields: Any) -> Iterator[None]:
 
 
 def log_field(name: str) -> Any:
-    """Return a field of the lines that are logged here and now; None: they have none of that name."""
+    """Return the value of a field in the current logging context, or None if it is not set."""
     return _fields.get().get(name)
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as a JSON object on one line.
+    """Format a record as a JSON object on one line.
 
     Args:
-        of_process: fields of every line of this process, in all its threads.
+        of_process: fields added to every line of this process, in all threads.
     """
 
     def __init__(self, of_process: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class JsonLines(logging.Formatter):
         self._of_process = dict(of_process)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Format the record."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -87,11 +87,11 @@ def configure(
     level: int = logging.WARNING,
     of_process: Mapping[str, Any] | None = None,
 ) -> None:
-    """Have this process log in `log_format`, to standard error unless there are `handlers`.
+    """Configure logging of this process in `log_format`, to standard error unless `handlers` are given.
 
     Args:
-        text: the format of a line for people, as `logging` has them.
-        of_process: fields of every line in JSON.
+        text: the format string for text lines, in the style of `logging`.
+        of_process: fields added to every JSON line.
     """
     logging.basicConfig(format=text, handlers=handlers, level=level)
     if log_format is LogFormat.JSON:
@@ -102,5 +102,5 @@ def configure(
 
 
 def of_environment() -> LogFormat:
-    """Return the format that the reconciler named in this process's environment."""
+    """Return the log format that the reconciler set in this process's environment."""
     return LogFormat(os.environ.get(VARIABLE, LogFormat.TEXT))

@@ -1,4 +1,4 @@
-"""Settings of an operator, from `WIRETUNE_*` variables; the defaults need nothing."""
+"""The operator's settings, read from `WIRETUNE_*` variables. The defaults work without any."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ from service.log_lines import LogFormat, LogLevel
 from service.wire.access import Role
 
 WEBHOOK_SECRET_PREFIX = "whsec_"
-#: Names a folder with secrets in files, as Docker and Kubernetes mount them.
+#: The variable that names a folder of secret files, as Docker and Kubernetes mount them.
 SECRETS_DIR = "WIRETUNE_SECRETS_DIR"
 _LOOPBACK = ("localhost", "::1")
 _KINDS = {"integer": "an integer", "number": "a number", "string": "text", "boolean": "true or false"}
@@ -31,7 +31,7 @@ _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
 
 
 class ClusterNodes(BaseModel):
-    """So many nodes of one kind."""
+    """A number of nodes of the same kind."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +41,7 @@ class ClusterNodes(BaseModel):
 
 
 class Settings(BaseSettings):
-    """Settings of one service. Unset addresses mean: run it here, embedded."""
+    """Settings of one service. If an address is not set, that component runs here, embedded."""
 
     model_config = SettingsConfigDict(env_prefix="WIRETUNE_", frozen=True, extra="ignore", hide_input_in_errors=True)
 
@@ -117,7 +117,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read variables, then the files of `WIRETUNE_SECRETS_DIR`, each named as a variable in lower case."""
+        """Read the variables, then the files in `WIRETUNE_SECRETS_DIR`, each named like a variable in lower case."""
         folder = os.environ.get(SECRETS_DIR)
         files = (SecretsSettingsSource(settings_cls, secrets_dir=folder),) if folder else ()
         return (init_settings, env_settings, *files)
@@ -125,7 +125,7 @@ class Settings(BaseSettings):
     @field_validator("state_dir")
     @classmethod
     def _make_absolute(cls, state_dir: Path) -> Path:
-        # Every process of the service derives places from it, and each has a working directory of its own.
+        # Absolute, because every process derives paths from it, and each has its own working directory.
         try:
             return state_dir.expanduser().resolve()
         except RuntimeError as error:
@@ -243,7 +243,7 @@ class Settings(BaseSettings):
 
     @property
     def is_private(self) -> bool:
-        """Return whether only this machine reaches the service."""
+        """Return whether the service can be reached from this machine only."""
         return _is_loopback(self.host)
 
     @property
@@ -260,12 +260,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_elsewhere(ray_address: str) -> bool:
-    """Return whether Ray is on other machines than this one."""
+    """Return whether Ray runs on other machines."""
     return bool(ray_address) and not _is_loopback(urlsplit(ray_address).hostname or "")
 
 
 def refusals_of(error: ValidationError) -> list[str]:
-    """Return a line per variable at fault in `error` of `Settings()`: its name, its value, what is allowed."""
+    """Return a line for each invalid variable in an `error` of `Settings()`: its name, value and what is allowed."""
     return [_refusal(detail) for detail in error.errors(include_url=False)]
 
 
@@ -280,7 +280,7 @@ def _refusal(detail: ErrorDetails) -> str:
 def _allowed(name: str) -> str:
     described = Settings.model_json_schema()
     schema = described["properties"][name]
-    schema = schema.get("anyOf", [schema])[0]  # the other form is null: unset
+    schema = schema.get("anyOf", [schema])[0]  # the other form is null, for an unset value
     if "$ref" in schema:
         return ", ".join(described["$defs"][schema["$ref"].rpartition("/")[2]]["enum"])
     bounds = (f"{word} {schema[bound]:g}" for bound, word in _BOUNDS.items() if bound in schema)

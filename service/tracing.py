@@ -1,7 +1,7 @@
-"""Traces by OpenTelemetry: a job's way through API, reconciler, driver and workers. Off unless `OTEL_*` say where to.
+"""OpenTelemetry traces of a job through API, reconciler, driver and workers. Off unless `OTEL_*` names an endpoint.
 
-A job's trace has an id that is computed from the job's. So every process finds it, whenever it starts, without a row
-that carries it. While traces are off nothing of the SDK is imported, and a span costs one comparison.
+The id of a job's trace is computed from the job's id. Every process can compute it at any time, so no row stores it.
+While traces are off, the SDK is not imported and a span costs one comparison.
 """
 
 import functools
@@ -19,11 +19,11 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, Trace
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
-#: The variables that turn traces on: an endpoint for all signals, or for traces alone.
+#: The variables that turn traces on: an endpoint for all signals, or for traces only.
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-#: Users' code runs in drivers and workers: what may be a secret stays with the service.
+#: Drivers and workers run user code, so variables that may hold a secret stay with the service.
 _SECRET_ENDS = ("HEADERS", "CLIENT_KEY", "CLIENT_CERTIFICATE")
-_EXPORT_EVERY_MS = 1000  # the SDK's own 5 s would lose the last spans of a worker that is killed
+_EXPORT_EVERY_MS = 1000  # with the SDK's default of 5 s, a killed worker would lose its last spans
 _FLUSH_MS = 3000
 HOW_TO_INSTALL = "traces are asked for by OTEL_EXPORTER_OTLP_ENDPOINT; they need: pip install 'wiretune[otel]'"
 
@@ -31,12 +31,12 @@ Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
 
 _tracer: Tracer | None = None  # None: off
-_parent = Context()  # of spans that have no other in this process
+_parent = Context()  # of spans without another parent in this process
 _begun: ContextVar[str | None] = ContextVar("wiretune_begun_job", default=None)
 
 
 def is_wanted() -> bool:
-    """Return whether the environment asks for traces."""
+    """Return whether the environment turns traces on."""
     is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     is_none = os.environ.get("OTEL_TRACES_EXPORTER", "otlp").lower() == "none"
     return not is_off and not is_none and any(os.environ.get(name) for name in _ENDPOINTS)
@@ -48,9 +48,9 @@ def is_on() -> bool:
 
 
 def configure(service: str) -> None:
-    """Send this process's spans as `OTEL_*` say, under the name `service`; nothing where they ask for none.
+    """Send this process's spans under the name `service`, as `OTEL_*` configures. Do nothing if traces are off.
 
-    Spans whose parent is in another process begin where `TRACEPARENT` says. Raises ImportError without the SDK.
+    `TRACEPARENT` names the parent of spans that another process started. Raises ImportError without the SDK.
     """
     global _tracer, _parent
     if _tracer is not None or not is_wanted():
@@ -72,7 +72,7 @@ def configure(service: str) -> None:
 
 
 def flush() -> None:
-    """Send the spans that have ended; takes `_FLUSH_MS` at most."""
+    """Send the spans that have ended, within `_FLUSH_MS`."""
     if _tracer is not None:
         trace.get_tracer_provider().force_flush(_FLUSH_MS)  # type: ignore[attr-defined]  # the SDK's provider has it
 
@@ -81,12 +81,12 @@ def flush() -> None:
 def span(
     name: str, *, job: str | None = None, parent: Mapping[str, str] | None = None, **attributes: Any
 ) -> Iterator[Span]:
-    """Give a span for the block. It is below the block's own span, else `parent` or `job`, else the process's parent.
+    """Open a span for the block. Its parent is the current span, else `parent` or `job`, else the process's parent.
 
     Args:
         job: id of the job whose trace it belongs to.
-        parent: what `carrier` gave in another process.
-        attributes: None is left out; names are prefixed with `wiretune.`.
+        parent: the result of `carrier` in another process.
+        attributes: prefixed with `wiretune.`; None values are left out.
     """
     if _tracer is None:
         yield trace.INVALID_SPAN
@@ -97,7 +97,7 @@ def span(
 
 
 def traced(name: str) -> Callable[[Callable[Parameters, Answer]], Callable[Parameters, Answer]]:
-    """Return a decorator that gives each call of a function a span of this name."""
+    """Return a decorator that opens a span with this name for each call."""
 
     def of(function: Callable[Parameters, Answer]) -> Callable[Parameters, Answer]:
         @functools.wraps(function)
@@ -113,7 +113,7 @@ def traced(name: str) -> Callable[[Callable[Parameters, Answer]], Callable[Param
 
 
 def begin_job(job_id: str) -> None:
-    """Send the first span of a job's trace, which links to the request that made the job."""
+    """Send the root span of a job's trace. It links to the request that created the job."""
     if _tracer is None:
         return
     links = [Link(trace.get_current_span().get_span_context())]
@@ -125,7 +125,7 @@ def begin_job(job_id: str) -> None:
 
 
 def carrier(parent: Span | None = None) -> dict[str, str]:
-    """Return the present span for another process, to be its `parent`; empty while traces are off."""
+    """Return the current span for use as `parent` in another process; empty while traces are off."""
     found: dict[str, str] = {}
     if _tracer is not None:
         propagate.inject(found, None if parent is None else trace.set_span_in_context(parent))
@@ -133,7 +133,7 @@ def carrier(parent: Span | None = None) -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables with which another process sends traces below the present span; empty while they are off."""
+    """Return the variables that let another process trace below the current span; empty while traces are off."""
     if _tracer is None:
         return {}
     told = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
@@ -142,7 +142,7 @@ def environment() -> dict[str, str]:
 
 
 def ids() -> dict[str, str]:
-    """Return the ids of the present trace and span as hexadecimal text; empty where there is none."""
+    """Return the ids of the current trace and span in hexadecimal; empty if there is none."""
     context = trace.get_current_span().get_span_context()
     if _tracer is None or not context.is_valid:
         return {}
@@ -150,13 +150,13 @@ def ids() -> dict[str, str]:
 
 
 def ids_of(job_id: str) -> tuple[int, int]:
-    """Return the ids of a job's trace and of its first span."""
+    """Return the ids of a job's trace and root span."""
     digest = hashlib.sha256(job_id.encode()).digest()
     return int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
 
 
 def _context(job: str | None, parent: Mapping[str, str] | None) -> Context | None:
-    """Return the context of a new span's parent; None: the present one."""
+    """Return the context of a new span's parent; None: the current context."""
     if parent:
         return _read(parent)
     if trace.get_current_span().get_span_context().is_valid:
@@ -170,7 +170,7 @@ def _context(job: str | None, parent: Mapping[str, str] | None) -> Context | Non
 
 
 def _is_sampled(trace_id: int) -> bool:
-    """Return whether the job's first span is sent: a sampler that asks the parent leaves out all below it otherwise."""
+    """Return whether the job's root span is sampled. If not, a parent-based sampler drops all spans below it."""
     sampler = _tracer.sampler  # type: ignore[union-attr]  # the SDK's tracer has it
     return bool(sampler.should_sample(Context(), trace_id, "job").decision.is_sampled())
 
@@ -183,7 +183,7 @@ def _id_generator() -> "IdGenerator":
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
     class OfJobs(RandomIdGenerator):
-        """Gives the first span of a job's trace the ids that follow from the job's."""
+        """Give the root span of a job's trace the ids computed from the job's id."""
 
         def generate_trace_id(self) -> int:
             given = _begun.get()

@@ -1,4 +1,4 @@
-"""Find the kinds of a job's other parts that go with a method, and with which knobs, by asking the job itself."""
+"""Find the choices that combine with a method, and the knobs they need, by validating trial jobs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
@@ -21,7 +21,7 @@ from trainers.spec.partition import PartitionConfig
 
 JobFields = Mapping[str, Any]
 
-#: The parts of a job that offer kinds, in the order that they are listed.
+#: The parts of a job that offer kinds, in listing order.
 PARTS: dict[str, Any] = {
     "exchange": JobExchange,
     "sync": SyncConfig,
@@ -31,26 +31,26 @@ PARTS: dict[str, Any] = {
     "partition": PartitionConfig,
     "controller": ControllerConfig,
 }
-#: The least that a job says; everything else has a default.
+#: The fields that a job must state; all others have defaults.
 MINIMAL: JobFields = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 100}}
 
 
 class Combination(NamedTuple):
-    """A kind of another part, beside a method."""
+    """A method combined with a kind of another part."""
 
     part: str
     kind: str
-    needs: JobFields  # knobs by part, besides those that the method and the kind need by themselves
-    reason: str  # why a job refuses both; empty: it does not
+    needs: JobFields  # knobs by part, beyond those that the method and the kind need by themselves
+    reason: str  # why a job refuses the combination; empty if it accepts it
 
 
 def job(parts: JobFields) -> JobSpec:
-    """Return the minimal job with these parts in it; raises pydantic.ValidationError where they do not go together."""
+    """Return the minimal job with these parts. Raises pydantic.ValidationError if they conflict."""
     return JobSpec.model_validate({**MINIMAL, **parts})
 
 
 def kinds_of(union: Any) -> dict[str, type[BaseModel]]:
-    """Return the configurations of a union, which may hold others, by kind."""
+    """Return the configurations of a (possibly nested) union, by kind."""
     found: dict[str, type[BaseModel]] = {}
     for each in get_args(get_args(union)[0]):
         found |= kinds_of(each) if get_origin(each) is Annotated else {each.model_fields["kind"].default: each}
@@ -58,19 +58,19 @@ def kinds_of(union: Any) -> dict[str, type[BaseModel]]:
 
 
 def note_of(part: str, kind: str) -> Method | Note:
-    """Return what is known of a kind: a method says it of itself."""
+    """Return a kind's description: the method's own, else a note."""
     methods: dict[tuple[str, str], Method] = {(each.part, each.kind): each for each in (*registry.METHODS, auto.METHOD)}
     return methods.get((part, kind)) or NOTES.get(part, {}).get(kind, Note())
 
 
 def choosing(part: str, kind: str) -> dict[str, Any]:
-    """Return the parts of a job that choose a kind, with the least that it needs."""
+    """Return the job fields that choose a kind, with its required knobs."""
     note = note_of(part, kind)
     return {part: {"kind": kind, **note.least}, **note.beside}
 
 
 def combinations(method: Composed) -> Iterator[Combination]:
-    """Yield every kind of every part that is not the method's own, in place of what its job has there."""
+    """Combine the method with every kind of every other part, in place of what the method's job has there."""
     for part, union in PARTS.items():
         if part != method.part:
             for kind in kinds_of(union):
@@ -78,7 +78,7 @@ def combinations(method: Composed) -> Iterator[Combination]:
 
 
 def merged(parts: JobFields, knobs: JobFields) -> dict[str, Any]:
-    """Return `parts` with these knobs in them."""
+    """Return `parts` with `knobs` merged in."""
     inner = {name: merged(parts.get(name, {}), each) for name, each in knobs.items() if isinstance(each, Mapping)}
     return {**parts, **knobs, **inner}
 
@@ -86,7 +86,7 @@ def merged(parts: JobFields, knobs: JobFields) -> dict[str, Any]:
 def _combination(method: Composed, part: str, kind: str) -> Combination:
     other = choosing(part, kind)
     inside = {name: value for name, value in method.job.get(part, {}).items() if name == method.part}  # `levels`
-    both = {**other, **method.job, part: other[part] | inside}  # of a part that both have, the method's is taken
+    both = {**other, **method.job, part: other[part] | inside}  # where both set a part, the method's is taken
     for needs in _to_try(method, part, kind):
         if not any(_refusals(merged(both, needs))):
             return Combination(part, kind, needs, "")
@@ -94,9 +94,10 @@ def _combination(method: Composed, part: str, kind: str) -> Combination:
 
 
 def _to_try(method: Composed, part: str, kind: str) -> Iterator[JobFields]:
-    """Yield knobs with which both may go together.
+    """Yield knobs that may make the combination work.
 
-    Those that the method's own job has in this part come first: they may be its point, as `values: sign` is.
+    The knobs that the method's own job sets in this part come first. They may define the method, as `values: sign`
+    does.
     """
     note = note_of(part, kind)
     yield _asked(method.job, part, besides=method.part)
@@ -106,7 +107,7 @@ def _to_try(method: Composed, part: str, kind: str) -> Iterator[JobFields]:
 
 
 def _asked(parts: JobFields, part: str, *, besides: str = "") -> JobFields:
-    """Return the knobs that `parts` asks of what it chooses at `part`, but for those that this kind always needs."""
+    """Return the knobs that `parts` sets in `part`, except those that its kind always needs."""
     chosen: JobFields = parts.get(part, {})
     known = {"kind", besides, *note_of(part, chosen.get("kind", "")).least}
     knobs = {name: value for name, value in chosen.items() if name not in known}
@@ -114,7 +115,7 @@ def _asked(parts: JobFields, part: str, *, besides: str = "") -> JobFields:
 
 
 def _refusals(parts: JobFields) -> Iterator[str]:
-    """Yield what the job refuses these parts for."""
+    """Yield the reasons for which the job refuses these parts."""
     body = {**MINIMAL, **parts}
     try:
         JobSpec.model_validate(body)

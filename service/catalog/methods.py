@@ -1,6 +1,6 @@
-"""Every method that a job can choose: its papers, its knobs, what it goes with, and what it sends.
+"""The catalogue of methods that a job can choose: papers, knobs, compatible choices and traffic.
 
-All of it is taken from where it is declared: the configurations, their checks, `trainers.traffic.cost`,
+It is derived from where each fact is declared: the configurations, their checks, `trainers.traffic.cost` and
 `service.catalog.papers`.
 """
 
@@ -34,10 +34,10 @@ from trainers.traffic.shapes import Shape, parameter_shapes
 #: Shapes as text: `512x64,512` is a matrix and a vector.
 SHAPES = r"^[1-9]\d{0,8}(x[1-9]\d{0,8})*(,[1-9]\d{0,8}(x[1-9]\d{0,8})*)*$"
 MAX_SHAPES = 10_000  # characters
-#: Buckets are indexed by int32; one holds at most a parameter more than an eighth of the model.
+#: Buckets use int32 indices, and a bucket holds at most an eighth of the model plus one parameter.
 MAX_NUM_SHAPES, MAX_PARAMETER, MAX_PARAMETERS = 1000, 2**30, 2**33
 DEFAULT_WORKLOAD = "digits-mlp"
-#: Whose traffic is told where a method says nothing of an optimizer: Schedule-Free ones average two vectors.
+#: The optimizer assumed for traffic if a method names none: Schedule-Free optimizers average two vectors.
 _ONE_ITERATE = {"optimizer": {"kind": "sgd", "momentum": 0}}
 
 
@@ -45,7 +45,7 @@ _ONE_ITERATE = {"optimizer": {"kind": "sgd", "momentum": 0}}
 def methods(
     name: str | None = None, *, workload: str = DEFAULT_WORKLOAD, shapes: str | None = None, workers: int = 2
 ) -> MethodsView:
-    """Return the methods called `name`, by default all, with what `workers` send in a step that trains `shapes`.
+    """Return the methods called `name`, by default all, with their traffic among `workers` in a step on `shapes`.
 
     `shapes` (`512x64,512`) take the place of those of a built-in workload. Raises `NotFound` for a name or a workload
     that is not there, and ValueError for shapes that are none.
@@ -63,7 +63,7 @@ def methods(
 
 
 def parsed(shapes: str) -> tuple[Shape, ...]:
-    """Return what `512x64,512` says; raises ValueError."""
+    """Parse shapes such as `512x64,512`. Raises ValueError."""
     if len(shapes) > MAX_SHAPES or not re.fullmatch(SHAPES, shapes):
         raise ValueError(f"`shapes` must be sizes joined by x, shapes joined by commas, as 512x64,512; got {shapes!r}")
     found = tuple(tuple(map(int, shape.split("x"))) for shape in shapes.split(","))
@@ -93,7 +93,7 @@ def _unknown(what: str, name: str, known: Any) -> str:
 
 @cache
 def _all() -> tuple[Composed, ...]:
-    """Return every method as what a job says to choose it: part by part, those that are kinds first in each."""
+    """Return every method with the job fields that choose it: part by part, kinds first in each part."""
     found = []
     for part, union in PARTS.items():
         for kind, config in kinds_of(union).items():
@@ -107,7 +107,7 @@ def _all() -> tuple[Composed, ...]:
 
 @cache
 def _combinations(name: str, part: str) -> tuple[Combination, ...]:
-    """Return what goes with a method and what does not; asked once, as a job is checked for every kind."""
+    """Return the combinations of a method. Cached, because every kind takes a validated job."""
     [method] = [each for each in _all() if (each.name, each.part) == (name, part)]
     return tuple(combinations(method))
 
@@ -143,7 +143,7 @@ def _view(method: Composed, shapes: tuple[Shape, ...], workers: int) -> MethodVi
 
 
 def _knobs(path: str, config: BaseModel, chosen: dict[str, Any]) -> Iterator[tuple[str, tuple[Knob, ...]]]:
-    """Yield the knobs of a part, then those of what is chosen inside of it: `exchange`, `exchange.levels`."""
+    """Yield the knobs of a part, then those of its nested choices: `exchange`, then `exchange.levels`."""
     yield path, knobs_of(type(config))
     for name, inner in chosen.items():
         if isinstance(inner, dict):
@@ -151,21 +151,21 @@ def _knobs(path: str, config: BaseModel, chosen: dict[str, Any]) -> Iterator[tup
 
 
 def traffic(spec: JobSpec, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
-    """Return what a worker of the job's first trial sends in a step, on average, at the levels that it states."""
+    """Return the mean traffic per step of a worker in the job's first trial, at the stated levels."""
     return traffic_of(next(spec.trials()).replica, shapes, workers)
 
 
 def traffic_of(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) -> TrafficView:
-    """Return what one of `workers` sends in a step, as `mean_traffic_of` says."""
+    """Return the mean traffic per step of one of `workers`; see `mean_traffic_of`."""
     sent = mean_traffic_of(replica, shapes, workers)
     return TrafficView(bytes_per_step=sent.bytes, rounds_per_step=sent.rounds)
 
 
 def mean_traffic_of(replica: ReplicaConfig, shapes: tuple[Shape, ...], workers: int) -> collectives.MeanTraffic:
-    """Return what one of `workers` sends in a step, on average, at the levels that are stated.
+    """Return the mean traffic per step of one of `workers`, at the stated levels.
 
-    A searched level counts as its densest, the most a step may send; other ranges count as their first value. Of
-    neighbours that exchange as one, `workers` are the nodes.
+    A searched level counts as its densest value, which sends the most. Other ranges count as their first value. If
+    groups of workers exchange as one, `workers` counts the nodes.
     """
     exchange = replica.exchange
     averaged = max(num_iterates(each.kind) for each in contenders(replica.optimizer))

@@ -1,4 +1,4 @@
-"""The papers of the controllers, and of methods that are no kind of a part; every other method names its own."""
+"""Papers of the controllers and of composed methods. Every other method names its own papers."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -17,23 +17,23 @@ from trainers.spec.method import Paper
 
 
 class Note(NamedTuple):
-    """The source of a kind, and the least that a job has to say to use it, besides the kind."""
+    """The source of a kind, and the fields that a job must state to use it, besides the kind."""
 
-    papers: tuple[Paper, ...] = ()  # none: common practice, or our own
+    papers: tuple[Paper, ...] = ()  # empty: common practice, or our own
     least: Mapping[str, Any] = MappingProxyType({})
     beside: Mapping[str, Any] = MappingProxyType({})  # other parts of the job that it needs
-    otherwise: tuple[Mapping[str, Any], ...] = ()  # knobs, by part, for where these do not go with another choice
+    otherwise: tuple[Mapping[str, Any], ...] = ()  # knobs by part, to try if these do not combine with another choice
 
 
 class Composed(NamedTuple):
-    """A published method that is not a kind: kinds with certain knobs, or of several parts."""
+    """A published method that is not a single kind: it needs certain knobs, or kinds of several parts."""
 
     name: str
     part: str
     summary: str
     papers: tuple[Paper, ...]
     job: dict[str, Any]
-    otherwise: tuple[Mapping[str, Any], ...] = ()  # as of a note
+    otherwise: tuple[Mapping[str, Any], ...] = ()  # as in `Note`
 
 
 _CONTROLLERS = {
@@ -68,7 +68,7 @@ _CONTROLLERS = {
         beside={"optimizer": {"kind": "sgd"}},
         otherwise=(
             *({"controller": {"schedule": {"optimizer": method.kind}}} for method in registry.of("optimizer")),
-            # of exchanges that return a direction, which take no other optimizer
+            # for exchanges that return a direction, which take no other optimizer
             {
                 "controller": {"schedule": {"optimizer": "from_exchange"}},
                 "optimizer": {"kind": "from_exchange"},
@@ -85,19 +85,19 @@ _CAT = Paper(
     "AAAI",
     2021,
 )
-#: What a message costs CAT unless a job says otherwise.
+#: CAT's default cost of a message.
 _LINK = {"kind": "link"}
 _SECONDS = {"budget": {"seconds": 60}}
 
 
 def _cat(name: str, summary: str, policy: dict[str, Any], **knobs: str) -> Composed:
     exchange = {"kind": "topk", "density": 0.1, **knobs, "levels": {"kind": "cat", **policy}}
-    measures = policy.get("cost", _LINK) == _LINK  # which takes a clock
+    measures = policy.get("cost", _LINK) == _LINK  # measuring the link needs a clock
     return Composed(name, "levels", summary, (_CAT,), {"exchange": exchange} | (_SECONDS if measures else {}))
 
 
 COMPOSED = (
-    # `levels` of an exchange, and what CAT may take for the cost of a message
+    # level policies of an exchange, and CAT's costs of a message
     Composed(
         "warmup",
         "levels",
@@ -118,7 +118,7 @@ COMPOSED = (
         "More is sent while gradients change fast: `levels: {kind: accordion}` of any exchange with a level.",
         (ACCORDION,),
         {"exchange": {"kind": "powersgd", "rank": 1, "levels": {"kind": "accordion", "critical": 4}}},
-        ({"exchange": {"levels": {"critical": 0.1}}},),  # of a density
+        ({"exchange": {"levels": {"critical": 0.1}}},),  # for exchanges whose level is a density
     ),
     _cat("cat", "As many entries as promise the most descent per second on the job's link.", {"cost": _LINK}),
     _cat("cat_payload", "CAT where a message costs its bits.", {"cost": {"kind": "payload"}}),
@@ -131,7 +131,7 @@ COMPOSED = (
         {"variant": "drawn"},
         memory="none",
     ),
-    # what is of other parts
+    # methods of other parts
     Composed(
         "error_feedback",
         "memory",
