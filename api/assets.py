@@ -1,4 +1,4 @@
-"""The files of the page, and plotly.js as the installed `plotly` package carries it."""
+"""The files of the page, and plotly.js from the installed `plotly` package."""
 
 import gzip
 import posixpath
@@ -12,23 +12,23 @@ _IMPORTED = re.compile(r'(?:\bfrom |^import )"(\.[^"]*)"', re.MULTILINE)
 
 
 def imported_by(path: str) -> dict[str, str]:
-    """Return the modules that a module of the page imports: their paths, by what it calls them."""
+    """Return the paths of the modules that a module of the page imports, by the names in its imports."""
     folder = posixpath.dirname(path)
     named = _IMPORTED.findall((DASHBOARD / path).read_text("utf-8"))
     return {each: posixpath.normpath(posixpath.join(folder, each)) for each in named}
 
 
 def modules(start: str) -> list[str]:
-    """Return the paths of a module of the page and of all that it needs, `start` first."""
+    """Return the paths of a module of the page and of all its imports, `start` first."""
     found = [start]
-    for path in found:  # which grows meanwhile
+    for path in found:  # grows during the loop
         found += [each for each in imported_by(path).values() if each not in found]
     return found
 
 
 @cache
 def plotly_source() -> bytes:
-    """Return plotly.js. The package is not imported: that would cost a second and is of no use here."""
+    """Return plotly.js. Importing the package would take a second for nothing."""
     spec = find_spec("plotly")
     if spec is None or spec.origin is None:
         raise RuntimeError("the package `plotly`, which carries plotly.js, is not installed")
@@ -37,5 +37,5 @@ def plotly_source() -> bytes:
 
 @cache
 def plotly_gzipped() -> bytes:
-    """Return plotly.js in a third of its size."""
+    """Return plotly.js compressed to a third of its size."""
     return gzip.compress(plotly_source(), compresslevel=6, mtime=0)

@@ -1,4 +1,4 @@
-"""The part that both clients share: the service's address and key, requests and answers, checked downloads."""
+"""The parts that both clients share: address and key, requests and answers, checked downloads."""
 
 import base64
 import hashlib
@@ -25,20 +25,20 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-#: A proxy has no answer of the service behind it; the service itself says neither.
+#: Only a proxy sends these, when the service behind it does not answer.
 _OF_PROXIES = (502, 504)
-#: A connection that idles is closed here before the service, which waits for 5 s, closes it under a request.
+#: The service closes idle connections after 5 s. This client closes them earlier, so that no request is cut off.
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=2.0)
-#: Where nobody has configured logging, Python prints its warnings to standard error.
+#: Without configured logging, Python prints its warnings to standard error.
 _log = logging.getLogger("wiretune.client")
-#: A stream of events has a sign of life every 15 s; one that is silent for so long is dead.
+#: An event stream sends a keep-alive every 15 s. After this much silence it is dead.
 _SILENCE_S = 45.0
 read_event = reading(Event.model_validate_json)
 _SHA256_OF = re.compile("sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
 def with_scheme(url: str) -> str:
-    """Return `url` with a scheme, and without a last slash: `http` of this machine, `https` of any other."""
+    """Return `url` with a scheme and without a trailing slash: `http` for this machine, `https` for any other."""
     url = url.rstrip("/")
     if "://" in url:
         return url
@@ -46,7 +46,7 @@ def with_scheme(url: str) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether `url` is of this machine, to which no proxy of the environment leads back."""
+    """Return whether `url` is on this machine; such a URL bypasses the environment's proxies."""
     return httpx2.URL(url).host in _LOOPBACK
 
 
@@ -59,7 +59,7 @@ class Connection:
         try:
             self.url = with_scheme(url)
             self._is_local = is_loopback(self.url)
-            httpx2.URL(self.url).raw_host.decode().encode("idna")  # as a connection has it: no label is empty or long
+            httpx2.URL(self.url).raw_host.decode().encode("idna")  # refuses empty and long labels, as connecting does
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise Unreachable(url, error) from error
         if wrong := [(each, at) for at, each in enumerate(key, start=1) if not each.isascii()]:
@@ -69,7 +69,7 @@ class Connection:
         self._has_answered, self._is_away = False, False
         self._options: dict[str, Any] = {
             "base_url": self.url,
-            "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key the service says what to do
+            "headers": {"Authorization": f"Bearer {key}".rstrip()},  # without a key, the refusal says what to do
             "timeout": timeout_s,
             "limits": _LIMITS,
             "trust_env": not self._is_local,
@@ -91,7 +91,7 @@ class Connection:
         raise refusal(response)
 
     def _unreachable(self, call: Call[Any], error: httpx2.HTTPError) -> Unreachable:
-        """Return the failure, of a machine that is too busy to answer as such."""
+        """Return the failure; on this machine, overload may explain a timeout."""
         is_late = self._is_local and isinstance(error, httpx2.TimeoutException)
         overloaded = overload.here() if is_late else None
         return Unreachable(
@@ -105,7 +105,7 @@ class Connection:
 
     def _link(self, code: SignInCode, job_id: str | None) -> str:
         query = "" if job_id is None else f"?job={quote(job_id)}"
-        return f"{self.url}/{query}#code={code.code}"  # browsers do not send what is behind the `#`
+        return f"{self.url}/{query}#code={code.code}"  # browsers do not send the fragment
 
     def _patience(self, call: Call[Any], within_s: float = math.inf, *, is_waiting: bool = False) -> Patience:
         return Patience(
@@ -117,7 +117,7 @@ class Connection:
         )
 
     def _note_absence(self, away_s: float) -> None:
-        """Say that the service is away: once, however many calls wait for it."""
+        """Log that the service is away, only once for all waiting calls."""
         if not self._is_away:
             self._is_away = True
             since = datetime.now() - timedelta(seconds=away_s)
@@ -135,19 +135,19 @@ class Connection:
 
 
 def is_answer(call: Call[Any], response: httpx2.Response) -> bool:
-    """Return whether the call is done, and what it is answered with is of the kind that the service gives."""
+    """Return whether the call succeeded with the content type that the service sends for it."""
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return response.is_success and (response.status_code == 204 or kind == call.media_type)
 
 
 def request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2.Request:
-    """Return a call's request; raises ApiError where a request cannot hold what it says."""
+    """Return the HTTP request of a call. Raises ApiError if its values cannot be encoded."""
     given = {"params": call.params, "headers": call.headers, "json": call.json, "content": call.content}
     try:
         return http.build_request(call.method, call.path, **given)
     except UNSAYABLE as error:
         raise unsayable(error) from error
-    except ValueError:  # JSON has no NaN and no infinity
+    except ValueError:  # JSON has neither NaN nor infinity
         errors = tuple(not_finite(call.json))
         if not errors:
             raise
@@ -156,7 +156,7 @@ def request(http: httpx2.Client | httpx2.AsyncClient, call: Call[Any]) -> httpx2
 
 
 def with_self(method: F) -> F:
-    """Have `help` show the parameters of the call, behind `self`."""
+    """Make `help` show the parameters of the call after `self`."""
     described = signature(method)
     parameters = [Parameter("self", Parameter.POSITIONAL_ONLY), *described.parameters.values()]
     method.__signature__ = described.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -166,23 +166,23 @@ def with_self(method: F) -> F:
 def described_by(describe: Callable[P, Call[T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
     try:
         return describe(*args, **kwargs)
-    except UnicodeEncodeError as error:  # a name that is quoted in the call's path
+    except UnicodeEncodeError as error:  # from a name quoted in the path
         raise unsayable(error) from error
 
 
 class CheckedFile:
-    """A file that is written, held to the `Repr-Digest` (RFC 9530) of the answers that it comes in, if they have one.
+    """A download, checked against the `Repr-Digest` (RFC 9530) of its answers, if they have one.
 
-    After a break it goes on behind what has come, where the service still has the same file; else it begins again.
+    After a break it resumes if the service still has the same file, and restarts if not.
     """
 
     def __init__(self, call: Call[Any], out: BinaryIO, restarts: Restarts) -> None:
-        self.call = call  #: for what has not come yet
+        self.call = call  #: asks for the rest
         self._whole, self._out, self._restarts = call, out, restarts
         self._response, self._num_bytes, self._digest = httpx2.Response(200), 0, hashlib.sha256()
 
     def begin(self, response: httpx2.Response) -> None:
-        """Take the next chunks from an answer."""
+        """Take the next chunks from this answer."""
         self._response = response
         is_part, said = response.status_code == 206, response.headers.get("Content-Range", "")
         if not self._num_bytes or (is_part and said.startswith(f"bytes {self._num_bytes}-")):
@@ -198,7 +198,7 @@ class CheckedFile:
         self._num_bytes += len(chunk)
 
     def pause_s(self, error: Unreachable) -> float:
-        """Return how long to wait before the next attempt; raises `error` where there is none."""
+        """Return how long to wait before the next attempt. Raises `error` if there is none."""
         pause_s = self._restarts.pause_s(error, self._num_bytes)
         headers, self.call = self._response.headers, self._whole
         if self._num_bytes and headers.get("ETag", "W/")[:2] != "W/" and "Content-Encoding" not in headers:
@@ -207,7 +207,7 @@ class CheckedFile:
         return pause_s
 
     def check(self) -> None:
-        """Raise DamagedDownload unless what was written is what the answer says it holds."""
+        """Raise DamagedDownload if the written bytes do not match the answer's digest."""
         said = _SHA256_OF.search(self._response.headers.get("Repr-Digest", ""))
         if said and base64.b64decode(said[1]) != self._digest.digest():
             raise DamagedDownload(

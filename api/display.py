@@ -1,4 +1,4 @@
-"""A job for a person to look at: a line, a table in a terminal or a notebook, a data frame, a figure."""
+"""Views of a job for people: a line, a table in a terminal or notebook, a data frame, a figure."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 Trials = Sequence[TrialView]
 Show = Callable[[JobView, Trials], None]
 Axis = Literal["seconds", "step"]
-#: An arm may be called `null`, or `01`; only a value may be missing.
+#: An arm may be called `null` or `01`, so pandas must not interpret it; only a value may be missing.
 _AS_NAMED: Any = {"keep_default_na": False, "na_values": {"value": [""]}, "dtype": {"arm": str, "name": str}}
 _COLUMNS = ("trial", "state", "step", "seconds", "learning rate", "validation loss", "sent")
 
 
 def headline(job: JobView, trials: Trials) -> str:
-    """Return a job in a line: its name, its state, and where the trial is that trains, or else the first."""
+    """Return a job in one line: its name, its state, and the progress of the training trial, or else the first."""
     parts = [f"{job.name!r} {job.state}"]
     begun = [trial for trial in trials if trial.backend]
     trial = next((each for each in begun if each.outcome is None), begun[0] if begun else None)
@@ -41,8 +41,8 @@ def headline(job: JobView, trials: Trials) -> str:
 
 
 def table(job: JobView, trials: Trials) -> Table:
-    """Return the job's trials, a row each, for a terminal."""
-    # As `Text`: in a plain string, what stands in brackets would be markup.
+    """Return the job's trials for a terminal, one row each."""
+    # As `Text`: rich would read brackets in a plain string as markup.
     made = Table(*_COLUMNS, title=Text(_title(job), style="table.title"), title_justify="left", box=box.SIMPLE)
     for row in _rows(job, trials):
         made.add_row(*map(Text, row))
@@ -50,7 +50,7 @@ def table(job: JobView, trials: Trials) -> Table:
 
 
 def html(job: JobView, trials: Trials) -> str:
-    """Return the job's trials, a row each, for a notebook."""
+    """Return the job's trials for a notebook, one row each."""
     head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in _rows(job, trials))
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
@@ -59,25 +59,25 @@ def html(job: JobView, trials: Trials) -> str:
 
 @contextmanager
 def screen() -> Iterator[Show]:
-    """Give a function that shows a job in place of what it showed before."""
+    """Give a function that shows a job, replacing what it showed before."""
     console = Console()
     if console.is_jupyter:
         from IPython.display import HTML, display
 
         output = display(HTML(""), display_id=True)
         yield lambda job, trials: output.update(HTML(html(job, trials)))
-    else:  # a pipe gets the last one only
+    else:  # a pipe gets only the last one
         with Live(console=console, auto_refresh=False) as live:
             yield lambda job, trials: live.update(table(job, trials), refresh=True)
 
 
 def frame(points: bytes, name: str | None) -> "DataFrame":
-    """Return the service's table of points, all or those of the metric `name`.
+    """Return the service's table of points as a data frame: all of them, or those of the metric `name`.
 
     Raises:
         ValueError: no point has that name.
     """
-    import pandas  # half a second that no other call needs
+    import pandas  # takes half a second, so only here
 
     found = pandas.read_csv(io.BytesIO(points), **_AS_NAMED).drop(columns="job")
     if name is None:
@@ -90,17 +90,17 @@ def frame(points: bytes, name: str | None) -> "DataFrame":
 
 
 def trial_name(trial: TrialView | TrialReport | ScheduleView | Series, spec: JobSpec | UnreadJob) -> str:
-    """Return the arm's name, with the seed where there are several."""
+    """Return the arm's name, with the seed if there are several."""
     return trial.arm if has_one_seed(spec) else f"{trial.arm} seed {trial.seed}"
 
 
 def figure(job: JobView, series: Sequence[Series], x: Axis) -> "Figure":
-    """Return the series over `x` as lines, each named after its trial.
+    """Return a figure of the series over `x`, one line per trial.
 
     Raises:
         ValueError: `x` is neither `seconds` nor `step`.
     """
-    import plotly.graph_objects as plotly  # half a second that no other call needs
+    import plotly.graph_objects as plotly  # takes half a second, so only here
 
     if x not in ("seconds", "step"):
         raise ValueError(f"`x` must be seconds or step, got {x!r}")

@@ -1,4 +1,4 @@
-"""The failures of calls to the service, and how an answer or an error of HTTP becomes one of these."""
+"""Errors of calls to the service, and their construction from HTTP answers and errors."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,17 +11,17 @@ from trainers import overload
 
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _HUNG_UP = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
-#: Types of the service's problems begin so.
+#: The prefix of the service's problem types.
 _PROBLEMS = "/problems/"
-#: Raised by what makes a request of a call.
+#: Raised while a call is turned into a request.
 UNSAYABLE = (UnicodeEncodeError, httpx2.InvalidURL)
 
 
 class ApiError(Exception):
-    """The service refused a request; printed, it says why, field by field.
+    """The service refused a request; as text, the error gives the reason, field by field.
 
-    `slug` is the kind of the refusal, such as `queue-full`, for programs to react to; it is empty where something else
-    has answered. `request_id` finds the request in the service's log.
+    `slug` is the kind of refusal, such as `queue-full`, for programs; it is empty if something else answered.
+    `request_id` finds the request in the service's log.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class ApiError(Exception):
 
 
 class UnknownJob(LookupError):
-    """No job, or more than one, goes by a word; printed, it names those that do."""
+    """No job fits a reference, or more than one does; the message lists the candidates."""
 
 
 class Unreachable(Exception):
-    """Nothing answers at the service's URL, or no longer; `overload` of the machine may be why.
+    """The service's URL does not answer, or not any more; `overload` of this machine may be why.
 
-    `has_answered`: the service has done so before, so the URL is right. Not `is_repeatable`: a second request may do
-    what was asked for a second time. `idempotency_key`: that of a job which was submitted.
+    With `has_answered` the service answered before, so the URL is right. Without `is_repeatable`, sending the request
+    again may do its work twice. `idempotency_key` is that of the submitted job, if any.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class Unreachable(Exception):
 
 
 class DamagedDownload(Exception):
-    """A file arrived with another SHA-256 than the service says it has. Download it again."""
+    """A file arrived with another SHA-256 than the service states. Download it again."""
 
 
 def _hint(url: str, cause: Exception) -> str:
-    """Return what else may be the matter; nothing for what its cause explains."""
+    """Return a hint at the likely cause; empty if `cause` already explains itself."""
     said, (scheme, _, place) = str(cause), url.partition("://")
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return "; if its certificate is one of your own, name the authority's file in SSL_CERT_FILE"
@@ -108,9 +108,9 @@ def _hint(url: str, cause: Exception) -> str:
 
 
 def refusal(response: httpx2.Response) -> ApiError:
-    """Return the error of a problem document, ours or a proxy's, or of whatever a proxy put in its place."""
+    """Return the error of a problem document, from the service or a proxy, or of any other text from a proxy."""
     retry_after = response.headers.get("retry-after", "")
-    retry_after_s = float(retry_after) if retry_after.isdecimal() else None  # a date is as good as none
+    retry_after_s = float(retry_after) if retry_after.isdecimal() else None  # a date is ignored
     is_problem = response.headers.get("content-type", "") == "application/problem+json"
     document = response.json() if is_problem else {"detail": response.text[:500]}
     kind = document.get("type", "")
@@ -126,7 +126,7 @@ def refusal(response: httpx2.Response) -> ApiError:
 
 
 def another(url: str, path: str, response: httpx2.Response) -> ApiError:
-    """Return the error of an answer to `path` that is none of the service: it leads elsewhere, or is another's."""
+    """Return the error for an answer that is not the service's: a redirect, or another server."""
     detail = f"what answers at {url} is no Wiretune service"
     if response.next_request is not None:
         found = str(response.next_request.url.copy_with(query=None, fragment=None))
@@ -137,7 +137,7 @@ def another(url: str, path: str, response: httpx2.Response) -> ApiError:
 
 
 def unsayable(error: UnicodeEncodeError | httpx2.InvalidURL) -> ApiError:
-    """Return the refusal of text that a request cannot hold: half of a surrogate pair, or a header beyond ASCII."""
+    """Return the error for text that a request cannot encode: half a surrogate pair, or a header beyond ASCII."""
     if isinstance(error, httpx2.InvalidURL):
         return ApiError(422, "The request is not valid", detail=str(error), slug="invalid-request")
     wrong, near = error.object[error.start], error.object[max(0, error.start - 20) : error.end + 20]
@@ -146,7 +146,7 @@ def unsayable(error: UnicodeEncodeError | httpx2.InvalidURL) -> ApiError:
 
 
 def not_finite(content: Any, pointer: str = "") -> Iterator[Problem]:
-    """Yield a problem for each number in `content` that JSON cannot say."""
+    """Yield a problem for each number in `content` that JSON cannot express."""
     if isinstance(content, float) and not math.isfinite(content):
         yield Problem(pointer=pointer, message=f"must be a finite number, got {content}", value=str(content))
     elif isinstance(content, Mapping):

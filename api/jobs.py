@@ -1,4 +1,4 @@
-"""A job as a handle: ask, watch, wait, plot and download without naming it again."""
+"""A job as a handle: refresh, watch, wait, plot and download without repeating its id."""
 
 import errno
 import os
@@ -68,35 +68,35 @@ class Awaited(Protocol):
 
 
 class _Handle:
-    """The state of a job when it was last asked for: `refresh`, `wait`, `watch` and verbs bring it up to date."""
+    """A job's state when the service was last asked; `refresh`, `wait`, `watch` and verbs update it."""
 
     def __init__(self, view: JobView) -> None:
         self.view = view
-        self._trials: tuple[TrialView, ...] = ()  # as far as they are known
+        self._trials: tuple[TrialView, ...] = ()  # as last fetched; may be empty
 
     @property
     def id(self) -> str:
-        """The job's id, by which `Client.job` finds it again."""
+        """The job's id, for `Client.job`."""
         return self.view.id
 
     @property
     def name(self) -> str:
-        """The name that its spec gives it."""
+        """The job's name, from its spec."""
         return self.view.name
 
     @property
     def state(self) -> JobState:
-        """The state that it was in."""
+        """The job's state."""
         return self.view.state
 
     @property
     def reason(self) -> str:
-        """The reason of its state, for a person."""
+        """The reason for its state, in words."""
         return self.view.reason
 
     @property
     def spec(self) -> JobSpec:
-        """The job itself, with every default filled in; raises UnreadableJob where another release stored it."""
+        """The job's spec with every default filled in. Raises UnreadableJob if this release cannot read it."""
         return self.view.readable
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ def _done(describe: Callable[Concatenate[str, P], Call[JobView]]) -> "Callable[C
 
 
 class Job(_Handle):
-    """A job of a service. Its fields are those of the last look at it; every call raises what `Client` raises."""
+    """A job of a service, as of the last refresh. Every call raises what `Client` raises."""
 
     def __init__(self, client: Blocking, view: JobView) -> None:
         super().__init__(view)
@@ -151,30 +151,30 @@ class Job(_Handle):
     delete = _asked(calls.delete)
 
     def clone(self, changes: Mapping[str, Any], *, idempotency_key: str | None = None) -> "Job":
-        """Queue a new job that is this one with `changes`, a JSON merge patch, and return it."""
+        """Queue a copy of this job with `changes`, a JSON merge patch, and return it."""
         made = self._client.send(calls.clone(self.id, changes, idempotency_key=idempotency_key))
         return Job(self._client, _made(made.job))
 
     def events(self, *, after: int | None = None, kinds: Collection[EventKind] = ()) -> Iterator[Event]:
-        """Yield what changes in the job, as `Client.events` does; never ends by itself."""
+        """Yield the job's events, as `Client.events` does; never ends by itself."""
         return self._client.events(self.id, after=after, kinds=kinds)
 
     def refresh(self) -> Self:
-        """Look at the job and its trials again."""
+        """Fetch the job and its trials again."""
         self.view, self._trials = self._client.send(calls.job(self.id)), self.trials()
         return self
 
     def wait(self, *, timeout_s: float | None = None, poll_s: float | None = None) -> Self:
-        """Return once the job is over, in whatever state. Raises `TimeoutError` after `timeout_s`."""
+        """Wait until the job is over, in whatever state. Raises `TimeoutError` after `timeout_s`."""
         for view in self._client.watch(self.id, timeout_s=timeout_s, poll_s=poll_s):
             self.view = view
         self._trials = self._client.send(calls.trials(self.id), is_waiting=timeout_s is None)
         return self
 
     def watch(self, *, timeout_s: float | None = None, poll_s: float | None = None) -> Self:
-        """Show the job until it is over: a table in a terminal or a notebook. Raises `TimeoutError` after `timeout_s`.
+        """Show the job as a table in a terminal or notebook until it is over. Raises `TimeoutError` after `timeout_s`.
 
-        To interrupt this leaves the job alone.
+        Interrupting this does not affect the job.
         """
         before: JobView | None = None
         with display.screen() as show:
@@ -186,14 +186,14 @@ class Job(_Handle):
         return self
 
     def schedule(self, *, arm: str | None = None, seed: int | None = None) -> "Schedule":
-        """Return the learned schedule of one trial, by default of the first, ready for an optimizer of plain torch."""
+        """Return a trial's learned schedule, by default the first trial's, ready for a plain torch optimizer."""
         return _schedule(self._client.send(calls.schedule(self.id, arm=arm, seed=seed)))
 
     def frame(self, name: str | None = None, *, arm: str | None = None, seed: int | None = None) -> "DataFrame":
-        """Return every point of metric `name` (None: of all metrics), a row each, by default of all trials.
+        """Return every point of metric `name` (None: of all metrics) as a data frame, by default of all trials.
 
-        The columns are `arm`, `seed`, `step`, `seconds` and the metric's name; of all metrics `name` and `value`. A
-        diverged value is NaN. Raises `ValueError` where no point has that name.
+        The columns are `arm`, `seed`, `step`, `seconds` and the metric's name; for all metrics, `name` and `value`. A
+        diverged value is NaN. Raises `ValueError` if no point has that name.
         """
         return display.frame(self._client.send(calls.table(self.id, arm=arm, seed=seed)), name)
 
@@ -204,9 +204,9 @@ class Job(_Handle):
     def plot(self, name: str, *, x: display.Axis = "seconds") -> "Figure": ...
 
     def plot(self, name: str | None = None, *, x: display.Axis = "seconds") -> "plots.Page | Figure":
-        """Return the job's page with all its charts, which a notebook shows, as `wiretune plot` writes it.
+        """Return the job's page with all charts, as `wiretune plot` writes it; a notebook shows it.
 
-        With a `name`: a figure of that metric over `seconds` or the `step`, a line per trial.
+        With a `name`, return a figure of that metric over `seconds` or the `step`, one line per trial.
         """
         if name is None:
             return plots.page(plots.plot(self._client, [self.id]))
@@ -215,10 +215,11 @@ class Job(_Handle):
     def download(
         self, what: File, path: str | Path | None = None, *, arm: str | None = None, seed: int | None = None
     ) -> Path:
-        """Write the schedule, metrics, weights or report to a file, which appears once complete, and return its path.
+        """Write the schedule, metrics, weights or report to a file and return its path.
 
-        Without a path it goes to the working folder; in a folder it gets its usual name. `arm` and `seed` choose the
-        trial, by default the first; of metrics all. Raises `OSError` at once where no file can be written there.
+        The file appears only when it is complete. By default it goes to the working folder; in a folder it gets its
+        usual name. `arm` and `seed` choose the trial: by default the first, for metrics all. Raises `OSError` at once
+        if no file can be written there.
         """
         place, call = _download(self.id, what, path, arm=arm, seed=seed)
         with complete(place) as out:
@@ -226,10 +227,10 @@ class Job(_Handle):
         return place
 
     def download_file(self, path: str, place: str | Path | None = None) -> Path:
-        """Write a file of the job's folder on storage to `place`, which appears once complete, and return that.
+        """Write a file of the job's folder on storage to `place`, and return its path.
 
-        `path` is a checkpoint's manifest, or a file that it names. Without a place it goes to the working folder; in a
-        folder it keeps its name.
+        `path` is a checkpoint's manifest, or a file that it names. The file appears only when complete. By default
+        it goes to the working folder; in a folder it keeps its name.
         """
         place = _place(place, Path(path).name)
         with complete(place) as out:
@@ -259,7 +260,7 @@ def _done_later(
 
 
 class AsyncJob(_Handle):
-    """A job of a service, as `Job` is, for asyncio: whatever asks the service is awaited."""
+    """A job of a service for asyncio: the twin of `Job`. Every method that asks the service is awaited."""
 
     def __init__(self, client: Awaited, view: JobView) -> None:
         super().__init__(view)
@@ -295,7 +296,7 @@ class AsyncJob(_Handle):
         return self._client.events(self.id, after=after, kinds=kinds)
 
     async def refresh(self) -> Self:
-        """Look at the job and its trials again."""
+        """Fetch the job and its trials again."""
         self.view, self._trials = await self._client.send(calls.job(self.id)), await self.trials()
         return self
 
@@ -369,7 +370,7 @@ def _schedule(view: ScheduleView) -> "Schedule":
 
 
 def _download(job_id: str, what: File, path: str | Path | None, **chosen: Any) -> tuple[Path, Call[Any]]:
-    """Return where a file goes, and the call that brings it."""
+    """Return the path of a file, and the call that fetches it."""
     if what not in _FILES:
         raise ValueError(f"`what` must be one of {', '.join(_FILES)}, got {what!r}")
     name, describe = _FILES[what]
@@ -378,14 +379,14 @@ def _download(job_id: str, what: File, path: str | Path | None, **chosen: Any) -
 
 
 def _place(given: str | Path | None, name: str) -> Path:
-    """Return where a file of that name goes: to the place that is given, or into it if it is a folder."""
+    """Return the path for a file of that name: the given place, or the name inside it if it is a folder."""
     place = Path(given or name)
     return place / name if place.is_dir() else place
 
 
 @contextmanager
 def complete(path: Path) -> Iterator[BinaryIO]:
-    """Give a file that becomes `path` once all of it is written; raises OSError at once where none can be there."""
+    """Give a file that becomes `path` once it is complete. Raises OSError at once if none can be written there."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if not path.parent.is_dir():

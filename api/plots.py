@@ -1,6 +1,6 @@
-"""Plots as files: the page's own modules, the answers that they ask for, and plotly.js, all in one HTML file.
+"""Plots as single HTML files: the page's own modules, the service's answers that they ask for, and plotly.js.
 
-The figures are declared once, in `api/dashboard/`. A picture is the same file, drawn by the machine's Chromium.
+`api/dashboard/` declares the figures once. A picture is the same file, drawn by this machine's Chromium.
 """
 
 import base64
@@ -28,16 +28,16 @@ from service.wire.events import EventKind, EventPage
 
 T = TypeVar("T")
 Picture = Literal["png", "svg"]
-#: Points of a series, as the page asks for them.
+#: The points per series that the page asks for.
 _MAX_POINTS = 2000
-#: Events of a page, the most that the service gives.
+#: Events per request; the service gives no more.
 _MAX_EVENTS = 500
-#: How high a cell of a notebook shows the page, which scrolls in it.
+#: The height of the page in a notebook's cell, where it scrolls.
 _CELL_PX = 900
 _START = "offline.js"
 _PREFIX = "wiretune/"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-#: Pictures of a job with many stages take a minute; a browser that hangs is ended.
+#: Pictures of a job with many stages take a minute. A browser that hangs is killed after this.
 _DRAWING_S = 300.0
 _VIRTUAL_MS = 120_000
 
@@ -54,7 +54,7 @@ class Sender(Protocol):
 
 
 class Plot(NamedTuple):
-    """A page to write: which one, of what, and the answers of the service that it is made of."""
+    """A page to write: its kind, its jobs, and the service's answers for it."""
 
     page: Literal["job", "compare"]
     of: str
@@ -64,7 +64,7 @@ class Plot(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
-    """The page of a job in one file, which needs no service. A notebook shows it in the cell that returns it."""
+    """A job's page in one file, which needs no service. A notebook shows it as a cell's result."""
 
     title: str
     html: str = field(repr=False)
@@ -74,12 +74,12 @@ class Page:
         return f'<iframe title="{escape(self.title)}" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
 
     def write_html(self, path: str | Path) -> None:
-        """Write the file, which any browser opens."""
+        """Write the file; any browser opens it."""
         Path(path).write_text(self.html, "utf-8")
 
 
 def plot(client: Sender, job_ids: Sequence[str]) -> Plot:
-    """Return the page of the one job, or that of several jobs beside one another. Raises what `Client` raises."""
+    """Return the page of one job, or of several jobs side by side. Raises what `Client` raises."""
     answers: dict[str, Any] = {}
     while asked := calls_for(job_ids, answers):
         answers |= {path: client.send(call) for path, call in asked.items()}
@@ -87,7 +87,7 @@ def plot(client: Sender, job_ids: Sequence[str]) -> Plot:
 
 
 def calls_for(job_ids: Sequence[str], answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
-    """Return the next calls that a page of these jobs is made of, by their paths; none: `answers` has them all."""
+    """Return the next calls that a page of these jobs needs, by path; empty once `answers` is complete."""
     if answers:
         return {} if len(job_ids) > 1 else _more_told(job_ids[0], answers) | _measured(job_ids[0], answers)
     first, *others = (f"/v1/jobs/{each}" for each in job_ids)
@@ -104,9 +104,9 @@ def calls_for(job_ids: Sequence[str], answers: Mapping[str, Any]) -> dict[str, C
 
 
 def answered(job_ids: Sequence[str], answers: Mapping[str, Any]) -> Plot:
-    """Return the page of these jobs, of all the answers to `calls_for` them."""
+    """Return the page of these jobs from all the answers to `calls_for`."""
     held = {path: _plain(answer) for path, answer in answers.items()}
-    held["/v1/me"] = {"role": "viewer"}  # whoever opens the file has no buttons
+    held["/v1/me"] = {"role": "viewer"}  # the file shows no buttons
     if len(job_ids) > 1:
         return Plot("compare", ",".join(job_ids), "Comparison", held)
     [job_id] = job_ids
@@ -126,18 +126,18 @@ def _events(job_id: str) -> str:
 
 
 def _told_in(job_id: str, answers: Mapping[str, Any]) -> list[str]:
-    """Return where the answers have the pages of the job's events, oldest first."""
+    """Return the paths of the answers that are pages of the job's events, oldest first."""
     return [path for path in answers if path.startswith(_events(job_id))]
 
 
 def _told(job_id: str, *, after: int) -> Call[EventPage]:
-    """Return what asks for a page of the events of the job's timeline."""
+    """Return the call for a page of the job's timeline events."""
     asked = {"kind": [EventKind.JOB, EventKind.REPAIR], "after": after, "limit": _MAX_EVENTS}
     return Call("GET", _events(job_id), reading(EventPage.model_validate_json), params=asked)
 
 
 def _more_told(job_id: str, answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
-    """Return what asks for the events behind those of the answers, if their last page is full."""
+    """Return the call for the next page of events, if the last page is full."""
     pages: list[EventPage] = [answers[path] for path in _told_in(job_id, answers)]
     return {
         f"{_events(job_id)}?after={page.next_after}": _told(job_id, after=page.next_after)
@@ -147,7 +147,7 @@ def _more_told(job_id: str, answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
 
 
 def _measured(job_id: str, answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
-    """Return what asks for the curves of the metrics that the trials measure, where the answers lack them."""
+    """Return the calls for the curves of the trials' metrics that `answers` lacks."""
     trials = answers[f"/v1/jobs/{job_id}/snapshot"].trials
     names = {f"validation_{name}" for trial in trials for name in trial.metric_directions}
     paths = {f"/v1/jobs/{job_id}/metrics/{name}": name for name in sorted(names)}
@@ -157,7 +157,7 @@ def _measured(job_id: str, answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
 
 
 def html(plot: Plot, *, now: datetime | None = None) -> str:
-    """Return the file, which any browser opens without a service. Nothing that a job is called is markup in it."""
+    """Return the file, which any browser opens without a service. Texts of jobs are escaped."""
     made = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC")
     held = json.dumps({"page": plot.page, "of": plot.of, "made": made, "answers": plot.answers})
     imports = json.dumps({"imports": {f"{_PREFIX}{path}": _data_url(source) for path, source in _modules().items()}})
@@ -167,20 +167,20 @@ def html(plot: Plot, *, now: datetime | None = None) -> str:
         "title": f"{escape(plot.title)} – Wiretune",
         "style": (DASHBOARD / "style.css").read_text("utf-8"),
         "imports": imports,
-        "held": held.replace("<", "\\u003c"),  # no text of a job ends the element
+        "held": held.replace("<", "\\u003c"),  # so that no text of a job closes the element
         "start": start,
         "plotly": base64.b64encode(plotly_gzipped()).decode(),
     }
     frame = (DASHBOARD / "offline.html").read_text("utf-8")
-    # In one pass: what is put in may look like a place itself.
+    # In one pass: an inserted text may look like a placeholder.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], frame)
 
 
 def pictures(content: str, kind: Picture) -> dict[str, bytes]:
-    """Return the file's charts by their names, in the order of the page; two of one name are numbered.
+    """Return the file's charts by name, in the order of the page. Repeated names are numbered.
 
     Raises:
-        NoBrowser: there is no Chromium here, or it drew nothing.
+        NoBrowser: this machine has no Chromium, or it drew nothing.
     """
     program = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if program is None:
@@ -203,7 +203,7 @@ def pictures(content: str, kind: Picture) -> dict[str, bytes]:
 def _drawn(program: str, url: str, profile: Path) -> list[dict[str, str]]:
     flags = ["--headless", "--disable-gpu", "--no-first-run", "--hide-scrollbars", f"--user-data-dir={profile}"]
     if os.geteuid() == 0:
-        flags.append("--no-sandbox")  # Chromium refuses to start one as root
+        flags.append("--no-sandbox")  # as root, Chromium does not start with a sandbox
     command = [program, *flags, "--window-size=1280,1000", f"--virtual-time-budget={_VIRTUAL_MS}", "--dump-dom", url]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_DRAWING_S, check=False)
@@ -227,9 +227,9 @@ def _plain(answer: BaseModel | Sequence[BaseModel]) -> Any:
 
 
 def _modules() -> dict[str, str]:
-    """Return every module that the file needs, by its path; what one imports is named by its path too.
+    """Return every module that the file needs, by its path. Imports name modules by the same paths.
 
-    A module out of a `data:` URL has no folder that a relative path could start from.
+    Relative paths do not work: a module from a `data:` URL has no folder.
     """
     found: dict[str, str] = {}
     for path in modules(_START):
@@ -241,7 +241,7 @@ def _modules() -> dict[str, str]:
 
 
 def _policy(*scripts: str) -> str:
-    """Return what the file may load: its own scripts, and nothing from anywhere else."""
+    """Return the content security policy: the file loads its own scripts, and nothing from elsewhere."""
     digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
     hashes = " ".join(f"'sha256-{each}'" for each in digests)
     return (

@@ -1,4 +1,4 @@
-"""The job that a user means by a part of its id, its name, or `latest`."""
+"""References to jobs: a part of the id, the name, or `latest`."""
 
 import re
 
@@ -6,14 +6,14 @@ from api.failures import UnknownJob
 from service.wire.access import Me
 from service.wire.jobs import JobPage
 
-#: Ids look so; what does not is looked up.
+#: The form of a whole id; anything else is looked up.
 WHOLE_ID = re.compile("job-[0-9a-f]{24}")
-#: Of the jobs that an ambiguous word may mean, so many are named.
+#: How many candidates an error message lists.
 NUM_CANDIDATES = 8
 
 
 def only(ref: str, found: JobPage) -> str:
-    """Return the id of the one job that goes by `ref`; raises UnknownJob."""
+    """Return the id of the one job that `ref` means. Raises UnknownJob."""
     if len(found.jobs) == 1:
         return found.jobs[0].id
     if not found.jobs:
@@ -24,7 +24,7 @@ def only(ref: str, found: JobPage) -> str:
 
 
 def without_own(me: Me, others: JobPage) -> UnknownJob:
-    """Return why there is no `latest` job of `me`; it names the newest of `others`, which may be a colleague's."""
+    """Return the error that `me` has no `latest` job; it names the newest of `others`, perhaps a colleague's."""
     if not others.jobs:
         return UnknownJob("no job is listed yet; an archived one goes by its id or name")
     job = others.jobs[0]

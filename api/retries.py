@@ -1,4 +1,4 @@
-"""Decide whether a call that failed is made again, and when; without a connection."""
+"""Decide whether and when to retry a failed call; opens no connection itself."""
 
 import math
 import os
@@ -12,24 +12,24 @@ from api.failures import ApiError, Unreachable
 
 #: A restart of the service that takes no longer than this goes unnoticed.
 PATIENCE_S = 20.0
-#: Whoever waits for a job outlives an absence of the service of so long: its jobs train on meanwhile.
+#: Calls that wait for a job keep trying this long: the job trains on while the service is away.
 AWAY_S = 600.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-#: Requests are limited in windows of a minute, so a 429 asks for no longer.
+#: Rate limits count per minute, so a 429 never asks for a longer wait.
 _WINDOW_S = 60.0
 
 
 class Patience:
-    """Decides after each failure of one call whether it is made again, and when.
+    """Decides after each failure of one call whether and when to retry it.
 
-    A service that has never answered is not waited for; a refusal is an answer.
+    A service that has never answered is not retried. A refusal counts as an answer.
 
     Args:
-        call: that failed.
-        retry_s: how long it is made again; 0: never. The wait that the first 429 asks for is not counted.
-        within_s: when the caller gives up, whatever is asked for.
-        has_answered: the service has done so before this call.
-        note_absence: is told of the seconds that the failures last, once a restart would be over.
+        call: the call that failed.
+        retry_s: how long to retry; 0: never. The wait that the first 429 asks for is not counted.
+        within_s: when the caller gives up, whatever the service asks for.
+        has_answered: whether the service answered before this call.
+        note_absence: called with the seconds since the first failure, once they exceed a restart's.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Patience:
         self._note_absence = note_absence
         self._may_sit_out = retry_s > 0
         self._has_answered = has_answered
-        self._lost: Unreachable | None = None  # the failure of an attempt that may have queued a job
+        self._lost: Unreachable | None = None  # of an attempt that may have queued a job
 
     def pause_s(self, error: ApiError | Unreachable) -> float:
         """Return how long to wait before the next attempt.
 
-        Where there is none, raises `error`, or the failure of an earlier attempt that may have queued a job.
+        If there is none, raises `error`, or the failure of an earlier attempt that may have queued a job.
         """
         self._has_answered = self._has_answered or isinstance(error, ApiError)
         if isinstance(error, Unreachable) and error.may_be_queued:
@@ -64,17 +64,17 @@ class Patience:
         is_late = time.monotonic() + pause_s > min(self._deadline, self._end)
         if is_late or not self._has_answered or not may_repeat(self._call, error):
             raise self._lost if self._lost is not None and is_passing(error) else error
-        if (away_s := time.monotonic() - self._began) >= PATIENCE_S and not _is_limit(error):  # which is an answer
+        if (away_s := time.monotonic() - self._began) >= PATIENCE_S and not _is_limit(error):  # a 429 is an answer
             self._note_absence(away_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         return pause_s
 
 
 class Restarts:
-    """Decides after each break of a download whether it goes on, and takes back what comes a second time.
+    """Decides after each break of a download whether to continue, and truncates what would come twice.
 
-    Patience is counted from a break on: a long download has outlived it by then. It is counted anew from each break
-    before which more has come than ever.
+    Patience is counted from a break, not from the start: a long download takes longer than that. A break with more
+    bytes than any before it starts a new count.
     """
 
     def __init__(self, out: BinaryIO, patience: Callable[[], Patience]) -> None:
@@ -82,7 +82,7 @@ class Restarts:
         self._patience: Patience | None = None
         self._most = 0
         try:
-            # Where a shell appends (`>>`) the place is the beginning, and what is written goes to the end.
+            # When a shell appends (`>>`), `tell` is 0, but writes go to the end.
             self._start: int | None = out.seek(0, os.SEEK_END) if _appends(out) else out.tell()
         except (AttributeError, OSError):  # it cannot seek
             self._start = None
@@ -95,8 +95,8 @@ class Restarts:
             self._patience, self._most = self._begin(), num_bytes
         pause_s = self._patience.pause_s(error)
         try:
-            self._out.truncate()  # what has come stays; it says whether `go_back` could
-        except OSError:  # such as a device's
+            self._out.truncate()  # removes nothing; it tests whether `go_back` could
+        except OSError:  # e.g. a device
             raise error from None
         return pause_s
 
@@ -108,7 +108,7 @@ class Restarts:
 
 
 def _appends(out: BinaryIO) -> bool:
-    """Return whether whatever is written goes to the end of the file."""
+    """Return whether every write goes to the end of the file."""
     try:
         import fcntl  # not on Windows
 
@@ -118,9 +118,9 @@ def _appends(out: BinaryIO) -> bool:
 
 
 class StreamFailures:
-    """The failures of a stream, one after the other, without a word of the service between them.
+    """Consecutive failures of a stream, with no sign of life from the service between them.
 
-    Patience is counted from the first of them on: a stream may have been silent for long before.
+    Patience is counted from the first of them: the stream may have been silent for long before.
     """
 
     def __init__(self, patience: Callable[[], Patience]) -> None:
@@ -128,27 +128,27 @@ class StreamFailures:
         self._patience: Patience | None = None
 
     def end(self) -> None:
-        """Note that the service was heard."""
+        """Note a sign of life from the service."""
         self._patience = None
 
     def pause_s(self, error: ApiError | Unreachable) -> float:
-        """Return how long to wait before the next stream; raises `error` where there is none."""
+        """Return how long to wait before reconnecting. Raises `error` if it is not worth it."""
         self._patience = self._patience or self._begin()
         return self._patience.pause_s(error)
 
 
 def may_repeat(call: Call[Any], error: ApiError | Unreachable) -> bool:
-    """Return whether the failure may pass, and the call, made again, is not done twice."""
+    """Return whether a retry may succeed without doing the work twice."""
     if isinstance(error, Unreachable):
         return call.is_repeatable or not error.was_sent
     return _is_limit(error) or (error.status == 503 and call.is_repeatable)
 
 
 def _is_limit(error: ApiError | Unreachable) -> bool:
-    """Return whether there were too many requests: nothing was done, and the next window has room."""
+    """Return whether the rate limit refused the call: nothing was done, and the next window has room."""
     return isinstance(error, ApiError) and error.status == 429
 
 
 def is_passing(error: ApiError | Unreachable) -> bool:
-    """Return whether to try again: the service, or what it needs, is away or busy; it may be starting anew."""
+    """Return whether the failure may pass: the service, or what it needs, is away, busy or restarting."""
     return isinstance(error, Unreachable) or error.status in (429, 503)

@@ -1,7 +1,7 @@
-"""Every point of a job's series as a table, a row per point: CSV from the service, Parquet made of that CSV.
+"""Every point of a job's series as a table, one row per point: CSV from the service, and Parquet made from it.
 
-A spreadsheet runs text that begins with one of `= + - @`, or with a tab or a carriage return before it. In CSV such
-text has an apostrophe before it, as has text that begins with one; who reads it takes the first apostrophe away.
+A spreadsheet runs text that begins with one of `= + - @`, or with a tab or a carriage return. In CSV such text gets an
+apostrophe in front, and so does text that begins with one. Readers drop the first apostrophe.
 """
 
 import csv
@@ -16,17 +16,17 @@ from service.wire.trials import TrialView
 
 COLUMNS = ("job", "arm", "seed", "step", "seconds", "name", "value")
 _ROWS_AT_ONCE = 5_000
-#: First characters by which a spreadsheet takes text for a formula; and the one that says that it is none.
+#: First characters that make a spreadsheet run text as a formula, and the one that marks it as plain text.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
 def csv_chunks(job_id: str, points: Iterable[tuple[TrialView, Iterable[NamedPoint]]]) -> Iterator[str]:
-    """Yield the table as CSV text. Floats are written so that they read back exactly; a diverged value is empty."""
+    """Yield the table as CSV text. Floats read back exactly; a diverged value is empty."""
     yield _fields(*COLUMNS) + "\n"
     for trial, found in points:
         for name, series in groupby(found, attrgetter("name")):
             start, label = _fields(job_id, trial.arm, trial.seed), _fields(_as_text(name))
-            while some := list(islice(series, _ROWS_AT_ONCE)):  # formatted by hand: a third of csv.writer's time
+            while some := list(islice(series, _ROWS_AT_ONCE)):  # formatting by hand takes a third of csv.writer's time
                 yield "".join(
                     f"{start},{step},{seconds!r},{label},{'' if value is None else repr(value)}\n"
                     for _, step, seconds, value in some
@@ -44,8 +44,8 @@ def _fields(*values: object) -> str:
 
 
 def write_parquet(source: BinaryIO, target: BinaryIO) -> None:
-    """Write the table that `source` holds as CSV into `target` as Parquet, piece by piece."""
-    import pyarrow as arrow  # a third of a second that no other command needs
+    """Convert the CSV table in `source` to Parquet in `target`, piece by piece."""
+    import pyarrow as arrow  # takes a third of a second, so only here
     from pyarrow import csv as arrow_csv
     from pyarrow.compute import replace_substring_regex
     from pyarrow.parquet import ParquetWriter

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nobody asked for usage reports
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # no usage reports without consent
 
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
@@ -18,7 +18,7 @@ _AT_ONCE = 1000  # metrics, as the server allows
 _PARAMS_AT_ONCE = 100
 _LONGEST_VALUE = 6000
 _TRIAL = "wiretune.trial"
-#: By a trial's outcome; of any other it goes on, as a run does that nobody has ended.
+#: Status by outcome. With any other outcome the run stays running.
 _ENDS = {
     "completed": "FINISHED",
     "diverged": "FAILED",
@@ -29,9 +29,12 @@ _ENDS = {
 
 
 def into(folder: Path) -> Begin:
-    """Return what begins a run in the experiment of its job's name; MLflow's folders of files are discontinued."""
+    """Return a function that begins a run in the experiment named after its job.
+
+    Without a server it writes a database, since MLflow has discontinued its folders of files.
+    """
     if asked := os.environ.get("MLFLOW_TRACKING_URI"):
-        return partial(_Run, MlflowClient(asked), "MLFLOW_TRACKING_URI")  # by name: it may hold a password
+        return partial(_Run, MlflowClient(asked), "MLFLOW_TRACKING_URI")  # not its value, which may hold a password
     folder.mkdir(parents=True, exist_ok=True)
     own = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
     return partial(_Run, MlflowClient(own), own)
@@ -74,7 +77,7 @@ class _Run:
         self._end = _ENDS.get(outcome)
 
     def close(self, *, is_broken_off: bool = False) -> None:
-        """Say that nothing follows, unless the trial goes on."""
+        """End the run, unless its trial goes on."""
         end = self._end or ("KILLED" if is_broken_off else None)
         if end is not None:
             self._client.set_terminated(self._id, end)

@@ -13,7 +13,7 @@ from api.exporters.trackers import Begin, Points, Subject, flat
 
 
 def into(folder: Path) -> Begin:
-    """Return what begins a run: a folder of its job's and its own name, in `folder`."""
+    """Return a function that begins a run, in a folder named after its job and itself, in `folder`."""
     return partial(_Run, folder)
 
 
@@ -37,12 +37,12 @@ class _Run:
         self._events.flush()
 
     def finish(self, totals: Mapping[str, float], outcome: str) -> None:
-        """Write the totals as scalars, which have 24 bits; as texts them to the last byte, and how the trial ended."""
+        """Write the totals as scalars (24 bits) and exactly as texts, and the outcome as text."""
         for name, value in totals.items():
             self._events.add_scalar(name, value, self._last_step)
         self._events.add_text("totals", json.dumps(dict(totals), indent=2), self._last_step)
         self._events.add_text("outcome", outcome, self._last_step)
 
     def close(self, *, is_broken_off: bool = False) -> None:
-        """Write what is left."""
+        """Write what is still buffered."""
         self._events.close()

@@ -1,4 +1,4 @@
-"""A job's trials as the runs of an experiment tracker: every point once, and totals that are the ledger's."""
+"""A job's trials as runs of an experiment tracker: every point once, and totals equal to the ledger's."""
 
 import csv
 import io
@@ -20,12 +20,12 @@ from service.wire.reports import TrialReport
 from service.wire.trials import TrialView
 
 POLL_S = 2.0
-#: Every look reads all points, so that a long job is looked at less often.
+#: Every poll reads all points, so long jobs are polled less often.
 _PAUSE_SHARE, _MAX_PAUSE_S = 9.0, 60.0
 
 
 class Point(NamedTuple):
-    """A point of a series; None: the value diverged."""
+    """A point of a series. A value of None has diverged."""
 
     step: int
     seconds: float
@@ -38,7 +38,7 @@ Trial = tuple[str, int]  # arm, seed
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of a run: a trial of a job."""
+    """A trial of a job, as the subject of a run."""
 
     job: JobView
     arm: str  # or a sample's name
@@ -52,7 +52,7 @@ class Subject:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The job in its user's words, for this seed and with the arm's overrides, or the values drawn for a sample."""
+        """The job as its user wrote it, for this seed, with the arm's overrides or the values drawn for a sample."""
         job = self.job.readable
         spec = at(job, self.drawn).model_dump(mode="json", exclude={"arms", "seeds"})
         arm = next((each for each in job.arms if each.name == self.arm), None)
@@ -60,23 +60,23 @@ class Subject:
         return spec | overrides | {"job": self.job.id, "arm": self.arm, "seed": self.seed}
 
     def time_at(self, seconds: float) -> float:
-        """Return when that was on the training clock, in Unix time; pauses do not count."""
+        """Return the Unix time at `seconds` on the training clock, as if there had been no pause."""
         return (self.job.started_at or self.job.created_at).timestamp() + seconds
 
 
 class Writer(Protocol):
-    """A run in a tracker, which begins empty: what an earlier export of the same trial wrote is gone."""
+    """A run in a tracker. It begins empty: an earlier export of the same trial is replaced."""
 
     place: str
 
     def add(self, points: Points) -> None:
-        """Write points, none of which was written before."""
+        """Write points that were not written before."""
 
     def finish(self, totals: Mapping[str, float], outcome: str) -> None:
-        """Write the trial's final figures, and how it ended."""
+        """Write the trial's final figures and its outcome."""
 
     def close(self, *, is_broken_off: bool = False) -> None:
-        """Give back what the run holds open. One without a `finish` goes on, unless its user broke the export off."""
+        """Release open resources. Without a `finish` the run goes on, unless the user broke the export off."""
 
 
 Begin = Callable[[Subject], Writer]
@@ -84,10 +84,10 @@ Begin = Callable[[Subject], Writer]
 
 @dataclass
 class Run:
-    """A run, and the points it has: of each series those that came first.
+    """A run, and the points written to it so far.
 
-    A job may take steps back and train them anew. A run in which such points were written is begun again, since no
-    tracker forgets a point.
+    A job may roll back steps and train them again. No tracker deletes points, so a run that holds such points is begun
+    again.
     """
 
     begin: Callable[[], Writer]
@@ -98,7 +98,7 @@ class Run:
         self._begin_empty()
 
     def update(self, points: Points) -> None:
-        """Have the run hold `points` and no others."""
+        """Make the run hold exactly `points`."""
         if any(list(points.get(name, ()))[: len(old)] != old for name, old in self.written.items()):
             self.writer.close()
             self._begin_empty()
@@ -111,7 +111,7 @@ class Run:
 
 
 class Exported(NamedTuple):
-    """A run, and what is in it."""
+    """An exported run, and a summary of its content."""
 
     place: str
     content: str
@@ -120,16 +120,16 @@ class Exported(NamedTuple):
 def export(
     client: Client, job_id: str, begin: Begin, *, arm: str | None = None, seed: int | None = None, follow: bool = False
 ) -> Iterator[Exported]:
-    """Write the chosen trials of a job, by default all; `follow` it until it is over, else write what there is."""
+    """Write the chosen trials of a job, by default all of what there is so far; with `follow`, until it is over."""
     runs: dict[Trial, Run] = {}
     looks = client.watch(job_id, poll_s=POLL_S) if follow else iter([client.job(job_id).view])
     seen: tuple[TrialView, ...] = ()
     try:
         for job in looks:
             if follow and job.started_at is None and not job.is_over:
-                continue  # a run keeps what its times are counted from
+                continue  # a run's times count from the start, so it must be known
             begun = time.monotonic()
-            if seen != (seen := client.trials(job_id)) or job.is_over:  # the last points may not show there
+            if seen != (seen := client.trials(job_id)) or job.is_over:  # the trials may not show the last points
                 _update(runs, client, job, seen, begin, arm=arm, seed=seed)
             if follow:
                 time.sleep(min(_PAUSE_SHARE * (time.monotonic() - begun), _MAX_PAUSE_S))
@@ -155,7 +155,7 @@ def _update(
     arm: str | None,
     seed: int | None,
 ) -> None:
-    """Bring the runs up to what the service has. A run begins with the first look, a sample's once it is drawn."""
+    """Bring the runs up to date. A run begins with the first poll, or for a sample once it is drawn."""
     found = read_points(client, job.id, arm=arm, seed=seed)
     for trial in trials:
         key = trial.arm, trial.seed
@@ -169,7 +169,7 @@ def _update(
 def read_points(
     client: Client, job_id: str, *, arm: str | None = None, seed: int | None = None
 ) -> dict[Trial, dict[str, list[Point]]]:
-    """Return every point that the service has, by trial and series."""
+    """Return all points that the service has, by trial and series."""
     table = io.BytesIO()
     client.save_metrics(job_id, table, arm=arm, seed=seed)
     found: dict[Trial, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
@@ -180,16 +180,16 @@ def read_points(
 
 
 def totals(trial: TrialReport) -> dict[str, float]:
-    """Return a trial's bill and final figures by name, as `bill/bytes_sent`; what is unknown is left out."""
+    """Return a trial's bill and final figures by name, e.g. `bill/bytes_sent`, without unknown ones."""
     final = {"validation_loss": trial.validation_loss, **trial.validation_metrics}
     given = {"bill": trial.bill.model_dump(mode="json"), "final": final}
     return {name: value for name, value in flat(given).items() if isinstance(value, int | float)}
 
 
 def outcome_of(trial: TrialReport, state: JobState) -> str:
-    """Return how a trial of a job in this `state` ended: its own outcome, else the job's; `unfinished`: neither has.
+    """Return how a trial of a job in this `state` ended: its own outcome, else the job's, else `unfinished`.
 
-    A job that was stopped has succeeded: a trial of it that had no time to begin has `not finished`.
+    A stopped job has succeeded. Its trials that had no time to begin are `not finished`.
     """
     if trial.outcome is not None:
         return trial.outcome
@@ -199,7 +199,7 @@ def outcome_of(trial: TrialReport, state: JobState) -> str:
 
 
 def flat(content: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """Return nested fields by their path, as `exchange/kind`; a list is JSON, what is not given is left out."""
+    """Return nested fields by path, e.g. `exchange/kind`. Lists become JSON, and missing values are left out."""
     found: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, Mapping):

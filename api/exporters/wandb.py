@@ -16,14 +16,14 @@ import wandb
 from api.exporters.trackers import Begin, Points, Subject
 
 PROJECT = "wiretune"
-#: Facts about the machine that exports say nothing of the one that trained.
+#: Leaves out facts about this machine, which did not train.
 _SETTINGS = wandb.Settings(
     silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
 )
 
 
 def into(folder: Path) -> Begin:
-    """Return what begins a run: a folder of its job's and its own name, in `folder`."""
+    """Return a function that begins a run, in a folder named after its job and itself, in `folder`."""
     return partial(_Run, folder)
 
 
@@ -43,7 +43,7 @@ class _Run:
             reinit="create_new",
             settings=_SETTINGS,
         )
-        self._run.define_metric("*", step_metric="step")  # series come in their own time, each in its own order
+        self._run.define_metric("*", step_metric="step")  # series arrive one by one, each in its own order
 
     def add(self, points: Points) -> None:
         """Write a row for each step that has points; a diverged value is NaN."""
@@ -59,5 +59,5 @@ class _Run:
         self._run.summary.update({**totals, "outcome": outcome})
 
     def close(self, *, is_broken_off: bool = False) -> None:
-        """Write what is left."""
+        """Write what is still buffered."""
         self._run.finish()
