@@ -1,4 +1,4 @@
-"""The public names of Wiretune, each imported at its first use: `import wiretune` loads neither torch nor ray."""
+"""The public names of Wiretune. Each is imported at its first use, so `import wiretune` loads neither torch nor ray."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

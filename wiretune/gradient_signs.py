@@ -1,4 +1,4 @@
-"""The signs that a loop's own gradients give of its learning rate, read off its optimizer's steps."""
+"""Measure the gradients of a training loop at each optimizer step: they show whether the learning rate fits."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from trainers.training.alignment import Alignment
 class GradientSigns:
     """Mutable: the scale and the alignment of each step's gradient, until they are taken.
 
-    They are read before the optimizer's step, when gradients are exchanged and no longer scaled. Of a step with a
-    closure, which computes its gradients during the step, or with a sparse gradient, they are NaN and 0. So they are
-    where a GradScaler has a fused optimizer unscale gradients or leave the step out, which is then within the step.
-    Where ranks train apart an update is one rank's own, and no alignment is measured.
+    They are measured before the optimizer's step, when gradients are exchanged and unscaled. They are NaN and 0 for a
+    step with a sparse gradient, and for one with a closure, which computes its gradients during the step. The same
+    holds if a GradScaler leaves it to a fused optimizer to unscale gradients or to skip a step. Where ranks train
+    apart, each update is one rank's own, so no alignment is measured.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, trains_apart: bool) -> None:
@@ -29,18 +29,18 @@ class GradientSigns:
         self._hooks = (before, optimizer.register_step_post_hook(self._after))
 
     def end(self) -> None:
-        """Leave the optimizer to itself: nobody takes what is read any more."""
+        """Remove the hooks from the optimizer: nobody takes the measurements any more."""
         for hook in self._hooks:
             hook.remove()
 
     def begin(self) -> None:
-        """Forget the last update, as the model may have been put back since."""
+        """Forget the last update: the model may have been restored since."""
         self._alignment.begin()
 
     def take(self, num_steps: int) -> tuple[list[float], list[float]]:
-        """Return scales and alignments `(num_steps,)` of the steps since the last call; NaN and 0 if there were others.
+        """Return scales and alignments `(num_steps,)` of the steps since the last call; NaN and 0 if the count differs.
 
-        A GradScaler leaves steps out, and a loop may take several between two reports.
+        A GradScaler skips steps, and a loop may take several between two reports.
         """
         scales, alignments = self._scales, self._alignments
         self._scales, self._alignments = [], []
@@ -50,7 +50,7 @@ class GradientSigns:
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         gradients = [each.grad for each in self._parameters if each.grad is not None]
-        has_closure = any(map(callable, (*args[1:], *kwargs.values())))  # which computes the gradients later
+        has_closure = any(map(callable, (*args[1:], *kwargs.values())))  # a closure computes the gradients later
         if has_closure or _is_scaled_or_left_out(optimizer) or any(each.is_sparse for each in gradients):
             self._skip()
             return
@@ -75,6 +75,6 @@ class GradientSigns:
 
 
 def _is_scaled_or_left_out(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a GradScaler has told a fused `optimizer` to unscale its gradients, or to leave the step out."""
+    """Return whether a GradScaler has told a fused `optimizer` to unscale its gradients, or to skip the step."""
     found_inf = getattr(optimizer, "found_inf", None)
     return getattr(optimizer, "grad_scale", None) is not None or (found_inf is not None and bool(found_inf))

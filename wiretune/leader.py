@@ -1,6 +1,6 @@
-"""Rank 0's part in a tuned loop: it has all ranks probe from one state, and then take the steps that stay.
+"""Rank 0's part in a tuned loop: it orders probes, all from one state, and then the steps that stay.
 
-An order says how many steps to take, with which values. What they came to is the answer.
+An order says how many steps to take, with which values. The answer is what they measured.
 """
 
 import math
@@ -18,23 +18,23 @@ from search.protocol import PROBE_PARTS, Strategy
 from search.space import SearchSpace
 from search.types import Allowance, Candidate, Course, Decision, Observation, Spent, Values
 
-#: What all ranks do: keep their state, which holds what is committed, go back to it, take steps of a probe or of a
-#: commit, stop, and give up: what diverged would be tried again.
+#: The tasks of all ranks: take a snapshot of the committed state, restore it, take steps of a probe or of a commit,
+#: stop, and give up because commits keep diverging.
 SNAPSHOT, RESTORE, PROBE, COMMIT, STOP, GIVE_UP = range(6)
-#: One of these, and the values of each step to take.
+#: A task, and the values of each step to take.
 Order = tuple[int, list[Values]]
-#: Stands for a cost that is not known, or 0.
+#: Replaces a cost that is unknown or 0.
 TINY = 1e-12
-#: Steps of an order while little is known about what a step costs.
+#: Steps of an order while little is known about the cost of a step.
 FIRST = 4
-#: A round is timed to its end if the rest of it is at most this part of the steps that still fit in the budget.
+#: A round is timed to its end if the rest of it is at most this share of the steps that still fit in the budget.
 TIMED_PART = 0.05
-#: The controller is asked about a commit after so many parts of it.
+#: A commit is taken in about this many parts; the controller is asked about it after each.
 COMMIT_PARTS = 20
 
 
 class Taken(NamedTuple):
-    """The answer to an order: series of its steps, which are means over the ranks."""
+    """The answer to an order: series with one entry per step, each a mean over the ranks."""
 
     losses: list[float]
     step_seconds: list[float]
@@ -47,19 +47,19 @@ NOTHING = Taken([], [], [], [], 0)
 
 
 class Failure(NamedTuple):
-    """A commit that diverged: with which values, and whether it did in its first step, before any update."""
+    """A commit that diverged: its values, and whether it diverged in its first step, before any update."""
 
     values: Values
     is_at_once: bool
 
 
-#: Generators of orders, which take what came of each; the first `send` is of None.
+#: Generators that yield orders; `send` takes the answer to each, and None at first.
 Asking = Generator[Order, Taken | None, None]
 Answered = Generator[Order, Taken | None, Taken]
 
 
 class Line:
-    """Mutable: a probe, or a commit so far."""
+    """Mutable: the measurements of a probe, or of a commit so far."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
@@ -80,23 +80,23 @@ class Line:
         return not all(map(math.isfinite, self.losses))
 
     def failure(self, values: Values) -> Failure | None:
-        """Return how a commit of `values` failed; None: it has not diverged."""
+        """Return how a commit of `values` failed, or None if it has not diverged."""
         return Failure(values, not math.isfinite(self.losses[0])) if self.diverged else None
 
     @property
     def cost(self) -> Amounts:
-        """The mean cost of a step, of the first one's seconds apart: it may calibrate; 0 where it is not known."""
+        """The mean cost of a step; 0 where it is not known. Seconds leave out the first step, which may calibrate."""
         timed = self._step_seconds[1:] or [0.0]
         mean_bytes = self._bytes_sent / max(1, len(self.losses))
         return {"steps": 1.0, "bytes": mean_bytes, "seconds": sum(timed) / len(timed)}
 
     @property
     def usual_seconds(self) -> float:
-        """The seconds of most steps: the first may compile, and the next ones too."""
+        """The median seconds of a step: the first may compile, and the next ones too."""
         return median(self._step_seconds[1:] or [0.0])
 
     def cost_of_rounds(self, interval: int) -> StepCost:
-        """Return what a step costs on average, after whole rounds in which ranks meet in each `interval`-th step."""
+        """Return the mean cost of a step, after whole rounds in which ranks exchange in each `interval`-th step."""
         alone, met = list[float](), list[float]()
         for number, seconds in enumerate(self._step_seconds[1:], start=2):  # the first may compile, the next ones too
             (alone if number % interval else met).append(seconds)
@@ -106,7 +106,7 @@ class Line:
 
     @property
     def has_gained(self) -> bool:
-        """True if its last losses are below its first ones, by their medians."""
+        """True if the median of its last losses is below that of its first."""
         last = usable_median(last_losses(self.losses, len(self.losses)))
         first = usable_median(self.losses[:OPENING_LOSSES])
         return first is not None and last is not None and last < first
@@ -114,7 +114,10 @@ class Line:
     def observation(
         self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False, rolled_back: bool = False
     ) -> Observation:
-        """Return it as the strategy is told, up to a loss that is not finite; None: the committed line."""
+        """Return the observation that the strategy gets, which ends before the first loss that is not finite.
+
+        `candidate_id` is None for a commit.
+        """
         finite = tuple(takewhile(math.isfinite, self.losses))
         told = len(finite) / max(1, len(self.losses))
         return Observation(
@@ -132,10 +135,10 @@ class Line:
 
 
 class Leader:
-    """Mutable: a run on `budget` of the strategy that `build` makes of a `space`, with the `decisions` so far.
+    """Mutable: runs the strategy that `build` makes for a `space` until `budget` is spent. Holds its `decisions`.
 
-    `clock` returns seconds. So many steps as `num_timed` are taken first, and taken back, to tell what one costs: whole
-    rounds, in which ranks meet in each `interval`-th step.
+    `clock` returns seconds. The first `num_timed` steps only measure the cost of a step, and are taken back. They are
+    whole rounds, in which ranks exchange in each `interval`-th step.
     """
 
     def __init__(
@@ -156,7 +159,7 @@ class Leader:
         self._steps = self._bytes = 0
 
     def orders(self) -> Asking:
-        """Yield what the ranks are to do until the budget is spent."""
+        """Yield the orders to all ranks until the budget is spent."""
         if self._num_timed:
             yield from self._time()
         line, failure = Line(), None
@@ -174,9 +177,9 @@ class Leader:
                 return
 
     def _time(self) -> Asking:
-        """Begin with a strategy that knows what a step costs. The steps that tell count in what its search spends.
+        """Measure the cost of a step, and build the strategy anew with it. The search is charged for these steps.
 
-        Where the budget is too small for a whole round, the strategy begins as if nothing were timed.
+        If the budget is too small for a whole round, the strategy begins as if nothing were timed.
         """
         line, opening = Line(), self._space.opening
         yield from self._order(SNAPSHOT)
@@ -226,7 +229,7 @@ class Leader:
         self._strategy.tell(line.observation(None, self._spent(), rolled_back=course == "roll_back"))
 
     def _course(self, line: Line) -> Course:
-        """Return where the commit goes from here; without room to search again, the better state stays."""
+        """Return how the commit goes on. One that has gained is not rolled back without room to search again."""
         if line.diverged:
             return "roll_back"
         course = self._strategy.watch(line.observation(None, self._spent()))
@@ -234,7 +237,7 @@ class Leader:
         return "end" if course == "roll_back" and is_over and line.has_gained else course
 
     def _take(self, task: int, line: Line, num_steps: int, values: Callable[[Spent], Values]) -> Asking:
-        """Take steps of `line` with the `values` at the totals that are expected before each."""
+        """Take steps of `line`, each with the `values` for the totals expected before it."""
         spent, cost = self._spent(), line.cost
         coming = [values(after(index, spent, cost)) for index in range(num_steps)]
         line.add((yield from self._order(task, coming)))
@@ -250,7 +253,7 @@ class Leader:
         return Spent(steps=self._steps, bytes=self._bytes, seconds=self._clock() - self._zero)
 
     def _within_budget(self, ends: Amounts) -> Amounts:
-        """Return the totals `ends`, or those of the budget where it ends before."""
+        """Return the totals `ends`, capped by the budget."""
         budget = spending.caps(self._budget)
         return {unit: min(caps[unit] for caps in (budget, ends) if unit in caps) for unit in {*budget, *ends}}
 
@@ -258,7 +261,7 @@ class Leader:
 def fails_again(before: Failure | None, failure: Failure) -> bool:
     """Return whether two commits in a row diverged by the same decision, or in their first steps: no rate is at fault.
 
-    The loop's data go on, so what diverged is tried a second time, and not a third.
+    The loop's data move on between two commits, so what diverged is tried a second time, but not a third.
     """
     if before is None:
         return False
@@ -266,15 +269,16 @@ def fails_again(before: Failure | None, failure: Failure) -> bool:
 
 
 def num_fitting(until: Amounts, spent: Spent, cost: Amounts) -> int:
-    """Return how many more whole steps of `cost` end within the totals `until`; a great many if they cost nothing."""
+    """Return how many more whole steps of `cost` fit into the totals `until`; a huge number if they cost nothing."""
     fitting: list[float] = [(cap - getattr(spent, unit)) / max(cost[unit], TINY) for unit, cap in until.items()]
     return max(0, math.floor(min(fitting)))
 
 
 def next_steps(line: Line, until: Amounts, spent: Spent, *, at_least: int = 0) -> int:
-    """Return how many steps of `line`, which has `at_least` some, to take next towards the totals `until`.
+    """Return how many steps of `line` to take next towards the totals `until`. It gets `at_least` so many in all.
 
-    What a step costs is a guess in other units than steps: no more are taken than before, nor than half of what fits.
+    In units other than steps, the cost of a step is an estimate. So an order at most doubles the line, and takes at
+    most half of what fits.
     """
     done, fitting = len(line.losses), num_fitting(until, spent, line.cost)
     if done < at_least:
@@ -285,7 +289,7 @@ def next_steps(line: Line, until: Amounts, spent: Spent, *, at_least: int = 0) -
 
 
 def after(num_steps: int, spent: Spent, cost: Amounts) -> Spent:
-    """Return the totals `num_steps` of `cost` further on."""
+    """Return the totals after `num_steps` more steps of `cost`."""
     return Spent(
         steps=spent.steps + num_steps,
         bytes=spent.bytes + round(num_steps * cost["bytes"]),

@@ -24,18 +24,20 @@ _WORDS = Words(
 
 
 class AttachCallback(Callback):  # type: ignore[misc]
-    """Attaches when training begins: only then has the Trainer its model in DistributedDataParallel.
+    """Attach when training begins: only then has the Trainer wrapped its model in DistributedDataParallel.
 
-    `Trainer(strategy="ddp", callbacks=[AttachCallback(exchange={"kind": "powersgd", "rank": 4})])`; the keywords are
-    those of `attach`, whose handle is `handle` from then on. The module has one optimizer. A further `fit` attaches
-    anew. `fit` raises ValueError for an exchange with which a loop must not clip gradients if `gradient_clip_val` is
-    set, and for a GradScaler where ranks train apart, of which one alone would skip a step.
+    `Trainer(strategy="ddp", callbacks=[AttachCallback(exchange={"kind": "powersgd", "rank": 4})])`. The keywords are
+    those of `attach`, and `handle` is the handle that it returned. The module must have one optimizer. Each further
+    `fit` attaches anew.
+
+    `fit` raises ValueError if `gradient_clip_val` is set with an exchange that forbids clipping. It also does for a
+    GradScaler where ranks train apart: one rank alone would skip a step.
 
     Where ranks train apart, the Trainer validates and saves the mean of their parameters and buffers, and ends with it.
 
-    Each rank saves its memory beside the Trainer's checkpoint, as `NAME.wiretune-0.pt` beside `NAME.ckpt`, and a `fit`
-    from that checkpoint takes it back. Where ranks train apart that is with the parameters and buffers of each. What
-    was saved beside other weights, or by another exchange or sync, is left where it is. Both are removed together.
+    Each rank saves its memory next to the Trainer's checkpoint, as `NAME.wiretune-0.pt` beside `NAME.ckpt`. Where ranks
+    train apart, the file also has the rank's own parameters and buffers. A `fit` from the checkpoint restores them, but
+    not what was saved beside other weights, or by another exchange or sync. Both files are removed together.
     """
 
     handle: Attached
@@ -56,7 +58,7 @@ class AttachCallback(Callback):  # type: ignore[misc]
             self._save_beside(trainer.strategy)
 
     def _save_beside(self, strategy: Strategy) -> None:
-        """Have each rank save and remove its part with every checkpoint: no event of a Trainer tells where that is."""
+        """Have each rank save and remove its part with every checkpoint. No hook of a Trainer gets the path."""
         save, remove = strategy.save_checkpoint, strategy.remove_checkpoint
 
         def save_checkpoint(checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
@@ -65,7 +67,7 @@ class AttachCallback(Callback):  # type: ignore[misc]
                 return
             was_lent = bool(self.handle.own)
             self.handle.lend()  # in place: the checkpoint's tensors are the module's
-            part = ranks.saved() if "optimizer_states" in checkpoint else None  # else it is of the weights alone
+            part = ranks.saved() if "optimizer_states" in checkpoint else None  # without them it has weights alone
             save(checkpoint, filepath, storage_options)
             if not was_lent:
                 self.handle.take_back()
@@ -88,7 +90,7 @@ class AttachCallback(Callback):  # type: ignore[misc]
         how["check_loop"] = partial(
             check_loop, words=_WORDS, clips_at=trainer.gradient_clip_val, has_scaler=scaler is not None
         )
-        if self._ranks is not None:  # of an earlier `fit`, whose optimizer is gone: only we still hold its handle
+        if self._ranks is not None:  # from an earlier `fit`, whose optimizer is gone: only we still hold its handle
             self._ranks = None
             del self.handle
         self.handle = attach(trainer.model, trainer.optimizers[0], **how)
@@ -110,7 +112,7 @@ class AttachCallback(Callback):  # type: ignore[misc]
 
 
 def _place(checkpoint: Any) -> str:
-    """Return where this rank's part of the Trainer's `checkpoint` is; of a link, beside the file that it leads to."""
+    """Return the path of this rank's part of the Trainer's `checkpoint`: beside the file itself, if that is a link."""
     path = str(checkpoint)
     path = path if "://" in path else os.path.realpath(path)
     return f"{path.removesuffix(PurePath(path).suffix)}.wiretune-{rank()}.pt"

@@ -1,4 +1,4 @@
-"""Attach to a training loop, and let a controller choose its learning rate, and what else may be a range."""
+"""Attach to a training loop, and let a controller choose its learning rate and every value given as a range."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from wiretune.tuner import Tuner
 
 #: A job's controller, as its configuration or as its fields.
 Controlling = ControllerConfig | Mapping[str, Any]
-#: Packages whose optimizers call another one, and keep nothing for it.
+#: Packages whose optimizers wrap another one, and keep no state of their own for it.
 FRAMEWORKS = {"accelerate", "lightning", "lightning_fabric", "pytorch_lightning"}
 
 
@@ -73,19 +73,29 @@ def attach(
 ) -> Attached | Tuner:
     """Have the ranks that train `model` by `optimizer` exchange gradients, or average parameters, as a job would.
 
-    The keywords are those of `trainers.own_loop.attach`: `exchange` and `sync`, as in a job, `per_node`, `scale`, and
-    `seed`. With `cser` or `liec_sgd` the loop must not clip gradients: ranks would drift apart unseen.
-    With `controller`, as in a job, the learning rate is searched too, and every range in `exchange` and `sync`; in
-    `steps` alone the exchange's level is the densest of its pair. The optimizer's rate is the guess. The run is of so
-    many optimizer `steps`, `seconds` from now on, or `bytes` sent by a node on average, search included, whichever is
-    reached first. `batch_size` is the number of samples that a rank trains in a step: if it is told, probes on small
-    batches are longer. `pretrained` says that the model was trained before: the search does not start at the rate that
-    is usual for a new model, nor does it take the model for one that learns nothing yet. The loop reports its losses to
-    the `Tuner` that is returned.
+    `exchange`, `sync`, `per_node`, `scale` and `seed` are the keywords of `trainers.own_loop.attach`. With `cser` or
+    `liec_sgd` the loop must not clip gradients: ranks would drift apart unseen.
 
-    Raises ValueError for what `trainers.own_loop.attach` refuses, for a controller without a budget, for a budget
-    without a controller, for what a job would refuse of a controller, for an optimizer around another one with a
-    controller, and for what only a job does: `transfer`, and searched values of a schedule such as the momentum.
+    With `controller`, the search chooses the learning rate, and each value that is a range in `exchange` or `sync`. The
+    optimizer's rate is the guess. The loop reports its losses to the `Tuner` that is returned.
+
+    Args:
+        model: as `trainers.own_loop.attach` takes it.
+        optimizer: with a controller, one that wraps no other.
+        controller: as in a job; None: no search.
+        steps: the budget in optimizer steps, search included. If it is the only cap, the exchange's level is not
+            searched: it is the densest of its pair.
+        seconds: the budget in seconds from now on. Whichever cap is reached first ends the run.
+        bytes: the budget in bytes sent by a node on average.
+        batch_size: samples that a rank trains in a step. If it is given, probes on small batches are longer.
+        pretrained: whether the model was trained before. If so, the search does not start at the rate that is usual
+            for a new model, nor assume that the model has learned nothing yet.
+        how: the keywords of `trainers.own_loop.attach`.
+
+    Raises:
+        ValueError: for what `trainers.own_loop.attach` refuses; a controller without a budget, or a budget without a
+            controller; a controller that a job would refuse; a controller with an optimizer that wraps another one; or
+            what only a job does: `transfer`, and searched values of a schedule such as the momentum.
     """
     if controller is None:
         told = {"steps": steps, "seconds": seconds, "bytes": bytes, "batch_size": batch_size}
@@ -103,12 +113,12 @@ def attach(
     try:
         return Tuner(handle, config, budget=budget, seed=seed, batch_size=batch_size, pretrained=pretrained)
     except ValueError:
-        handle.detach()  # nobody else has it
+        handle.detach()  # the caller never gets it
         raise
 
 
 def _with_warm_up(controller: Controlling) -> Controlling:
-    """Have a schedule that is given as fields keep its warm-up: a job's optimizer has its own, a loop's has none."""
+    """Keep the warm-up of a schedule that is given as fields: a job's optimizer has its own, a loop's has none."""
     if not isinstance(controller, Mapping) or not isinstance(controller.get("schedule"), Mapping):
         return controller
     schedule = checked(RecordedSchedule, controller["schedule"], at="controller.schedule")
@@ -116,7 +126,7 @@ def _with_warm_up(controller: Controlling) -> Controlling:
 
 
 def check_controller(controller: ControllerConfig) -> None:
-    """Raise ValueError for what a job does by `controller` and nothing in a loop does."""
+    """Raise ValueError for settings of `controller` that only a job can follow."""
     if isinstance(controller, BoConfig) and controller.transfer is not None:
         raise ValueError("`controller.transfer` learns from past jobs of a service, and a loop has none: leave it out")
     if not isinstance(controller, ScheduleConfig):
@@ -136,9 +146,9 @@ def check_controller(controller: ControllerConfig) -> None:
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Raise ValueError for an optimizer around another one: what either keeps would not all be put back after a probe.
+    """Raise ValueError for an optimizer that wraps another one: a probe would not restore the state of both.
 
-    The wrappers of `FRAMEWORKS` keep nothing, nor does an optimizer with the state of the other one.
+    Allowed are the wrappers of `FRAMEWORKS`, which keep no state, and an optimizer that shares the other one's state.
     """
     frameworks = {each.__module__.partition(".")[0] for each in type(optimizer).__mro__} & FRAMEWORKS
     for name, inner in vars(optimizer).items():
@@ -163,7 +173,7 @@ def check_ranges(controller: ControllerConfig, config: ReplicaConfig) -> None:
 
 
 def check_schedule(schedule: ScheduleFile, config: ReplicaConfig) -> None:
-    """Raise ValueError for an entry of a schedule that sets what is no level of the exchange, or what does not fit."""
+    """Raise ValueError for an entry of a schedule whose level or other values do not fit the exchange and optimizer."""
     exchange = config.exchange
     for number, entry in enumerate(schedule.entries):
         if wrong := config.setting_conflict(entry.values, optimizer=config.optimizer.kind):

@@ -1,6 +1,6 @@
-"""A rank's part of a run that a framework trains: its memory, and its own parameters where ranks train apart.
+"""Save a rank's part of a run that a framework trains: its memory, and its own parameters where ranks train apart.
 
-A framework saves rank 0's model alone. So each rank keeps a file of its own beside that checkpoint.
+A framework saves rank 0's model alone. So each rank keeps a file of its own next to that checkpoint.
 """
 
 import io
@@ -19,7 +19,7 @@ from trainers.own_loop.handle import num_ranks, shapes_of
 from trainers.spec.exchange import UpdateConfig
 
 log = logging.getLogger(__name__)
-#: Integers of as many bytes as an entry of a parameter: their sum is exact, on any device.
+#: The integer type by the bytes of a parameter's entry. Integer sums are exact, on any device.
 INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
@@ -40,7 +40,7 @@ class RankState:
 
     @torch.no_grad()
     def resume(self, place: str) -> None:
-        """Go on with what each rank has saved at its `place`, unless that of one of them does not fit; collective."""
+        """Restore what each rank has saved at its `place`, unless a rank's file does not fit; collective."""
         saved = _read(place)
         fingerprint = self._fingerprint()
         fitting = torch.tensor([float(saved is not None and self._fits(saved, fingerprint))])
@@ -59,7 +59,7 @@ class RankState:
             live[name].copy_(tensor)
 
     def _fits(self, saved: dict[str, Any], fingerprint: Tensor) -> bool:
-        """Return whether a rank with this model goes on with what is `saved`, beside weights of this `fingerprint`."""
+        """Return whether this rank can restore `saved`, next to weights with this `fingerprint`."""
         return (
             torch.equal(saved["fingerprint"], fingerprint)
             and saved["own"].keys() >= self._own_tensors().keys()
@@ -69,7 +69,7 @@ class RankState:
 
     @torch.no_grad()
     def _fingerprint(self) -> Tensor:
-        """Return a sum for each of rank 0's trained parameters, which tell its weights from others; collective."""
+        """Return a checksum for each of rank 0's trained parameters, to recognise its weights; collective."""
         trained = (each for each in self._model.parameters() if each.requires_grad)
         sums = torch.stack([each.view(INTEGERS[each.element_size()]).sum(dtype=torch.int64) for each in trained]).cpu()
         self.handle.settle()
@@ -77,9 +77,9 @@ class RankState:
         return sums
 
     def _own_tensors(self) -> dict[str, Tensor]:
-        """Return what is always this rank's own, if others may have different ones: what it trains, and buffers.
+        """Return the tensors that may differ between ranks: trained parameters and buffers; none where ranks agree.
 
-        Of frozen parameters that is what differs, such as an averaged teacher, and is in `handle.own` while it is lent.
+        A frozen parameter that differs, such as an averaged teacher, is in `handle.own` while it is lent.
         """
         if not parameters_may_differ(self.handle.config):
             return {}
@@ -91,7 +91,7 @@ class RankState:
 
 
 class Words(NamedTuple):
-    """The framework's names of what ranks that train apart do not go with, and what to give in its place."""
+    """The framework's names for a GradScaler and for clipping, and what to give instead."""
 
     scaler: str
     no_scaler: str
@@ -100,7 +100,7 @@ class Words(NamedTuple):
 
 
 def check_loop(config: ReplicaConfig, *, words: Words, clips_at: float | None, has_scaler: bool) -> None:
-    """Raise ValueError for what would part the ranks: clipping, and a GradScaler where each has its own gradients."""
+    """Raise ValueError for what would part the ranks: clipping, or a GradScaler where each has its own gradients."""
     exchange = config.exchange
     trains_apart = config.sync.payload == "parameters"
     if has_scaler and (trains_apart or exchange.drifts):
@@ -117,7 +117,7 @@ def check_loop(config: ReplicaConfig, *, words: Words, clips_at: float | None, h
 
 
 def _read(place: str) -> dict[str, Any] | None:
-    """Return what is saved at `place`; None: nothing, or a part, since the process was killed while it wrote."""
+    """Return what is saved at `place`, or None if the file is missing, or cut because its process was killed."""
     try:
         return dict(torch.load(io.BytesIO(filesystem.read(place)), map_location="cpu", weights_only=True))
     except FileNotFoundError:

@@ -17,7 +17,7 @@ from wiretune.loop import attach
 from wiretune.rank_state import RankState, Words, check_loop
 from wiretune.tuner import Tuner
 
-#: What a Trainer does after a step if its control says so, and of a probe's steps later.
+#: What a Trainer does after a step if its control says so. During a probe it is put off.
 EVENTS = ("should_evaluate", "should_save")
 _WORDS = Words(
     scaler="`fp16`",
@@ -28,33 +28,34 @@ _WORDS = Words(
 
 
 class AttachCallback(TrainerCallback):  # type: ignore[misc]
-    """Attaches when training begins: only then does `trainer` have its model in DistributedDataParallel.
+    """Attach when training begins: only then does `trainer` have its model in DistributedDataParallel.
 
-    `trainer.add_callback(AttachCallback(trainer, exchange={"kind": "topk", "density": 0.01}))`; the keywords are those
-    of `attach`, whose handle is `handle` from then on. Most kinds want `ddp_find_unused_parameters=False` in the
+    `trainer.add_callback(AttachCallback(trainer, exchange={"kind": "topk", "density": 0.01}))`. The keywords are those
+    of `attach`, and `handle` is the handle that it returned. Most kinds want `ddp_find_unused_parameters=False` in the
     TrainingArguments, where transformers' own default is True. A further `train()` of the same model by the same
-    optimizer goes on with that handle. `train()` raises ValueError for an exchange with which a loop must not clip
-    gradients, unless `max_grad_norm` is 0: by default the Trainer clips. So it does for `fp16` where ranks train apart,
-    of which one alone would skip a step.
+    optimizer goes on with that handle.
 
-    With `controller` its search is `tuner`, which takes the losses of all micro-batches of a step as their sum, and
-    sets the rates in place of the Trainer's scheduler. `steps` are the Trainer's unless a budget is given, and the run
-    ends with the budget. After a probe's step the Trainer evaluates and saves later. Such a run cannot be resumed.
+    `train()` raises ValueError for an exchange that forbids clipping unless `max_grad_norm` is 0: by default the
+    Trainer clips. It also does for `fp16` where ranks train apart: one rank alone would skip a step.
+
+    With `controller`, `tuner` runs the search. It gets the sum of the losses of a step's micro-batches, and sets the
+    rates in place of the Trainer's scheduler. If no budget is given, `steps` are the Trainer's. The run ends with the
+    budget. The Trainer puts off evaluating and saving during a probe. Such a run cannot be resumed.
 
     Where ranks train apart, the Trainer evaluates and saves the mean of their parameters and buffers, and ends with it.
 
-    Each rank saves its memory into the Trainer's checkpoints, and a run that resumes from one in its `output_dir` takes
-    it back. Where ranks train apart that is with the parameters and buffers of each, as the Trainer saves those of rank
-    0 alone. What was saved beside other weights, or by another exchange or sync, is left where it is.
+    Each rank saves its memory into the Trainer's checkpoints. Where ranks train apart, it also saves its own parameters
+    and buffers, as the Trainer saves those of rank 0 alone. A run that resumes from a checkpoint in its `output_dir`
+    restores them, but not what was saved beside other weights, or by another exchange or sync.
     """
 
     def __init__(self, trainer: Trainer, **how: Any) -> None:
         self._trainer, self._how = trainer, how
         self._attached: tuple[Any, ...] = ()
         self.tuner: Tuner | None = None
-        self._train: Callable[..., Tensor] | None = None  # the Trainer's, while its losses are kept
+        self._train: Callable[..., Tensor] | None = None  # the Trainer's own `training_step`, while ours replaces it
         self._losses: list[Tensor] = []  # of a step's micro-batches so far
-        self._due: set[str] = set()  # events that are put off until no probe is under way
+        self._due: set[str] = set()  # events that are put off until no probe is running
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if state.global_step and self._how.get("controller") is not None:
@@ -84,7 +85,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         if how.get("controller") is not None:
             if how.keys().isdisjoint(Budget.model_fields):
                 how["steps"] = state.max_steps
-            for group in trainer.optimizer.param_groups:  # whose rate is 0 where the scheduler warms up
+            for group in trainer.optimizer.param_groups:  # a scheduler that warms up has set the rate to 0
                 group["lr"] = group.get("initial_lr", group["lr"])
         how["check_loop"] = partial(
             check_loop, words=_WORDS, clips_at=args.max_grad_norm, has_scaler=scaler is not None
@@ -95,7 +96,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         self._ranks = RankState(trainer.model_wrapped, self.handle)
 
     def _listen(self) -> None:
-        """Keep the losses of micro-batches until the training ends: no event of a Trainer tells them."""
+        """Keep the losses of micro-batches until the training ends. No hook of a Trainer gets them."""
         train = self._train or self._trainer.training_step
         self._losses.clear()
 
@@ -113,7 +114,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *_: Any, **__: Any
     ) -> None:
         if self.tuner is not None and not self.tuner.is_over:
-            self.tuner.report(torch.stack(self._losses).sum())  # each is divided by how many there are
+            self.tuner.report(torch.stack(self._losses).sum())  # the Trainer has divided each by their number
             self._losses.clear()
             control.should_training_stop = control.should_training_stop or self.tuner.is_over
         self.on_epoch_end(args, state, control)
@@ -136,20 +137,20 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if self._train is not None:
             self._trainer.training_step, self._train = self._train, None
-        has_best = args.load_best_model_at_end and state.best_model_checkpoint is not None  # which is loaded by now
+        has_best = args.load_best_model_at_end and state.best_model_checkpoint is not None  # it is loaded by now
         if not has_best:
             self.handle.lend()
-        if has_best or not self.handle.config.exchange.drifts:  # whose memory goes with a rank's own, to train further
+        if has_best or not self.handle.config.exchange.drifts:  # its memory fits a rank's own parameters, to train on
             self.handle.keep()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         if args.save_only_model:
             return
         saved, place = self._ranks.saved(), _place(args, state)
-        if place.parent.is_dir():  # a search over runs has its checkpoints elsewhere
+        if place.parent.is_dir():  # a hyperparameter search has its checkpoints elsewhere
             filesystem.write(str(place), saved)
 
 
 def _place(args: TrainingArguments, state: TrainerState) -> Path:
-    """Return where this rank's part of the Trainer's checkpoint of this step is."""
+    """Return the path of this rank's part of the Trainer's checkpoint at this step."""
     return Path(args.output_dir) / f"checkpoint-{state.global_step}" / f"wiretune-{rank()}.pt"

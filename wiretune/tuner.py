@@ -1,6 +1,7 @@
-"""A controller inside a loop that goes on calling `optimizer.step()`: it sets the values, and rewinds after each probe.
+"""Run a controller inside a training loop: it sets the values of each step, and rewinds after each probe.
 
-The loop reports every loss. Rank 0 leads: it has all ranks keep their state, go back to it, and step at given values.
+The loop goes on calling `optimizer.step()`, and reports every loss. Rank 0 leads: it tells all ranks when to take a
+snapshot, when to restore it, and which values to step with.
 """
 
 import math
@@ -30,25 +31,32 @@ from trainers.training.model import matrices
 from wiretune.gradient_signs import GradientSigns
 from wiretune.leader import COMMIT, FIRST, GIVE_UP, PROBE, RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
 
-#: Torch's optimizers of which the controller knows how rates behave; others are like a workload's own.
+#: Torch's optimizers whose learning rates the controller knows. Any other is treated like a workload's own.
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
-#: What all ranks are told of the values of a step.
+#: The values of a step that rank 0 sends to all ranks.
 TOLD = ("learning_rate", *StepValues._fields)
-#: Steps of the longest round that is timed before a search.
+#: The longest round, in steps, that is timed before a search.
 MOST_TIMED = 16
-#: After more lost losses in a row than this, a commit counts as diverged.
+#: A commit may have this many losses in a row that are not finite; with one more, it has diverged.
 MOST_LOST = 3
-#: Rates that are this near to a line, as a part of its first one, are kept as a ramp.
+#: Rates on a straight line are stored as one ramp. The tolerance is this share of the line's first rate.
 NEAR = 1e-6
 
 
 class Tuner:
-    """Searches while the loop trains. Call `report` once a step, after `optimizer.step()`, until it `is_over`.
+    """Search while the loop trains. Call `report` once a step, after `optimizer.step()`, until it `is_over`.
 
-    `handle` is what `attach` returns without a controller. While it `is_probing`, the next step is one that is taken
-    back: evaluate and save at other steps. `num_taken_back` counts steps with `is_probing` false that were taken back
-    with their commit. Rank 0 has the `decisions` so far. `clock` returns seconds, which a budget in them counts from
-    now on. `batch_size` is in samples of a rank's step; None: not known. `pretrained`: the model was trained before.
+    While it `is_probing`, the next step will be taken back: evaluate and save at other steps. A commit can be rolled
+    back too: `num_taken_back` counts the steps undone that way. On rank 0, `decisions` are the decisions so far.
+
+    Args:
+        handle: what `attach` returns without a controller.
+        config: the controller's configuration.
+        budget: the run ends with it. Its seconds count from now on.
+        seed: of the controller's random draws.
+        batch_size: samples that a rank trains in a step; None: not known.
+        pretrained: whether the model was trained before.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -93,34 +101,37 @@ class Tuner:
         )
         self._opening = space.opening
         self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
-        self._committed = array("d")  # of each step that stays, the values as they are told: a run may have millions
+        self._committed = array("d")  # the values of each step that stays, in a row: a run may have millions of steps
         build = partial(strategies.build, config, seed=seed, budget=budget)
-        asks_for_length = isinstance(config, StagedConfig) and budget.steps is None  # of the run, in steps
+        asks_for_length = isinstance(config, StagedConfig) and budget.steps is None  # the run's length in steps
         num_timed = steps_to_time(space) if asks_for_length else 0
         interval = space.period_of(space.opening) // handle.config.sync.num_parts
         leader = Leader(build, space, budget, clock=clock, num_timed=num_timed, interval=interval)
         self.decisions = leader.decisions
         self._orders = leader.orders()
-        self._taken: Taken | None = None  # at the last order
-        self._last_loss, self._num_lost = math.nan, 0  # finite, on the way to this state; losses since then
-        self._sent = handle.node_links.between.ledger.total  # by this rank, when that was known; joining is no step
+        self._taken: Taken | None = None  # the answer to the last order
+        self._last_loss, self._num_lost = math.nan, 0  # the last finite loss; how many since then were not finite
+        self._sent = handle.node_links.between.ledger.total  # by this rank so far: joining is not part of any step
         trains_apart = handle.config.sync.payload == "parameters" or handle.config.exchange.drifts
         self._signs = GradientSigns(handle.optimizer, trains_apart=trains_apart)
         self._course = self._follow()
         next(self._course, None)
 
     def _dense_bytes(self) -> int:
-        """Return what a node sends in a step that exchanges densely."""
+        """Return the bytes that a node sends in a step with a dense exchange."""
         num_entries = sum(each.numel() for group in self.handle.optimizer.param_groups for each in group["params"])
         num_nodes = len(self.handle.node_links.topology.nodes)
         return step_traffic([(num_entries,)], num_workers=num_nodes, exchange=NoneConfig()).bytes
 
     def report(self, loss: Tensor | float) -> None:
-        """Take note of a step's `loss` on this rank, a scalar, and set the values of the next step.
+        """Record the `loss` of a step on this rank, a scalar, and set the values of the next step.
 
-        Where an order ends, this is collective, and may take model and optimizer back to where a probe began. After
-        the budget's last step it does nothing. Raises RuntimeError on all ranks, once, where a second commit in a row
-        diverges by the same decision, or in its first step.
+        At the end of each part of a probe or commit, the call is collective, and may take model and optimizer back to
+        where the probe or commit began. After the budget's last step it does nothing.
+
+        Raises:
+            RuntimeError: on all ranks, once, when a second commit in a row diverges by the same decision, or in its
+                first step.
         """
         try:
             self._course.send(torch.as_tensor(loss).item())
@@ -128,9 +139,10 @@ class Tuner:
             return
 
     def stop(self) -> None:
-        """End the search at this step, as where a loop ends early; collective.
+        """End the search at this step, when a loop ends early; collective.
 
-        The model is the committed one then, without the steps of a probe, and has the values of its last step.
+        The steps of an open probe are taken back. The model is then the committed one, and the optimizer has the
+        values of its last step.
         """
         if self.is_over:
             return
@@ -143,9 +155,12 @@ class Tuner:
         self._end()
 
     def schedule(self) -> Schedule:
-        """Return the values of the steps that stay so far, without probes and without what was rolled back.
+        """Return the values of all steps kept so far, without probes and rolled-back steps.
 
-        A loop follows it without a search. All ranks have it. Raises RuntimeError before the first such step.
+        A loop can follow the schedule without a search. All ranks have it.
+
+        Raises:
+            RuntimeError: no step is committed yet.
         """
         if not self._committed:
             raise RuntimeError("no step is committed yet, so there is no schedule: ask again when the tuner is over")
@@ -153,8 +168,8 @@ class Tuner:
         return Schedule(optimizer=self._kind, num_steps=len(steps), entries=entries_of(steps, unit=self._unit))
 
     def _follow(self) -> Generator[None, float, None]:
-        """Do what rank 0 orders; takes the loss of each step."""
-        num_kept = 0  # of what is committed, that before the snapshot
+        """Carry out the orders of rank 0; `send` takes the loss of each step."""
+        num_kept = 0  # the length of `_committed` at the snapshot
         kept_loss = math.nan  # at the snapshot
         while (order := self._ordered())[0] not in (STOP, GIVE_UP):
             task, steps = order
@@ -193,10 +208,10 @@ class Tuner:
         self.handle.forget("stage")
 
     def _told(self, loss: float, task: int) -> float:
-        """Return a step's `loss` as the leader is told it.
+        """Return a step's `loss` as the leader gets it.
 
-        In a commit it is the last finite one where only this loss is lost: by a batch, or in a step that a GradScaler
-        leaves out. A probe is over with it, which costs little.
+        A commit survives a loss that is not finite if the parameters are: a batch was bad, or a GradScaler skipped the
+        step. The last finite loss then takes its place. A probe ends with such a loss, which costs little.
         """
         if math.isfinite(loss):
             self._last_loss, self._num_lost = loss, 0
@@ -208,7 +223,7 @@ class Tuner:
     def _set(self, values: Values) -> None:
         for group, ratio in zip(self.handle.optimizer.param_groups, self._ratios, strict=True):
             rate = values.learning_rate * ratio
-            if isinstance(group["lr"], Tensor):  # which a compiled or captured step holds
+            if isinstance(group["lr"], Tensor):  # in place: a compiled or captured step holds the tensor
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
@@ -232,7 +247,7 @@ class Tuner:
         return int(head[0]), [values_of(row) for row in told.tolist()]
 
     def _mean(self, losses: list[float], step_seconds: list[float]) -> Taken:
-        """Return what the steps came to, as means over the ranks; of the bytes, over the nodes."""
+        """Return the measurements of the steps: means over the ranks, and bytes as a mean over the nodes."""
         links, sent = self.handle.node_links, self.handle.node_links.between.ledger.total
         series = (losses, step_seconds, *self._signs.take(len(losses)))
         sums = torch.tensor([*chain(*series), sent - self._sent], dtype=torch.float64)
@@ -253,10 +268,10 @@ def space_of(
     weights: Weights | None = None,
     dense_bytes: int | None = None,
 ) -> SearchSpace:
-    """Return what a loop that trains by `config` searches, from the rate `guess` of an optimizer of this `kind` on.
+    """Return the search space of a loop that trains by `config` with an optimizer of this `kind`, at the rate `guess`.
 
-    `batch_size`: samples of a step, of all ranks together; `weights`: as they are before it; `dense_bytes`: sent by a
-    node in a step without compression. None: not known.
+    `batch_size`: samples that all ranks together train in a step; `weights`: those before the first step;
+    `dense_bytes`: sent by a node in a step without compression. None: not known.
     """
     ranges, level = config.searched(counts_traffic=budget.counts_traffic)
     return SearchSpace(
@@ -273,7 +288,7 @@ def space_of(
 
 
 def steps_to_time(space: SearchSpace) -> int:
-    """Return how many steps tell what one costs: those of whole rounds of local updates; 0: a round is too long."""
+    """Return how many steps to time before the search: whole rounds of local updates; 0: a round is too long."""
     period = space.period_of(space.opening)
     return period * math.ceil(FIRST / period) if period <= MOST_TIMED else 0
 
@@ -281,7 +296,7 @@ def steps_to_time(space: SearchSpace) -> int:
 def entries_of(steps: Sequence[Values], *, unit: float) -> list[Entry]:
     """Return the values of `steps` as the entries of a schedule, with rates in multiples of `unit`.
 
-    Neighbouring steps are one entry while their rates lie on a line, within `NEAR`, and all else is the same.
+    Neighbouring steps become one entry while their rates lie on a line, within `NEAR`, and all else is the same.
     """
     entries = list[Entry]()
     start = 0
@@ -318,5 +333,5 @@ def number_of(values: Values, name: str) -> float:
 
 
 def values_of(row: Sequence[float]) -> Values:
-    """Return the values of a step as all ranks were told them."""
+    """Return the values of a step from the row that rank 0 sent to all ranks."""
     return Values.model_validate({name: value for name, value in zip(TOLD, row, strict=True) if not math.isnan(value)})
