@@ -1,4 +1,4 @@
-"""Turns JSON or YAML text into a checked model, or into its problems; whatever the text, at a bounded cost."""
+"""Parsing of JSON or YAML text into a checked model or a list of problems, at a bounded cost for every text."""
 
 import json
 import re
@@ -18,25 +18,25 @@ from trainers.spec.refusals import MAX_SHOWN_CHARS, MAX_TOLD, cut, field_name, p
 
 Model = TypeVar("Model", bound=BaseModel)
 
-#: Far above any job. They bound the time and the memory that a text can cost: see `tests/api/test_hostile_bodies.py`.
+#: Limits far above any job, for the time and memory that a text can cost: see `tests/api/test_hostile_bodies.py`.
 MAX_VALUES, MAX_DEPTH, MAX_NAME_CHARS, MAX_INTEGER_DIGITS = 20_000, 50, 200, 100
 _SHOWN_DIGITS = 30
-#: Every value but the first of a list or an object follows a comma; every list and object has one of the brackets.
+#: Every value except the first in a list or object follows a comma; every list and object has a bracket.
 _BEFORE_VALUES = (b",", b"[", b"{")
 _TAG_DIRECTIVE = re.compile("(?:\\A\ufeff?|[\r\n\x85\u2028\u2029])%TAG")
 
 
 def parse_json(text: bytes, *, max_values: int = MAX_VALUES, is_of_driver: bool = False) -> Any:
-    """Raises `InvalidJob` naming line and column if `text` is not JSON, or the limit that it exceeds, or a double name.
+    """Parse JSON. Raises `InvalidJob`, with line and column where known, for bad JSON, an excess or a repeated name.
 
-    The names of a driver, whose batches are large, are not looked at.
+    The names in a driver's batches are not checked, since the batches are large.
     """
-    # Before it is parsed: a list of empty lists is thirty times as large in memory.
+    # Counted before parsing: a list of empty lists takes thirty times as much memory.
     if sum(map(text.count, _BEFORE_VALUES)) > max_values:
         raise _unreadable(f"at most {max_values} values are allowed; here are more commas and brackets than that")
     try:
         content = from_json(text, allow_inf_nan=False)
-        if not is_of_driver:  # only for its names: numbers are not made anew
+        if not is_of_driver:  # checks the names only, so numbers stay text
             json.loads(text, object_pairs_hook=_require_each_once, parse_int=str, parse_float=str)
     except ValueError as error:
         raise _unreadable(f"this is not JSON: {error}") from error
@@ -45,7 +45,7 @@ def parse_json(text: bytes, *, max_values: int = MAX_VALUES, is_of_driver: bool 
 
 
 def _require_each_once(fields: list[tuple[str, Any]]) -> None:
-    """Raise `InvalidJob` for a name that comes twice: of its values all but the last would be left out."""
+    """Raise `InvalidJob` for a repeated name; otherwise all but its last value would be lost."""
     seen = set()
     for name, _ in fields:
         if name in seen:
@@ -54,7 +54,7 @@ def _require_each_once(fields: list[tuple[str, Any]]) -> None:
 
 
 def _require_shallow(content: Any) -> None:
-    """Raise `InvalidJob` for a long name, and for lists and objects too deep in each other."""
+    """Raise `InvalidJob` for a long name, and for lists and objects nested too deep."""
     level = [content]
     for _ in range(MAX_DEPTH + 1):
         if long := [name for each in level if isinstance(each, dict) for name in each if len(name) > MAX_NAME_CHARS]:
@@ -70,14 +70,14 @@ _TOO_DEEP = f"lists and objects are more than {MAX_DEPTH} deep in each other, wh
 
 
 def parse_yaml(text: bytes) -> Any:
-    """Raises `InvalidJob` naming line and column if `text` is not YAML 1.2, names a field twice, or has an alias.
+    """Parse YAML 1.2. Raises `InvalidJob` with line and column for bad YAML, a repeated field, or an alias.
 
-    In YAML 1.1 the key `on` would be a truth value, and 1e9 a word.
+    YAML 1.1 would read the key `on` as a truth value, and 1e9 as text.
     """
     try:
         decoded = text.decode()
         _require_plain(decoded)
-        content = yaml.load(decoded, Loader=_Yaml12)  # a safe loader, at libyaml's speed
+        content = yaml.load(decoded, Loader=_Yaml12)  # safe, and as fast as libyaml
     except yaml.MarkedYAMLError as error:
         raise _unreadable(f"this is not YAML: {error.problem}{_place(error.problem_mark)}") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -87,14 +87,14 @@ def parse_yaml(text: bytes) -> Any:
 
 
 def _require_plain(text: str) -> None:
-    """Raise `InvalidJob` where `text` exceeds a limit or uses what is costly; what is read here is dropped at once."""
-    if _TAG_DIRECTIVE.search(text):  # libyaml compares each with all before it
+    """Raise `InvalidJob` if `text` exceeds a limit or uses costly features. It reads a stream and keeps nothing."""
+    if _TAG_DIRECTIVE.search(text):  # libyaml's time is quadratic in their number
         raise _unreadable("a %TAG directive is not allowed")
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=yaml.CSafeLoader)):
         place = _place(event.start_mark)
         if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
-            # A few of them can stand for billions of values.
+            # A few aliases can stand for billions of values.
             raise _unreadable(f"anchors and aliases (`&{event.anchor}`) are not allowed: write it out{place}")
         if number > 2 * MAX_VALUES:  # a name and its value are two
             raise _unreadable(f"at most {MAX_VALUES} values are allowed{place}")
@@ -110,7 +110,7 @@ def _place(mark: Any) -> str:
 class _Yaml12(yaml.CSafeLoader):
     """Reads plain words and numbers as YAML 1.2's core schema does (yaml.org/spec/1.2.2, section 10.3.2).
 
-    Nothing is left of YAML 1.1 but text, lists, and objects, in which no name may come twice.
+    From YAML 1.1 it keeps text, lists and objects only. Names in an object must be unique.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
@@ -121,7 +121,7 @@ class _Yaml12(yaml.CSafeLoader):
     }
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return the object at `node`, whose names are text as in JSON; raises ConstructorError."""
+        """Return the object at `node`; its names must be text, as in JSON. Raises ConstructorError."""
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         if no_text := [each for each in found if not isinstance(each, str)]:
             message = f"a name must be text, got `{cut(str(no_text[0]), _SHOWN_DIGITS)}`: put it in quotes"
@@ -137,12 +137,12 @@ class _Yaml12(yaml.CSafeLoader):
 
 
 def _reads(tag: str, pattern: str, first: Iterable[str], construct: Callable[[str], Any]) -> None:
-    """Have plain scalars that match, and begin with one of `first`, read as values of this kind."""
+    """Read plain scalars as this kind if they match `pattern` and begin with one of `first`."""
     name, form = f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$")
 
     def read(loader: _Yaml12, node: Any) -> Any:
         text = loader.construct_scalar(node)
-        if not form.match(text):  # the tag stands in the text: `!!int x`
+        if not form.match(text):  # an explicit tag, such as `!!int x`
             raise yaml.constructor.ConstructorError(None, None, f"this is no {tag}", node.start_mark)
         return construct(text)
 
@@ -164,9 +164,9 @@ _reads("float", _FLOAT, "-+.0123456789", lambda text: float(re.sub(r"\.(?=[a-zA-
 
 
 def checked(model: type[Model], content: Any, *, is_of_driver: bool = False) -> Model:
-    """Return `content` as a `model`. Raises `InvalidJob` with the problems of it.
+    """Return `content` as a `model`. Raises `InvalidJob` with its problems.
 
-    What a driver sends is its own business, such as the large numbers in what a controller remembers.
+    Content from a driver may be unusual, such as the large numbers in a controller's state, so it is checked less.
     """
     if not isinstance(content, dict):
         given = "nothing" if content is None else f"a {type(content).__name__}"
@@ -178,7 +178,7 @@ def checked(model: type[Model], content: Any, *, is_of_driver: bool = False) -> 
     except OverflowError as error:
         raise _unreadable(f"a number is too large, or too close to 0: {error}") from error
     except ValidationError as error:
-        if (num_faults := error.error_count()) > MAX_VALUES:  # each would become a hundred times its text
+        if (num_faults := error.error_count()) > MAX_VALUES:  # each would become a hundred times as long
             raise _unreadable(f"{num_faults} fields are at fault") from error
         raise InvalidJob(problems_of(error, content, model)) from error
     if not is_of_driver:
@@ -192,7 +192,7 @@ def _require(problems: Iterable[Problem]) -> None:
 
 
 def _too_large(content: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """Yield a problem for each whole number that no column holds."""
+    """Yield a problem for each integer too large for a database column."""
     if isinstance(content, int) and not -MAX_WHOLE <= content <= MAX_WHOLE:
         shown = cut(str(content), _SHOWN_DIGITS)
         message = f"`{field_name(path)}` must be at most 2^63 - 1 in size, as every whole number, got {shown}"
@@ -206,7 +206,7 @@ def _too_large(content: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
 
 
 def require_no_nul(content: Any) -> None:
-    """Raise `InvalidJob` naming each text and name that holds a NUL: PostgreSQL reads no JSON that does."""
+    """Raise `InvalidJob` for each text and name that contains NUL: PostgreSQL cannot store JSON with it."""
     _require(Problem(pointer=place, message="must have no NUL") for place in _nuls(content, ""))
 
 

@@ -1,4 +1,4 @@
-"""Admission of jobs: what the service that is asked, the caller's role, the cluster and the quotas allow."""
+"""Admission of jobs: checks against the service's permissions, the caller's role, the cluster and the quotas."""
 
 from fastapi import Request
 
@@ -16,7 +16,7 @@ from service.job.spec import JobSpec
 
 
 class PriorityForbidden(Forbidden):
-    """Raised with the priority, which is at the same place in a job and in an edit of one."""
+    """A priority that the caller's role does not allow. Its pointer fits both a job and an edit of one."""
 
     def __init__(self, priority: Priority, message: str) -> None:
         self.problems = [Problem(pointer="/priority", message=message, value=priority.value)]
@@ -24,7 +24,7 @@ class PriorityForbidden(Forbidden):
 
 
 def require_permission(spec: JobSpec, request: Request) -> None:
-    """Raise InvalidJob where the job brings along what the service that got the `request` does not allow."""
+    """Raise InvalidJob if the job brings something that this service does not allow."""
     if refused := permissions.conflicts(spec, user_code=services_of(request).user_code):
         raise InvalidJob(refused)
 
@@ -32,9 +32,9 @@ def require_permission(spec: JobSpec, request: Request) -> None:
 def require_priority(
     priority: Priority, store: Store, caller: Principal, *, operation: str | None = None, job: str = ""
 ) -> None:
-    """Raise Forbidden where the caller's role does not give such a priority, and have a refused `operation` noted.
+    """Raise Forbidden if the caller's role does not allow the priority, and log the refused `operation`.
 
-    None: the caller only asks, as a form does after every key; that is no attempt.
+    With an `operation` of None, nothing is logged: the caller only checks, as a form does after every key.
     """
     if may_use(caller, priority):
         return
@@ -45,7 +45,7 @@ def require_priority(
 
 
 def check(spec: JobSpec, request: Request, owner: str, project: str) -> None:
-    """Raise InvalidJob or DoesNotFit where the service that got the `request` can never run the job of `owner`."""
+    """Raise InvalidJob or DoesNotFit if this service can never run this job of `owner`."""
     require_permission(spec, request)
     services = services_of(request)
     store = services.store
@@ -59,9 +59,9 @@ def check(spec: JobSpec, request: Request, owner: str, project: str) -> None:
 
 
 def allowed_to(caller: Principal, spec: JobSpec) -> JobSpec:
-    """Return the job with its priority, or the highest one below that the role of `caller` gives.
+    """Return the job with its priority, lowered if needed to the highest that the role of `caller` allows.
 
-    An operator may have raised the priority of somebody's job, who did not ask for that in a clone.
+    For clones: an operator may have raised the priority of a job, and its user did not ask for that.
     """
     if may_use(caller, spec.priority):
         return spec

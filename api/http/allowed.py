@@ -1,4 +1,4 @@
-"""Answers HEAD wherever GET is answered at once, and names all methods of a path in the `Allow` of a 405."""
+"""HEAD for routes that answer GET at once, and a complete `Allow` header for a 405."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ _IS_BARE = "wiretune.is_bare"
 
 
 def is_bare(request: Request) -> bool:
-    """Return whether a request was a HEAD: what a route gives as its body is not sent."""
+    """Return whether the request was a HEAD: the route's body is not sent then."""
     return bool(request.scope.get(_IS_BARE))
 
 
 class Allowed:
-    """Answers HEAD as GET, without the body, and says in a 405 what every route of the path takes."""
+    """Answers HEAD like GET without the body, and lists all methods of the path in a 405."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[APIRoute]) -> None:
         self.app, self._routes = app, routes
@@ -37,7 +37,7 @@ class Allowed:
                 message = {**message, "body": b""}
             await send(message)
 
-        # A copy: the server looks into its own for whether an answer has a body.
+        # A copy: the server checks its own scope to decide whether an answer has a body.
         await self.app({**scope, "method": "GET", _IS_BARE: True} if as_get else scope, receive, send_allowed)
 
     def _methods(self, path: str) -> set[str]:

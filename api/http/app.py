@@ -1,4 +1,4 @@
-"""The HTTP application: routes over a store, with one shape of errors and strict headers."""
+"""The HTTP application: routes over a store, one form of errors, strict headers."""
 
 import os
 import time
@@ -45,7 +45,7 @@ from service.control.ray_cluster.occupancy import Occupancy
 from service.control.store import Store
 from service.control.telemetry import Telemetry
 
-#: plotly.js sets styles inline; nothing else is let in, and nothing from elsewhere.
+#: plotly.js sets inline styles. Nothing else inline is allowed, and nothing from other sites.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -57,16 +57,16 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-#: Streams: events must not wait for each other, weights do not get smaller, and CSV takes the loop's time.
+#: Event streams must not be delayed, weights do not compress, and compressing CSV would block the event loop.
 _NOT_GZIPPED = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream", "text/csv")
-#: Checks of uploads at a time: each unpacks up to 100 MB and packs them again.
+#: Concurrent uploads, and concurrent checks of them: each check unpacks up to 100 MB and packs it again.
 _MAX_UPLOADS, _NUM_CHECKS = 8, 1
 _VITAL_THREADS = 40
-_GZIP_LEVEL = 1  # 129 kB of a snapshot become 46 kB in 1 ms; with level 9 they become 45 kB in 7 ms
+_GZIP_LEVEL = 1  # a snapshot of 129 kB becomes 46 kB in 1 ms; level 9 makes 45 kB in 7 ms
 _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False}
 
 
-#: All routes: applications share them, for what is read from their signatures takes 0.3 s at their first use.
+#: All routes, shared by all applications: reading their signatures takes 0.3 s at the first use.
 _ROUTES = APIRouter(dependencies=[Depends(parameters.require_known)])
 _ROUTERS = [
     each.router
@@ -79,13 +79,13 @@ OPERATIONS = [route.operation for route in _EACH_ROUTE if isinstance(route, Oper
 
 
 class Counted:
-    """Counts and times every request, under the name of its operation."""
+    """Counts and times every request by its operation."""
 
     def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
         self.app, self._telemetry = app, telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Pass the request on, and count it."""
         status, began = 0, time.perf_counter()
 
         async def send_counted(message: Message) -> None:
@@ -103,13 +103,13 @@ class Counted:
 
 
 class SecurityHeaders:
-    """Adds the security headers to every answer; personal answers are not cached."""
+    """Adds the security headers to every answer; caches must not keep it, or must revalidate it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Pass the request on, and add the headers."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -130,22 +130,22 @@ def create_app(
     logs: Logs | None = None,
     occupancy: Occupancy | None = None,
 ) -> FastAPI:
-    """Return the application on an open `store`, which stays the caller's to close.
+    """Return the application over an open `store`; the caller closes the store.
 
     Args:
-        store: every route's only source; its calls run in the thread pool.
-        conflicts: what of a job the cluster can never place; by default every job is let in.
-        outlook: the queue as it was last decided; by default nobody waits.
-        user_code: whether jobs may name code and files of their own.
-        logs: of the attempts; by default those on storage alone, without Ray.
-        occupancy: of the cluster; by default there is none.
+        store: the only source of every route; its calls run in the thread pool.
+        conflicts: returns the parts of a job that the cluster can never place; by default none.
+        outlook: returns the queue as last decided; by default it is empty.
+        user_code: whether jobs may use their own code and files.
+        logs: the logs of attempts; by default only those on storage, without Ray.
+        occupancy: the occupancy of the cluster; by default there is no cluster.
     """
     asked = os.environ.get("FASTAPI_OTEL_AUTO_CONFIGURE")
     app = FastAPI(
         title="Wiretune",
         version=version("wiretune"),
         description="Tunes learning rate and gradient sparsity while a model trains over a slow network.",
-        docs_url=None,  # FastAPI's own page loads scripts from elsewhere; `page` has one that does not
+        docs_url=None,  # FastAPI's page loads foreign scripts; `page` has its own
         redoc_url=None,
         redirect_slashes=False,
         telemetry=None if asked else _NO_TELEMETRY | {"tracing": tracing.is_on()},

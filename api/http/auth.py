@@ -1,7 +1,7 @@
-"""Who calls, and whether they may do what the operation declares: one dependency of all routes that need a key.
+"""Authentication and permissions: one dependency for all routes that need a key.
 
-A caller has a key, a session that the page opened with one, or a token of the OIDC issuer. A running attempt has a
-token that is good for its own door only.
+A caller has a key, a session that the page opened with a key, or a token of the OIDC issuer. A running attempt has a
+token that is valid for its own routes only.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from service.errors import Forbidden, NotFound, Unauthorized
 from service.wire.records import MAX_WHOLE
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-#: In the audit log, of a caller without an address of IPv4 or IPv6.
+#: The address in the audit log of a caller without an IPv4 or IPv6 address.
 NO_ADDRESS = "unknown"
 
 _key_scheme = HTTPBearer(auto_error=False, scheme_name="key", description="an API key (`wt_...`), or an OIDC token")
@@ -31,9 +31,9 @@ _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_key_schem
 
 
 def require_key(request: Request, store: StoreOf, given: _Credentials) -> Principal:
-    """Return the caller, if their role allows what the request asks for.
+    """Return the caller, if their role allows the request.
 
-    Raises `Unauthorized`, `TooManyRequests`, `NotFound` for what they may not see, and `Forbidden`.
+    Raises `Unauthorized`, `TooManyRequests`, `Forbidden`, or `NotFound` for things that they may not see.
     """
     limits = services_of(request).limits
     address = address_of(request)
@@ -56,7 +56,7 @@ Caller = Annotated[Principal, Depends(require_key)]
 
 
 def is_welcome(request: Request) -> Callable[[], bool]:
-    """Return what tells whether a long answer's caller still has what they came with: it may be revoked, or end."""
+    """Return a function that checks whether the caller of a long answer is still admitted: keys and sessions end."""
 
     def ask() -> bool:
         try:
@@ -69,26 +69,26 @@ def is_welcome(request: Request) -> Callable[[], bool]:
 
 
 def address_of(request: Request) -> str:
-    """Return where the request comes from; one word for what is no address, as a caller may send by way of a proxy."""
+    """Return the caller's IP address, or one fixed word for anything else, such as text from a proxy."""
     host = request.client.host if request.client else ""
     try:
-        address = ip_address(host.partition("%")[0])  # a zone of IPv6 may be any text
+        address = ip_address(host.partition("%")[0])  # an IPv6 zone may be any text
     except ValueError:
         return NO_ADDRESS
-    return str(getattr(address, "ipv4_mapped", None) or address)  # a server of both kinds sees `::ffff:10.1.2.3`
+    return str(getattr(address, "ipv4_mapped", None) or address)  # a dual-stack server sees `::ffff:10.1.2.3`
 
 
 def cookie_name(request: Request) -> str:
-    """Return the name of the session's cookie. Browsers send cookies to every port of a host: each has its own."""
+    """Return the name of the session's cookie. It contains the port: browsers share cookies between a host's ports."""
     port = _host(request).rpartition(":")[2]
     return f"wiretune-{port if port.isascii() and port.isdigit() else 'page'}"
 
 
 def require_same_origin(request: Request) -> None:
-    """Let only our own page pass: a browser sends the cookie along whichever site's script asks. Raises `Forbidden`."""
+    """Raise `Forbidden` unless our own page sent the request: other sites' scripts also send the cookie."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    ours = [f"{scheme}://{_host(request)}" for scheme in ("http", "https")]  # a proxy may end TLS
-    # An old browser, or one without TLS, does not name the site.
+    ours = [f"{scheme}://{_host(request)}" for scheme in ("http", "https")]  # a proxy may terminate TLS
+    # Old browsers, and those without TLS, do not send `Sec-Fetch-Site`.
     if site != "same-origin" and (site is not None or origin not in ours):
         raise Forbidden("this came from another site's page; a program sends a key: `Authorization: Bearer wt_...`")
 
@@ -123,14 +123,14 @@ def _require_permission(request: Request, store: Store, caller: Principal) -> No
             if not may(caller, reading, what):
                 raise NotFound(f"there is no {kind} `{named}`")
     route = request.scope["route"]
-    action = route.operation.action if isinstance(route, OperationRoute) else None  # undeclared, it is nobody's
+    action = route.operation.action if isinstance(route, OperationRoute) else None  # undeclared: nobody may
     if action is None or not may(caller, action, what):
         store.keyring.note_refusal(route.operation_id or route.name, named, by=caller)
         raise Forbidden(f"your role here, {caller.role}, may not {action or 'do this'}")
 
 
 def require_visible(jobs: Iterable[str], store: Store, caller: Principal) -> None:
-    """Let only jobs pass that the caller may read: those that the path does not name. Raises `NotFound`."""
+    """Raise `NotFound` if the caller may not read one of these jobs, which the path does not name."""
     for named in jobs:
         if not may(caller, Action.READ, store.owner_of(named)):
             raise NotFound(f"there is no job `{named}`")
@@ -142,15 +142,15 @@ async def require_token(
     store: StoreOf,
     given: Annotated[HTTPAuthorizationCredentials | None, Depends(_token_scheme)],
 ) -> None:
-    """Let only the attempt of the path pass. Raises `Unauthorized`, before anything else is looked at.
+    """Admit only the attempt in the path. Raises `Unauthorized` before anything else is checked.
 
-    Async, as it waits for nothing: else FastAPI sends it through a thread.
+    Async although it never waits: FastAPI would run a plain function in a thread.
     """
-    number = request.path_params["number"]  # as it is written: no token is of anything but an attempt's number
+    number = request.path_params["number"]  # unparsed: a wrong number has no token
     if given is None or not store.attempts.check_token(job, number, given.credentials):
         raise Unauthorized(f"a token of attempt {number} of {job} is required")
     request.state.is_known = True
 
 
-#: An attempt of the path.
+#: The number of an attempt, in the path.
 Number = Annotated[int, Path(ge=1, le=MAX_WHOLE)]

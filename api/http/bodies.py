@@ -1,7 +1,7 @@
-"""Reads request bodies; a route depends on what it reads, after the caller was let in.
+"""Request bodies. A route depends on its parsed body, which is read only after the caller is admitted.
 
-Bodies are parsed in threads: one that takes long delays nobody. Two at a time, since each takes the interpreter from
-the loop for some milliseconds.
+Threads parse the bodies, so that a slow one delays nobody. Two run at a time, since each takes the interpreter from
+the event loop for some milliseconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from service.wire.steering import SteerRequest
 
 MAX_KEY_BYTES = 2**14
 MAX_JOB_BYTES = 2**20
-#: Of a batch: 80,000 points of a metric, or what a controller remembers of a thousand searches.
+#: For a batch: 80,000 points of a metric, or a controller's state after a thousand searches.
 MAX_BATCH_BYTES, MAX_BATCH_VALUES = 8 * 2**20, 250_000
 NUM_PARSERS = 2
 JSON_TYPE, YAML_TYPES = "application/json", ("application/yaml", "application/x-yaml", "text/yaml")
@@ -47,7 +47,7 @@ async def budget(request: Request) -> Budget:
 
 
 async def steer_request(request: Request) -> SteerRequest:
-    """Return how a job is steered. Raises `InvalidJob`."""
+    """Return the steer in the request's body. Raises `InvalidJob`."""
     return await _checked(request, SteerRequest)
 
 
@@ -57,12 +57,12 @@ async def changes(request: Request) -> dict[str, Any]:
 
 
 async def job_edit(request: Request) -> JobEdit:
-    """Return what of a job is edited. Raises `InvalidJob`."""
+    """Return the edit of a job in the request's body. Raises `InvalidJob`."""
     return await _checked(request, JobEdit, media_types=CHANGES_TYPES)
 
 
 async def batch(request: Request) -> Batch:
-    """Return the records in the request's body, of which a driver's last words may hold a NUL. Raises `InvalidJob`."""
+    """Return the records in the request's body; a driver's last words may contain NUL. Raises `InvalidJob`."""
     return await _checked(request, Batch, parse=parse_batch, max_bytes=MAX_BATCH_BYTES, is_of_driver=True)
 
 
@@ -72,17 +72,17 @@ async def lease(request: Request) -> Lease:
 
 
 async def new_key(request: Request) -> NewKey:
-    """Return the key to be made. Raises `InvalidRequest`."""
+    """Return the requested key from the body. Raises `InvalidRequest`."""
     return await _valid(request, NewKey)
 
 
 async def quota_limits(request: Request) -> QuotaLimits:
-    """Return the quota to be set. Raises `InvalidRequest`."""
+    """Return the quota from the body. Raises `InvalidRequest`."""
     return await _valid(request, QuotaLimits)
 
 
 async def prediction_request(request: Request) -> PredictionRequest:
-    """Return what is to be predicted. Raises `InvalidRequest`."""
+    """Return the requested prediction from the body. Raises `InvalidRequest`."""
     return await _valid(request, PredictionRequest, max_bytes=MAX_JOB_BYTES)
 
 
@@ -92,7 +92,7 @@ async def sign_in(request: Request) -> SignIn:
 
 
 async def nothing(request: Request) -> None:
-    """Raise `InvalidRequest` for a body: whoever sends one would think that it was read. `{}` says nothing."""
+    """Raise `InvalidRequest` for a body, since its sender would think that it was read. `{}` is allowed."""
     said = b""
     async for chunk in request.stream():
         said += chunk.translate(None, b" \t\r\n")
@@ -115,12 +115,12 @@ def parse_batch(text: bytes) -> Any:
 
 
 def media_type(request: Request) -> str:
-    """Return what the request's body is said to be; empty: nothing is said."""
+    """Return the media type that the request states; empty if it states none."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def require_media_type(request: Request, allowed: Sequence[str]) -> None:
-    """Raise a 415 where the body is something else."""
+    """Raise a 415 if the body has another media type."""
     if (kind := media_type(request)) not in allowed:
         given = f"`{kind}`" if kind else "none"
         raise HTTPException(415, f"`Content-Type` must be {' or '.join(allowed)}, got {given}")
@@ -138,7 +138,7 @@ async def _checked(
     kind = media_type(request)
     if kind in YAML_TYPES and YAML_TYPES[0] in media_types:
         parse = parse_yaml
-    elif kind:  # who says nothing sends JSON
+    elif kind:  # without a media type, JSON is assumed
         require_media_type(request, media_types)
     text = await _read(request, max_bytes=max_bytes)
 

@@ -1,8 +1,8 @@
-"""Hands stored events to the readers of this process: one look at the database for all of them.
+"""Broadcasts stored events to the readers of this process, with one query for all of them.
 
-A reader has no queue, only the id of its last event. What is new is read and encoded once, kept for a while, and sent
-from there to everybody; a reader that was away for longer reads pages of the database until it has caught up. So a
-slow reader costs nothing, and one that stops reading is cut off by its connection (`api.http.connections`).
+A reader has no queue, only the id of its last event. New events are read and encoded once, kept for a while, and sent
+from there to everybody. A reader that was away for longer reads pages from the database until it has caught up. So a
+slow reader costs nothing, and the connection of one that stops reading is cut off (`api.http.connections`).
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from service.errors import NotFound, Unavailable
 from service.wire.base import MAX_PAGE
 from service.wire.events import Event, EventKind, EventPage
 
-#: Other replicas' events are looked for so often; this process rings a bell.
+#: How often to query for other replicas' events. Events of this process ring a bell.
 POLL_S = 0.25
-#: Two looks, and so two writes to a reader, are at least so far apart: what comes meanwhile is sent in one piece.
+#: The shortest time between two queries, and so between two writes to a reader: events in between are sent together.
 PACE_S = 0.1
 HEARTBEAT_S = 15.0
-#: A browser that lost its connection waits so long before it connects again.
+#: How long a browser waits before it reconnects.
 RETRY_MS = 2000
 _KEPT = 2000
 _AFTER_FAULT_S = 1.0
@@ -45,7 +45,7 @@ class _Encoded(NamedTuple):
 
 
 class Broadcaster:
-    """New events for every reader. Lives in one event loop; looks at the database only while there are readers."""
+    """New events for every reader. It lives in one event loop, and queries only while there are readers."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,11 +57,11 @@ class Broadcaster:
     def _begin_at(self, cursor: int) -> None:
         self._ids: list[int] = []
         self._kept: list[_Encoded] = []
-        self._first = self._last = cursor  # every event behind the first and up to the last is kept
-        self._news = asyncio.Event()  # of the next look; every look has its own
+        self._first = self._last = cursor  # all events after `_first`, up to `_last`, are kept
+        self._news = asyncio.Event()  # set by the next query; each query has its own
 
     def close(self) -> None:
-        """End every stream; readers connect again, to whoever serves then."""
+        """End every stream; readers reconnect to the next server."""
         self._is_closed = True
         self._announce()
 
@@ -75,11 +75,11 @@ class Broadcaster:
         brief: bool = False,
         is_welcome: Callable[[], bool] = lambda: True,
     ) -> AsyncIterator[bytes]:
-        """Yield events behind the id `after`, None: from now on, as server-sent events, without an end.
+        """Yield the events after the id `after` (None: from now on) as server-sent events, without an end.
 
-        Those of `project` and of `job_id` alone, if given, and of `kinds`, if any are. A `brief` stream has of each its
-        id, job and kind. It ends where the database does not answer; the reader connects again. And where the job was
-        deleted, or the reader, looked at every 15 s, is not welcome any more.
+        `project`, `job_id` and `kinds` filter them. A `brief` stream sends only each event's id, job and kind. The
+        stream ends if the database does not answer; the reader then reconnects. It also ends once the job is deleted,
+        or once the reader is no longer welcome, which is checked every 15 s.
         """
 
         def is_wanted(event: _Encoded) -> bool:
@@ -103,7 +103,7 @@ class Broadcaster:
                         if not await asyncio.to_thread(is_welcome):
                             return
                         asked_at = time.monotonic()
-                    news = self._news  # taken before the look: none is missed
+                    news = self._news  # taken before reading, so that none is missed
                     if cursor < self._first:
                         page = await self._page(cursor, project=project, job_id=job_id, kinds=kinds)
                         found, cursor = [_encoded(event) for event in page.events], page.next_after
@@ -114,12 +114,12 @@ class Broadcaster:
                         yield text
                         said_at = time.monotonic()
                     elif cursor >= self._last and not await _is_set(news, within_s=left_s):
-                        # For proxies a comment, for the reader the id up to which it has missed nothing.
+                        # A comment for proxies, and for the reader the id up to which it has missed nothing.
                         yield f":\nid: {cursor}\n\n".encode()
                         said_at = time.monotonic()
                     if any(event.kind is EventKind.JOB_DELETED and event.job_id == job_id for event in found):
                         return
-        except (NotFound, Unavailable) as error:  # the first for a job that was deleted
+        except (NotFound, Unavailable) as error:  # NotFound: the job was deleted
             _log.warning("a stream of events ends: %s", error)
 
     @contextmanager
@@ -137,12 +137,12 @@ class Broadcaster:
         return await asyncio.to_thread(self._store.events, cursor, limit=MAX_PAGE, **wanted)
 
     async def _look(self) -> None:
-        """Read what is new for as long as anybody listens."""
+        """Query for new events as long as there are readers."""
         while self.num_readers and not self._is_closed:
             num_rings = self._store.bell.num_rings
             try:
                 page = await self._page(self._last)
-            except Exception as error:  # one bad look must not leave every reader without events
+            except Exception as error:  # one failed query must not stop all streams
                 _log.warning("a look for events failed: %s", error, exc_info=not isinstance(error, Unavailable))
                 await asyncio.sleep(_AFTER_FAULT_S)
                 continue
@@ -167,10 +167,10 @@ class Broadcaster:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events; when the reader goes, its generator is closed at once."""
+    """Server-sent events. When the reader disconnects, their generator is closed at once."""
 
     def __init__(self, events: AsyncIterator[bytes]) -> None:
-        # nginx holds back what it streams unless told not to.
+        # By default nginx buffers streams.
         super().__init__(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def stream_response(self, send: Send) -> None:
@@ -197,6 +197,6 @@ def _message(event: Event, data: str) -> bytes:
 
 
 def _gap(after: int, newest: int) -> _Encoded:
-    """Return the event that says that what followed `after` is gone; the stream goes on behind `newest`."""
+    """Return the event that says that the events after `after` are gone; the stream resumes after `newest`."""
     data, now = {"after": after}, datetime.now(UTC)
     return _encoded(Event(id=newest, job_id=None, project=None, kind=EventKind.GAP, at=now, data=data))

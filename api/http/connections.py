@@ -1,7 +1,7 @@
-"""Connections of clients: HTTP as uvicorn speaks it, and deadlines for whoever sends or reads too slowly.
+"""HTTP connections with deadlines for clients that send or read too slowly.
 
-Uvicorn itself ends only idle connections. Without more, a client that never ends its request, or never takes its
-answer, keeps a connection and what its answer holds for ever.
+Uvicorn itself closes idle connections only. Without deadlines, a client that never completes its request, or never
+reads its answer, would hold a connection and the answer's resources for ever.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """Limits to how slow a client may be; seconds, and bytes per second."""
+    """Limits for slow clients, in seconds and bytes per second."""
 
     request_s: float = 10.0  # for a request's headers, and for its body
-    min_rate: float = 1000.0  # a body has so much more time as it takes at this rate
-    stall_s: float = 30.0  # without taking anything of an answer
+    min_rate: float = 1000.0  # bytes received at this rate extend the time
+    stall_s: float = 30.0  # without reading any of an answer
 
 
 class Connection(H11Protocol):
-    """A client's connection, looked at every second."""
+    """A client's connection, checked every second."""
 
     deadlines = Deadlines()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to look."""
+        """Start the checks."""
         super().connection_made(transport)  # type: ignore[arg-type]
         self._phase: tuple[Any, ...] = ()
         self._num_received = 0
@@ -43,12 +43,12 @@ class Connection(H11Protocol):
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look no more."""
+        """Stop the checks."""
         self._next_look.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what came."""
+        """Count the received bytes."""
         self._num_received += len(data)
         super().data_received(data)
 
@@ -59,10 +59,10 @@ class Connection(H11Protocol):
             if self.conn.states == _AWAITING_BODY and not self.transport.is_closing():
                 self._answer_timeout(fault)
             else:
-                self.transport.abort()  # to close would wait until the client has taken everything
+                self.transport.abort()  # `close` would wait until the client has read everything
 
     def _answer_timeout(self, fault: str) -> None:
-        """Answer with 408, which the client may still read, and close; who does not take that is aborted next time."""
+        """Answer with 408, which the client may still read, and close; the next check aborts if it does not read."""
         self.flow.resume_reading()
         answer = problems.timeout(f"{fault[0].upper()}{fault[1:]}")
         headers = [*answer.raw_headers, (b"connection", b"close")]
@@ -75,7 +75,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _fault(self, now: float) -> str:
-        """Return which deadline is over at `now`; empty: none."""
+        """Return which deadline has passed at `now`; empty if none."""
         num_untaken = self.transport.get_write_buffer_size()
         if num_untaken == 0 or num_untaken < self._num_untaken:
             self._taken_at = now
@@ -91,11 +91,11 @@ class Connection(H11Protocol):
         return ""
 
     def _is_awaited(self) -> bool:
-        """Return whether it is the service that takes its time: it has not asked for the body, or for more of it."""
+        """Return whether the service is the slow one: it has not asked for the body, or for more of it."""
         is_asked = self.cycle is not None and self.cycle.waiting_for_100_continue
         return self.conn.our_state is not h11.DONE and (is_asked or self.flow.read_paused)
 
 
 def connection_class(deadlines: Deadlines) -> type[Connection]:
-    """Return the class of connections with these deadlines, as uvicorn wants it."""
+    """Return a uvicorn protocol class with these deadlines."""
     return type("Connection", (Connection,), {"deadlines": deadlines})

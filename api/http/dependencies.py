@@ -1,4 +1,4 @@
-"""The dependencies of routes besides the store and the caller."""
+"""Dependencies of routes, except the store and the caller."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -21,7 +21,7 @@ async def _vital_threads(request: Request) -> CapacityLimiter:
 
 
 async def _download(request: Request, caller: Caller) -> AsyncIterator[Download]:
-    # FastAPI goes on here when the answer has been sent, or is given up.
+    # FastAPI resumes here once the answer is sent or abandoned.
     with services_of(request).downloads.begin(caller) as download:
         yield download
 
@@ -34,6 +34,6 @@ async def _slot(request: Request) -> AsyncIterator[None]:
 OutlookOf = Annotated[Outlook, Depends(_outlook)]
 VitalThreads = Annotated[CapacityLimiter, Depends(_vital_threads)]
 DownloadOf = Annotated[Download, Depends(_download)]
-#: Held until the route's function returns, and not while its answer is sent. The last parameter of a route: who sends
-#: a body slowly has no slot yet.
+#: Held until the route's function returns, but not while its answer is sent. Make it the last parameter of a route:
+#: then a slow upload holds no slot.
 Slot = Annotated[None, Depends(_slot, scope="function")]

@@ -1,4 +1,4 @@
-"""Downloads: answers that last for as long as their reader takes. They are counted, and have threads of their own."""
+"""Downloads: answers that take as long as their reader. They are counted, and use threads of their own."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,13 +10,13 @@ from api.http.shares import Shares
 from service.control.access.rules import Principal
 
 T = TypeVar("T")
-#: So many pieces are made at a time of rows: each holds a connection of the database, and takes the interpreter from
-#: the loop. A piece of a file waits for storage, which may hang.
+#: How many pieces are made at a time. Rows hold a database connection and take the interpreter from the event loop.
+#: Files wait for storage, which may hang.
 _OF_ROWS, _OF_FILES = 2, 8
 
 
 class Download:
-    """One of the downloads under way; `closing` is closed when its answer is complete or its reader is gone."""
+    """A download under way. `closing` is closed once its answer is complete or its reader is gone."""
 
     def __init__(self, *, row_threads: CapacityLimiter, file_threads: CapacityLimiter) -> None:
         self._row_threads, self._file_threads = row_threads, file_threads
@@ -32,13 +32,13 @@ class Download:
 
 
 async def _pieces(content: Iterator[T], threads: CapacityLimiter) -> AsyncIterator[T]:
-    """Yield `content`, each piece made when the one before has been taken; none while nobody reads."""
+    """Yield `content`. Each piece is made once the previous one is taken, so nothing is made while nobody reads."""
     while (piece := await to_thread.run_sync(next, content, None, limiter=threads)) is not None:
         yield piece
 
 
 class Downloads:
-    """The downloads under way, at most `most`."""
+    """The downloads under way, `most` at a time."""
 
     def __init__(self, most: int) -> None:
         self._shares = Shares(most, "downloads (WIRETUNE_DOWNLOADS)")
@@ -46,12 +46,12 @@ class Downloads:
 
     @property
     def num(self) -> int:
-        """Return how many there are."""
+        """The number of downloads under way."""
         return self._shares.num
 
     @contextmanager
     def begin(self, caller: Principal) -> Iterator[Download]:
-        """Give one more download. Raises Busy where there are as many as may be."""
+        """Begin a download. Raises Busy if there are too many."""
         download = Download(row_threads=self._row_threads, file_threads=self._file_threads)
         with self._shares.begin(caller), download.closing:
             yield download

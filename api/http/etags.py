@@ -1,4 +1,4 @@
-"""Conditional requests: what has not changed is not sent again, what has changed is not acted on (RFC 9110, 13.1)."""
+"""Conditional requests (RFC 9110, 13.1): send only what has changed, and act only on what has not."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ IfNoneMatch = Annotated[str | None, Header()]
 UNCHANGED: Answers = {304: {"description": "unchanged since `If-None-Match`"}}
 
 
-#: A tag in quotes, or several; ours hold a version.
+#: One quoted tag or several. Our own hold a version.
 _TAGS = re.compile(r'(?:W/)?"[^"]*"(?:\s*,\s*(?:W/)?"[^"]*")*')
 _OURS = re.compile(r'"([0-9]{1,18})"')
 
@@ -27,9 +27,9 @@ def seen_versions(
         ),
     ] = None,
 ) -> frozenset[int] | None:
-    """Return the versions that `If-Match` names; None: any, as without the header.
+    """Return the versions in `If-Match`; None means any, as without the header.
 
-    Weak tags name none (RFC 9110, section 13.1.1), nor do tags of something else. Raises a 422 for what is no tag.
+    Weak tags (RFC 9110, section 13.1.1) and foreign tags match no version. Raises a 422 for malformed tags.
     """
     if if_match is None or (tags := if_match.strip()) == "*":
         return None
@@ -49,11 +49,11 @@ def etag_of(version: int) -> str:
 
 
 def etag_made_of(version: str, *others: object) -> str:
-    """Return the `ETag` of an answer that is made of what has that version, and of `others`."""
+    """Return the `ETag` of an answer made from something with that version, and from `others`."""
     return f'"{version}-{hashlib.sha256(repr(others).encode()).hexdigest()[:8]}"'
 
 
 def unchanged(etag: str, if_none_match: str | None) -> Response | None:
-    """Return the short answer if the caller holds what `etag` names; None: send it."""
+    """Return a 304 if the caller already has `etag`; None if the answer must be sent."""
     known = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}
     return Response(status_code=304, headers={"ETag": etag}) if known & {etag, "*"} else None

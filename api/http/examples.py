@@ -1,4 +1,4 @@
-"""Examples of answers, for the OpenAPI document: one of each main schema, made of the models themselves."""
+"""Examples of answers for the OpenAPI document: one per main schema, built from the models themselves."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,7 @@ _AT = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
 _SOON = _AT + timedelta(minutes=5)
 
 
-#: The job that the document shows everywhere.
+#: The job in all examples of the document.
 EXAMPLE_JOB: dict[str, Any] = {
     "name": "digits over a slow link",
     "workload": {"kind": "digits-mlp"},
@@ -57,7 +57,7 @@ EXAMPLE_JOB: dict[str, Any] = {
 }
 
 _LINK = {"mode": "emulate", "mbps": 100, "latency_ms": 1}
-#: Jobs to begin with, besides the one that the document shows everywhere.
+#: Further jobs to start from.
 JOBS: tuple[dict[str, Any], ...] = (
     {"name": "digits, all defaults", "workload": {"kind": "digits-mlp"}, "budget": {"seconds": 40}},
     {
@@ -108,7 +108,7 @@ JOBS: tuple[dict[str, Any], ...] = (
 
 
 def answers(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an example of each main answer to do with `job`, by its schema."""
+    """Return examples of the main answers about `job`, by schema."""
     found = [*_of_jobs(JobSpec.model_validate(job)), *_of_results(), *_of_access()]
     return {type(each).__name__: each.model_dump(mode="json") for each in found}
 

@@ -1,4 +1,4 @@
-"""Bearer tokens of an OpenID Connect issuer: verified with its published keys, and mapped to roles."""
+"""Bearer tokens of an OpenID Connect issuer: verified with its published keys and mapped to roles."""
 
 import math
 import threading
@@ -19,13 +19,13 @@ from service.settings import Settings
 from service.wire.access import DEFAULT_PROJECT, MAX_OWNER_CHARS, NAME_PATTERN, Name
 
 ALGORITHMS = ("RS256", "ES256")
-#: Keys are fetched anew after this, and used no longer than ...
+#: Keys are fetched again after this time ...
 REFRESH_S = 600.0
-#: ... this while the issuer does not answer.
+#: ... and used up to this age while the issuer does not answer.
 MAX_AGE_S = 3600.0
-#: A token with an unknown key has them fetched at most this often.
+#: Tokens with unknown keys cause a fetch at most this often.
 MIN_AGE_S = 10.0
-#: A caller waits so long while another asks the issuer; then the keys that there are have to do.
+#: How long a caller waits while another fetches the keys; then it uses the present ones.
 PATIENCE_S = 0.5
 _LEEWAY_S = 30
 _TIMEOUT_S = 5.0
@@ -33,11 +33,11 @@ _PROJECT: TypeAdapter[str] = TypeAdapter(Name)
 
 
 class Issuer:
-    """The issuer that settings name. Thread-safe; asks it nothing before the first token.
+    """The issuer in the settings. Thread-safe; contacts the issuer only from the first token on.
 
     Args:
         settings: with `oidc_issuer`.
-        clock: seconds, that only move on.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +55,7 @@ class Issuer:
         self._claims = jwt.JWTClaimsRegistry(leeway=_LEEWAY_S, **options)
 
     def principal(self, token: str) -> Principal:
-        """Return whom the token names. Raises `Unauthorized`, `Forbidden` for one without a role, `Unavailable`."""
+        """Return the caller that a token names. Raises `Unauthorized`, `Forbidden` (no role), or `Unavailable`."""
         try:
             claims = self._verified(token)
             self._claims.validate(claims)
@@ -64,11 +64,11 @@ class Issuer:
         return self._principal(claims)
 
     def _verified(self, token: str) -> dict[str, Any]:
-        """Return the claims of a token that one of the issuer's keys has signed."""
+        """Return the claims of a token signed with one of the issuer's keys."""
         keys = self._current(REFRESH_S)
         try:
             return jwt.decode(token, keys, algorithms=ALGORITHMS).claims
-        except (JoseError, ValueError) as error:  # it may be signed with a key that is newer than ours
+        except (JoseError, ValueError) as error:  # its key may be newer than ours
             if self._lock.locked():
                 raise Unavailable(f"the keys of {self._settings.oidc_issuer} are being fetched") from error
             if keys is self._keys and self._clock() - self._asked_at < MIN_AGE_S:
@@ -76,10 +76,10 @@ class Issuer:
         return jwt.decode(token, self._current(MIN_AGE_S), algorithms=ALGORITHMS).claims
 
     def _current(self, max_age_s: float) -> KeySet:
-        """Return the issuer's keys, fetched at most `max_age_s` ago if it answers soon."""
+        """Return the issuer's keys: at most `max_age_s` old if the issuer answers soon, else older ones."""
         has_keys = self._clock() - self._fetched_at < MAX_AGE_S
         if not self._lock.acquire(timeout=PATIENCE_S if has_keys else -1):
-            return self._keys  # another caller still asks, and these keys may do
+            return self._keys  # another caller is fetching, and these may suffice
         try:
             now = self._clock()
             if now - self._fetched_at < max_age_s:
@@ -118,8 +118,8 @@ class Issuer:
 
 
 def _fetch(issuer: str) -> KeySet:
-    """Return the keys that the issuer's discovery document leads to."""
-    is_local = urlsplit(issuer).scheme == "http"  # which settings allow on loopback alone
+    """Fetch the issuer's keys by way of its discovery document."""
+    is_local = urlsplit(issuer).scheme == "http"  # settings allow this on loopback only
     with httpx2.Client(timeout=_TIMEOUT_S, trust_env=not is_local) as http:
         about = http.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration").raise_for_status().json()
         if about["issuer"] != issuer:

@@ -1,4 +1,4 @@
-"""Completes the OpenAPI document with what the routes read by themselves, with examples, headers and links."""
+"""Completes the OpenAPI document: bodies that routes read themselves, examples, headers and links."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from api.http.examples import EXAMPLE_JOB
 from api.http.operations import Operation
 from api.http.problems import ProblemDocument
 
-#: Of answers.
+#: The headers of answers.
 _HEADERS = {
     "ETag": "changes with what is answered: for `If-None-Match`, and a job's for `If-Match`",
     "Location": "the path of what was made",
@@ -28,12 +28,12 @@ _HEADERS = {
     "X-Log-End": "where in the log the answer ends, in bytes: what is printed later begins there",
     "Set-Cookie": "the session",
 }
-#: Which every refusal of a status has.
+#: Headers of every refusal, by status.
 _OF_STATUS = {"401": ("WWW-Authenticate",), "429": ("Retry-After",), "503": ("Retry-After",)}
 
 
 def document(app: FastAPI, operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the app's OpenAPI 3.1 document, of these operations; made once."""
+    """Return the app's OpenAPI 3.1 document with these operations. It is built once."""
     if app.openapi_schema is None:
         made = get_openapi(
             title=app.title,
@@ -58,7 +58,7 @@ def document(app: FastAPI, operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _parsed(operations: Sequence[Operation]) -> Iterator[type[BaseModel]]:
-    """Yield the models of bodies, which FastAPI does not see, and that of refusals."""
+    """Yield the models of bodies, which FastAPI does not see, and of refusals."""
     models = (each.body.model for each in operations if each.body is not None)
     yield from (model for model in dict.fromkeys(models) if model is not None)
     yield ProblemDocument
@@ -70,7 +70,7 @@ def _operations(made: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _show_examples(made: dict[str, Any]) -> None:
-    """Give each answer of a schema that has an example that one."""
+    """Add its schema's example, if there is one, to each answer."""
     known, shown = examples.answers(EXAMPLE_JOB), made["components"].setdefault("examples", {})
     for operation in _operations(made):
         for answer in operation["responses"].values():
@@ -89,7 +89,7 @@ def _schema_name(schema: dict[str, Any]) -> str:
 
 
 def _name_headers(made: dict[str, Any], operations: Mapping[str, Operation]) -> None:
-    """Name the headers of answers: those of every refusal of a kind, and those of single operations."""
+    """Name the headers of answers: of all refusals with a status, and of single operations."""
     made["components"]["headers"] = {
         name: {"description": about, "schema": {"type": "string"}} for name, about in _HEADERS.items()
     }
@@ -102,7 +102,7 @@ def _name_headers(made: dict[str, Any], operations: Mapping[str, Operation]) -> 
 
 
 def _link_jobs(made: dict[str, Any], places: Mapping[str, str]) -> None:
-    """Link what makes a job, whose id is at a place in its answer, to all that can be done with it."""
+    """Link each operation that makes a job to all operations on that job; a pointer finds the id in the answer."""
     about = [
         operation["operationId"]
         for path, methods in made["paths"].items()

@@ -1,7 +1,7 @@
-"""The OpenAPI document that the repository keeps, and what of a new one breaks clients of the old one.
+"""The stored OpenAPI document, and a check for changes that break clients.
 
-`python -m api.http.openapi_changes docs/openapi.json` writes the document of the present routes; where that would break
-clients, it says how and writes nothing, unless `--breaking` follows.
+`python -m api.http.openapi_changes docs/openapi.json` writes the document of the current routes. If that would break
+clients, it lists the changes and writes nothing, unless `--breaking` follows.
 """
 
 import json
@@ -16,14 +16,14 @@ from service.control.store import Store
 from service.settings import Settings
 
 Json = Mapping[str, Any]
-#: Keywords of a schema by which a larger number, or a smaller one, takes less than before.
+#: Keywords of a schema that accept less when they grow, and those that accept less when they shrink.
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 _PYTHON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
 def current() -> dict[str, Any]:
-    """Return the document of the present routes."""
+    """Return the document of the current routes."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(Settings(state_dir=Path(folder), database_url=""))
         try:
@@ -33,24 +33,24 @@ def current() -> dict[str, Any]:
 
 
 def written(document: Json) -> str:
-    """Return `document` as the repository keeps it."""
+    """Return the text of `document` as the repository stores it."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def breaking(before: Json, after: Json) -> list[str]:
-    """Return what a client that follows `before` can do no more, or does not get any more, under `after`.
+    """Return the changes from `before` to `after` that break clients.
 
-    A new operation, an optional parameter or field of a request, a field or a word of an answer break nobody.
+    A new operation, an optional parameter or request field, or a new field or word in an answer breaks nobody.
     """
     return list(_Comparison(before, after).operations())
 
 
 class _Comparison:
-    """Two documents side by side. A `place` is where in an operation something was found."""
+    """Compares two documents. A `place` is where in an operation a change was found."""
 
     def __init__(self, before: Json, after: Json) -> None:
         self._before, self._after = before, after
-        self._known: dict[tuple[str, str, bool], list[str]] = {}  # of pairs of named schemas
+        self._known: dict[tuple[str, str, bool], list[str]] = {}  # by pair of named schemas
 
     def operations(self) -> Iterator[str]:
         for path, methods in self._before["paths"].items():
@@ -101,12 +101,12 @@ class _Comparison:
         yield from (f"{place}{found}" for found in self._lost(old, new, asked=asked))
 
     def _lost(self, old: Json, new: Json, *, asked: bool) -> list[str]:
-        """Return what of `old` is lost in `new`: of a request (`asked`) what is taken, of an answer what is given."""
+        """Return what `new` lacks of `old`: for a request (`asked`) accepted values, for an answer returned ones."""
         pair = (old.get("$ref", ""), new.get("$ref", ""), asked)
         if not all(pair[:2]):
             return list(self._lost_unions(old, new, asked=asked))
         if pair not in self._known:
-            self._known[pair] = []  # a schema that leads to itself loses nothing by that
+            self._known[pair] = []  # stops the recursion of a schema that contains itself
             self._known[pair] = list(self._lost_unions(old, new, asked=asked))
         return self._known[pair]
 
@@ -117,7 +117,7 @@ class _Comparison:
             yield f" may be {' or '.join(sorted(more))}"
         for member in olds:
             least: list[str] | None = None
-            for each in news:  # the member that loses least is the one that it has become
+            for each in news:  # compare with the member that loses least
                 found = list(self._lost_members(member, each, asked=asked))
                 least = found if least is None or len(found) < len(least) else least
                 if not least:
@@ -151,7 +151,7 @@ class _Comparison:
 
 
 def _members(schema: Json, document: Json) -> list[Json]:
-    """Return the schemas of which one holds, each without a reference; of most schemas that is the schema itself."""
+    """Return the members of a union without references; most schemas are their own only member."""
     if "$ref" in schema:
         return _members(document["components"]["schemas"][schema["$ref"].rpartition("/")[2]], document)
     union = schema.get("anyOf") or schema.get("oneOf")
@@ -159,7 +159,7 @@ def _members(schema: Json, document: Json) -> list[Json]:
 
 
 def _types(schema: Json) -> set[str]:
-    """Return the kinds of JSON that the schema is about; a number may be a whole one."""
+    """Return the JSON types that the schema allows; a number may be an integer."""
     words = [schema["const"]] if "const" in schema else schema.get("enum", ())
     kinds = {schema["type"]} if "type" in schema else {_PYTHON_TYPES[type(word)] for word in words}
     every = {"string", "boolean", "integer", "number", "null", "array", "object"}
@@ -167,7 +167,7 @@ def _types(schema: Json) -> set[str]:
 
 
 def _narrowed(old: Json, new: Json) -> Iterator[str]:
-    """Yield the keywords by which `new` takes less than `old`."""
+    """Yield the keywords by which `new` accepts less than `old`."""
     words = [[each["const"]] if "const" in each else each.get("enum") for each in (old, new)]
     if words[1] is not None and (words[0] is None or not {*words[0]} <= {*words[1]}):
         yield f" takes {', '.join(map(str, words[1]))} alone"
@@ -184,7 +184,7 @@ def _narrowed(old: Json, new: Json) -> Iterator[str]:
 
 
 def main(path: Path, *, may_break: bool) -> int:
-    """Write the present document to `path`, and return the exit status; see the module."""
+    """Write the current document to `path` and return the exit status; see the module."""
     document = current()
     found = breaking(json.loads(path.read_text()), document) if path.exists() else []
     if found and not may_break:

@@ -1,4 +1,4 @@
-"""The facts of an operation of the API, declared beside its route: permissions and the OpenAPI document follow."""
+"""Operations of the API, declared beside their routes; permissions and the OpenAPI document derive from them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,19 +21,19 @@ from service.errors import (
     WiretuneError,
 )
 
-#: Of a route, by status: what FastAPI calls its `responses`.
+#: Answers of a route by status; FastAPI calls them `responses`.
 Answers = dict[int | str, dict[str, Any]]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: Whoever calls with a key may be refused so.
+#: Refusals that any call with a key may get.
 _CALLING = (Unauthorized, Forbidden, TooManyRequests, Unavailable)
-#: What a path may name, and `require_key` finds only for who may see it.
+#: Path parameters that `require_key` hides from callers who may not see them.
 _NAMED = ("{job}", "{key}", "{code}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """A body that a route reads by itself, so that a refusal can point at every field at fault."""
+    """A body that a route reads itself, so that a refusal can point at every wrong field."""
 
     model: type[BaseModel] | None = None  #: None: a file
     example: Any = None
@@ -42,20 +42,20 @@ class Body:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A thing that callers do by one method of one path."""
+    """An operation of the API: one method of one path."""
 
     id: str
-    action: Action | None  #: what a role must allow; None: no key is asked for
-    #: Its refusals beside those of all: of a caller, of a job, a key or code of the path, and of a parameter.
+    action: Action | None  #: what the caller's role must allow; None: no key is needed
+    #: Refusals specific to this operation; those of callers, path and parameters are added.
     errors: tuple[type[WiretuneError], ...] = ()
     body: Body | None = None
-    headers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  #: of its answers, by their status
-    is_stream: bool = False  #: its answer comes piece by piece: for a HEAD all of it would be made
-    made_job: str | None = None  #: where in its answer the id of a job is that it makes, a JSON pointer
+    headers: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  #: of its answers, by status
+    is_stream: bool = False  #: answers piece by piece; a HEAD would produce all of it
+    made_job: str | None = None  #: JSON pointer to the id of the new job in the answer
 
 
 class OperationRoute(APIRoute):
-    """A route with its operation, of which it documents the refusals and the body."""
+    """A route that documents its operation's refusals and body."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], *, operation: Operation, **given: Any) -> None:
         self.operation = operation
@@ -70,7 +70,7 @@ class OperationRouter(APIRouter):
     """A router whose every route declares its operation."""
 
     def serves(self, method: str, path: str, operation: Operation, **given: Any) -> Callable[[Function], Function]:
-        """Return what makes a function the route of an operation; `given` is as FastAPI takes it."""
+        """Return a decorator that makes a function the route of `operation`; FastAPI takes `given`."""
         route = cast(type[APIRoute], partial(OperationRoute, operation=operation))
 
         def add(function: Function) -> Function:
@@ -81,12 +81,12 @@ class OperationRouter(APIRouter):
 
 
 def refusal(description: str) -> dict[str, Any]:
-    """Return the answer of a route that refuses with a problem document."""
+    """Return the documentation of a refusal, which is a problem document."""
     schema = {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}
     return {"description": description, "content": {MEDIA_TYPE: schema}}
 
 
-#: Of a body, whatever is in it.
+#: Refusals of any body.
 _BODY_REFUSALS: Answers = {
     408: refusal("The body did not arrive in time (`request-timeout`)"),
     413: refusal("The body is too long (`content-too-large`)"),
@@ -100,7 +100,7 @@ def file(media_type: str, what: str) -> Answers:
 
 
 def _documented(operation: Operation, path: str, given: Answers) -> Answers:
-    """Return all that the operation answers at `path`, beside the success that FastAPI reads off its function."""
+    """Return all documented answers of the operation at `path`, except the success that FastAPI derives."""
     needs_key = operation.action is not None
     named = (NotFound,) if needs_key and any(each in path for each in _NAMED) else ()
     errors = (*(_CALLING if needs_key else ()), *named, *operation.errors, InvalidRequest)

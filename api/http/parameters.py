@@ -1,4 +1,4 @@
-"""Refuses query parameters that a route does not have: a filter that is misspelt must not list everything."""
+"""Refuses unknown query parameters: a misspelt filter must not list everything."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from trainers.spec.refusals import cut, meant
 
 
 async def require_known(request: Request) -> None:
-    """Raise a 422 that names every query parameter which the route does not have, and what may have been meant.
+    """Raise a 422 that names every unknown query parameter, and the likely intended ones.
 
-    Every route depends on it. Those of the page are for browsers, and take what the page's own scripts read.
+    Every route depends on it. Routes of the page are not checked: browsers and the page's own scripts use them.
     """
     route = request.scope["route"]
     if not request.query_params or not route.include_in_schema:
@@ -26,7 +26,7 @@ async def require_known(request: Request) -> None:
 
 
 def _known(route: Any) -> Mapping[str, Sequence[str]]:
-    """Return the names of the route's query parameters, with nothing inside of them."""
+    """Return the query parameters of the route and its dependencies, by name; none has parts."""
     fields = get_flat_params(route.dependant)
     return {field.alias: () for field in fields if getattr(field.field_info, "in_", None) is ParamTypes.query}
 

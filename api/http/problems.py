@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457): one shape for everything that goes wrong."""
+"""Errors as `application/problem+json` (RFC 9457), in one form for everything that goes wrong."""
 
 import json
 import logging
@@ -20,9 +20,9 @@ from service.job.problems import Problem
 from service.log_lines import log_field, log_fields
 
 MEDIA_TYPE = "application/problem+json"
-#: How long a caller should leave a part of the service that does not answer alone, seconds.
+#: Seconds after which a caller should retry a part of the service that does not answer.
 RETRY_AFTER_S = 2
-#: Names that differ between versions of Python; a problem's type must not.
+#: Status names that differ between Python versions; a problem's type must not.
 _PHRASES = {413: "Content Too Large", 416: "Range Not Satisfiable"}
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def _problem(
         type=f"/problems/{slug}", title=title, status=status, detail=detail, request_id=request_id
     )
     shown = [each.model_dump() | {"value": _shown(each.value)} for each in errors]
-    # In ASCII: a refused value may hold what UTF-8 cannot, such as half a surrogate pair.
+    # In ASCII: a refused value may contain text that UTF-8 cannot encode, such as half a surrogate pair.
     body = json.dumps(document.model_dump() | {"errors": shown}, ensure_ascii=True)
     return Response(body, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
@@ -94,10 +94,10 @@ async def _answer_bad_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors: list[Problem] = []
     for found in error.errors():
-        pointer = "".join(f"/{part}" for part in found["loc"][1:])  # loc[0] says query, path or header
+        pointer = "".join(f"/{part}" for part in found["loc"][1:])  # loc[0] is query, path or header
         value = found["input"] if isinstance(found["input"], str | int | float) else None
         problem = Problem(pointer=pointer, message=found["msg"], value=value)
-        if problem not in errors:  # two of a route's dependencies may read the same
+        if problem not in errors:  # two dependencies may read the same parameter
             errors.append(problem)
     detail = "; ".join(f"{each.pointer}: {each.message}" for each in errors)
     return _problem("invalid-request", "The request is not valid", 422, detail, errors=errors)
@@ -118,11 +118,11 @@ def timeout(detail: str) -> Response:
 
 async def _note_lost_client(request: Request, _: Exception) -> Response:
     log.debug("%s %s: the client was gone before its request was complete", request.method, request.url.path)
-    return Response(status_code=400)  # which nobody reads
+    return Response(status_code=400)  # nobody reads it
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    # Starlette calls this one outside of the middleware that names the request in logs, and in headers.
+    # Starlette calls this handler outside of the middleware that sets the request's id in logs and headers.
     request_id = request.scope.get(SCOPE_KEY)
     with log_fields(request_id=request_id):
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)

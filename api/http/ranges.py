@@ -1,4 +1,4 @@
-"""Parts of files: a download that broke goes on behind what has come (RFC 9110, section 14)."""
+"""Parts of files, by which a broken download resumes (RFC 9110, section 14)."""
 
 import re
 from typing import Annotated
@@ -18,9 +18,9 @@ PARTIAL: Answers = {
     416: refusal("The file ends before the first byte of `Range` (`range-not-satisfiable`)"),
 }
 _OF_FILE = ("ETag", "Content-Disposition", "Repr-Digest", "Accept-Ranges")
-#: The headers of a file's answers, by their status.
+#: The headers of a file's answers, by status.
 FILE_HEADERS = {200: _OF_FILE, 206: (*_OF_FILE, "Content-Range"), 304: ("ETag",), 416: ("Content-Range",)}
-#: One range with a beginning; a server may answer any other with the whole.
+#: One range with a beginning. For any other form a server may send the whole file.
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?")
 
 
@@ -37,15 +37,15 @@ class Part:
             str | None, Header(alias="If-Range", description="the file's `ETag`: all is sent if it has another by now")
         ] = None,
     ) -> None:
-        self.is_bare = is_bare(request)  #: nothing is sent but the headers of the whole (RFC 9110, section 14.2)
+        self.is_bare = is_bare(request)  #: a HEAD ignores `Range` (RFC 9110, section 14.2)
         self._asked = None if self.is_bare else _RANGE.fullmatch(asked or "")
         self._if_range = if_range
 
     def of(self, found: StoredFile) -> range:
-        """Return the places of the bytes to send: all of them where that part is none, or was of another file.
+        """Return the range of bytes to send: the whole file without a valid `Range`, or if `If-Range` names another.
 
-        Raises a 416 where the file ends before that part: whoever has the whole file is done. With
-        `If-Range` the whole is sent then (RFC 9110, section 13.2.2).
+        Raises a 416 if the file ends before the part: the client already has the whole file. With `If-Range` the
+        whole file is sent instead (RFC 9110, section 13.2.2).
         """
         whole = range(found.num_bytes)
         if self._asked is None or self._if_range not in (None, found.etag):
@@ -61,7 +61,7 @@ PartOf = Annotated[Part, Depends()]
 
 
 def content_range(part: range, num_bytes: int) -> dict[str, str]:
-    """Return the header that says where a part of so many bytes lies; none for the whole."""
+    """Return the `Content-Range` header of a part; empty for the whole file."""
     if len(part) == num_bytes:
         return {}
     return {"Content-Range": f"bytes {part.start}-{part.stop - 1}/{num_bytes}"}

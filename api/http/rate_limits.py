@@ -1,4 +1,4 @@
-"""Limits of requests, per key, and of wrong keys, per address; counted in this process alone."""
+"""Rate limits: of requests per key, and of wrong keys per address. Each process counts its own."""
 
 import math
 import time
@@ -18,7 +18,7 @@ class Limits:
     """Counts requests in windows of a minute. Thread-safe.
 
     Args:
-        requests_per_minute: that a key, or the subject of a token, may make.
+        requests_per_minute: the most that a key, or the subject of a token, may make.
     """
 
     def __init__(self, requests_per_minute: int) -> None:
@@ -31,9 +31,9 @@ class Limits:
         self._count(self._requests, caller.key_id or caller.name, "requests of this key")
 
     def count_failure(self, address: str, refusal: Unauthorized) -> NoReturn:
-        """Count a wrong key from `address` and raise `refusal`, or `TooManyRequests` where there were too many.
+        """Count a wrong key from `address`. Raises `refusal`, or `TooManyRequests` after too many.
 
-        A right key from there is let in all the same: many people may share an address, and a key is not guessed.
+        A right key from there is still admitted: many people may share an address, and keys cannot be guessed.
         """
         self._count(self._failures, address, "wrong keys from this address")
         raise refusal

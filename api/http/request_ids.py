@@ -12,7 +12,7 @@ from service.log_lines import log_fields
 
 HEADER = "X-Request-ID"
 SCOPE_KEY = "wiretune.request_id"
-#: An id of the caller, or of a proxy before us, that goes into our logs as it is.
+#: Ids from callers and proxies that may go into our logs unchanged.
 _TAKEN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OF_DRIVERS = "/v1/attempts/"
@@ -21,7 +21,7 @@ log = logging.getLogger("wiretune.requests")
 
 
 class RequestIds:
-    """Gives every request an id, or takes the caller's, and logs what requests of users change."""
+    """Gives every request an id, or keeps the caller's, and logs the changes that users request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -54,7 +54,7 @@ def _id_of(scope: Scope) -> str:
 
 
 def _note(scope: Scope, status: int, seconds: float) -> None:
-    """Log one line; of drivers, who report many times a second, and of readers only where somebody debugs."""
+    """Log one line; at debug level for reads, and for drivers, which report many times a second."""
     is_change = scope["method"] not in _READING and not scope["path"].startswith(_OF_DRIVERS)
     operation = getattr(scope.get("route"), "operation_id", None) or "none"
     job = scope.get("path_params", {}).get("job")

@@ -1,4 +1,4 @@
-"""One process of the service: the HTTP API, the store and the reconciler, from bind to clean exit."""
+"""One process of the service: HTTP API, store and reconciler, from start to clean exit."""
 
 import asyncio
 import errno
@@ -34,22 +34,23 @@ from service.errors import Unavailable
 from service.settings import Settings
 
 GRACEFUL_S = 5
-_PREPARE_AFTER_S = 10.0  # when the service and its first job have started
+_PREPARE_AFTER_S = 10.0  # after the service and its first job have started
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 log = logging.getLogger("wiretune")
 
 
 class PortBusy(Exception):
-    """The port to serve on cannot be had."""
+    """The port is not available."""
 
 
 class Linger:
-    """Decides when a server that nobody needs may end.
+    """Decides when an unused server ends.
 
     Args:
-        store: to ask for jobs that are not over.
-        linger_s: seconds without a request, and without such a job.
+        store: says whether there are unfinished jobs.
+        linger_s: seconds without a request and without an unfinished job.
+        now: the current time, in seconds.
     """
 
     def __init__(self, store: Store, *, linger_s: float, now: float) -> None:
@@ -57,7 +58,7 @@ class Linger:
         self._requests, self._since = 0, now
 
     def is_over(self, num_requests: int, now: float, *, num_readers: int = 0) -> bool:
-        """Return whether to end, given the requests served so far, the time in seconds, and who reads events now."""
+        """Return whether to end, given the requests served so far, the current time, and the readers of events."""
         if num_requests != self._requests or num_readers:
             self._requests, self._since = num_requests, now
         if now - self._since < self._linger_s:
@@ -73,12 +74,12 @@ class _Server(uvicorn.Server):
     broadcaster: Broadcaster | None = None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self.broadcaster is not None:  # a stream of events ends by itself no more than its reader does
+        if self.broadcaster is not None:  # event streams never end by themselves
             self.broadcaster.close()
         await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):  # accepted while the others were asked to close
+        for connection in list(self.server_state.connections):  # accepted during the shutdown
             connection.transport.abort()
-        await asyncio.sleep(0)  # a transport lets its socket go in the loop's next turn
+        await asyncio.sleep(0)  # a transport closes its socket in the loop's next turn
 
     async def on_tick(self, counter: int) -> bool:
         if await super().on_tick(counter):
@@ -90,11 +91,11 @@ class _Server(uvicorn.Server):
 
 
 def serve(settings: Settings, *, linger_s: float | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, or until nobody has needed the service for `linger_s` seconds.
+    """Serve until SIGTERM or SIGINT, or until nobody has used the service for `linger_s` seconds.
 
     Writes `server.json` and, the first time, `api_key` into the state dir. Raises `PortBusy`, and
-    `service.errors.Unavailable` where another process serves the same database, or the storage cannot be written, or
-    is not mounted.
+    `service.errors.Unavailable` if another process serves the same database, or if the storage is not mounted or
+    cannot be written.
     """
     require_storage(settings)
     with ExitStack() as stack:
@@ -127,9 +128,9 @@ def serve(settings: Settings, *, linger_s: float | None = None) -> None:
 
 
 def require_storage(settings: Settings) -> None:
-    """Raise Unavailable unless a storage that is not in the state dir can be written, read and cleaned.
+    """Raise Unavailable unless a storage outside the state dir can be written, read and cleaned.
 
-    One that is full will do: its service is needed to make room.
+    A full storage passes, since the service is needed to make room.
     """
     if not settings.storage_url:
         return
@@ -142,7 +143,7 @@ def require_storage(settings: Settings) -> None:
 
 
 def require_mounted(store: Store) -> None:
-    """Leave the service's mark on the storage; raise Unavailable where it had left one, and there is none any more."""
+    """Leave the service's mark on the storage. Raise Unavailable if an earlier one is gone, as when not mounted."""
     try:
         store.attempts.mark.require()
     except Unavailable as error:
@@ -156,11 +157,11 @@ def _is_full(error: Unavailable) -> bool:
 
 
 def server_config(app: ASGIApp, deadlines: Deadlines) -> uvicorn.Config:
-    """Return how uvicorn serves `app`."""
+    """Return the configuration with which uvicorn serves `app`."""
     return uvicorn.Config(
         app,
         http=connection_class(deadlines),
-        log_config=None,  # uvicorn's lines go where ours go
+        log_config=None,  # uvicorn logs to the same place as we do
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=GRACEFUL_S,
@@ -170,7 +171,7 @@ def server_config(app: ASGIApp, deadlines: Deadlines) -> uvicorn.Config:
 
 
 def _prepare_methods() -> threading.Timer:
-    """Have the catalogue of methods ready before somebody asks: to make it takes two seconds, once a process."""
+    """Build the catalogue of methods ahead of the first request: it takes two seconds, once per process."""
 
     def prepare() -> None:
         methods.methods()
@@ -183,15 +184,15 @@ def _prepare_methods() -> threading.Timer:
 
 
 def prepare_process() -> None:
-    """Make this process fit for many clients at once."""
+    """Prepare this process for many clients at once."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # often 1024: so many slow clients kept all others out
-    sys.setswitchinterval(0.001)  # a small answer waits for a thread's turn each time that it changes threads
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # often 1024, which slow clients could use up
+    sys.setswitchinterval(0.001)  # a small answer waits at each change of threads
     _keep_all()
 
 
 def _keep_all() -> None:
-    """Have collections pass over all that is there: a full one looked through every module, for 0.1 s."""
+    """Exempt all present objects from garbage collection: a full one took 0.1 s, most of it for modules."""
     gc.collect()
     gc.freeze()
 
@@ -200,7 +201,7 @@ def _keep_all() -> None:
 def bind(host: str, port: int) -> Iterator[socket.socket]:
     """Give a socket bound to `host`:`port`. Raises `PortBusy`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, or asyncio leaves Nagle's delay on.
+    # With an explicit protocol, asyncio turns Nagle's algorithm off.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -214,9 +215,9 @@ def bind(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def ensure_key(store: Store, state_dir: Path) -> str:
-    """Return the first key, which is put into the state dir's `api_key`: the operator's, else one that is made here.
+    """Return the first key and write it to the state dir's `api_key`: the operator's, or else a generated one.
 
-    The latter is made again only where this database does not know it. Raises Unavailable for a weak key.
+    A new one is generated only if this database does not know the one there. Raises Unavailable for a weak key.
     """
     path = state_dir / "api_key"
     if (given := given_key()) is not None:
@@ -232,7 +233,7 @@ def ensure_key(store: Store, state_dir: Path) -> str:
 
 @contextmanager
 def _announced(state_dir: Path, url: str) -> Iterator[None]:
-    """Let others find this server by `server.json` while it runs."""
+    """Announce this server in `server.json` while it runs."""
     path = state_dir / "server.json"
     write_private(path, json.dumps({"url": url, "pid": os.getpid(), "started_at": processes.started_at(os.getpid())}))
     key_path = state_dir / "api_key"
@@ -252,8 +253,8 @@ def _url(host: str, port: int) -> str:
 def _exit_on_signals(server: uvicorn.Server) -> None:
     """Make SIGTERM and SIGINT end the server at any time.
 
-    Uvicorn raises the signals it got once more when it is done; this handler keeps them from ending the
-    process before Ray is stopped and the database closed.
+    When uvicorn is done, it raises the received signals again. This handler keeps them from ending the process before
+    Ray is stopped and the database is closed.
     """
 
     def ask(number: int, frame: FrameType | None) -> Any:

@@ -1,4 +1,4 @@
-"""The values that all requests of an application share, and how a route asks for the store."""
+"""The objects shared by all requests of an application, and the dependency that gives a route the store."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from service.control.store import Store
 from service.job.problems import Problem
 from service.job.spec import JobSpec
 
-#: What of a job the cluster can never place; nothing where that is not known.
+#: Returns the parts of a job that the cluster can never place; empty if that is unknown.
 Conflicts = Callable[[JobSpec], list[Problem]]
-#: The queue as it was last decided.
+#: Returns the queue as last decided.
 FindOutlook = Callable[[], Outlook]
 
 
 @dataclass(frozen=True)
 class Services:
-    """Made with the application, and never replaced."""
+    """Shared objects, created with the application and never replaced."""
 
     store: Store
     conflicts: Conflicts
@@ -42,21 +42,21 @@ class Services:
     downloads: Downloads
     uploads: Shares
     slots: Slots
-    #: Threads that check uploads, and that parse bodies.
+    #: Threads for checking uploads and for parsing bodies.
     checks: CapacityLimiter
     parsers: CapacityLimiter
-    #: Threads of the requests that must not wait for others: drivers keep their leases, and probes their service.
+    #: Threads for requests that must not wait for others: drivers' leases and health probes.
     vital: CapacityLimiter
 
 
 def services_of(request: Request) -> Services:
-    """Return what the application that got the `request` shares."""
+    """Return the shared objects of the request's application."""
     services: Services = request.app.state.services
     return services
 
 
 async def _store(request: Request) -> Store:
-    # Async: FastAPI sends what is not through a thread.
+    # Async: FastAPI would run a plain function in a thread.
     return services_of(request).store
 
 

@@ -1,4 +1,4 @@
-"""Transfers that are under way, counted for all callers together, and for each of them."""
+"""Transfers under way, counted for all callers together and for each one."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from service.control.access.rules import Principal
 from service.errors import Busy
 
-#: One caller has at most such a part of what all have together.
+#: One caller may use at most this part (1 / n) of the total.
 _SHARE = 4
 
 
 class Shares:
-    """Counts what is under way: `num`, at most `most`, and of one caller at most a quarter of that.
+    """Counts the transfers under way: at most `most` in all, and a quarter of that per caller. `num` is the total.
 
     Args:
-        most: at a time.
-        what: they are, for a message.
+        most: the most at a time.
+        what: what they are, for messages.
     """
 
     def __init__(self, most: int, what: str) -> None:
@@ -26,7 +26,7 @@ class Shares:
 
     @contextmanager
     def begin(self, caller: Principal) -> Iterator[None]:
-        """Count one more of `caller`. Raises Busy where there are as many as may be."""
+        """Count one more transfer of `caller`. Raises Busy if there are too many."""
         whose = caller.key_id or caller.name
         if self.num >= self._most:
             raise Busy(f"{self.num} {self._what} are under way, which is the most; try again")

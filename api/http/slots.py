@@ -1,6 +1,6 @@
-"""Slots for requests that wait for the storage or for Ray, which may be silent for long.
+"""Slots for requests that wait for storage or for Ray, which may not answer for a long time.
 
-All requests share some forty threads. Without slots, those that wait for a silent storage would have them all.
+All requests share some forty threads. Without slots, requests to a silent storage could occupy all of them.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from service.errors import Busy
 
 NUM_SLOTS = 8
-#: How long a request waits for a slot; it holds no thread meanwhile.
+#: How long a request waits for a slot, without holding a thread.
 _PATIENCE_S = 2.0
 
 
@@ -22,7 +22,7 @@ class Slots:
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
-        """Hold a slot. Raises Busy where none becomes free in time."""
+        """Hold a slot. Raises Busy if none becomes free in time."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._free.acquire()

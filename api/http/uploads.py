@@ -1,4 +1,4 @@
-"""Uploads of code: written to a temporary file as they come, checked in a thread, few at a time."""
+"""Uploads of code: written to a temporary file as they arrive, then checked in a thread, few at a time."""
 
 from tempfile import SpooledTemporaryFile
 
@@ -20,7 +20,7 @@ _MEMORY_BYTES = 1 << 20
 async def package(request: Request, caller: Caller) -> Package:
     """Return the checked package in the request's body.
 
-    Raises `Forbidden` where the service runs no code of users, before anything is read; `Busy`, `InvalidRequest`.
+    Raises `Forbidden`, before reading anything, if the service runs no user code; `Busy`; `InvalidRequest`.
     """
     services = services_of(request)
     if not services.user_code:
