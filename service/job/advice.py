@@ -1,4 +1,4 @@
-"""Advise on a legal job, in sentences for whoever submits it. Nothing here refuses."""
+"""Advice on a valid job, as sentences for the person who submits it. Nothing here refuses a job."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -33,32 +33,32 @@ from trainers.spec.levels import AccordionConfig
 from trainers.spec.partition import IidPartition
 from trainers.spec.ranges import Config, Onset
 
-#: A shorter probe says little of where its loss leads.
+#: A shorter probe does not show where its loss leads.
 MIN_PROBE_STEPS = StagedConfig.model_fields["min_probe_steps"].default
 
-#: Where data are alike, jobs with an outer momentum this high and fewer averages have ended worse than without any.
+#: On i.i.d. data, jobs with an outer momentum this high and fewer averages ended worse than without outer momentum.
 HIGH_OUTER_MOMENTUM, MIN_AVERAGES = 0.9, 100
 
-#: Up to this share, entries of 4 bytes that are kept take, with 2 bytes each for their places, as much as all entries.
+#: Up to this share of dropped entries, nothing is saved: each kept entry takes 4 bytes and 2 more for its index.
 NOTHING_SAVED = 1 / 3
 
-#: Of fewer steps between two evaluations too few show whether a rate is too low.
+#: With fewer steps between evaluations, too few of them show whether a rate is too low.
 LEAST_EVERY = 5
 
-#: What takes effect late should do so in this share of the steps, as 1-bit Adam's authors have it.
+#: A method that takes effect late should do so within this share of the steps, as in the 1-bit Adam paper.
 EARLY = 0.15
 
 
 def advice(spec: JobSpec) -> tuple[str, ...]:
-    """Return a sentence for each unwise choice, with what to give instead; most jobs get none."""
+    """Return a sentence for each unwise choice, with a better one. Most jobs get none."""
     on_arms = (f"arm `{trial.arm}`: {said}" for trial in spec.arm_trials() for said in _on_an_arm(trial))
     return (*_on_the_job(spec), *on_arms)
 
 
 def searching_budget(trial: TrialSpec, *, steps: int, seconds: float, bytes_sent: int) -> Budget | None:
-    """Return the caps of `trial.budget` raised until a search has room, at what its steps have taken so far.
+    """Return the budget with its caps raised until a search has room, at the cost per step seen so far.
 
-    None: this controller does not search in stages, nobody knows what a step takes, or there was room.
+    Return None if the controller does not search in stages, the cost of a step is unknown, or there was room.
     """
     config, budget = trial.controller, trial.budget
     if not isinstance(config, StagedConfig) or not steps or _knows_rate(trial, config):
@@ -141,7 +141,7 @@ def _on_a_rise(trial: TrialSpec, config: BoConfig) -> Iterator[str]:
 
 
 def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
-    """Return whether the run begins with the rate that is usual, so that no budget is too short for it."""
+    """Return whether the run starts at the optimizer's usual rate without a search, so any budget is long enough."""
     if not isinstance(config, WideConfig) or trial.replica.menu or trial.searched:
         return False
     replicas = (trial.replica.model_copy(update={"optimizer": each}) for each in _may_train(trial))
@@ -149,7 +149,7 @@ def _knows_rate(trial: TrialSpec, config: StagedConfig) -> bool:
 
 
 def _may_train(trial: TrialSpec) -> Sequence[OptimizerConfig]:
-    """Return the optimizers of which one trains the run: under seconds the machine says which."""
+    """Return the optimizers that may train the run. Under a budget in seconds, the machine's speed decides."""
     options = contenders(trial.replica.optimizer)
     if trial.budget.seconds is not None:
         return options
@@ -159,12 +159,12 @@ def _may_train(trial: TrialSpec) -> Sequence[OptimizerConfig]:
 def _is_told_rate(replica: ReplicaConfig) -> bool:
     told_by = usual_rate_told_by(replica.optimizer.kind)
     is_new = told_by == "weights" and replica.workload.weights is None
-    is_sharp = replica.steps_along_gradient and replica.clip is None  # else only the model tells
+    is_sharp = replica.steps_along_gradient and replica.clip is None  # otherwise only the model tells
     return told_by == "optimizer" or is_new or is_sharp
 
 
 def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:
-    """Return the steps of the shortest search that tells what it is to tell: with two finalists where it wants any."""
+    """Return the steps of the shortest useful search: two finalists, if it has finalists at all."""
     if not isinstance(config, WideConfig):
         return config.probes * config.min_probe_steps
     num_further = sum(each.name != "level" for each in trial.searched)
@@ -206,7 +206,7 @@ def _on_few_entries(replica: ReplicaConfig) -> Iterator[str]:
 
 
 def _fall(trial: TrialSpec) -> str | None:
-    """Return when the controller lowers the learning rate, with no schedule from elsewhere; None: it holds it."""
+    """Return when the controller itself lowers the learning rate; None if it holds the rate."""
     controller = trial.controller
     decays = any(OPTIMIZER_TRAITS[each.kind].decays for each in contenders(trial.replica.optimizer))
     falls = []
@@ -268,7 +268,7 @@ def _on_dropping(config: DropItConfig) -> Iterator[str]:
 
 
 def _on_an_outer_momentum(budget: Budget, config: OuterConfig) -> Iterator[str]:
-    """Count the averages, of a search with its shortest period; only a budget in steps tells how many there are."""
+    """Count the averages, at the shortest period if it is searched. Only a budget in steps tells their number."""
     momentum = config.outer_momentum
     if budget.steps is None or isinstance(momentum, tuple) or momentum < HIGH_OUTER_MOMENTUM:
         return
@@ -305,7 +305,7 @@ def _on_options(trial: TrialSpec) -> Iterator[str]:
 
 
 def _on_autolrs(budget: Budget, config: AutoLrsConfig) -> Iterator[str]:
-    """Look at the first stage, tau, and its search; only a budget in steps tells beforehand how long they are."""
+    """Check the first stage, tau, and its search. Only a budget in steps tells their lengths in advance."""
     if budget.steps is None:
         return
     searched = config.num_probes * config.probe_fraction  # as a multiple of the stage

@@ -1,4 +1,4 @@
-"""The fields in which two jobs differ, and a job with some of its fields changed."""
+"""Differences between two jobs, and patches to a job."""
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -22,7 +22,7 @@ class Change(BaseModel):
 
 
 def differences(before: JobSpec, after: JobSpec) -> tuple[Change, ...]:
-    """Return every field in which the two jobs differ, defaults filled in, in the order of the first."""
+    """Return every field in which two jobs differ, with defaults filled in, in the order of the first job."""
     return tuple(_differences("", before.model_dump(mode="json"), after.model_dump(mode="json")))
 
 
@@ -40,7 +40,7 @@ def _differences(pointer: str, before: Any, after: Any) -> Iterator[Change]:
 
 
 def patched(base: Any, patch: Any, place: tuple[str, ...] = ()) -> Any:
-    """Return `base`, which is at `place` in a job, with `patch` applied: a JSON merge patch (RFC 7396).
+    """Apply `patch`, a JSON merge patch (RFC 7396), to `base`, the value at `place` in a job.
 
     Beyond the RFC: an object whose `kind` (or `mode`) changes is replaced whole, for its other fields belong to that.
     Labels and a factory's arguments are not: there, `kind` is a name that somebody chose.

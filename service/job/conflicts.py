@@ -1,7 +1,7 @@
-"""Conflicts of a job: parts that are fine by themselves and do not go together.
+"""Conflicts of a job: parts that are valid by themselves but do not work together.
 
-Those among the parts of one replica are `trainers`' to know (`ReplicaConfig.conflicts`). Every arm is resolved first,
-so that each question is asked once, of everything that the arm trains with.
+`trainers` checks the parts of a replica against each other (`ReplicaConfig.conflicts`). Every arm is resolved first,
+so each check runs once, on everything that the arm trains with.
 """
 
 import json
@@ -30,7 +30,7 @@ from trainers.spec.workloads import OwnWorkload
 
 
 def conflicts(job: JobParts) -> Iterator[Conflict]:
-    """Yield every conflict of `job`, each at its place in the job."""
+    """Yield every conflict of `job`, with its place in the job."""
     yield from _repeated(job)
     yield from _password_of_the_weights(job)
     yield from _bytes_that_nobody_sends(job)
@@ -83,7 +83,7 @@ def _steps_beyond_the_data(job: JobParts) -> Iterator[Conflict]:
 
 
 def _scheduled_sizes(job: JobParts) -> Iterator[int]:
-    """Yield every batch size that the schedule of an arm sets."""
+    """Yield every batch size that the arms' schedules set."""
     for controller in (arm.controller or job.controller for arm in job.arms):
         if isinstance(controller, ScheduleConfig):
             yield from (int(entry.values.get("batch_size", 0)) for entry in controller.schedule.entries)
@@ -102,12 +102,12 @@ def _labels_that_are_not_there(job: JobParts) -> Iterator[Conflict]:
 
 def _metric_that_is_not_measured(job: JobParts) -> Iterator[Conflict]:
     metrics = job.workload.metrics
-    if metrics is not None and (conflict := job.objective.conflict(metrics)):  # else the workers find out
+    if metrics is not None and (conflict := job.objective.conflict(metrics)):  # otherwise the workers find out
         yield conflict
 
 
 def _of_arms(job: JobParts) -> Iterator[Conflict]:
-    """Yield the conflicts of each arm at the part that it sets, or else at the job's; once where arms share them."""
+    """Yield the conflicts of each arm, at the arm's own part or else at the job's. Shared conflicts appear once."""
     found: dict[tuple[str, str], tuple[Conflict, list[str]]] = {}
     for index, arm in enumerate(job.arms):
         for conflict in arm_conflicts(job.trial(arm, job.seeds[0])):
@@ -136,7 +136,7 @@ def arm_conflicts(trial: TrialSpec) -> Iterator[Conflict]:
 
 
 def _workers_that_cannot_be_away(trial: TrialSpec) -> Iterator[Conflict]:
-    """Yield what does not let workers leave and come back."""
+    """Yield the choices that do not let workers leave and come back."""
     replica, workers, message = trial.replica, trial.workers, ""
     if workers.min is None:
         return
@@ -163,7 +163,7 @@ def _workers_that_cannot_be_away(trial: TrialSpec) -> Iterator[Conflict]:
 
 
 def _nodes_that_cannot_change(trial: TrialSpec) -> Iterator[Conflict]:
-    """Yield nodes that a later placement may change, where each has what others cannot take over."""
+    """Yield a conflict if a later placement may change nodes whose state other nodes cannot take over."""
     if trial.workers.per_node == "auto" and (kinds := trial.replica.apart_under):
         yield Conflict(
             "/workers/per_node",
@@ -174,7 +174,7 @@ def _nodes_that_cannot_change(trial: TrialSpec) -> Iterator[Conflict]:
 
 
 def _clock_without_seconds(trial: TrialSpec) -> Iterator[Conflict]:
-    """Yield an exchange that would measure the link where no decision may depend on a clock."""
+    """Yield a conflict if the exchange measures the link although no decision may depend on a clock."""
     exchange = trial.replica.exchange
     if exchange.reads_clock and trial.budget.seconds is None and isinstance(trial.replica.link, MeasureLink):
         yield Conflict(
@@ -240,7 +240,7 @@ def _optimizers_that_cannot_compete(optimizer: AutoOptimizerConfig, controller: 
 
 
 def _schedule_of_other_parts(schedule: ScheduleFile, replica: ReplicaConfig) -> Iterator[Conflict]:
-    """Yield what the schedule sets that the replica does not have."""
+    """Yield the values that the schedule sets but the replica does not have."""
     exchange, kinds = replica.exchange, [contender.kind for contender in contenders(replica.optimizer)]
     options = [option.name for option in replica.menu]
     if schedule.optimizer not in kinds:

@@ -1,4 +1,4 @@
-"""The parts of a job, as a user writes them. Every knob is declared beside its component; this page composes them."""
+"""The parts of a job, as a user writes them. Each component declares its own knobs; this module composes them."""
 
 import re
 from collections.abc import Mapping
@@ -32,12 +32,12 @@ from trainers.spec.partition import IidPartition, PartitionConfig
 from trainers.spec.ranges import Conflict, Range, conflict_error
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 
-#: The validation context of what a user gives. Jobs of earlier releases are read as they are.
+#: The validation context of user input. It is stricter: jobs of earlier releases are read without it.
 GIVEN = {"given": True}
-#: ... and of one that comes from the database.
+#: The validation context of a job read from the database.
 STORED = {"stored": True}
 MAX_LABELS = 64
-#: Least share of a core or a GPU that a worker asks for; Ray counts in ten-thousandths.
+#: The smallest share of a core or GPU that a worker may request; Ray counts in ten-thousandths.
 MIN_SHARE = 0.001
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -49,7 +49,7 @@ def _without_controls(text: str, info: ValidationInfo) -> str:
     return text
 
 
-#: Text of a line, for people.
+#: One line of text for people.
 Name = Annotated[
     str,
     Field(min_length=1, max_length=100, json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}),
@@ -63,7 +63,7 @@ def _without_nul(text: str) -> str:
     return text
 
 
-#: Text of many lines, for people.
+#: Several lines of text for people.
 Notes = Annotated[
     str, Field(max_length=10_000, json_schema_extra={"pattern": r"^[^\x00]*$"}), AfterValidator(_without_nul)
 ]
@@ -138,12 +138,12 @@ class Workers(Config):
 
     @property
     def placed_together(self) -> int:
-        """Workers that one machine has to hold."""
+        """The number of workers that one machine must hold together."""
         return 1 if self.per_node == "auto" else self.per_node
 
     @property
     def least(self) -> int:
-        """Workers that are enough to go on."""
+        """The number of workers that is enough to go on."""
         return self.count if self.min is None else self.min
 
     @model_validator(mode="after")
@@ -223,11 +223,11 @@ class Objective(Config):
     @field_validator("direction")
     @classmethod
     def _is_known_of_a_loss(cls, direction: Direction | None, info: ValidationInfo) -> Direction | None:
-        """Drop what goes without saying: jobs of earlier releases say `min`, and a clone may have another metric."""
+        """Drop a direction that the metric implies: earlier releases wrote `min`, and a clone may change the metric."""
         return None if direction == "min" and info.data.get("metric") == LOSS else direction
 
     def conflict(self, metrics: Mapping[str, Direction]) -> Conflict | None:
-        """Return why a workload with `metrics` besides its loss cannot be judged so; None: it can."""
+        """Return why this objective does not suit a workload with `metrics` besides its loss; None if it does."""
         known: dict[str, Direction] = {LOSS: "min", **metrics}
         if self.metric not in known:
             names = " or ".join(f"`{name}`" for name in known)
@@ -255,7 +255,7 @@ class Checkpointing(Config):
     )
 
 
-#: No user or password, which would be a secret in the job, and nothing that two parsers could take differently.
+#: No user or password, since a job must hold no secret, and nothing that two parsers could read differently.
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(:(?P<port>[0-9]{1,5}))?([/?][!-~]*)?")
 
 
@@ -285,7 +285,7 @@ class Arm(Config):
     blocks: BlocksConfig | None = None
 
 
-#: Samples are called so, and numbered, where an arm has its name.
+#: The prefix of sample names; a number follows. Samples have such a name in place of an arm's.
 SAMPLE_PREFIX = "sample-"
 
 
@@ -301,20 +301,20 @@ class TrialSpec(Config):
     budget: Budget
     objective: Objective
     checkpoint: Checkpointing
-    rungs: tuple[float, ...] = ()  # shares of the budget at which it tells how far it got
+    rungs: tuple[float, ...] = ()  # shares of the budget at which the trial reports its progress
 
     @property
     def searched(self) -> list[Range]:
-        """The ranges that the controller searches, if it does."""
+        """The ranges that the controller searches, if it searches."""
         return self.replica.searched(counts_traffic=self.budget.counts_traffic)[0]
 
     @property
     def trains_apart(self) -> bool:
-        """True where workers have parameters of their own between averages."""
+        """Whether workers have their own parameters between averages."""
         return bool(self.replica.apart_under)
 
     def among(self, num_workers: int) -> "TrialSpec":
-        """Return the same run with so many workers in each lane."""
+        """Return the same run with `num_workers` in each lane."""
         return self.model_copy(update={"workers": self.workers.model_copy(update={"count": num_workers})})
 
 
@@ -355,21 +355,21 @@ class JobParts(Config):
 
     @property
     def code(self) -> str | None:
-        """The digest of the code that the job names; None: it names none."""
+        """The digest of the job's code package, or None."""
         return self.workload.code if isinstance(self.workload, OwnWorkload) else None
 
     @property
     def sweep_config(self) -> SweepConfig:
-        """The sweep over `params`; its defaults where the job states none."""
+        """The sweep over `params`, or the default one."""
         return self.sweep or SweepConfig()
 
     @property
     def num_samples(self) -> int:
-        """Trials that are samples of `params`."""
+        """The number of trials that are samples of `params`."""
         return self.sweep_config.samples if self.params else 0
 
     def trial(self, arm: Arm, seed: int) -> TrialSpec:
-        """Return the training run of an arm and a seed, with every override applied and no conflict looked for."""
+        """Return the training run of an arm and a seed, with all overrides applied. Conflicts are not checked."""
         replica = ReplicaConfig.model_construct(
             workload=self.workload,
             partition=self.partition,

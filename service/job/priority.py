@@ -13,7 +13,7 @@ class Priority(Vocabulary):
 
     @property
     def rank(self) -> int:
-        """Return the priority's place, the least urgent first."""
+        """Return the rank of the priority; the least urgent is 0."""
         return _RANKS[self]
 
 

@@ -1,4 +1,4 @@
-"""Turns a refused job into problems a person can act on: where, what was given, what is allowed."""
+"""Problems of a refused request that a person can act on: the place, the given value and what is allowed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,11 +15,11 @@ class Problem(BaseModel):
     pointer: str  # RFC 6901, into the request's body
     message: str
     value: Any = None
-    arms: tuple[str, ...] = ()  # that have it; none: it is about the whole request
+    arms: tuple[str, ...] = ()  # the arms that have it; empty: the whole request
 
     @staticmethod
     def of(conflict: Conflict) -> "Problem":
-        """Return what the API answers of `conflict`."""
+        """Return the problem that the API reports for `conflict`."""
         return Problem(**conflict._asdict())
 
     def __str__(self) -> str:
@@ -27,12 +27,12 @@ class Problem(BaseModel):
 
 
 def problems_of(error: ValidationError, body: Any, model: type[BaseModel]) -> list[Problem]:
-    """Return the problems of `body`, which is no `model`, each with the JSON pointer of the field at fault."""
+    """Return the problems of a `body` that is not a valid `model`, each with a JSON pointer to the field at fault."""
     return [Problem.of(conflict) for conflict in conflicts_of(error, body, model)]
 
 
 def misread(given: Any, read: Any, path: tuple[str | int, ...] = ()) -> Iterator[Conflict]:
-    """Yield a conflict for each truth value of `given` that was `read` as a number: pydantic takes `true` for 1."""
+    """Yield a conflict for each boolean in `given` that was `read` as a number: pydantic accepts `true` as 1."""
     if isinstance(given, bool):
         if isinstance(read, int | float) and not isinstance(read, bool):
             yield Conflict(pointer_to(path), given, f"`{field_name(path)}` must be a number, got {str(given).lower()}")

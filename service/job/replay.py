@@ -1,4 +1,4 @@
-"""The job that trains again what a schedule was learned in, step for step, without a search."""
+"""Replay: a job that repeats the run in which a schedule was learned, step by step, without a search."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from trainers.spec.ranges import Range
 
 _PARTS = ("workload", "partition", "optimizer", "exchange", "sync", "activations", "blocks")
 _SHARED = ("workers", "link", "accumulate", "clip", "precision")
-#: Of an objective: a replay trains all the steps of the schedule.
+#: Objective fields that turn early stopping off, since a replay trains all steps of the schedule.
 _NEVER_EARLY: dict[str, Any] = {"patience": None, "min_delta": 0.0, "target": None}
 
 
 def replayed(recorded: RecordedSchedule) -> JobSpec:
-    """Return the job: the arm or sample and the seed of the schedule, its values step by step, its number of steps.
+    """Return a job that replays a schedule: its arm or sample, seed, values for each step, and number of steps.
 
-    Raises ValueError for a schedule that does not say where it is from, or whose run cannot be repeated by steps alone.
+    Raises ValueError for a schedule without provenance, or from a run that steps alone cannot repeat.
     """
     origin = recorded.provenance
     if origin is None:
@@ -34,8 +34,8 @@ def replayed(recorded: RecordedSchedule) -> JobSpec:
     replica = spec.trial(arm, origin.seed).replica
     job: dict[str, Any] = {part: getattr(replica, part).model_dump(mode="json") for part in _PARTS}
     for each in replica.ranges():
-        # A level stands at its end, which sizes what the exchange keeps, and a batch size at its own, by which epochs
-        # and BatchNorm's statistics count; those of each step are the schedule's.
+        # The upper end of a level sizes the exchange's memory. By the upper end of a batch size, epochs and BatchNorm's
+        # statistics count. The schedule sets both for each step.
         _put(job, each.field, each.high if each.name in ("level", "batch_size") else _first(recorded, each))
     job |= {name: spec.model_dump(mode="json")[name] for name in _SHARED}
     return JobSpec.model_validate(
@@ -53,7 +53,7 @@ def replayed(recorded: RecordedSchedule) -> JobSpec:
 
 
 def _run_of(origin: Provenance) -> tuple[JobParts, Arm]:
-    """Return the job that the run trained, with what its sample sets, and its arm."""
+    """Return the job of the run, with its sample's values applied, and its arm."""
     spec = JobSpec.model_validate(origin.job)
     arms = {arm.name: arm for arm in spec.arms}
     if origin.arm in arms:
@@ -73,7 +73,7 @@ def _run_of(origin: Provenance) -> tuple[JobParts, Arm]:
 
 
 def differences(before: Provenance, now: Provenance) -> str:
-    """Return in a sentence whether a replay ended with the weights of the run it repeats, and what may explain it."""
+    """Say in a sentence whether a replay ended with the original run's weights, and if not, what may explain it."""
     if before.weights is None or now.weights is None:
         return "replayed; the schedule does not say which weights its run ended with, so they cannot be compared"
     if before.weights == now.weights:
@@ -93,7 +93,7 @@ def differences(before: Provenance, now: Provenance) -> str:
 
 
 def _values_alone(recorded: RecordedSchedule) -> dict[str, Any]:
-    """Return the schedule without what was measured, and what says nothing: a job may have so many values, no more."""
+    """Return the schedule without measurements and default values: the number of values in a job is limited."""
     fields = {*ScheduleFile.model_fields} - {"entries"}
     measured = {"density", "threshold", "reason", "steered_by"}
     entries = [each.model_dump(mode="json", exclude=measured, exclude_defaults=True) for each in recorded.entries]
@@ -101,7 +101,7 @@ def _values_alone(recorded: RecordedSchedule) -> dict[str, Any]:
 
 
 def _first(recorded: RecordedSchedule, searched: Range) -> Any:
-    """Return the first value of what was searched; of an optimizer that lost, whatever is in the range."""
+    """Return the first value of a searched range; if its optimizer was not chosen, any value in the range."""
     return recorded.entry_at(0).values.get(searched.name, searched.pair[0])
 
 

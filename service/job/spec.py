@@ -1,4 +1,4 @@
-"""A job whose parts fit together, and the training runs that it comes to."""
+"""A validated job, and its training runs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,7 +14,7 @@ from service.job.sweep import at, range_conflicts, sample_name, sweep_conflicts
 from trainers.spec.ranges import conflict_error
 from trainers.spec.workloads import OwnWorkload
 
-#: Of a job whose samples are not drawn, or that has none.
+#: The samples' values of a job without samples, or whose samples are not drawn yet.
 NOT_DRAWN: Mapping[str, SampleValues] = MappingProxyType({})
 
 
@@ -23,9 +23,9 @@ class JobSpec(JobParts):
 
     @classmethod
     def stored(cls, content: Mapping[str, Any]) -> "JobSpec":
-        """Return a job that was accepted once. Whether its parts fit is not asked again: this release may be stricter.
+        """Read a job that was accepted before. Conflicts are not checked again: this release may be stricter.
 
-        Raises ValidationError for a field or a value that this release does not know.
+        Raises ValidationError for a field or value that this release does not know.
         """
         return cls.model_validate(content, context=STORED)
 
@@ -34,19 +34,19 @@ class JobSpec(JobParts):
         if info.context == STORED:
             return self
         found = [*conflicts(self), *sweep_conflicts(self)]
-        if not found and info.context == GIVEN:  # the ends of all ranges take long
+        if not found and info.context == GIVEN:  # checking the ends of all ranges is slow
             found = list(range_conflicts(self))
         if found:
             raise conflict_error(found)
         return self
 
     def resolved(self, folder: str) -> "JobSpec":
-        """Return the job with its own code and files found from `folder`, as a shell finds them."""
+        """Return the job with paths to user code and files resolved from `folder`, as a shell does."""
         params = {path: self._resolved_range(path, of, folder) for path, of in self.params.items()}
         return self.model_copy(update={"workload": self.workload.resolved(folder), "params": params})
 
     def _resolved_range(self, path: str, of: ParamRange, folder: str) -> ParamRange:
-        """Return what `path` may be, with own code and files found from `folder` where it names any."""
+        """Return the range at `path`, with any paths to user code and files resolved from `folder`."""
         if of.choice is None or path not in ("workload", "workload.weights", "workload.path"):
             return of
         choices: list[Any] = []
@@ -59,19 +59,19 @@ class JobSpec(JobParts):
 
     @property
     def num_workers(self) -> int:
-        """Workers of one training run, in all lanes."""
+        """The number of workers in one training run, over all lanes."""
         return self.lanes.count * self.workers.count
 
     @property
     def num_trials(self) -> int:
-        """Training runs in all: arms by seeds, and samples."""
+        """The number of training runs: arms x seeds, plus samples."""
         return len(self.arms) * len(self.seeds) + self.num_samples
 
     def trials(self, drawn: Mapping[str, SampleValues] = NOT_DRAWN) -> Iterator[TrialSpec]:
-        """Yield the job's training runs, arm by arm, then sample by sample, with every override applied.
+        """Yield the job's training runs, arm by arm, then sample by sample, with all overrides applied.
 
-        `drawn` are the values of samples by name; one that is not drawn yet is like the job, and so is one whose
-        values no trial can have, as an earlier release has drawn them.
+        `drawn` maps sample names to values. A sample that is not drawn yet keeps the job's own values, and so does one
+        whose values, drawn by an earlier release, no trial can have.
         """
         for arm in self.arms:
             for seed in self.seeds:
@@ -84,12 +84,12 @@ class JobSpec(JobParts):
             yield changed.trial(Arm(name=name), self.seeds[0])
 
     def arm_trials(self) -> Iterator[TrialSpec]:
-        """Yield each arm's training run with the first seed, and no sample."""
+        """Yield each arm's training run with the first seed; samples are left out."""
         return (self.trial(arm, self.seeds[0]) for arm in self.arms)
 
     @property
     def apart_under(self) -> frozenset[str]:
-        """The choices, of any arm or sample, that leave workers with parameters of their own."""
+        """The choices, in any arm or sample, that give workers their own parameters."""
         ends = ((path, value) for path, of in self.params.items() for value in of.ends())
         samples = (
             at(self, {path: value}).trial(Arm(name=sample_name(0)), self.seeds[0])
@@ -103,5 +103,5 @@ def _as_stored(content: Any, _: ValidatorFunctionWrapHandler) -> JobSpec:
     return content if isinstance(content, JobSpec) else JobSpec.stored(content)
 
 
-#: A job that was accepted once, wherever it is read again.
+#: A job that was accepted before, wherever it is read again.
 StoredJob = Annotated[JobSpec, WrapValidator(_as_stored)]

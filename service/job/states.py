@@ -1,4 +1,4 @@
-"""The one table of a job's states: what may follow, who owns each, how long it may last, and what a user may ask."""
+"""The table of job states: successors, owners, deadlines, and the verbs that a user may ask for."""
 
 from dataclasses import dataclass
 
@@ -20,11 +20,11 @@ class JobState(Vocabulary):
 
 @dataclass(frozen=True, kw_only=True)
 class StateRule:
-    """The rules that hold while a job is in one state."""
+    """The rules of one job state."""
 
     next: frozenset[JobState]
     owner: str
-    deadline_s: float | None = None  # None: ended by its owner's own clock (the lease, the budget) or by a person
+    deadline_s: float | None = None  # None: its owner's clock (lease, budget) or a person ends the state
     on_deadline: str = ""
 
 
@@ -40,7 +40,7 @@ RULES: dict[JobState, StateRule] = {
     _S.STARTING: StateRule(
         next=frozenset({_S.RUNNING, _S.QUEUED, _S.PAUSING, _S.STOPPING, _S.CANCELLING, _S.FAILED}),
         owner="reconciler",
-        deadline_s=300,  # of a driver that reports: and `workers.start_timeout_s` on top
+        deadline_s=300,  # once its driver reports, plus `workers.start_timeout_s`
         on_deadline="its workers were not ready in time; see `wiretune logs JOB`, and raise `workers.start_timeout_s`",
     ),
     _S.RUNNING: StateRule(
@@ -48,7 +48,7 @@ RULES: dict[JobState, StateRule] = {
         owner="driver (lease)",
     ),
     _S.PAUSING: StateRule(
-        next=frozenset({_S.PAUSED, _S.QUEUED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),  # queued: it was preempted
+        next=frozenset({_S.PAUSED, _S.QUEUED, _S.SUCCEEDED, _S.FAILED, _S.CANCELLING}),  # queued, if it was preempted
         owner="reconciler",
         deadline_s=300,
         on_deadline="the driver did not pause by itself; its Ray Job is stopped",
@@ -76,9 +76,9 @@ RULES: dict[JobState, StateRule] = {
     _S.CANCELLED: StateRule(next=frozenset({_S.QUEUED}), owner=NOBODY),
 }
 
-#: Nothing happens to a job that is over, unless its user asks for it.
+#: States of a finished job. Nothing more happens to it unless its user asks.
 TERMINAL = frozenset(state for state, rule in RULES.items() if rule.owner == NOBODY)
-#: An attempt owns the cluster's resources.
+#: States in which an attempt holds cluster resources.
 ACTIVE = frozenset({_S.STARTING, _S.RUNNING, _S.PAUSING, _S.STOPPING, _S.CANCELLING})
 
 
@@ -94,7 +94,7 @@ class Verb(Vocabulary):
     STEER = "steer"
 
 
-#: The states in which a verb means something.
+#: The states in which each verb is allowed.
 ALLOWED_IN: dict[Verb, frozenset[JobState]] = {
     Verb.PAUSE: frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING}),
     Verb.RESUME: frozenset({_S.PAUSED}),
@@ -105,7 +105,7 @@ ALLOWED_IN: dict[Verb, frozenset[JobState]] = {
     Verb.STEER: frozenset({_S.QUEUED, _S.STARTING, _S.RUNNING, _S.PAUSING, _S.PAUSED}),
 }
 
-#: The states in which a verb means something, too, to a job that has run before and has a result to keep.
+#: Further states in which a verb is allowed, if the job has run before and has a result to keep.
 ONCE_RUN: dict[Verb, frozenset[JobState]] = {Verb.STOP: frozenset({_S.QUEUED, _S.STARTING, _S.PAUSED})}
 
 
@@ -115,7 +115,7 @@ def may_follow(current: JobState, following: JobState) -> bool:
 
 
 def verbs_in(state: JobState, *, searches: bool = True, has_run: bool = False) -> tuple[Verb, ...]:
-    """Return what may be asked of a job in `state`, one that `searches` or not, and that `has_run` before or not."""
+    """Return the verbs allowed in `state`, given whether the job searches and whether it has run before."""
     once_run = ONCE_RUN if has_run else {}
     allowed = (verb for verb, states in ALLOWED_IN.items() if state in states | once_run.get(verb, frozenset()))
     return tuple(verb for verb in allowed if searches or verb is not Verb.STEER)

@@ -1,4 +1,4 @@
-"""Check a pin or a veto against what a run searches, and against what else holds. Pydantic only."""
+"""Check pins and vetoes against the values that a run searches and the steers in force. Pydantic only."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +10,11 @@ from service.job.parts import TrialSpec
 from service.job.problems import Problem
 from trainers.spec.refusals import pointer_to
 
-#: No controller tries a learning rate outside of these, unless the job states others.
+#: Controllers try learning rates within these bounds, unless the job states others.
 _RATES = (1e-8, 1e3)
-#: The kinds of controllers that search in stages.
+#: Controllers that search in stages.
 _STEERABLE = frozenset(each.model_fields["kind"].default for each in (BoConfig, SobolConfig, LocalConfig))
-#: The one value that is settled before the first step, or in the first search, once and for all.
+#: The one value that is fixed before the first step or in the first search, and never changes again.
 _SETTLED = "optimizer"
 
 
@@ -36,24 +36,24 @@ class Searchable(NamedTuple):
 
     @property
     def listed(self) -> tuple[Setting, ...]:
-        """The values, where they are no numbers."""
+        """The possible values, if they are not numbers."""
         return self.names or (False, True)
 
 
 def is_steerable(trial: TrialSpec) -> bool:
-    """Return whether the run's controller searches, and heeds people."""
+    """Return whether the run's controller searches, and therefore follows steers."""
     return isinstance(trial.controller, StagedConfig)
 
 
 def has_steerable(stored: Mapping[str, Any]) -> bool:
-    """Return whether a run of a stored job is steerable, without a look at all the rest of the job: lists have many."""
+    """Return whether any run of a stored job is steerable. Reads no other part of the job, since lists have many."""
     own = stored.get("controller") or {}
     controllers = [arm.get("controller") or own for arm in stored["arms"]] + ([own] if stored.get("params") else [])
     return any(each.get("kind") in _STEERABLE for each in controllers)
 
 
 def searchable(trial: TrialSpec) -> dict[str, Searchable]:
-    """Return what may be steered of a run, by the name that its user knows: a level by that of the exchange."""
+    """Return the steerable values of a run, by user-facing name: a level has its exchange's name for it."""
     low, high = getattr(trial.controller, "stated_rates", None) or _RATES
     found = {"learning_rate": Searchable("learning_rate", low, high)}
     for each in trial.searched:
@@ -65,7 +65,7 @@ def searchable(trial: TrialSpec) -> dict[str, Searchable]:
 
 
 def problems(trial: TrialSpec, steer: Steer, others: Sequence[Steer]) -> Iterator[Problem]:
-    """Yield why `steer` cannot hold for the run beside `others`, which hold."""
+    """Yield the reasons why `steer` cannot apply to the run, given the `others` in force."""
     known = searchable(trial)
     named = [(part, name) for part in ("pin", "veto") for name in getattr(steer, part)]
     unknown = [_unknown(part, name, getattr(steer, part)[name], known) for part, name in named if name not in known]
@@ -96,7 +96,7 @@ def _unknown(part: str, name: str, value: Any, known: Mapping[str, Searchable]) 
 
 
 def _wrong(part: str, name: str, value: Any, of: Searchable) -> Problem | None:
-    """Return why the value is none of this name, or its veto has another form."""
+    """Return why a value is invalid for this name, or why its veto has the wrong form."""
     message = _pin_fault(name, value, of) if part == "pin" else _veto_fault(name, value, of)
     shown = value.model_dump(exclude_none=True) if isinstance(value, Band) else value
     return Problem(pointer=pointer_to([part, name]), message=message, value=shown) if message else None
@@ -124,7 +124,7 @@ def _veto_fault(name: str, veto: Band | tuple[bool | str, ...], of: Searchable) 
 
 
 def _against_each_other(name: str, of: Searchable, steer: Steer, together: Sequence[Steer]) -> Iterator[Problem]:
-    """Yield where vetoes leave nothing of a value, or what is pinned is vetoed."""
+    """Yield a problem if vetoes leave no possible value, or a pinned value is vetoed."""
     part = "veto" if name in steer.veto else "pin"
     vetoes = [(each, each.veto[name]) for each in together if name in each.veto]
     bands = [veto for _, veto in vetoes if isinstance(veto, Band)]

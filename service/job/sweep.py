@@ -1,4 +1,4 @@
-"""A sweep over a job's fields: where they are, the trials that it comes to, and what its ranges do not fit."""
+"""A sweep over a job's fields: the fields, the resulting trials, and conflicts of the ranges."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,26 +15,26 @@ from trainers.spec.ranges import Conflict
 from trainers.spec.refusals import conflicts_of, pointer_to
 from trainers.spec.workloads import WorkloadConfig
 
-#: Parts of a job that a sample may change; the others are the same for all trials, or not about training.
+#: The parts of a job that a sample may change. Others are the same for all trials, or not about training.
 SWEPT = (
     "workload", "optimizer", "exchange", "sync", "activations", "blocks", "controller", "accumulate", "clip",
     "precision",
 )  # fmt: skip
-#: No budget has so many steps that a smaller share of it would tell samples apart.
+#: The smallest rung. Even in the longest budget, a smaller share could not tell samples apart.
 MIN_RUNG = 1e-6
-#: So many combinations of ends are checked at most, and else each end alone.
+#: With more combinations of range ends than this, each end is checked alone.
 MAX_CORNERS = 64
-#: A point of the unit interval, at which hardly a range has a whole number.
+#: A point of the unit interval at which ranges rarely have a whole number.
 INNER = (5**0.5 - 1) / 2
 
 
 def sample_name(number: int) -> str:
-    """Return what sample `number`, from 0, is called where an arm has its name."""
+    """Return the name of sample `number`, counted from 0. It stands where an arm has its name."""
     return f"{SAMPLE_PREFIX}{number}"
 
 
 def at(job: JobParts, values: Mapping[str, Any]) -> JobParts:
-    """Return the job with `values` by path, its parts not checked against each other; raises ValidationError."""
+    """Return the job with `values` set by path. Conflicts between parts are not checked. Raises ValidationError."""
     if not values:
         return job
     changed = JobParts.model_validate(_given(job, values))
@@ -42,7 +42,7 @@ def at(job: JobParts, values: Mapping[str, Any]) -> JobParts:
 
 
 def _given(job: JobParts, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the job that `values` by path are in, with them, and what no job is without."""
+    """Return the parts of the job that `values` change, with these values, and the required parts."""
     given: dict[str, Any] = {"budget": job.budget, "workload": job.workload.model_dump(mode="json")}
     for path, value in values.items():
         root, *inner = path.split(".")
@@ -61,7 +61,7 @@ def _place(content: Any, path: Iterable[str]) -> Any:
 
 
 def sweep_conflicts(job: JobParts) -> Iterator[Conflict]:
-    """Yield what a sweep cannot be, whatever its ranges hold."""
+    """Yield the conflicts of a sweep that do not depend on the values in its ranges."""
     if job.sweep is not None and not job.params:
         yield Conflict("/sweep", None, "`sweep` is for `params`, which name the fields to vary: give both, or neither")
     if not job.params:
@@ -97,15 +97,15 @@ def sweep_conflicts(job: JobParts) -> Iterator[Conflict]:
 
 
 def _overlap(job: JobParts, path: str) -> str:
-    """Return which other path has `path` inside, so that only one of the two values could hold; "": none."""
+    """Return a message if another swept path contains `path`, so that only one of the two could apply; else ""."""
     outer = next((each for each in job.params if path.startswith(f"{each}.")), None)
     return f"`{outer}` varies as a whole, and `{path}` is in it: give one of them" if outer else ""
 
 
 def workloads(job: JobParts) -> Iterator[tuple[str, WorkloadConfig]]:
-    """Yield every workload that a trial may train, each with the place in the job that names it.
+    """Yield every workload that a trial may train, with the place in the job that names it.
 
-    Raises ValidationError for a value that an earlier release has accepted and this one does not.
+    Raises ValidationError for a value that only an earlier release accepts.
     """
     yield "/workload", job.workload
     for path, of in job.params.items():
@@ -115,20 +115,20 @@ def workloads(job: JobParts) -> Iterator[tuple[str, WorkloadConfig]]:
 
 
 def range_conflicts(job: JobParts) -> Iterator[Conflict]:
-    """Yield what is wrong in the ranges: at their ends and between, where ends meet, and in samples drawn by design.
+    """Yield conflicts of the ranges: at and between their ends, in combinations of ends, and in designed samples.
 
-    To be asked of a job that has no other conflict.
+    Call it for a job without other conflicts.
     """
     yield from _first_found(_of_ranges(job), _of_corners(job), _of_samples(job))
 
 
 def _first_found(*searches: Iterator[Conflict]) -> list[Conflict]:
-    """Return the conflicts of the first of `searches` that finds any: each supposes that those before found none."""
+    """Return the conflicts of the first search that finds any. Each search assumes that earlier ones found none."""
     return next((found for search in searches if (found := list(search))), [])
 
 
 def _of_ranges(job: JobParts) -> Iterator[Conflict]:
-    """Yield the values that do not fit by themselves."""
+    """Yield the range ends that are invalid by themselves."""
     for path, of in job.params.items():
         is_any_wrong = False
         for index, value in enumerate(of.ends()):
@@ -142,7 +142,7 @@ def _of_ranges(job: JobParts) -> Iterator[Conflict]:
 
 
 def _takes_whole_numbers(job: JobParts, path: str, of: ParamRange) -> str:
-    """Return what to write if the field takes no number between two whole ones, though the range does; "": it may."""
+    """Return a remedy if the range draws fractions but the field takes only whole numbers; else ""."""
     from search.sweep.draw import values_at  # here: it needs numpy, which no other job does
 
     if of.choice is not None or of.is_whole:
@@ -155,7 +155,7 @@ def _takes_whole_numbers(job: JobParts, path: str, of: ParamRange) -> str:
 
 
 def _of_corners(job: JobParts) -> Iterator[Conflict]:
-    """Yield the first corner that does not fit, though each of its values does."""
+    """Yield the first combination of range ends that is invalid although each end is valid."""
     corners = list(itertools.islice(itertools.product(*(of.ends() for of in job.params.values())), MAX_CORNERS + 1))
     if len(corners) > MAX_CORNERS or len(job.params) < 2:
         return
@@ -167,7 +167,7 @@ def _of_corners(job: JobParts) -> Iterator[Conflict]:
 
 
 def _of_samples(job: JobParts) -> Iterator[Conflict]:
-    """Yield the first sample drawn by design that no trial can have, though the ends of its ranges fit."""
+    """Yield the first designed sample that is invalid although the ends of its ranges are valid."""
     from search.sweep.draw import designed  # here: it needs numpy, which no other job does
 
     for number, values in enumerate(designed(job.params, job.sweep_config)):
@@ -185,7 +185,7 @@ def _of_samples(job: JobParts) -> Iterator[Conflict]:
 
 
 def conflicts_at(job: JobParts, values: SampleValues) -> list[Conflict]:
-    """Return why no trial can have these values, each with its place in the job that has them."""
+    """Return the conflicts of a trial with these values, each with its place in the changed job."""
     try:
         changed = at(job, values)
     except ValidationError as error:
@@ -203,13 +203,13 @@ def conflicts_at(job: JobParts, values: SampleValues) -> list[Conflict]:
 
 
 def _behind(path: str, pointer: str) -> str:
-    """Return where in the value at `path` the `pointer` into the job leads; "": to the whole value, or elsewhere."""
+    """Return `pointer` relative to the value at `path`; "" if it leads to the whole value, or elsewhere."""
     place = pointer_to(path.split("."))
     return pointer.removeprefix(place) if pointer.startswith(f"{place}/") else ""
 
 
 def _no_field(job: JobParts, path: str) -> str:
-    """Return why a sample cannot set what is at `path`; "": it can."""
+    """Return why a sample cannot set the field at `path`; "" if it can."""
     root, *inner = path.split(".")
     if root not in SWEPT:
         return f"a sample can change {', '.join(f'`{name}`' for name in SWEPT)} and what is in them, not `{root}`"
@@ -238,7 +238,7 @@ def _shown(values: Mapping[str, Any]) -> str:
 
 
 def expected_cost(job: JobParts) -> str:
-    """Return in a sentence how many trials a sweep comes to, and what they are expected to take."""
+    """Say in a sentence how many trials a sweep has, and what they are expected to take."""
     sweep, num_arms = job.sweep_config, len(job.arms) * len(job.seeds)
     share = sweep.expected_share()
     whole = num_arms + sweep.samples * share

@@ -1,4 +1,4 @@
-"""Words of answers, of which a newer service may have more than this release knows."""
+"""Enumerations in answers. A newer service may send words that this release does not know."""
 
 from enum import StrEnum
 from typing import Any, Self
@@ -11,13 +11,13 @@ MAY_BE_NEWER = object()
 
 
 class Vocabulary(StrEnum):
-    """The words of one kind. A client reads unknown words as they are: as instances that are no members.
+    """An enumeration that newer releases may extend.
 
-    A service refuses them.
+    A client reads an unknown word as an instance that is not a member. A service refuses it.
     """
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        """Have an unknown word survive a pickle, too."""
+        """Let an unknown word survive pickling."""
         return _unpickled, (type(self), str(self))
 
     @classmethod

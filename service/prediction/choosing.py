@@ -1,4 +1,4 @@
-"""Say what to choose for a job on its link, in a few lines, with the numbers behind it."""
+"""Recommend a method for a job on its link, in a few lines, with the numbers behind it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
@@ -10,7 +10,7 @@ from service.wire.predictions import MethodPrediction, Prediction, Span, Task
 
 
 def advised(found: Prediction, size: Callable[[float], str]) -> Iterator[str]:
-    """Yield what to choose for a job on its link, in a few lines, with the numbers behind it; `size` words bytes."""
+    """Yield the lines of a recommendation, with the numbers behind it. `size` formats bytes."""
     first, *others = best(found)
     dense = next(each for each in found.methods if each.method == DENSE)
     is_known = any(each.loss_s is not None for each in found.methods if each.method != DENSE)
@@ -45,7 +45,7 @@ def advised(found: Prediction, size: Callable[[float], str]) -> Iterator[str]:
 
 
 def _start(first: MethodPrediction) -> str:
-    """Word what to start with where nothing says how losses go."""
+    """Recommend a first method when nothing is known about losses."""
     if first.method == DENSE:
         return f"start with `{DENSE}`: what is usual for a model of this size has no shorter step here"
     where = " whose workers see data alike" if first.method == USUAL_OF_SMALL else ""
@@ -56,7 +56,7 @@ def _start(first: MethodPrediction) -> str:
 
 
 def ties(first: MethodPrediction, others: Sequence[MethodPrediction]) -> list[str]:
-    """Return the methods that the prediction cannot tell from the first, as they are told."""
+    """Return the methods, formatted, that the prediction cannot distinguish from the first."""
     assert first.loss_s is not None
     return [
         f"`{each.method}`{_missed(each.loss_s, each.num_missed)}"
@@ -66,7 +66,7 @@ def ties(first: MethodPrediction, others: Sequence[MethodPrediction]) -> list[st
 
 
 def _missed(loss_s: Span, num_missed: int) -> str:
-    """Return from when on the loss may be reached, if a seed missed it: then there is no latest time."""
+    """Return the earliest time to the loss if a seed missed it, since there is no latest time then; else ""."""
     if not num_missed:
         return ""
     return f" ({duration(loss_s.low)} or more: {num_missed} {'seed' if num_missed == 1 else 'seeds'} missed)"
@@ -89,7 +89,7 @@ def _step(each: MethodPrediction, size: Callable[[float], str]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds to two digits, in minutes or hours where they are many."""
+    """Format seconds to two digits, in minutes or hours if long."""
     for unit, length in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.2g} {unit}" if seconds < 99.5 * length else f"{seconds / length:.0f} {unit}"

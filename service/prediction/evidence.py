@@ -1,6 +1,6 @@
-"""The record of benchmarks: processor seconds of an exchange by each method, and the steps it takes to a loss.
+"""Recorded benchmarks: processor seconds of an exchange, and steps to a loss, for each method.
 
-`benchmarks/predict.py evidence` writes the file from the rows beside it.
+`benchmarks/predict.py evidence` writes the file from the benchmark rows.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ from service.wire.predictions import Task
 from trainers.methods.replica_config import ReplicaConfig
 
 FILE = Path(__file__).parent / "evidence.json"
-#: Of every other method.
+#: The key that stands for every other method.
 ANY = "*"
 
 
@@ -23,7 +23,7 @@ class Evidence(BaseModel):
 
 
 class Lesson(Evidence):
-    """The steps to a loss by a method, as a multiple of dense training's, on one task with so many hosts."""
+    """A method's steps to a loss on one task and number of hosts, as a multiple of dense training's steps."""
 
     method: str
     task: Task
@@ -33,7 +33,7 @@ class Lesson(Evidence):
 
 
 class RecordedTask(Evidence):
-    """A task whose steps were timed: what a step computes of it alone, on a core of its own."""
+    """A task with the compute time of a step, measured alone on a core of its own."""
 
     model: str = Field(description="for a person")
     job: dict[str, Any] = Field(description="the parts of a job that are like it")
@@ -42,7 +42,7 @@ class RecordedTask(Evidence):
 
 
 class Recorded(Evidence):
-    """All that is known."""
+    """All recorded evidence."""
 
     methods: dict[str, dict[str, Any]] = Field(description="by name: the parts of a job that choose it")
     own: dict[str, OwnCost] = Field(description="by kind of exchange and sync, as `topk/every_step`; `*`: all others")
@@ -52,7 +52,7 @@ class Recorded(Evidence):
     num_rows: int
 
     def own_cost(self, replica: ReplicaConfig) -> OwnCost:
-        """Return what an exchange costs by this method, or by the usual one where it was never timed."""
+        """Return the cost of an exchange by this method, or the usual cost if it was never timed."""
         return self.own.get(cost_key(replica), self.own[ANY])
 
     def is_timed(self, replica: ReplicaConfig) -> bool:
@@ -60,18 +60,18 @@ class Recorded(Evidence):
         return cost_key(replica) in self.own
 
     def lessons_of(self, method: str, task: str, hosts: int) -> Lesson | None:
-        """Return what is known of the method on the task, by the number of hosts that is nearest."""
+        """Return the lesson on the method and task with the nearest number of hosts, or None."""
         known = [each for each in self.lessons if (each.method, each.task) == (method, task)]
         return min(known, key=lambda each: abs(each.hosts - hosts), default=None)
 
 
 def cost_key(replica: ReplicaConfig) -> str:
-    """Return what methods share that compute the same in an exchange, whatever their level."""
+    """Return the key of a method's computation in an exchange. It does not depend on the level."""
     blocks = "" if replica.blocks.kind == "all" else f"/{replica.blocks.kind}"
     return f"{replica.exchange.kind}/{replica.sync.kind}{blocks}"
 
 
 @cache
 def recorded() -> Recorded:
-    """Return what the package knows."""
+    """Return the evidence that the package contains."""
     return Recorded.model_validate_json(FILE.read_text())

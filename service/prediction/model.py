@@ -1,7 +1,7 @@
-"""The time and traffic of one optimizer step on a link that is stated, from what each method says it sends.
+"""A model of the time and traffic of one optimizer step on a stated link, given each method's declared traffic.
 
-One formula for flat, owner-summed, two-level, gossip and averaging traffic: they differ in the bytes and rounds that
-their configurations declare, in the steps between two exchanges, and in how much is hidden behind training.
+One formula covers flat, owner-summed, two-level, gossip and averaging traffic. They differ in their declared bytes
+and rounds, in the steps between two exchanges, and in how much of the exchange is hidden behind training.
 """
 
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ from trainers.spec.sync import LocalUpdatesConfig
 from trainers.traffic.collectives import MeanTraffic, num_elements
 from trainers.traffic.cost import within_node
 
-#: Of a link's rate, what TCP leaves for data after headers, acknowledgements and gaps between messages.
+#: The share of a link's rate that TCP leaves for data, after headers, acknowledgements and gaps between messages.
 GOODPUT = 0.89
-#: Megabits per second between workers of one machine, through its memory.
+#: The rate between workers of one machine, through its memory, in megabits per second.
 WITHIN_MBPS = 16_000.0
 
 
 class OwnCost(BaseModel):
-    """Processor seconds of a worker for one exchange by a method, without waiting for the link."""
+    """A worker's processor seconds for one exchange by a method, without waits for the link."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     fixed_s: float
-    per_entry_s: float  # for each trained parameter
-    per_round_s: float  # for each time that workers wait for each other
+    per_entry_s: float  # per trained parameter
+    per_round_s: float  # per round in which workers wait for each other
 
     def seconds(self, num_entries: int, rounds: float) -> float:
-        """Return what an exchange of so many entries takes."""
+        """Return the processor seconds of an exchange of `num_entries`."""
         return self.fixed_s + self.per_entry_s * num_entries + self.per_round_s * rounds
 
 
@@ -44,10 +44,10 @@ class Site:
     mbps: float
     latency_ms: float
     workers: int
-    hosts: int  # workers of a host exchange as one
-    compute_s: float  # of a step of one worker that exchanges nothing
-    slowdown: float = 1.0  # of processors, where workers share cores that `compute_s` had for itself
-    goodput: float = GOODPUT  # the share of the link's rate that is left to data
+    hosts: int  # the workers of a host exchange as one
+    compute_s: float  # of one worker's step without an exchange
+    slowdown: float = 1.0  # of computing, if workers share cores that `compute_s` had for itself
+    goodput: float = GOODPUT  # the share of the link's rate that is left for data
 
     @property
     def per_host(self) -> int:
@@ -55,12 +55,12 @@ class Site:
 
 
 class StepParts(NamedTuple):
-    """A predicted step: what a worker sends, and seconds by what they go to."""
+    """A predicted step: the bytes that a worker sends, and the seconds by cause."""
 
     bytes: float
     compute_s: float
     exchange_s: float  # the method's own work
-    wire_s: float  # waiting for the link, as far as no training hides it
+    wire_s: float  # waits for the link that training does not hide
 
     @property
     def seconds(self) -> float:
@@ -68,15 +68,15 @@ class StepParts(NamedTuple):
 
 
 def step(replica: ReplicaConfig, shapes: Sequence[tuple[int, ...]], site: Site, own: OwnCost) -> StepParts:
-    """Predict a step of one of `site`'s workers, as the mean over a period of local updates.
+    """Predict a worker's step at `site`; with local updates, the mean over a period.
 
-    Of an exchange in every step nothing is hidden behind backward; an average under way while workers train on is
-    hidden for as long as they do.
+    An exchange in every step does not overlap with the backward pass. A delayed average is hidden for as long as
+    workers train on.
     """
     sent = mean_traffic_of(replica, tuple(shapes), site.hosts)
     period = period_of(replica)
     compute_s = site.slowdown * site.compute_s
-    rounds = sent.rounds * period  # of one exchange
+    rounds = sent.rounds * period  # per exchange
     exchange_s = site.slowdown * own.seconds(num_elements(shapes), rounds) / period if site.workers > 1 else 0.0
     hidden_s = replica.sync.overlapped * compute_s
     wire_s = max(0.0, _wire_s(sent, site) + _within_s(replica, shapes, site) / period - hidden_s)
@@ -84,7 +84,7 @@ def step(replica: ReplicaConfig, shapes: Sequence[tuple[int, ...]], site: Site, 
 
 
 def period_of(replica: ReplicaConfig) -> int:
-    """Return the steps from one exchange to the next: of a searched period the first."""
+    """Return the steps from one exchange to the next; for a searched period, its first value."""
     if not isinstance(replica.sync, LocalUpdatesConfig):
         return 1
     period = replica.sync.period
@@ -97,7 +97,7 @@ def _wire_s(sent: MeanTraffic, site: Site) -> float:
 
 
 def _within_s(replica: ReplicaConfig, shapes: Sequence[tuple[int, ...]], site: Site) -> float:
-    """Return what the workers of a host take among themselves, in one exchange."""
+    """Return the seconds that workers of one host take among themselves in an exchange."""
     if site.per_host == 1:
         return 0.0
     sent = within_node(shapes, num_workers=site.per_host, exchange=replica.exchange)

@@ -1,6 +1,6 @@
-"""Predict what each method takes: a step, a budget, the time to a loss, on a link and with workers not at hand.
+"""Predict each method's cost of a step, of a budget and of reaching a loss, on a link and workers you do not have.
 
-Pure functions of a request and of recorded rows. Time to a loss is told only where a row says how losses go.
+Pure functions of a request and recorded rows. The time to a loss is predicted only if a row covers it.
 """
 
 import math
@@ -29,18 +29,18 @@ from trainers.traffic.collectives import num_elements
 from trainers.traffic.shapes import Shape, parameter_shapes
 
 DENSE, OWN = "dense", "this job"
-#: The parts of a job that methods are choices of.
+#: The parts of a job in which methods are chosen.
 CHOICES = ("exchange", "sync", "blocks", "activations")
-#: The optimizer that goes with the job's own exchange alone, and the one of all others in its place.
+#: The optimizer that works only with the job's own exchange, and the one that replaces it for all others.
 FROM_EXCHANGE, INSTEAD = "from_exchange", "adamw"
-#: What to start with where nothing says how losses go, as docs/choosing.md has it: `USUAL`, and before it, of a model
-#: with fewer parameters than `SMALL`, `USUAL_OF_SMALL`.
+#: Methods to start with if nothing is known about losses, as in docs/choosing.md: `USUAL`, or for a model with fewer
+#: than `SMALL` parameters `USUAL_OF_SMALL` first.
 USUAL, USUAL_OF_SMALL, SMALL = "powersgd 4", "local_sgd 8, topk 10 %", 1_000_000
-#: Recorded tasks in which all hosts' data are alike.
+#: Recorded tasks in which all hosts have i.i.d. data.
 ALIKE = ("images", "text")
-#: One seed alone says little: its steps to a loss may be so many times more, or fewer.
+#: The error factor of the steps to a loss if only one seed was recorded.
 ONE_SEED = 1.3
-#: Rates that may be asked about, in megabits per second, and how closely a break-even between them is looked for.
+#: The range of rates in megabits per second, and the bisection steps of the search for a break-even.
 SLOWEST, FASTEST, NUM_HALVINGS = 0.01, 1e6, 20
 
 
@@ -114,7 +114,7 @@ class PredictionRequest(BaseModel):
 
     @property
     def _num_hosts(self) -> int:
-        """The hosts asked about; of the job's own workers, as many as it has nodes, where these are two or more."""
+        """The requested hosts; else the job's nodes, if it has as many workers and several nodes; else the workers."""
         if self.hosts is not None:
             return self.hosts
         count, per_node = self.job.workers.count, self.job.workers.per_node
@@ -123,12 +123,12 @@ class PredictionRequest(BaseModel):
 
     @property
     def _is_paced(self) -> bool:
-        """True for the link that the job emulates, which gives data all of its rate."""
+        """Whether the link is the one that the job emulates, which leaves its full rate to data."""
         return isinstance(self.job.link, EmulateLink) and self.job.link.mbps == self.mbps
 
     @property
     def task(self) -> Task | None:
-        """The recorded task that is alike; None: there is none."""
+        """The recorded task that is like the job, or None."""
         if self.like is not None:
             return self.like
         is_alike = isinstance(self.job.partition, IidPartition)
@@ -136,7 +136,7 @@ class PredictionRequest(BaseModel):
             case ConvNet(size="large"):
                 return "residual-net"  # recorded with hosts whose data differ
             case StdlibLm(size="5M" | "25M"):
-                return "transformer"  # likewise
+                return "transformer"  # recorded likewise
             case ConvNet():
                 return "images" if is_alike else "images-apart"
             case StdlibLm():
@@ -145,7 +145,7 @@ class PredictionRequest(BaseModel):
 
 
 class _Question(NamedTuple):
-    """A request, with what follows from it."""
+    """A request, with everything derived from it."""
 
     request: PredictionRequest
     known: Recorded
@@ -160,10 +160,10 @@ class _Choice(NamedTuple):
 
 
 def predict(request: PredictionRequest, known: Recorded | None = None) -> Prediction:
-    """Return what every method that fits the job would take."""
+    """Predict the cost of every method that fits the job."""
     found = known or recorded()
     shapes = parameter_shapes(request.job.workload) if request.shapes is None else parsed(request.shapes)
-    assert shapes is not None  # the request has seen to it
+    assert shapes is not None  # validated by the request
     dense = _fitting(_dense_job(_base(request)))
     assert dense is not None
     asked = _Question(request, found, shapes, dense)
@@ -192,12 +192,12 @@ def _by_loss(each: MethodPrediction) -> tuple[bool, float]:
 
 
 def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
-    """Yield the job's own choice, and every recorded method that fits the job in its place."""
+    """Yield the job's own choice, and every recorded method that could replace it."""
     base = _base(request)
     plain, optimizer = _dense_job(base), _optimizer_of_others(base)
     searched = {"controller": request.job.controller.model_dump(mode="json")}  # a range needs it
     own = _fitting(base | {"controller": {"kind": "fixed"}}) or _fitting(base | searched)
-    # Where exchanges compete, and of a cut-off, only training says what is sent.
+    # The traffic of competing exchanges, and of a threshold, is known only from training.
     if own is not None and not own.replica.exchange.competes and own.replica.exchange.level_name != "threshold":
         yield _Choice(OWN, {part: base[part] for part in base if part in CHOICES[:3]}, own)
     for name, job in known.methods.items():
@@ -207,9 +207,9 @@ def _choices(request: PredictionRequest, known: Recorded) -> Iterator[_Choice]:
 
 
 def _base(request: PredictionRequest) -> dict[str, Any]:
-    """Return the job on the workers that are asked about: one run at its guess, or as its own controller opens.
+    """Return the job on the requested workers, as one run at its guess.
 
-    The second where a fixed one does not do, as with exchanges that compete.
+    It keeps its own controller if a fixed one is not possible, as with competing exchanges.
     """
     base = request.job.model_dump(mode="json", exclude_unset=True) | {"arms": [{"name": "tuned"}], "seeds": [0]}
     per_node = request.site.per_host
@@ -226,13 +226,13 @@ def _dense_job(base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimizer_of_others(base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the optimizer of other exchanges where the job's goes with its own alone; empty: theirs is the job's."""
+    """Return the replacement optimizer for other exchanges, if the job's optimizer works only with its own exchange."""
     is_bound = base.get("optimizer", {}).get("kind") == FROM_EXCHANGE
     return {"optimizer": {"kind": INSTEAD}} if is_bound else {}
 
 
 def _fitting(job: Mapping[str, Any]) -> TrialSpec | None:
-    """Return the run of a job; None: its parts do not go together."""
+    """Return the run of a job, or None if its parts conflict."""
     try:
         return next(JobSpec.model_validate(job).trials())
     except ValidationError:
@@ -240,7 +240,7 @@ def _fitting(job: Mapping[str, Any]) -> TrialSpec | None:
 
 
 def _merged(job: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job with `parts`, of which those without a kind change some knobs alone."""
+    """Return the job with `parts` replaced. A part without a `kind` only changes its knobs."""
     changed = {part: {**job.get(part, {}), **value} if "kind" not in value else value for part, value in parts.items()}
     return {**job, **changed}
 
@@ -275,13 +275,13 @@ def _of_method(asked: _Question, choice: _Choice) -> MethodPrediction:
 
 
 def _error(usual: float, parts: StepParts, spread: float) -> float:
-    """Return the factor of a step's error bar: of the prediction, and of what was measured, of which squares add up."""
+    """Return the error factor of a step: the errors of prediction and measurement, added in quadrature."""
     measured = 1 + (spread - 1) * parts.compute_s / parts.seconds
     return math.exp(math.hypot(math.log(1 + usual), math.log(measured)))
 
 
 def _step(asked: _Question, trial: TrialSpec, site: Site) -> StepParts:
-    """Predict a step; of an exchange that is dense for a part of the job's steps, the mean over them."""
+    """Predict a step; the mean over the job if its exchange is dense for part of the steps."""
     parts = step(trial.replica, asked.shapes, site, asked.known.own_cost(trial.replica))
     exchange, steps = trial.replica.exchange, asked.request.job.budget.steps
     if steps is None or not isinstance(exchange, SignsOfAdamConfig):
@@ -294,13 +294,13 @@ def _is_indexed(asked: _Question, trial: TrialSpec) -> bool:
     """Return whether the method's payloads can index the largest bucket of the model."""
     try:
         _step(asked, trial, asked.request.site)
-    except ValueError:  # of a large model's two iterates (Schedule-Free), a bucket may hold more than int32 counts
+    except ValueError:  # a bucket of a large model's two iterates (Schedule-Free) may exceed int32 indices
         return False
     return True
 
 
 def _steps(request: PredictionRequest, parts: StepParts) -> float | None:
-    """Return the steps in the job's budget, whichever of its caps ends it first."""
+    """Return the number of steps in the job's budget, by the cap that is reached first."""
     budget = request.job.budget
     caps = [
         budget.steps,
@@ -318,9 +318,9 @@ def _dense_steps(asked: _Question) -> int | None:
 
 
 def _ratio(asked: _Question, method: str) -> tuple[Span | None, str, int]:
-    """Return the steps to a loss as a multiple of dense training's, the rows that say so, and the seeds that missed it.
+    """Return the steps to a loss relative to dense training, the rows that say so, and how many seeds missed it.
 
-    Where no row says so, the second tells why.
+    If no row covers it, the second value says why.
     """
     task = asked.request.task
     if method == DENSE:
@@ -343,7 +343,7 @@ def _of_lesson(lesson: Lesson) -> Span:
     middle = lesson.ratios[(len(lesson.ratios) + lesson.num_missed) // 2]
     if len(lesson.ratios) == 1:
         return _span(middle, ONE_SEED)
-    # A seed that missed has no bound, and JSON no infinity: `num_missed` tells that this `high` is none.
+    # A seed that missed has no upper bound, and JSON has no infinity. `num_missed` says that `high` is not a bound.
     high = 10 * middle if lesson.num_missed else lesson.ratios[-1]
     return Span(expected=middle, low=lesson.ratios[0], high=high)
 
@@ -353,7 +353,7 @@ def _span(expected: float, factor: float) -> Span:
 
 
 def _product(ratio: Span, step_s: Span, steps: int) -> Span:
-    """Return the time of `steps` x ratio steps; the two errors are of different causes, and add up as squares."""
+    """Return the time of `steps` x ratio steps. The two errors are independent and add in quadrature."""
     expected = steps * ratio.expected * step_s.expected
     low = math.hypot(*(math.log(each.expected / each.low) for each in (ratio, step_s)))
     high = math.hypot(*(math.log(each.high / each.expected) for each in (ratio, step_s)))
@@ -361,16 +361,16 @@ def _product(ratio: Span, step_s: Span, steps: int) -> Span:
 
 
 def _break_evens(asked: _Question, choice: _Choice, ratio: float) -> tuple[float | None, float | None]:
-    """Return the lowest and the highest rate at which `ratio` steps of the method take less than one of dense training.
+    """Return the lowest and highest rate at which `ratio` steps of the method are faster than one dense step.
 
-    None: there is no such bound. (None, 0): at no rate.
+    None means no bound; (None, 0) means at no rate.
     """
 
     def pays(mbps: float) -> bool:
         site = replace(asked.request.site, mbps=mbps)
         return ratio * _step(asked, choice.trial, site).seconds < _step(asked, asked.dense, site).seconds
 
-    # Between two rates that pay every rate does: a method's time is convex in 1 / rate, dense training's is linear.
+    # All rates between two that pay also pay: a method's time is convex in 1 / rate, and dense training's is linear.
     paying = [rate for rate in (SLOWEST, asked.request.mbps, FASTEST) if pays(rate)]
     if choice.name == DENSE or not paying:
         return None, 0.0
@@ -381,7 +381,7 @@ def _break_evens(asked: _Question, choice: _Choice, ratio: float) -> tuple[float
 
 
 def _boundary(pays: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Return the rate nearest to `outside`, which does not pay, that pays as `inside` does."""
+    """Find by bisection the last rate that pays, between `inside`, which pays, and `outside`, which does not."""
     for _ in range(NUM_HALVINGS):
         middle = math.sqrt(inside * outside)
         inside, outside = (middle, outside) if pays(middle) else (inside, middle)
@@ -425,7 +425,7 @@ def _assumptions(asked: _Question, choices: Sequence[_Choice]) -> Iterator[str]:
 
 
 def _changing(own: ReplicaConfig, budget: Budget) -> Iterator[str]:
-    """Yield what of the job's own choice changes over the run, and to which side its row errs."""
+    """Yield how the job's own choice changes over the run, and in which direction its row errs."""
     if isinstance(own.sync, StlSgdConfig):
         yield f"`{OWN}` averages by its first period for ever: as `stl_sgd` makes it longer, steps send less than that"
     if isinstance(own.exchange, SignsOfAdamConfig):
@@ -445,10 +445,10 @@ def _changing(own: ReplicaConfig, budget: Budget) -> Iterator[str]:
 
 
 def best(prediction: Prediction) -> Sequence[MethodPrediction]:
-    """Return what to choose, and then the others: of methods whose loss is known, the fastest to it first.
+    """Return the recommended method, then the others, the fastest to the loss first.
 
-    Before all others comes the fastest that never missed the loss: one that did may not reach it. Where no loss but
-    dense training's is known, the usual method is the first: the shortest step says nothing of the loss.
+    The recommendation is the fastest method that never missed the loss, since one that did may not reach it. If only
+    dense training's loss is known, it is the usual method: the shortest step says nothing about the loss.
     """
     known = [each for each in prediction.methods if each.loss_s is not None and each.method != OWN]
     if len(known) <= 1:
@@ -460,7 +460,7 @@ def best(prediction: Prediction) -> Sequence[MethodPrediction]:
 
 
 def _usual(prediction: Prediction) -> MethodPrediction:
-    """Return what is usual for a model of this size; dense training where that has no shorter step."""
+    """Return the usual method for a model of this size, or dense training if that method's step is not shorter."""
     fitting = {each.method: each for each in prediction.methods}
     dense = fitting[DENSE]
     names = (USUAL_OF_SMALL, USUAL) if prediction.num_parameters < SMALL else (USUAL,)
@@ -472,7 +472,7 @@ Judgement = Literal["faster", "tie", "slower"]
 
 
 def judged(one: Span, other: Span) -> Judgement:
-    """Return whether one time is shorter than another: a tie where either lies in the other's error bar."""
+    """Compare two times; they tie if either lies in the other's error bar."""
     if other.low <= one.expected <= other.high or one.low <= other.expected <= one.high:
         return "tie"
     return "faster" if one.expected < other.expected else "slower"

@@ -9,10 +9,10 @@ from service.job.vocabulary import Vocabulary
 from service.wire.base import Asked, View
 
 DEFAULT_PROJECT = "default"
-#: Of keys, owners and projects.
+#: The pattern of names of keys, owners and projects.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@:+-]{0,79}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-#: Of an owner, who may be the subject of an OIDC token, such as `oidc:auth0|0123`.
+#: An owner's name, which may be the subject of an OIDC token, such as `oidc:auth0|0123`.
 MAX_OWNER_CHARS = 300
 OWNER = rf"[A-Za-z0-9][A-Za-z0-9._@:+|/=~-]{{0,{MAX_OWNER_CHARS - 1}}}"
 
@@ -27,11 +27,11 @@ class Role(Vocabulary):
 
     @property
     def rank(self) -> int:
-        """Return the role's place, the least powerful first."""
+        """Return the rank of the role; the least powerful is 0."""
         return list(Role).index(self)
 
 
-#: From here on, a moment may be none of the calendar's in UTC.
+#: From here on, a time may lie outside the calendar in UTC.
 _TOO_LATE = datetime(9999, 1, 1, tzinfo=UTC)
 
 

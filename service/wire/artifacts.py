@@ -20,7 +20,7 @@ class ArtifactKind(Vocabulary):
     LOG = "log"
 
 
-#: Of a trial's weights: those of the best evaluated state, or of the end.
+#: Which of a trial's weights: those of the best evaluated state, or of the end.
 Which = Literal["best", "last"]
 
 

@@ -1,18 +1,18 @@
-"""The bases of what is asked and answered, and the limit of what is answered page by page."""
+"""Base classes of requests and answers, and the page size limit."""
 
 from pydantic import BaseModel, ConfigDict
 
-#: Entries of a page, at most.
+#: The maximum number of entries in a page.
 MAX_PAGE = 500
 
 
 class View(BaseModel):
-    """Base of answers. Readers leave out what they do not know: a newer service may say more."""
+    """Base of answers. Readers ignore unknown fields, since a newer service may send more."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Asked(BaseModel):
-    """Base of what is asked. A field that is not known is refused: it may be misspelt."""
+    """Base of requests. Unknown fields are refused, since they may be misspelt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

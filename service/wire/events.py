@@ -1,4 +1,4 @@
-"""Events: what changes of jobs, as it was committed."""
+"""Events: committed changes of jobs."""
 
 from datetime import datetime
 from typing import Any

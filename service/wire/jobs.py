@@ -1,4 +1,4 @@
-"""Views of jobs, one and in a list, and what a client asks of one: an edit, a dry run, a clone."""
+"""Views of jobs, alone and in lists, and requests about a job: an edit, a dry run, a clone."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -21,12 +21,12 @@ def _known(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
     return tuple(verb for verb in verbs if verb in ALLOWED_IN)
 
 
-#: Verbs that only a newer service knows are left out: this release has no call for them.
+#: Verbs without those that only a newer service knows, for which this release has no call.
 Verbs = Annotated[tuple[Verb, ...], AfterValidator(_known)]
 
 
 def _is_over(state: JobState, finished_at: datetime | None) -> bool:
-    """Return whether a job has ended, also in a state that only a newer service knows: an end alone has a time."""
+    """Return whether a job has ended. It has an end time then, even in a state that only a newer service knows."""
     return state in TERMINAL or (state not in RULES and finished_at is not None)
 
 
@@ -150,12 +150,12 @@ class JobOrder(StrEnum):
 
     @property
     def field(self) -> str:
-        """Return what the jobs are ordered by; those that have it in common are in the order of their age."""
+        """Return the field that orders the jobs; ties are ordered by age."""
         return self.value.removeprefix("-")
 
     @property
     def is_down(self) -> bool:
-        """Return whether the last comes first."""
+        """Return whether the order is descending."""
         return self.value.startswith("-")
 
 

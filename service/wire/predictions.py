@@ -1,4 +1,4 @@
-"""A prediction of what each method would take, as the API answers it."""
+"""A prediction of each method's cost, as the API answers it."""
 
 from typing import Any, Literal
 
@@ -6,7 +6,7 @@ from pydantic import Field
 
 from service.wire.base import View
 
-#: Tasks whose losses were recorded; of those that end in `apart`, and the first three, the hosts' data differ.
+#: Tasks with recorded losses. In those that end in `apart`, and in the first three, the hosts' data differ.
 Task = Literal[
     "one-large-layer", "residual-net", "transformer", "images", "images-apart", "text", "text-apart"
 ]  # fmt: skip

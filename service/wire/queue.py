@@ -31,7 +31,7 @@ class QuotaKind(Vocabulary):
     PROJECT = "project"
 
 
-#: The quota of everyone who has none of their own.
+#: The default quota, for everyone without their own.
 EVERYONE = "*"
 QuotaName = Annotated[str, Field(pattern=rf"^(\*|{OWNER})$")]
 
@@ -119,7 +119,7 @@ class QueueView(View):
 
 
 def sentence(place: QueuePlace) -> str:
-    """Return the place and the reason as a person reads them."""
+    """Format the place and the reason for people."""
     paused = f"; {_PREEMPTED}" if place.is_preempted else ""
     return f"{_ordinal(place.place)} of {place.of}; {_why(place)}{paused}"
 
@@ -149,7 +149,7 @@ def _why(place: QueuePlace) -> str:
 
 
 def summary(kind: WaitKind, *, quota: tuple[QuotaKind, str] | None, limit: str, detail: str, is_preempted: bool) -> str:
-    """Return the reason without what changes from moment to moment: what a job's own `reason` says."""
+    """Return the stable part of the reason, which becomes the job's own `reason`."""
     if kind in (WaitKind.NEVER, WaitKind.NO_CLUSTER):
         return detail
     why = _full(*quota, limit) if quota else "waits for room on the cluster"

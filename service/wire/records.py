@@ -16,26 +16,26 @@ from service.job.parts import Direction
 from service.job.spec import StoredJob
 
 SCHEMA_VERSION: Literal[1] = 1
-#: The largest whole number of a database, which every number that is looked for there has to be below.
+#: The largest integer of a database. Every number that is looked up there must not exceed it.
 MAX_WHOLE = 2**63 - 1
 DRIVER_STREAM = "driver"
-MAX_RECORDS = 1000  # of a batch
+MAX_RECORDS = 1000  # per batch
 
 
-#: The searched line, or that of the user's own schedule, which is trained beside it.
+#: The main line, which is searched, or the second line, which trains the user's own schedule in parallel.
 Line = Literal["main", "insurance"]
-#: Series of the line beside the main one begin so; their steps are its own.
+#: The prefix of the second line's series. They count that line's own steps.
 INSURANCE_PREFIX = "insurance_"
-#: What a run uses besides a learning rate and a level, by name, as in `search.types.FURTHER`.
+#: Values of a run besides learning rate and level, by name, as in `search.types.FURTHER`.
 FurtherValues = dict[str, bool | int | float | str]
 
 
-#: An id, or another name: a database looks for it by an index, which takes no long ones.
+#: An id or other name. Databases index it, and index keys must be short.
 Word = Annotated[str, Field(max_length=200)]
 MAX_REASON_CHARS = 10_000
-#: Sentences of a driver; what is too long is cut, for a refusal would lose the whole batch.
+#: Sentences from a driver. A long text is cut, because a refusal would lose the whole batch.
 Reason = Annotated[str, AfterValidator(lambda text: text[:MAX_REASON_CHARS])]
-#: A count, or a step: what a database holds as a whole number.
+#: A count or a step, within a database's integers.
 Count = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
 
 
@@ -54,7 +54,7 @@ class Control(StrEnum):
 
     @classmethod
     def _missing_(cls, word: object) -> "Control | None":
-        """Go on where a newer service asks for what this release does not know."""
+        """Read an unknown request of a newer service as `run`."""
         return cls.RUN if isinstance(word, str) else None
 
 
@@ -307,7 +307,7 @@ class SampleDrawn(Record):
     )
 
 
-#: As hexadecimal digits.
+#: A hash in hexadecimal digits.
 SHA256 = "^[0-9a-f]{64}$"
 
 

@@ -1,4 +1,4 @@
-"""Steers: people's words on what a running job's controllers may use, as asked for and as shown."""
+"""Steers: pins, vetoes and searches that people ask of a running job's controllers, as requests and views."""
 
 from datetime import datetime
 from typing import Annotated, Self
@@ -9,7 +9,7 @@ from search.types import Band, Setting
 from service.wire.base import Asked, View
 from service.wire.records import Count
 
-#: Values, or entries of a list, that one request steers at most.
+#: The maximum number of values, or entries of a list, in one request.
 MAX_STEERED = 32
 
 

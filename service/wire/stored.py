@@ -1,6 +1,6 @@
-"""Jobs that were accepted once.
+"""Stored jobs, which were accepted before.
 
-Another release may have stored one, with fields or values that this one does not know.
+Another release may have stored one, with fields or values that this release does not know.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ def _as_shown(content: Any, _: ValidatorFunctionWrapHandler) -> JobSpec | Unread
         return UnreadJob.model_validate(content)
 
 
-#: A job that was accepted once, for a person to look at.
+#: A stored job for a person to look at, readable by this release or not.
 ShownJob = Annotated[JobSpec | UnreadJob, WrapValidator(_as_shown)]
 
 
 def stored_spec(job_id: str, content: Mapping[str, Any]) -> JobSpec:
-    """Return the job whose `content` is stored; raises UnreadableJob."""
+    """Read a job from its stored `content`. Raises UnreadableJob."""
     try:
         return JobSpec.stored(content)
     except ValidationError as error:
@@ -39,7 +39,7 @@ def stored_spec(job_id: str, content: Mapping[str, Any]) -> JobSpec:
 
 
 def unread_fields(content: Mapping[str, Any]) -> str:
-    """Return the paths of the fields that this release cannot read, such as `workers.colour`; empty: it can."""
+    """Return the paths of fields that this release cannot read, such as `workers.colour`; empty if it can read all."""
     try:
         JobSpec.stored(content)
     except ValidationError as error:
@@ -48,7 +48,7 @@ def unread_fields(content: Mapping[str, Any]) -> str:
 
 
 def has_one_seed(spec: JobSpec | UnreadJob) -> bool:
-    """Return whether an arm's name is a name of its training run; of a job that cannot be read, nobody knows."""
+    """Return whether an arm's name identifies its training run; False if the job cannot be read."""
     return isinstance(spec, JobSpec) and len(spec.seeds) == 1
 
 

@@ -1,4 +1,4 @@
-"""Views of a job's trials: each as a whole, its stages with their probes, its series, its schedule, its lives."""
+"""Views of a job's trials: the trial, its stages with their probes, its series and schedule; and a job's attempts."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from service.job.states import ACTIVE, TERMINAL, JobState
 from service.wire.base import View
 from service.wire.records import Bill, Line, ProbeResult, RunEnd, Sample, ScheduleEntry, StageOutcome
 
-#: Outcomes of a trial that did not come to its end.
+#: Outcomes of a trial that did not complete.
 UNSUCCESSFUL = frozenset({"diverged", "failed"})
 
 
@@ -70,7 +70,7 @@ class TrialView(View, RunEnd):
     sample: Sample | None = Field(None, description="the values that a sample sets in the job; null: it is an arm's")
 
     def phase(self, state: JobState) -> str:
-        """Return what the trial does in a job of this `state`: how it ended, or else whether it trains."""
+        """Return the trial's outcome, or while it has none, whether it trains in a job of this `state`."""
         if self.outcome is not None:
             return self.outcome
         if state in TERMINAL:
@@ -79,7 +79,7 @@ class TrialView(View, RunEnd):
             return "waiting"
         if state == JobState.PAUSED:
             return "paused"
-        # One that has trained before waits while its job does.
+        # A trial that has trained before waits while its job waits.
         return "training" if state in ACTIVE and state != JobState.STARTING else "waiting"
 
 
