@@ -1,4 +1,4 @@
-"""Tells public addresses from those of a machine, a network or a cloud's own services, where requests must not lead."""
+"""Tell public addresses from private ones (a machine, a network, a cloud's own services), which requests must avoid."""
 
 import ipaddress
 
@@ -6,7 +6,7 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last four bytes a
 
 
 def is_public(address: str) -> bool:
-    """Return whether the address is one of the Internet; raises ValueError for what is no address."""
+    """Return whether an IP address is on the public Internet. Raises ValueError if it is not an IP address."""
     found = ipaddress.ip_address(address)
     if isinstance(found, ipaddress.IPv6Address):
         last = ipaddress.IPv4Address(found.packed[-4:]) if found in _NAT64 else None

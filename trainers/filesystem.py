@@ -1,6 +1,7 @@
-"""Reach files by URL: a local folder, S3, or what else fsspec has a driver for. All reads and writes pass here.
+"""Read and write files by URL: in a local folder, on S3, or anywhere else that fsspec has a driver for.
 
-S3's keys and its endpoint come from where AWS's own tools find them (`AWS_*` variables, `~/.aws`), never from a URL.
+All reads and writes go through this module. S3's keys and endpoint come from where AWS's own tools find them (`AWS_*`
+variables, `~/.aws`), never from a URL.
 """
 
 import errno
@@ -14,11 +15,11 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-#: Protocols whose objects appear under their name once they are complete, and that have no folders.
+#: Protocols of object stores: an object becomes visible only when it is complete, and there are no folders.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"}
 _S3 = ("s3://", "s3a://")
 _PART_BYTES = 32 << 20
-#: What S3 refuses for a moment (500, 503, no answer) is asked for so often, over half a minute at most.
+#: Attempts at a request that S3 refuses for a moment (500, 503, no answer), over half a minute at most.
 _S3_ATTEMPTS = 6
 _S3_OPTIONS = {
     "use_listings_cache": False,  # other processes write what we list
@@ -32,9 +33,9 @@ _S3_OPTIONS = {
 
 @contextmanager
 def reaching(url: str) -> Iterator[tuple[Any, str]]:
-    """Give the file system of `url`, and the path there. What fails is an OSError, whatever its driver calls it.
+    """Yield the file system of `url` and the path on it. Failures inside are raised as OSError (see `as_os_error`).
 
-    Raises ValueError for an unknown kind of URL, ImportError where its driver is not installed.
+    Raises ValueError for an unknown kind of URL, ImportError if its driver is not installed.
     """
     options = _S3_OPTIONS if is_s3(url) else {}
     with as_os_error(url):
@@ -43,7 +44,7 @@ def reaching(url: str) -> Iterator[tuple[Any, str]]:
 
 @contextmanager
 def as_os_error(url: str) -> Iterator[None]:
-    """Raise what botocore says of `url`, such as that no server answers or that there is no key, as an OSError."""
+    """Raise botocore's errors about `url`, such as a missing key or a silent server, as OSError."""
     try:
         yield
     except Exception as error:
@@ -54,7 +55,7 @@ def as_os_error(url: str) -> Iterator[None]:
 
 
 def is_s3(url: str) -> bool:
-    """Return whether `url` is on S3, or on a store that speaks its language."""
+    """Return whether `url` is on S3, or on a store that speaks its protocol."""
     return url.startswith(_S3)
 
 
@@ -65,9 +66,9 @@ def has_folders(filesystem: Any) -> bool:
 
 
 def write(url: str, content: bytes) -> None:
-    """Write a file, which appears under its name only when complete, and the folders above it.
+    """Write a file, and create the folders above it. The file becomes visible only when it is complete.
 
-    A large one goes to S3 in parts, several at a time. Raises OSError: also where there is no bucket.
+    Large files go to S3 in parts, several at a time. Raises OSError, also if there is no such bucket.
     """
     with reaching(url) as (filesystem, path):
         if has_folders(filesystem):
@@ -96,22 +97,22 @@ def _write_in_folder(filesystem: Any, path: str, content: bytes) -> None:
 
 
 def _sync(path: str) -> None:
-    """Have the disk hold a file, or the names in a folder: after a power cut, the database may name what is there."""
+    """Flush a file, or the names in a folder, to disk: after a power cut, the database may still name the file."""
     try:
         opened = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a folder that may be written in, and not listed
+    except PermissionError:  # a folder that we may write to but not list
         return
     try:
         os.fsync(opened)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a mount that cannot, such as some networks' folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network mounts cannot fsync
             raise
     finally:
         os.close(opened)
 
 
 def read(url: str) -> bytes:
-    """Return a file's content. Raises FileNotFoundError, and OSError where storage fails."""
+    """Return a file's content. Raises FileNotFoundError, or OSError if the storage fails."""
     with reaching(url) as (filesystem, path):
         content: bytes = filesystem.cat_file(path)
     return content

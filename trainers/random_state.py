@@ -1,4 +1,4 @@
-"""The global random generators: seeded for a while, and put back afterwards."""
+"""Context managers that seed the global random generators and restore them afterwards."""
 
 import random
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ import torch
 
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed the global generators of torch, NumPy and Python, and put them back afterwards.
+    """Seed the global generators of torch, NumPy and Python, and restore them afterwards.
 
-    Of torch's GPU generators only that of `device` is seeded, if it is one.
+    If `device` is a GPU, its generator is seeded too; those of other GPUs are not.
     """
     gpus = [device] if device is not None and device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus), host_seeded(seed):
@@ -24,7 +24,7 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 @contextmanager
 def host_seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of NumPy and Python, and put them back afterwards."""
+    """Seed the global generators of NumPy and Python, and restore them afterwards."""
     numpy_state, python_state = np.random.get_state(), random.getstate()
     np.random.seed(seed)
     random.seed(seed)

@@ -1,4 +1,4 @@
-"""The order that a group of workers gets to train some steps, and its report."""
+"""Segments: the order to train some steps, and the results that workers report."""
 
 from typing import Any, Literal
 
@@ -15,28 +15,28 @@ class Value(BaseModel):
 
 
 class Segment(Value):
-    """`num_steps` optimizer steps with a learning rate that goes linearly from one value to another.
+    """An order to take `num_steps` optimizer steps while the learning rate moves linearly between two values.
 
-    They may be a part of a longer straight piece, whose rates do not depend on where it is cut.
+    The steps may be part of a longer linear piece. Where the piece is cut does not change its rates.
     """
 
     num_steps: int
     learning_rate: float
-    final_learning_rate: float | None = None  # of the last step of the straight piece; None: constant
-    piece_steps: int | None = None  # of that piece, of which these steps are a part; None: they are all of it
-    piece_from: int = 0  # steps of the piece before these
+    final_learning_rate: float | None = None  # at the last step of the linear piece; None: constant
+    piece_steps: int | None = None  # length of that piece; None: these steps are all of it
+    piece_from: int = 0  # steps of the piece that come before these
     level: float | None = None  # density or absolute threshold; None: the exchange has no level
-    # None from here on: the configuration's own
+    # From here on, None stands for the configuration's own value.
     batch_size: int | None = None  # samples per rank and micro-batch
     momentum: float | None = None  # of Adam kinds: the first beta
     weight_decay: float | None = None
     nesterov: bool | None = None
     period: int | None = None  # steps from one averaging of the parameters to the next
     gamma: float | None = None  # share of the activations that is dropped
-    share: float | None = None  # of the blocks, those that a step trains
-    outer_learning_rate: float | None = None  # of the optimizer that moves all ranks after a round
-    outer_momentum: float | None = None  # of the same
-    option: str | None = None  # of `exchange: {kind: auto}`, whose segments always name one
+    share: float | None = None  # share of the blocks that a step trains
+    outer_learning_rate: float | None = None  # of the outer optimizer, which moves all ranks after a round
+    outer_momentum: float | None = None  # of the outer optimizer
+    option: str | None = None  # the one to train by; always given under `exchange: {kind: auto}`
 
     def learning_rate_at(self, index: int) -> float:
         """Return the rate of step `index` (from 0): linear from the first to the final value of the piece."""
@@ -45,7 +45,7 @@ class Segment(Value):
             return self.learning_rate
         place = self.piece_from + index
         if place == last:
-            return final  # which the sum below may miss, by so little that a final 0 would become negative
+            return final  # rounding in the sum below could turn a final 0 into a negative rate
         return self.learning_rate + (final - self.learning_rate) * place / last
 
     @property
@@ -56,10 +56,10 @@ class Segment(Value):
 
 
 class StepTimes(Value):
-    """The time of steps, by what it went to: sums over a segment, of a rank or the mean over ranks.
+    """Seconds that steps took, by activity: sums over a segment, for one rank or averaged over the ranks.
 
-    `compute` and `exposed` make up the steps. `compress` and `wire` are those of the exchange, which is partly hidden
-    behind backward. Of an average that a thread of its own makes beside training, `exposed` has the wait for it alone.
+    A step takes `compute` + `exposed`. `compress` and `wire` are the exchange's own time, part of which is hidden
+    behind backward. If a background thread averages while training goes on, `exposed` counts only the wait for it.
     """
 
     compute: float  # seconds in which training did not wait: forward, backward, update
@@ -68,17 +68,20 @@ class StepTimes(Value):
     wire: float  # seconds inside collectives, waits for other ranks among them
 
     def plus(self, other: "StepTimes") -> "StepTimes":
-        """Return both together."""
+        """Return the sums of both."""
         return StepTimes(**{name: value + getattr(other, name) for name, value in self})
 
 
 class SegmentResult(Value):
-    """One entry per finished step in each series; it ends early, on all ranks at once, when it diverges."""
+    """The result of a segment. Each series has one entry per finished step.
+
+    A segment that diverges ends early, on all ranks at once.
+    """
 
     first_step: int
-    losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the step's update; of a rank alone its own
+    losses: tuple[float, ...]  # mean over the ranks' mini-batches, before the update; a rank alone: its own
     step_seconds: tuple[float, ...]  # slowest rank
-    waits: tuple[float, ...] = ()  # seconds, as `RoundWait` tells them; nan: not known yet; (): not measured
+    waits: tuple[float, ...] = ()  # seconds per step (see `RoundWait`); nan: not known yet; (): not measured
     bytes_sent: tuple[dict[Purpose, int], ...]  # per rank, over the whole segment
     bytes_within: tuple[dict[Purpose, int], ...] = ()  # the same, sent to ranks of the same node: not in `bytes_sent`
     gradient_scales: tuple[
@@ -91,16 +94,16 @@ class SegmentResult(Value):
     times: StepTimes | None = (
         None  # of the steps; None: not measured, as on a GPU, whose work no clock of the host sees
     )
-    saved_bytes: int = 0  # kept for backward in the first step, by the rank that kept most; parameters apart
+    saved_bytes: int = 0  # kept for backward in the first step, on the rank that kept most; without parameters
     steps_by_workers: dict[int, int] = Field(default_factory=dict)  # where ranks may be away; {}: all took all steps
     batch_samples: int | None = None  # of a rank's step, with all its micro-batches; None: a stream does not say
-    steps_to_meeting: int = 0  # until ranks that have trained apart have equal parameters; 0: they have, or never will
-    meets: bool = False  # ranks that have trained apart are to meet next: the last step's loss is each one's own
+    steps_to_meeting: int = 0  # until the ranks' parameters are equal again; 0: they are, or never will be
+    meets: bool = False  # ranks that trained apart average next; until then, the last loss is each rank's own
     diverged: bool = False  # the mean loss or a gradient was not finite; what was averaged in every step is unchanged
 
 
 class Written(Value):
-    """The evaluated weights as written to a file, and what was sent for it."""
+    """A file of evaluated weights, and the bytes that were sent to make it."""
 
     sha256: str | None  # of the file; None: another rank wrote it
     bytes_sent: tuple[dict[Purpose, int], ...]  # per rank
@@ -108,7 +111,7 @@ class Written(Value):
 
 
 class Evaluation(Value):
-    """The evaluated (for Schedule-Free: averaged) iterate on one data set, in the workload's units."""
+    """Loss and metrics on one data set, in the workload's units. Schedule-Free evaluates its averaged iterate."""
 
     loss: float
     metrics: dict[str, float] = Field(default_factory=dict)  # the workload's own, each a mean over the samples

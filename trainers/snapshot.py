@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class Stateful(Protocol):
-    """Something with state: tensors, updated in place and never replaced, and JSON-compatible scalars.
+    """An object with state: tensors, which are updated in place and never replaced, and JSON-compatible scalars.
 
-    Where the set of tensors can change (an optimizer that makes its state at its first step), a method
-    `fit(tensors)` takes on the names and shapes of other ones; their values follow.
+    If the set of tensors can change, as when an optimizer makes its state at its first step, the object also has
+    `fit(tensors)`. It takes on the names and shapes of `tensors`; the caller copies the values afterwards.
     """
 
     def tensors(self) -> dict[str, Tensor]: ...
@@ -23,7 +23,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class Kept:
-    """The state that rank `index` of `of` had as its own in some part, when a checkpoint was saved."""
+    """One part's own state of rank `index`, of `of` ranks, as a checkpoint holds it."""
 
     tensors: Mapping[str, Tensor]
     scalars: Mapping[str, Any]
@@ -32,14 +32,14 @@ class Kept:
 
 
 class Inheriting(Stateful, Protocol):
-    """A part that is a rank's own and goes on with another number of ranks."""
+    """A part that belongs to one rank and can resume with another number of ranks."""
 
     def inherit(self, kept: Kept) -> None:
-        """Take over this rank's share of `kept`; called for every old rank in order, on a part without a step."""
+        """Take over this rank's share of `kept`. Called for every old rank in order, before the first step."""
 
 
 class WithoutScalars:
-    """The base of what has no state outside tensors."""
+    """Base of parts whose state is all in tensors."""
 
     def scalars(self) -> dict[str, Any]:
         return {}
@@ -88,7 +88,7 @@ class Buffers(Tensors):
     """A model's buffers: each rank's own statistics, and counts."""
 
     def inherit(self, kept: Kept) -> None:
-        """Take the mean over the old ranks, as evaluation does; of integers the first rank's."""
+        """Take the mean over the old ranks, as evaluation does. Integers come from the first rank."""
         for name, live in self.tensors().items():
             theirs = kept.tensors[name].to(live.device)
             if kept.index == 0:
@@ -99,7 +99,7 @@ class Buffers(Tensors):
 
 
 class RandomState(WithoutScalars):
-    """A rank's own state of torch's global generators, in force inside `scope` only."""
+    """A rank's own state of torch's global generators. It is in force only inside `scope`."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._device = device
@@ -108,13 +108,13 @@ class RandomState(WithoutScalars):
             self._states["cuda"] = torch.Generator(device).manual_seed(seed).get_state()
 
     def begin(self, seed: int) -> None:
-        """Draw from `seed` on, whatever was drawn before."""
+        """Start again from `seed`, whatever was drawn before."""
         for name, state in RandomState(seed, self._device).tensors().items():
             self._states[name].copy_(state)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Draw from this state, and put the process's own back afterwards."""
+        """Draw from this state, and restore the process's own state afterwards."""
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.random.set_rng_state(self._states["cpu"])
@@ -137,14 +137,15 @@ class Image:
     scalars: dict[str, Any]
 
 
-#: The name of the live state among the images of a `State`, which no slot has.
+#: The name of the live state among the images of a `State`. No slot has this name.
 LIVE = ""
 
 
 class State:
-    """State by part: `shared` parts are equal on all ranks, `own` ones are this rank's.
+    """A rank's state by part: `shared` parts are equal on all ranks, `own` parts belong to this rank.
 
-    Slots of what is `on_host`, parts or tensors as `part.name`, are in host memory: the device may have none to spare.
+    `on_host` names parts, or tensors as `part.name`, whose copies in slots are kept in host memory, since the device
+    may have none to spare.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class State:
         self._slots: dict[str, Image] = {}
 
     def snapshot(self, slot: str) -> None:
-        """Copy the state into `slot`; its memory is allocated at the first use of the name, until forgotten."""
+        """Copy the live state into `slot`. Its memory is allocated at first use and held until `forget`."""
         live = tensors_of(self._parts)
         if slot not in self._slots or self._slots[slot].tensors.keys() != live.keys():
             self._slots[slot] = Image({name: self._empty(name, tensor) for name, tensor in live.items()}, {})
@@ -170,19 +171,19 @@ class State:
         return torch.empty_like(tensor, device="cpu" if is_on_host else None)
 
     def restore(self, slot: str) -> None:
-        """Copy `slot` back into the live state; the slot stays as it is. KeyError: nothing was put there."""
+        """Copy `slot` back into the live state; the slot stays as it is. Raises KeyError if there is no such slot."""
         self._take(self._slots[slot].tensors, self._slots[slot].scalars)
 
     def forget(self, slot: str) -> None:
-        """Free the memory of `slot`, if there is such a one."""
+        """Free the memory of `slot`, if it exists."""
         self._slots.pop(slot, None)
 
     def images(self) -> dict[str, Image]:
-        """Return the live state, under `LIVE`, and every slot by its name."""
+        """Return the live state, under the name `LIVE`, and every slot by its name."""
         return {LIVE: Image(tensors_of(self._parts), scalars_of(self._parts)), **self._slots}
 
     def adopt(self, images: Mapping[str, Image]) -> None:
-        """Take over another rank's `images`, tensors included; what they leave out stays as it is here."""
+        """Take over another rank's `images`, tensors included. State that they leave out stays as it is."""
         mine = self.images()
         for slot, image in images.items():
             kept = mine.get(slot, mine[LIVE])
@@ -210,13 +211,13 @@ def tensors_of(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
 
 
 def part_of(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    """Return the tensors of one part, of those that are named `part.name`, by their own names."""
+    """Return one part's tensors from `tensors`, which are named `part.name`; the result has the bare names."""
     prefix = f"{part}."
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def fit(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor]) -> None:
-    """Have the parts whose set of tensors can change take on that of `tensors`, named `part.name`."""
+    """Give parts whose set of tensors can change the set in `tensors`, which are named `part.name`."""
     for part, state in parts.items():
         if hasattr(state, "fit"):
             state.fit(part_of(tensors, part))
@@ -228,6 +229,6 @@ def scalars_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
 
 
 def load_scalars(parts: Mapping[str, Stateful], scalars: Mapping[str, Any]) -> None:
-    """Give each part its scalars back."""
+    """Load into each part its scalars."""
     for part, state in parts.items():
         state.load_scalars(scalars[part])

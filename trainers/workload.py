@@ -10,7 +10,7 @@ from torch.utils.data import default_collate
 
 from trainers.segment import Direction
 
-#: Tensors in any nesting of tuples, lists and mappings; what `loss` gets, on the worker's device.
+#: Tensors in any nesting of tuples, lists and mappings. `loss` gets them on the worker's device.
 Batch = Any
 
 
@@ -23,7 +23,7 @@ class Samples(Protocol):
 
 
 class Stream(Protocol):
-    """Data without an index: endless batches from any step on. A job then goes on where it stopped."""
+    """Data without an index: endless batches from any step on, so that a job can resume where it stopped."""
 
     def batches(self, *, seed: int, start_step: int, rank: int, num_workers: int) -> Iterator[Batch]:
         """Yield this rank's micro-batches, `accumulate` of them per step, from `start_step` on.
@@ -33,7 +33,7 @@ class Stream(Protocol):
 
 
 class Workload(ABC):
-    """A model, its data and its loss. Every rank builds its own, and all must come out equal.
+    """A model, its data and its loss. Every rank builds its own copy, and all copies must be equal.
 
     Set `training` and `validation` in `__init__`; the other attributes have defaults.
     """
@@ -42,24 +42,24 @@ class Workload(ABC):
     validation: Samples
     batch_size: int = 32  # samples per worker and micro-batch
     evaluation_batch_size: int = 1024  # samples per forward pass of an evaluation
-    loader_processes: int = 0  # per worker: load and transform training samples beside the training
-    data_version: str = ""  # tells these data from others of the same size; a job resumes on the same only
-    metrics: Mapping[str, Direction] = {}  # what `evaluate` measures besides the loss; which way is better
+    loader_processes: int = 0  # per worker: processes that load and transform training samples in the background
+    data_version: str = ""  # distinguishes data of the same size; a job resumes only on the same version
+    metrics: Mapping[str, Direction] = {}  # what `evaluate` measures besides the loss, and which way is better
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """Return a fresh model in float32, drawn from the global generators, which the caller has seeded."""
+        """Return a new float32 model. Draw its weights from the global generators, which the caller has seeded."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the loss of a batch, a scalar: the mean over its samples."""
+        """Return the mean loss over the samples of a batch, a scalar."""
 
     def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """Return `loss` and each of `metrics` for a batch of the validation set, scalars: means over its samples."""
+        """Return `loss` and each of `metrics` for a validation batch: scalars, means over its samples."""
         return {"loss": self.loss(model, batch)}
 
     def labels(self) -> Sequence[int] | Tensor | None:
-        """Return the class of each sample of `training`, whole numbers, for a `partition` by them; None: none."""
+        """Return the integer class of each sample of `training`, for a `partition` by labels; None: no classes."""
         return None
 
     def collate(self, samples: list[Any]) -> Batch:
@@ -82,8 +82,8 @@ class Workload(ABC):
 
 
 class WorkloadError(Exception):
-    """A workload cannot be trained as it is; the message says why and what to do. Trying again is of no use."""
+    """A workload cannot be trained as it is. The message says why and what to do; a retry would not help."""
 
 
 class NoData(WorkloadError):
-    """Data cannot be had where a worker runs, whatever is trained on them."""
+    """The data are not available on the machine of a worker."""

@@ -1,10 +1,10 @@
-"""The collectives, each one ordered call: paced as the link asks, counted in the ledger."""
+"""Collectives between ranks. Each call is paced like the emulated link, and its bytes go into the ledger."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from typing import Self
+from typing import Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -22,38 +22,47 @@ BytesByPurpose = Mapping[Purpose, int]
 
 
 class PeerLost(Exception):
-    """This rank and its peers could not do something together: one of them is gone or silent, or the network is."""
+    """A collective failed: a peer, or the network, is gone or silent."""
 
 
 @contextmanager
 def among_peers() -> Iterator[None]:
-    """Raise PeerLost for what torch.distributed raises inside."""
+    """Turn errors of torch.distributed into PeerLost."""
     try:
         yield
     except RuntimeError as error:
         raise PeerLost(str(error)) from error
 
 
+def place_of(device_type: str, config: str) -> Literal["cpu", "cuda"]:
+    """Return where a tensor on a device of this type must lie for a group whose backends are as `config` says.
+
+    `config` is that of `dist.get_backend_config`, such as `cpu:gloo,cuda:nccl`. On a GPU only NCCL is used.
+    """
+    backends = dict(each.split(":") for each in config.split(","))
+    is_reached = "cpu" not in backends or (device_type == "cuda" and backends.get("cuda") == "nccl")
+    return "cuda" if is_reached else "cpu"
+
+
 class Connection:
     """A rank's connection to its peers. A single worker has no peers, and sends nothing.
 
-    `group` is the process group of its own that it uses, None the default one. Tensors that lie where the backend does
-    not reach them, on a GPU or in host memory, are copied, and so are those that are not contiguous. All collectives
-    raise PeerLost.
+    `group` is the process group to use; None: the default group. Tensors on a device that the backend does not reach
+    are copied, and so are tensors that are not contiguous. All collectives raise PeerLost.
     """
 
     def __init__(self, num_workers: int, pacer: Pacer, ledger: Ledger) -> None:
         self.num_workers = num_workers
         self.ledger = ledger
         self.group: dist.ProcessGroup | None = None
-        #: Where NCCL reaches what lies in host memory; without a number, the GPU that the calling thread has set.
+        #: The GPU to stage host tensors on for NCCL; without a number, the one that the calling thread has set.
         self.gpu = torch.device("cuda")
-        #: Told what each gather, and all-to-all, sent, and its seconds.
+        #: Called with the traffic and the seconds of each all-gather and all-to-all.
         self.timed: Callable[[collectives.Traffic, float], None] = lambda sent, seconds: None
         self._pacer = pacer
 
     def apart(self) -> Self:
-        """Return this wire with a ledger of its own, for another thread; not both may be used at a time."""
+        """Return this connection with its own ledger, for another thread. Never use both at the same time."""
         twin = copy(self)
         twin.ledger = Ledger()
         return twin
@@ -65,11 +74,11 @@ class Connection:
 
     @property
     def rank(self) -> int:
-        """This rank, among those that it exchanges with."""
+        """This rank's number in its process group."""
         return dist.get_rank(self.group) if self.num_workers > 1 else 0
 
     def all_reduce_sum(self, tensor: Tensor, parts: BytesByPurpose) -> None:
-        """Sum `tensor` over the ranks, in place, with equal bits on all; `parts` are its bytes by purpose."""
+        """Sum `tensor` over the ranks in place, with equal bits on all. `parts` are its bytes by purpose."""
         started = self._now(tensor)
         if self.num_workers > 1:
             with self._in_place(tensor) as staged:
@@ -80,9 +89,9 @@ class Connection:
         self._account(started, parts, collectives.all_reduce)
 
     def _add_swapped(self, tensor: Tensor) -> None:
-        """Overwrite `tensor` by the sum of both ranks', in one round instead of a ring's two (docs/decisions/0046).
+        """Replace `tensor` by the sum over both ranks, in one round instead of a ring's two (docs/decisions/0046).
 
-        It has the bits of an all-reduce, as a + b has those of b + a.
+        The result has the bits of an all-reduce, since a + b has the bits of b + a.
         """
         mine = tensor.detach().view(-1)
         both = mine.new_empty(2 * len(mine))
@@ -90,7 +99,7 @@ class Connection:
         torch.add(both[: len(mine)], both[len(mine) :], out=mine)
 
     def reduce_sum(self, tensor: Tensor, to: int, parts: BytesByPurpose) -> None:
-        """Sum `tensor` over the ranks, in place at rank `to`; on the others it is of no use any more."""
+        """Sum `tensor` over the ranks, in place on rank `to`. On the other ranks its content is undefined."""
         started = self._now(tensor)
         if self.num_workers > 1:
             with self._in_place(tensor) as staged:
@@ -130,7 +139,7 @@ class Connection:
 
     def send(self, tensor: Tensor, to: int, parts: BytesByPurpose) -> None:
         """Send `tensor` to rank `to`, which receives one of the same shape."""
-        # Paced before it leaves: the receiver may have waited for long, and is not to have it sooner.
+        # Pace before sending: a receiver that already waits must not get the tensor too early.
         started = self._now(tensor)
         self._pace(started, parts, collectives.point_to_point)
         with among_peers():
@@ -139,7 +148,7 @@ class Connection:
         self._note_seconds(started)
 
     def receive(self, like: Tensor, source: int) -> Tensor:
-        """Return the tensor that rank `source` sends, of the shape of `like`."""
+        """Return the tensor that rank `source` sends. Its shape must be that of `like`."""
         started = self._now(like)
         staged = torch.empty_like(self._staged(like))
         with among_peers():
@@ -148,7 +157,7 @@ class Connection:
         return staged.to(like.device)
 
     def broadcast(self, tensor: Tensor, source: int, parts: BytesByPurpose) -> None:
-        """Overwrite `tensor` by that of rank `source`; of any type, as its bytes are sent."""
+        """Overwrite `tensor` with that of rank `source`. It is sent as bytes, so any type works."""
         started = self._now(tensor)
         if self.rank == source:
             self._pace(started, parts, collectives.broadcast)  # before it leaves, as in `send`
@@ -166,14 +175,14 @@ class Connection:
         return word.item() / self.num_workers
 
     def _now(self, tensor: Tensor) -> float:
-        """Return the time; if a link is emulated, when a GPU has computed `tensor`: before that, nothing can leave."""
+        """Return the time. If a link is emulated, wait until a GPU has computed `tensor`, which cannot leave before."""
         if tensor.is_cuda and self.link is not None:
             torch.cuda.current_stream(tensor.device).synchronize()
         return time.monotonic()
 
     def _staged(self, tensor: Tensor) -> Tensor:
-        """Return `tensor` where the backend reaches it: NCCL on a GPU, gloo in host memory."""
-        if dist.get_backend(self.group) != "nccl":
+        """Return `tensor` where a backend of the group reaches it: NCCL on a GPU, gloo in host memory."""
+        if place_of(tensor.device.type, dist.get_backend_config(self.group)) == "cpu":
             return tensor.cpu().contiguous()  # gloo takes as many entries as there are, whatever the strides
         return (tensor if tensor.is_cuda else tensor.to(self.gpu)).contiguous()
 
@@ -196,7 +205,7 @@ class Connection:
             self.ledger.wire_s += time.monotonic() - started
 
     def charge(self, parts: BytesByPurpose, traffic: "collectives.Collective") -> None:
-        """Bill a tensor of `parts`, by purpose, that a collective of such `traffic` sends."""
+        """Charge the ledger for a tensor sent by a collective; `parts` are its bytes by purpose."""
         self.ledger.charge(parts, lambda num_bytes: traffic(num_bytes, self.num_workers).bytes)
 
     def _pace(self, started: float, parts: BytesByPurpose, traffic: "collectives.Collective") -> None:

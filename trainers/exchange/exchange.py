@@ -1,4 +1,4 @@
-"""One step's gradient exchange: what all kinds have in common."""
+"""The protocol of all gradient exchanges."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,21 +9,21 @@ from trainers.snapshot import Kept
 
 
 class Exchange(Protocol):
-    """Replace the local gradient in the buffer by the mean over the ranks.
+    """An exchange: replaces the local gradient in the buffer by the mean over the ranks.
 
-    Kinds whose ranks drift apart (`ExchangeBase.drifts`) leave what this rank is to step by. Kinds that make the update
-    (`trainers.spec.exchange.UpdateConfig`) leave the direction that all ranks step by.
+    Two kinds leave something else in the buffer. If ranks drift apart (`ExchangeBase.drifts`), it is this rank's own
+    step. If the exchange makes the update (`trainers.spec.exchange.UpdateConfig`), it is the direction of all ranks.
     """
 
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
-        """Exchange the buffer's gradient, which belongs to the scalar `loss`, as buckets fill; collective.
+        """Exchange the gradient of the scalar `loss`, bucket by bucket as backward fills them; collective.
 
-        `learning_rate` is that of the update to come. Raises ValueError for a level that is not allowed.
+        `learning_rate` is the rate of the coming update. Raises ValueError for a level that is not allowed.
         """
 
     @property
     def threshold(self) -> float | None:
-        """The cut-off in force, if there is one."""
+        """The threshold in force, if there is one."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the live state of this rank, by name."""
@@ -34,10 +34,10 @@ class Exchange(Protocol):
     def load_scalars(self, scalars: dict[str, Any]) -> None: ...
 
     def inherit(self, kept: Kept) -> None:
-        """Take over this rank's share of what one node of a checkpoint kept.
+        """Take over this rank's share of the memory that one node of a checkpoint had.
 
-        Called for every old node in order, before the first step. The gradient is a mean over nodes, so every rank goes
-        on with the mean of the old residuals.
+        Called for every old node in order, before the first step. The gradient is a mean over nodes, so every rank
+        starts with the mean of the old residuals.
         """
 
 
@@ -46,4 +46,4 @@ class Keeping(Protocol):
     """An exchange that keeps what it does not send, and can give it back."""
 
     def release(self, values: Tensor) -> None:
-        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more."""
+        """Add the residual to `values` `(d,)`, and reset it to zero."""

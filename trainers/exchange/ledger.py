@@ -6,13 +6,13 @@ from trainers.segment import Purpose
 
 
 class Ledger:
-    """Counts until somebody takes the count. `payload` is what goes through an exchange: gradients, or parameters."""
+    """Counts bytes until `take`. `payload` is the purpose that an exchange's data is billed as, such as parameters."""
 
     def __init__(self, payload: Purpose = "gradient") -> None:
         self._bytes: dict[Purpose, int] = {}
         self.payload = payload
-        self.total = 0  # of all purposes since the beginning, whatever was taken
-        self.wire_s = 0.0  # inside collectives since the beginning: waiting for peers, sending, and the pacer's wait
+        self.total = 0  # bytes of all purposes since the beginning; `take` does not reset it
+        self.wire_s = 0.0  # seconds inside collectives since the beginning: waiting for peers, sending, pacing
 
     def charge(self, parts: Mapping[Purpose, int], sent: Callable[[int], int]) -> None:
         """Charge a tensor of `parts` (bytes by purpose); `sent` maps its bytes to bytes on the wire."""

@@ -1,7 +1,7 @@
-"""Memories: what compression left behind, kept for later steps.
+"""Memories: what compression left out of a gradient, kept for later steps (error feedback).
 
-A step writes the next state beside the current one, and `commit` takes it over: until all ranks have agreed that a
-step was finite, nothing has changed. All tensors are float32 `(d,)`, per rank, never averaged.
+A step writes the next state beside the current one, and `commit` makes it current. So nothing changes until all ranks
+have agreed that the step was finite. All tensors are float32 `(d,)`, belong to one rank, and are never averaged.
 """
 
 from typing import NamedTuple, Protocol
@@ -17,52 +17,52 @@ from trainers.exchange.kernels.select import MomentumCorrection, select
 from trainers.snapshot import Kept
 from trainers.spec.sparse import SparseConfig
 
-#: What a memory may be multiplied by at once: float32 still holds the squares of what comes out.
+#: The largest factor to multiply a memory by at once: the squares of the result still fit float32.
 MOST_RISE = 2.0**32
 
 
 class Selection(NamedTuple):
-    """Entries of a bucket that a rank sends, from the start of the bucket; scalars are beside them."""
+    """The entries of a bucket that a rank sends. Indices count from the bucket's start; scalars are on its device."""
 
     entries: Entries
     wanted: Tensor  # int32: entries that qualified, whether or not there was room for them
     is_finite: Tensor  # bool: whether all entries of the corrected gradient were
-    note: Tensor  # float32: what the selector tells all ranks with the bucket; they learn the mean
+    note: Tensor  # float32: a number from the selector that travels with the bucket; all ranks get its mean
 
     @classmethod
     def of(cls, entries: Entries, wanted: Tensor | int, is_finite: Tensor) -> "Selection":
-        """Return a selection whose selector has no more to say."""
+        """Return a selection without a note."""
         if isinstance(wanted, int):
             wanted = torch.full_like(is_finite, wanted, dtype=torch.int32)
         return cls(entries, wanted, is_finite, note=torch.zeros_like(is_finite, dtype=torch.float32))
 
 
 class Memory(Protocol):
-    """Corrects a bucket's gradient by what earlier steps did not send, and keeps what this one does not."""
+    """Corrects a bucket's gradient by what earlier steps did not send, and keeps what this step does not send."""
 
     def select(self, gradient: Tensor, span: slice, *, threshold: Tensor, capacity: int) -> Selection:
         """Return the first `capacity` corrected entries with magnitude >= `threshold`, in one pass; keep the others.
 
-        The threshold is a scalar beside the gradient.
+        `threshold` is a scalar on the gradient's device.
         """
 
     def corrected(self, gradient: Tensor, span: slice) -> Tensor:
-        """Return the corrected gradient of the bucket; all of it is kept until `take` or `take_all`."""
+        """Return the bucket's corrected gradient. The memory keeps all of it until `take` or `take_all`."""
 
     def sample(self, gradient: Tensor, span: slice, of: int | None = None) -> Tensor:
         """Return evenly spread entries of the corrected gradient, without correcting the others.
 
-        They are as many as the bucket's share of a sample `of` so many entries; None: of the bucket alone.
+        Their number is the bucket's share of a sample of a vector of `of` entries; None: of the bucket alone.
         """
 
     def take(self, span: slice, indices: Tensor) -> Entries:
-        """Return the corrected entries at `indices`, which are sent and no longer kept."""
+        """Return the corrected entries at `indices`, to be sent, and remove them from the memory."""
 
     def take_all(self, span: slice) -> None:
-        """The whole bucket is sent, none of it is kept."""
+        """Remove the whole bucket from the memory: all of it is sent."""
 
     def keep(self, span: slice, errors: Entries) -> None:
-        """Of the entries that are sent, `errors` did not go through: keep that too."""
+        """Keep `errors` too: the part of the sent entries that the message lost."""
 
     def receive(self, mean: Tensor, span: slice) -> None:
         """Turn the mean of what the ranks sent into the gradient to step with, in place."""
@@ -71,22 +71,22 @@ class Memory(Protocol):
         """Use the memory times `factor` from the coming step on."""
 
     def commit(self) -> None:
-        """Take over what the step left."""
+        """Make the state that the step wrote the current one."""
 
     def skip(self) -> None:
-        """Leave what was kept as if it had not been sent: the step applied nothing, at a rate of 0."""
+        """Keep the memory as if nothing had been sent: at a rate of 0, the step applied nothing."""
 
     def inherit(self, kept: Kept) -> None:
         """Take over this rank's share of an old rank's memory, as `Exchange.inherit` says."""
 
     def add_owned(self, means: Tensor, span: slice) -> None:
-        """Keep `means` too, which an old rank held of the bucket for all."""
+        """Keep `means` too, the part of the bucket that an old rank held as owner for all ranks."""
 
     def tensors(self) -> dict[str, Tensor]: ...
 
 
 class StatePair:
-    """A state vector, and the one that the running step writes."""
+    """The current state vector `now`, and `next`, which the running step writes."""
 
     def __init__(self, like: Tensor) -> None:
         self.now, self.next = torch.zeros_like(like), torch.zeros_like(like)
@@ -95,12 +95,12 @@ class StatePair:
         self.now, self.next = self.next, self.now
 
     def inherit(self, vector: Tensor, kept: Kept) -> None:
-        """Add `vector`'s part of the mean over the old ranks."""
+        """Add an old rank's `vector`, divided by the number of old ranks."""
         self.now.add_(vector.to(self.now.device), alpha=1 / kept.of)
 
 
 class MemoryBase:
-    """The base of memories: ranks step with the mean as it is, and the memory follows no learning rate."""
+    """Base of memories. Ranks step with the mean as it is, and the memory ignores the learning rate."""
 
     def receive(self, mean: Tensor, span: slice) -> None:
         return
@@ -113,9 +113,9 @@ class MemoryBase:
 
 
 class Residual(MemoryBase):
-    """Error feedback: the unsent part is added to the next gradient (Karimireddy et al., 2019, Algorithm 1).
+    """Error feedback: the residual is added to the next gradient (Karimireddy et al., 2019, Algorithm 1).
 
-    A share `decay` of it is, from one step to the next.
+    The residual is multiplied by `decay` before each step.
     """
 
     def __init__(self, like: Tensor, *, decay: float = 1.0) -> None:
@@ -166,7 +166,7 @@ class Residual(MemoryBase):
 
 
 class Accumulation(MemoryBase):
-    """Momentum before compression: velocity is sent, and accumulated where it is not (Lin et al., 2018, section 3)."""
+    """Momentum correction: send the largest accumulated velocities, keep the others (Lin et al., 2018, section 3)."""
 
     def __init__(self, like: Tensor, config: SparseConfig) -> None:
         assert config.momentum_correction is not None
@@ -222,7 +222,7 @@ class Accumulation(MemoryBase):
 
 
 class Differences(MemoryBase):
-    """EF21: ranks send how their gradient differs from what was sent before (Richtarik et al., 2021, Algorithm 2)."""
+    """EF21: send how the gradient differs from this rank's estimate of it (Richtarik et al., 2021, Algorithm 2)."""
 
     def __init__(self, like: Tensor) -> None:
         self._sent, self._mean = StatePair(like), StatePair(like)  # this rank's estimate, and the mean of all ranks'
@@ -260,7 +260,7 @@ class Differences(MemoryBase):
         self._mean.commit()
 
     def inherit(self, kept: Kept) -> None:
-        """Take the old ranks' mean for this one's estimate too: then the mean of all estimates is that again."""
+        """Use the old mean as this rank's estimate too, so that the mean of all estimates is unchanged."""
         if kept.index == 0:
             for pair in (self._sent, self._mean):
                 pair.now.copy_(kept.tensors["mean"])
@@ -314,27 +314,27 @@ class Nothing(MemoryBase):
 
 
 class FollowedRate:
-    """The learning rate that a memory counts at: that of the last step whose rate was not 0.
+    """The learning rate that a memory was scaled for: that of the last step whose rate was not 0.
 
-    Karimireddy et al. (2019), Algorithm 1, keep rate x memory, which a change of the rate leaves as it was. At a rate
-    of 0 nothing of a memory is applied, however long it became: it stays (`Memory.skip`), and the next rate corrects
-    it. A rate is as good as 0 that would multiply the memory by more than `MOST_RISE`.
+    Karimireddy et al. (2019), Algorithm 1, keep rate x memory, which must not change when the rate does. A step at a
+    rate of 0 applies nothing, so the memory stays (`Memory.skip`) until the next rate rescales it. A rate also counts
+    as 0 if it would multiply the memory by more than `MOST_RISE`.
     """
 
     def __init__(self) -> None:
         self.last: float | None = None  # the rate; None: there was no step yet
 
     def correction(self, rate: float) -> float:
-        """Return the factor that keeps rate x memory as it was, for a step at `rate`; 1 where nothing does."""
+        """Return the factor that keeps rate x memory constant for a step at `rate`; 1 if there is none."""
         return self.last / rate if self.last is not None and self.counts(rate) else 1.0
 
     def commit(self, rate: float) -> None:
-        """Count at `rate` from now on, if a memory can."""
+        """Remember `rate`, unless it counts as 0."""
         if self.counts(rate):
             self.last = rate
 
     def load(self, last: float | None) -> None:
-        """Go on from a saved `last`; None, and 0, which was saved once: the next step corrects nothing."""
+        """Resume from a saved `last`. After None, or the 0 of old checkpoints, the next step corrects nothing."""
         self.last = last or None
 
     def counts(self, rate: float) -> bool:

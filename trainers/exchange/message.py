@@ -1,4 +1,4 @@
-"""The message of a rank to all others about a bucket: one word, the loss, and a payload of bytes."""
+"""The message that a rank sends to all others for a bucket: its loss (one word), then a payload of bytes."""
 
 import torch
 from torch import Tensor
@@ -8,9 +8,9 @@ from trainers.traffic.sizes import WORD_BYTES
 
 
 class Message:
-    """A message to be filled: `loss` `(1,)` float32, and `payload` `(num_bytes,)` uint8, zeros at first.
+    """A message to fill: `loss` `(1,)` float32, and `payload` `(num_bytes,)` uint8, zeros at first.
 
-    A rank that has no finite values to send says NaN instead of the loss.
+    A rank whose values are not finite sends NaN as its loss.
     """
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:

@@ -1,7 +1,7 @@
-"""Exchanges that send some entries: a selector says which, a memory keeps the others, an aggregator adds them up.
+"""Sparse exchanges: a selector chooses the entries to send, a memory keeps the others, an aggregator sums them.
 
-A bucket is one or two collectives whose shapes all ranks know. Loss, finite flag and the number of wanted entries ride
-in them, so that all ranks agree on the next capacity, and stop at the same step when a gradient is not finite.
+Each bucket takes one or two collectives, whose shapes all ranks know. These also carry the loss, a finite flag and the
+number of wanted entries. So all ranks agree on the next capacity, and stop at the same step if a gradient is not finite.
 """
 
 import math
@@ -28,9 +28,10 @@ from trainers.traffic.buckets import Bucket
 
 
 class SparseExchange:
-    """Selector, memory and aggregator, bucket by bucket; a bucket goes densely where that sends fewer bytes.
+    """An exchange that sends some entries of each bucket, or all of them densely if that takes fewer bytes.
 
-    `aggregator` makes the one of a bucket; None: payloads go to all ranks or to owners, as `config.aggregate` says.
+    `aggregator` makes the aggregator of a bucket. By default payloads go to all ranks or to owners, as
+    `config.aggregate` says.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class SparseExchange:
 
     @torch.no_grad()
     def step(self, loss: Tensor, level: Level, learning_rate: float) -> Exchanged:
-        """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
+        """Exchange the buffer's gradient, bucket by bucket. The memory changes only if the whole gradient is finite."""
         if self._config.lr_corrected:
             factor = self._rate.correction(learning_rate)
             self._memory.rescale(factor)
@@ -80,7 +81,7 @@ class SparseExchange:
         )
 
     def _commit(self, learning_rate: float) -> None:
-        """Take over what the step left."""
+        """Make the state that the step wrote the current one."""
         self._memory.commit()
         self._rate.commit(learning_rate)
         for aggregator in self._aggregators:
@@ -102,7 +103,7 @@ class SparseExchange:
         return report
 
     def _dense(self, bucket: Bucket, control: Sequence[Tensor]) -> Unread:
-        """Average the whole bucket; `control` is what it sends beside it: loss, what this rank wanted, and its note."""
+        """Average the whole bucket. `control` goes along: the loss, the count this rank wanted, and its note."""
         gradient = self._buffer.gradient[bucket.span]
         gradient.copy_(self._memory.corrected(gradient, bucket.span))
         self._memory.take_all(bucket.span)
@@ -119,12 +120,12 @@ class SparseExchange:
         is_finite = bool(numbers[0]) and all(map(math.isfinite, means))
         if len(means) == 3:
             loss, wanted, note = means
-        else:  # at a level that asks for everything, where the first bucket alone has the loss
+        else:  # the level asks for everything: only the bucket that starts at entry 0 has the loss
             loss, wanted, note = means[0] if means else math.nan, d, 0.0
         return Report(loss, is_finite, most_wanted=wanted, sent=d, note=note)
 
     def release(self, values: Tensor) -> None:
-        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more; of plain residuals."""
+        """Add the residual to `values` `(d,)`, and reset it to zero. For plain residuals only."""
         residual = self._memory.tensors()["residual"]
         values += residual
         residual.zero_()
@@ -163,7 +164,7 @@ class SparseExchange:
 
 
 def _fewest_bytes(config: SparseConfig, bucket: Bucket, connection: Connection, device: torch.device) -> Aggregator:
-    """Return what `config` asks for; `auto` is what sends fewer bytes, which does not depend on the level."""
+    """Return the aggregator that `config` asks for. `auto` sends fewer bytes; the level does not affect the choice."""
     if config.is_sharded(connection.num_workers):
         return Sharded(config, bucket, connection, device)
     return Gather(config, bucket, connection)

@@ -1,4 +1,4 @@
-"""The result of an exchange that all ranks know, and the sign of a step that is not finite."""
+"""The result of one exchange, and checks that its values are finite."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +10,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Equal on all ranks that have exchanged something; of a step that a rank takes by itself, or holds, its own.
+    """The result of a step's exchange, equal on all ranks that took part.
 
-    After `diverged` the gradient in the buffer is of no use, and no memory has changed.
+    If a rank steps by itself, or holds its gradient back, the result is its own. If the step `diverged`, the gradient
+    in the buffer is useless, and no memory has changed.
     """
 
     loss: float = float("nan")  # mean over the ranks, or this rank's
     diverged: bool = False  # a loss or a gradient was not finite
-    is_held: bool = False  # the gradient waits for those of later steps: there is no update
-    density: float | None = None  # mean share of entries sent; None: the exchange sends something of each
-    is_of_node: bool = False  # no other node took part: the loss is that of this one's ranks
-    is_left_out: bool = False  # this rank's own: it goes on from an average that it has no part in
+    is_held: bool = False  # the gradient is accumulated for a later step: there is no update
+    density: float | None = None  # mean share of entries sent; None: the exchange sends something of every entry
+    is_of_node: bool = False  # no other node took part: the loss is the mean over this node's ranks
+    is_left_out: bool = False  # of this rank alone: the average that it continues from leaves it out
 
 
 DIVERGED = Exchanged(diverged=True)
@@ -33,31 +34,34 @@ def mean_density(steps: Sequence[Exchanged]) -> float | None:
 
 
 def agreed(losses: Sequence[Tensor], num_workers: int) -> Exchanged:
-    """Return the verdict on a step from `losses`, of each bucket the ranks' own `(N,)` or their sum `(1,)`.
+    """Return the result of a step from `losses`: for each bucket, the ranks' losses `(N,)` or their sum `(1,)`.
 
-    They are NaN where something was not finite. Here, behind the last bucket, the host first waits for a GPU: until
-    then it only asks for work.
+    A loss is NaN if something in its bucket was not finite. The host waits for a GPU here, after the last bucket, and
+    nowhere earlier in the step.
     """
     means = [sum(bucket) / num_workers for bucket in torch.stack(list(losses)).tolist()]
     return Exchanged(loss=means[-1]) if all(map(math.isfinite, means)) else DIVERGED
 
 
 def loss_if(finite: Tensor, loss: Tensor) -> Tensor:
-    """Return `loss`, or NaN in its place where `finite` (scalar) is false."""
+    """Return `loss`, or NaN if `finite` (scalar) is false."""
     return torch.where(finite, loss, math.nan)
 
 
 def all_finite(values: Tensor) -> Tensor:
-    """Return whether all of `values` are finite, as a scalar beside them; a sum beyond float32 is infinite."""
+    """Return whether all of `values` are finite, as a scalar on their device.
+
+    A sum that overflows float32 counts as not finite.
+    """
     return torch.isfinite(values.sum())
 
 
 def is_finite(values: Tensor) -> bool:
-    """As `all_finite`; the host waits for it."""
+    """Return `all_finite` as a bool; the host waits for the device."""
     return bool(all_finite(values))
 
 
 def has_length(values: Tensor) -> Tensor:
-    """Return whether the 2-norm of `values` is finite, in float32's range, as a scalar beside them."""
+    """Return whether the 2-norm of `values` is finite in float32, as a scalar on their device."""
     norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
     return norm <= torch.finfo(torch.float32).max

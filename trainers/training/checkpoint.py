@@ -8,7 +8,7 @@ Scalars are JSON in a file's metadata.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
@@ -49,6 +49,7 @@ class Manifest(BaseModel):
     num_workers: int  # that wrote it
     nodes: Nodes  # that the workers were on
     shards: tuple[Shard, ...]
+    order: Literal["groups", "model"] = "groups"  # of parameters in flat vectors; releases up to 0.2 say nothing
 
     def shard(self, name: str) -> Shard:
         """Return the file of this name."""
@@ -81,7 +82,7 @@ def commit_manifest(url: str, shards: Iterable[Shard], nodes: Nodes | None = Non
     shards = tuple(shards)
     num_workers = len(shards) - 1
     nodes = nodes or Topology.stated(num_workers, 1).nodes
-    manifest = Manifest(format=FORMAT, num_workers=num_workers, nodes=nodes, shards=shards)
+    manifest = Manifest(format=FORMAT, num_workers=num_workers, nodes=nodes, shards=shards, order="model")
     filesystem.write(f"{url}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
 
 

@@ -1,5 +1,6 @@
 """One rank of a data-parallel training run: state, segments, evaluation. Runs under any launcher."""
 
+import gc
 import hashlib
 import logging
 import math
@@ -284,6 +285,8 @@ class Replica:
         fresh = Replica(self.config, self.rank, self.num_workers, device=str(self.device), workload=self.workload)
         fresh._settle(self._topology)
         self._state.copy_from(fresh._state)
+        del fresh
+        gc.collect()  # it holds itself by its hooks, and would stay on the device beside this one
 
     def save(self, url: str) -> list[Shard]:
         """Write this rank's part of a checkpoint at the folder `url`; `commit_manifest` completes it."""
@@ -308,6 +311,11 @@ class Replica:
         is drawn at random then follows from the step.
         """
         manifest = checkpoint.read_manifest(url)
+        if manifest.order == "groups" and self._optimizer.reorders and self._keeps_vectors:
+            raise CheckpointError(
+                f"{url} is of an earlier release, which kept what `exchange` and `sync` remember in the order of the "
+                "parameter groups; it is in the model's order now: finish the job with that release, or begin anew"
+            )
         if manifest.nodes == self.nodes:
             with torch.no_grad():
                 checkpoint.load(url, self._state, manifest, rank=self.rank)
@@ -325,6 +333,12 @@ class Replica:
                 of_nodes={"exchange": self._exchange},
             )
         self._random.begin(self._fresh_seed())
+
+    @property
+    def _keeps_vectors(self) -> bool:
+        """True if the state has vectors of all gradients or parameters, which only their order tells apart."""
+        parts = self._state.shared | self._state.own
+        return any(parts[name].tensors() for name in ("exchange", "sync") if name in parts)
 
     def export(self, url: str) -> Written:
         """Write the evaluated iterate as the safetensors file `url` (rank 0), under the model's own names."""

@@ -59,10 +59,12 @@ class Optimizer:
         names: Mapping[Parameter, str],
         *,
         brought: Sequence[Mapping[str, Any]],
+        reorders: bool = False,
     ) -> None:
         self.config = config
         self._optimizer = optimizer
         self.brought = brought  # options that the workload gave each group
+        self.reorders = reorders  # whether the groups have the parameters in another order than `names`
         self._scales = [group["lr"] for group in self._groups]
         changeable = () if isinstance(config, OwnOptimizerConfig) else OPTIONS  # a script's own are its own matter
         self._built = [{name: group[name] for name in changeable if name in group} for group in self._groups]
@@ -281,9 +283,10 @@ def build(config: OptimizerConfig, workload: Workload, model: nn.Module, *, apar
         raise WorkloadError(NOTHING_TRAINED)
     for parameter in names.keys() - trained:
         parameter.requires_grad_(False)
-    # in the order of the workload's groups, however the optimizer divides them
-    ordered = {parameter: names[parameter] for parameter in options if parameter in trained}
-    return Optimizer(config, optimizer, ordered, brought=brought)
+    # In the model's order, as backward fills buckets from its end, however groups divide it.
+    ordered = {parameter: name for parameter, name in names.items() if parameter in trained}
+    in_groups = [names[parameter] for parameter in options if parameter in trained]
+    return Optimizer(config, optimizer, ordered, brought=brought, reorders=in_groups != [*ordered.values()])
 
 
 def build_alone(
