@@ -1,4 +1,4 @@
-"""Every knob of the controller, declared once. Pydantic only, so that a job can be checked without torch."""
+"""The settings of all controllers, each declared once. Pydantic only, so that a job can be checked without torch."""
 
 import math
 from typing import Annotated, ClassVar, Literal
@@ -20,7 +20,7 @@ Count = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-#: At most so many axes are searched, the learning rate included: a run can afford a dozen probes.
+#: The most axes that are searched, the learning rate included: a run can afford a dozen probes.
 MAX_DIMENSIONS = 4
 
 
@@ -39,12 +39,12 @@ class Budget(Config):
 
     @property
     def counts_bytes_alone(self) -> bool:
-        """Return whether a run that sends nothing would never end."""
+        """Return whether bytes are the only cap, so a run that sends nothing would never end."""
         return self.seconds is None and self.steps is None
 
     @property
     def counts_traffic(self) -> bool:
-        """Return whether what a step sends takes something of the budget: its bytes, or the time for them."""
+        """Return whether the bytes of a step use up the budget, directly or by the time that they take."""
         return self.seconds is not None or self.bytes is not None
 
     @model_validator(mode="after")
@@ -207,7 +207,7 @@ class StagedConfig(RateRange):
     cooldown: CoolDown = 0.5
 
     def search_fraction(self, num_steps: float | None) -> float:
-        """Return the largest share that probes may spend of a budget of `num_steps` steps; None: nobody knows how many.
+        """Return the largest share of a budget of `num_steps` steps that probes may spend; None: number unknown.
 
         A search needs more steps in a longer run, but a smaller share: it falls with the square root of the steps.
         """
@@ -218,7 +218,7 @@ class StagedConfig(RateRange):
         return min(MOST_SEARCH, max(LEAST_SEARCH, MOST_SEARCH * math.sqrt(SHORT_RUN / num_steps)))
 
     def least_budget(self, num_steps: int) -> int:
-        """Return the steps of the smallest budget of which probes may spend `num_steps`."""
+        """Return the smallest budget, in steps, that lets probes spend `num_steps`."""
         too_few, enough = num_steps - 1, math.ceil(num_steps / self.search_fraction(math.inf))
         while enough - too_few > 1:  # what probes may spend grows with the budget
             middle = (too_few + enough) // 2
@@ -229,17 +229,18 @@ class StagedConfig(RateRange):
         return enough
 
 
-#: Longer probes of the first search where the coarse ones do not decide.
+#: Finalists (longer probes) of the first search, where the coarse ones do not decide.
 FINALISTS = 3
-#: Where the rate alone is searched, three of so many steps know it better than the coarse ones (docs/decisions/0016).
+#: Where the rate alone is searched, three finalists of this many steps find a better one than coarse probes do
+#: (docs/decisions/0016).
 PAYING_STEPS = 40
-#: Probes may spend this share of a run of so many steps; in the longest runs at least the other one.
+#: Probes may spend the first share of a run of `SHORT_RUN` steps or less, and at least the last share of the longest.
 MOST_SEARCH, SHORT_RUN, LEAST_SEARCH = 0.20, 480, 0.03
 
 
 def num_coarse(decades: float) -> int:
-    """Return how many coarse probes look at so many `decades` of learning rate, both ends included."""
-    return max(3, math.floor(round(decades, 6)) + 1)  # whole ones, however the ends are rounded
+    """Return how many coarse probes cover this many `decades` of learning rate, both ends included."""
+    return max(3, math.floor(round(decades, 6)) + 1)  # rounded first: 3.9999999 decades are 4
 
 
 class WideConfig(StagedConfig):
@@ -275,7 +276,7 @@ class WideConfig(StagedConfig):
     )
 
     def trusts_usual(self, optimizer: str) -> bool:
-        """Return whether a run of `optimizer` begins with the rate that is usual, if one is."""
+        """Return whether a run with `optimizer` begins with its usual rate, if it has one."""
         trusted = ("unless_known",) if usual_rate_told_by(optimizer) in ("weights", None) else ("unless_known", "auto")
         return self.first_search in trusted and self.wide_probes is None and self.stated_rates is None
 

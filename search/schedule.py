@@ -1,4 +1,4 @@
-"""The learned artefact: a schedule, and how plain torch follows it."""
+"""Follow a learned schedule in plain torch."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -12,10 +12,9 @@ from search.types import FURTHER
 
 #: Searched values that a scheduler sets in its optimizer.
 OPTIONS = ("momentum", "weight_decay", "nesterov")
-#: Searched values that are no option of an optimizer: `period`, `outer_learning_rate`, `outer_momentum`, `share`,
-#: `gamma`.
+#: Searched values that are not an optimizer's: `period`, `outer_learning_rate`, `outer_momentum`, `share`, `gamma`.
 OF_OTHERS = tuple(name for name in FURTHER if name not in (*OPTIONS, "batch_size", "option", "optimizer"))
-#: Those of them that nothing but a job sets.
+#: Those of them that only a job can set.
 OF_JOBS = ("share", "gamma")
 
 
@@ -31,12 +30,17 @@ class Schedule(RecordedSchedule):
     ) -> LambdaLR:
         """Return a scheduler that gives `optimizer` these rates, from its next step on.
 
-        The first parameter group gets the schedule's rates, warm-up included; the others keep their ratio to it. The
-        rates of an `own` optimizer multiply those of its groups, also of the first. A momentum, weight decay or
-        nesterov that was searched is set where a group now has the first one's; an entry without it has that of now.
-        `on_level` is called with the level of
-        the coming step, at once and whenever it changes, and `on_values` with the searched values of its entry that are
-        no option of an optimizer, by name: `period`, `outer_learning_rate`, `outer_momentum`, `share`, `gamma`.
+        The first parameter group gets the schedule's rates, warm-up included, and the others keep their ratio to it.
+        The rates of an `own` schedule multiply those of all groups instead.
+
+        A searched momentum, weight decay or nesterov is set in the groups whose value equals the first group's now.
+        Where an entry does not set it, it goes back to its value of now.
+
+        Args:
+            optimizer: of the kind that the schedule was learned with.
+            on_level: called with the level of the coming step, at once and whenever it changes.
+            on_values: called likewise, with the searched values that are not an optimizer's, by name: `period`,
+                `outer_learning_rate`, `outer_momentum`, `share`, `gamma`.
 
         Raises:
             ValueError: the first group's rate is not positive, so there is no ratio to it; or there is no `on_values`,
@@ -45,7 +49,7 @@ class Schedule(RecordedSchedule):
         if on_values is None:
             self._check_values()
         first = optimizer.param_groups[0]
-        # As `LambdaLR` takes it; a rate in a tensor changes in place.
+        # `LambdaLR` multiplies this rate too. As a number: a rate in a tensor changes in place.
         base = 1.0 if self.optimizer == OWN else float(first.get("initial_lr", first["lr"]))
         if not base > 0:
             raise ValueError(f"`optimizer` must have a positive learning rate in its first group, got {base}.")
@@ -85,11 +89,11 @@ class Schedule(RecordedSchedule):
 
 
 class _Following(LambdaLR):
-    """A scheduler that goes on where another one was: not with the rates, the level and the values of step 0."""
+    """A scheduler that resumes with the rates, level and values of its own step, not with those of step 0."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self.lr_lambdas[0](self.last_epoch)  # which sets the options, and announces level and values
+        self.lr_lambdas[0](self.last_epoch)  # sets the options, and calls `on_level` and `on_values`
         for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(float(rate))
@@ -102,9 +106,9 @@ def _of_others(entry: Entry) -> dict[str, Any]:
 
 
 def _followers(optimizer: Optimizer, searched: Collection[str]) -> dict[str, list[int]]:
-    """Return by option, of those that were `searched`, the numbers of the groups that have the first one's.
+    """Return for each `searched` option the numbers of the groups whose value equals the first group's.
 
-    Loading its state gives an optimizer other groups, in the same order.
+    Numbers, since loading a state gives the optimizer new groups in the same order.
     """
     first = optimizer.param_groups[0]
     return {
@@ -129,5 +133,5 @@ def _set_options(
 
 
 def _name_of(option: str) -> str:
-    """Return what the schedule calls an option of a group: Adam's momentum is the first of its betas."""
+    """Return the schedule's name for a group's option: Adam's momentum is the first of its betas."""
     return "momentum" if option == "betas" else option

@@ -1,4 +1,4 @@
-"""The file of a learned schedule: the values of a run at each step, and where they are from. Pydantic only.
+"""The file of a learned schedule: the values of a run at each step, and their provenance. Pydantic only.
 
 `python -m search.schedule_file` prints its JSON schema.
 """
@@ -13,16 +13,16 @@ from pydantic import ConfigDict, Field, JsonValue, ValidationError, field_valida
 from search.types import FURTHER, Value, Values
 
 FORMAT: Literal["wiretune.schedule/1"] = "wiretune.schedule/1"
-VERSION = 1  # what a later release adds without changing what is there keeps the number
+VERSION = 1  # a release that only adds fields keeps the number
 
 
-#: No search tries a higher one (`search.space.SearchSpace`).
+#: No search tries a higher rate (`search.space.SearchSpace`).
 MAX_LEARNING_RATE = 1e3
-OWN = "own"  # the optimizer of a user's workload, whose groups have rates already, which a schedule's multiply
+OWN = "own"  # the optimizer of a user's workload: the schedule's rates multiply those of its groups
 
 
 class Settable(Values):
-    """The further values that a run can be set to, within the bounds that a job has for them."""
+    """The values besides learning rate and level, with the bounds that a job has for them."""
 
     batch_size: int | None = Field(None, ge=1)
     momentum: float | None = Field(None, ge=0, lt=1)
@@ -77,8 +77,8 @@ class Entry(Value):
         if self.final_learning_rate is None or last == 0:
             return self.learning_rate
         if index == last:
-            return self.final_learning_rate  # which the sum below may miss by a rounding
-        # As the workers count, to the bit: `trainers.segment.Segment`.
+            return self.final_learning_rate  # the sum below may miss it by a rounding
+        # Bit for bit as the workers compute it: `trainers.segment.Segment`.
         return self.learning_rate + (self.final_learning_rate - self.learning_rate) * index / last
 
 
@@ -136,7 +136,7 @@ class ScheduleFile(Value):
         return self.model_dump_json(indent=2)
 
     def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of optimizer step `step`; after the last step, its rate goes on.
+        """Return the learning rate of optimizer step `step`; past the end, that of the last step.
 
         Raises:
             ValueError: `step` is negative.
@@ -171,7 +171,7 @@ class ScheduleFile(Value):
         return None if option is None else str(option)
 
     def optimizer_at(self, step: int) -> str:
-        """Return the kind of the optimizer in force at `step`: of several that compete, the one that was chosen.
+        """Return the kind of the optimizer at `step`; of several that competed, the chosen one.
 
         Raises:
             ValueError: `step` is negative.
@@ -179,7 +179,7 @@ class ScheduleFile(Value):
         return str(self.entry_at(step).values.get("optimizer", self.optimizer))
 
     def entry_at(self, step: int) -> Entry:
-        """Return the entry that holds `step`; after the last step, the last one.
+        """Return the entry that holds `step`; past the end, the last one.
 
         Raises:
             ValueError: `step` is negative.
@@ -230,17 +230,17 @@ class RecordedSchedule(ScheduleFile):
     provenance: Provenance | None = Field(None, description="null: an earlier release wrote the file")
 
     def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of optimizer step `step`, with the warm-up; after the last step, its rate goes on.
+        """Return the learning rate of optimizer step `step`, with the warm-up; past the end, that of the last step.
 
         Raises:
             ValueError: `step` is negative.
         """
         ramp = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
-        return super().learning_rate_at(step) * ramp  # as the workers multiply, to the bit
+        return super().learning_rate_at(step) * ramp  # bit for bit as the workers compute it
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of an exported schedule, for other programs that read or write one."""
+    """Return the JSON schema of an exported schedule, for programs that read or write one."""
     schema = RecordedSchedule.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": f"Schedule, {FORMAT}"}
 

@@ -1,4 +1,4 @@
-"""From a configuration, or from a journal, to the strategy it means, ready to answer without delay."""
+"""Build a strategy from its configuration, or restore it from its journal, ready to answer without delay."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ _STRATEGIES: dict[str, type[Controller | AutoLrs | Baseline[Any]]] = {
 def build(
     config: ControllerConfig, *, space: SearchSpace, seed: int, budget: Budget, prior: Prior = NO_PRIOR
 ) -> Strategy:
-    """Return a strategy at the first step of a run; one that searches may learn from `prior`."""
+    """Return the strategy of a run that begins. One that searches may learn from `prior`."""
     if config.kind in _BASELINES:
         return _BASELINES[config.kind](space, budget, config)
     warm_up()  # what follows fits surrogates

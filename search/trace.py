@@ -1,4 +1,4 @@
-"""The course of a commit in a bounded number of points, however long it gets: means of blocks of its steps."""
+"""The curves of a commit in a bounded number of points, however long it gets: means over blocks of its steps."""
 
 import math
 from collections.abc import Sequence
@@ -8,17 +8,17 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 #: A trace has at most this many points, and at least half of them once it had that many.
 MAX_POINTS = 200
-#: So many first losses are kept as they were: they tell where a run starts, however long it gets.
+#: This many first losses are kept as they were: they show where a run starts, however long it gets.
 NUM_OPENING = 5
-#: Steps in full agreement with those before them; beyond so many, more of them say nothing new.
+#: Limit of the summed cosines: this many steps that fully agree with those before. More say nothing new.
 MOST_ALIGNED = 22.0
 Point = tuple[float, float, float, float]
 
 
 class Trace(BaseModel):
-    """Means of blocks of `steps_per_point` steps each: losses, seconds per step, gradient scales, waits.
+    """Means over blocks of `steps_per_point` steps each: losses, seconds per step, gradient scales, waits.
 
-    A series that nobody measured is all NaN. The steps of an unfinished block are in `rest`, as they are.
+    A series that was not measured is all NaN. `rest` has the steps of an unfinished block, one by one.
     `aligned` sums the cosines between each step's descent direction and the update before, within [0, `MOST_ALIGNED`].
     """
 
@@ -35,7 +35,7 @@ class Trace(BaseModel):
     @field_validator("points", "rest", mode="before")
     @classmethod
     def _have_waits(cls, points: Sequence[Sequence[float | None]]) -> list[tuple[float | None, ...]]:
-        # an earlier release had none, or wrote null for those that nobody measured
+        # an earlier release had no waits, or wrote null where they were not measured
         return [(*point[:3], math.nan if point[3:] in ((), [], (None,), [None]) else point[3]) for point in points]
 
     @property
@@ -66,7 +66,10 @@ class Trace(BaseModel):
         alignments: Sequence[float] = (),
         waits: Sequence[float] = (),
     ) -> "Trace":
-        """Return the trace with further steps, one entry per step in each series; how they are split is no matter."""
+        """Return the trace with further steps, one entry per step in each series.
+
+        The result does not depend on how the steps are split over calls.
+        """
         size, points, rest = self.steps_per_point, list(self.points), list(self.rest)
         for step in zip_longest(losses, step_seconds, gradient_scales, waits, fillvalue=math.nan):
             rest.append(step)

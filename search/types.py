@@ -1,7 +1,7 @@
-"""The values that pass between a controller and whoever trains: frozen, and JSON both ways.
+"""The values that pass between a controller and the training loop: frozen, and JSON both ways.
 
-Words: a *candidate* is tried as a *probe*; what it measured is an *observation*; the *decision* names the
-values of a stage's *commit*, the steps that stay.
+A *candidate* is tried as a *probe*, whose measurements are an *observation*. A *decision* names the values of a stage's
+*commit*, the steps that stay.
 """
 
 import math
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from search.trace import Trace
 
 ForecastStatus = Literal["ok", "no_progress", "overshoot", "diverged", "too_short"]
-#: Where a running probe or commit goes from here: it ends early with `end`, and is rolled back with `roll_back`.
+#: How a running probe or commit continues: it goes on, ends early, or is rolled back.
 Course = Literal["go_on", "end", "roll_back"]
 Origin = Literal[
     "incumbent", "wide", "finalist", "vertex", "option", "acquisition", "fallback", "move", "sobol", "random"
@@ -25,14 +25,14 @@ class Value(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
-#: The measure of an axis. `complement`: the logarithm of 1 - x. `integer`: the logarithm, rounded. `choice`: false or
-#: true, 0 and 1 on the unit cube, where a kernel with a length scale of its own is one of the Hamming distance. `name`:
-#: what competes with others, and is no axis.
+#: The scale of an axis. `log`: the logarithm of x. `complement`: the logarithm of 1 - x. `integer`: the logarithm, on
+#: whole numbers. `choice`: false or true, 0 and 1 on the unit cube; a kernel with a length scale per axis then measures
+#: the Hamming distance. `name`: one of several that compete; it has no axis with a scale.
 Scale = Literal["log", "complement", "integer", "choice", "name"]
 
 
 class ValueTraits(NamedTuple):
-    """The traits of a value that a search may choose. All its lists of values follow from these."""
+    """The traits of a value that a search may choose. All lists of searched values follow from these."""
 
     scale: Scale
     costs: bool = False  # whether the bytes or the seconds of a step depend on it
@@ -81,7 +81,7 @@ class Values(Value):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of them that can change from step to step: workers are built with their optimizer."""
+        """The `further` values that can change from step to step, so without the optimizer."""
         return {name: value for name, value in self.further.items() if name != "optimizer"}
 
 
@@ -96,12 +96,12 @@ SEARCHED: dict[str, ValueTraits] = {
 FURTHER = tuple(name for name in SEARCHED if name not in ("learning_rate", "level"))
 
 
-#: What a value can be: of a choice false or true, of what competes a name.
+#: The types of a value: a choice is false or true, and a name stands for one of several that compete.
 Setting = bool | int | float | str
 
 
 class Band(Value):
-    """The numbers that a veto is about: those above the one limit, and those below the other."""
+    """The numbers that a veto excludes: those above one limit, those below another, or both."""
 
     above: float | None = Field(None, allow_inf_nan=False, description="values above it are vetoed")
     below: float | None = Field(None, allow_inf_nan=False, description="values below it are vetoed")
@@ -116,9 +116,9 @@ class Band(Value):
 
 
 class Steer(Value):
-    """A person's word on what a running controller may use, from the next stage on.
+    """A person's pins, vetoes, or request for a search, which a running controller follows from the next stage on.
 
-    Names are those of `Values`; a level may be called as the exchange calls it, `density` for example.
+    Names are those of `Values`. A level may go by the exchange's name for it, such as `density`.
     """
 
     id: int = Field(description="counts from 1 within its job")
@@ -139,13 +139,13 @@ class Spent(Value):
 
 
 class Piece(Value):
-    """A straight piece of the rate's course: `num_steps` from `step` on, linearly from one rate towards the other."""
+    """A straight piece of the learning rate: `num_steps` from `step` on, linearly from one rate towards the other."""
 
     step: int
     num_steps: int
     learning_rate: float
     final_learning_rate: float
-    piece_steps: int | None = None  # until the rate is the final one, where the run leaves that way earlier
+    piece_steps: int | None = None  # steps until the final rate, where the run leaves the line earlier
 
     @property
     def end(self) -> int:
@@ -154,7 +154,7 @@ class Piece(Value):
 
 
 class Allowance(Value):
-    """The allowance of a probe, or the totals that end a commit; the first cap reached counts. None: no cap."""
+    """What a probe may spend, or the totals at which a commit ends. The first cap reached counts. None: no cap."""
 
     steps: int | None = None
     bytes: int | None = None
@@ -163,7 +163,7 @@ class Allowance(Value):
 
 
 class Candidate(Value):
-    """Values to be tried from the stage's snapshot for `allowance`."""
+    """Values to try, from the stage's snapshot, until `allowance` is spent."""
 
     id: str
     stage: int
@@ -178,14 +178,14 @@ class Candidate(Value):
     )
 
     def learning_rate_at(self, part: float) -> float:
-        """Return the learning rate when `part` of the allowance, in [0, 1], is spent: 0 at the end of a decay."""
+        """Return the learning rate once the share `part` of the allowance is spent; 0 at the end of a decay."""
         return self.values.learning_rate * (min(1.0, (1 - part) / self.decay) if self.decay else 1.0)
 
 
 class Observation(Value):
     """The measurements of a probe or a commit. Series have one entry per step.
 
-    A loss that is not finite means that it `diverged`, and does not say so by itself.
+    A loss that is not finite needs `diverged=True` as well.
     """
 
     candidate_id: str | None = Field(description="None: the committed line of the open stage")
@@ -235,7 +235,7 @@ class Forecast(Value):
 
 
 class Refusal(Value):
-    """Values that were not tried, or not to the end, because a probe of them costs too much."""
+    """Values that were not probed, or not to the end, because their probe costs too much."""
 
     values: Values
     origin: Origin
