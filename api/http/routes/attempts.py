@@ -1,4 +1,4 @@
-"""`/v1/attempts/...`: the one door of the cluster, open to a running attempt's own token."""
+"""`/v1/attempts/...`: the only routes for the cluster, open to a running attempt with its own token."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`/v1/cluster`: the nodes, and what runs on them."""
+"""`/v1/cluster`: the nodes, and the workers on them."""
 
 from fastapi import Depends, Request
 

@@ -1,4 +1,4 @@
-"""`/v1/code`: packages of users' code, which jobs name by their digest."""
+"""`/v1/code`: packages of user code, which jobs name by digest."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`/v1/events`, `/v1/jobs/{job}/events`, `/v1/jobs/{job}/snapshot`: what a page shows, and each change of it."""
+"""`/v1/events`, `/v1/jobs/{job}/events`, `/v1/jobs/{job}/snapshot`: the state of a page, and its changes."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from service.wire.snapshot import Snapshot
 
 router = OperationRouter(prefix="/v1", tags=["events"], dependencies=[Depends(require_key)])
 
-_MAX_ID = 2**53 - 1  # what JavaScript counts to
+_MAX_ID = 2**53 - 1  # the largest safe integer in JavaScript
 _STREAM: Answers = {
     200: {
         "description": "a page; with `Accept: text/event-stream` a stream that does not end",
@@ -60,7 +60,7 @@ def list_events(
     after = after if last_event_id is None else int(last_event_id)
     wanted: dict[str, Any] = {"project": visible_project(caller), "job_id": job, "kinds": frozenset(kind)}
     if "text/event-stream" in request.headers.get("accept", ""):
-        store.events(after or 0, limit=1, **wanted)  # refuses in time what the stream could not
+        store.events(after or 0, limit=1, **wanted)  # raises now, since a begun stream cannot refuse
         broadcaster = services_of(request).broadcaster
         return EventStream(broadcaster.stream(after, brief=brief, is_welcome=is_welcome(request), **wanted))
     return store.events(after or 0, limit=limit, **wanted)

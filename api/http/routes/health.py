@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz`, `/metrics`: is the process up, does it serve, how does it do."""
+"""`/healthz`, `/readyz`, `/metrics`: liveness, readiness and metrics of the process."""
 
 from anyio import to_thread
 from fastapi import Depends

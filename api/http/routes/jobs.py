@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, look, edit, delete."""
+"""`/v1/jobs`: submit, read, edit and delete jobs."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -41,7 +41,7 @@ router = OperationRouter(prefix="/v1", tags=["jobs"], dependencies=[Depends(requ
 JobBody = Annotated[JobSpec, Depends(bodies.job_spec)]
 _JOB_BODY = Body(model=JobSpec, example=EXAMPLE_JOB, media_types=bodies.JOB_TYPES)
 
-#: The refusals of what makes a job.
+#: Refusals of operations that make a job.
 CREATING = (InvalidJob, KeyReused, DoesNotFit, UnreadableJob, NotFound, QueueFull)
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=200)]
@@ -72,7 +72,7 @@ def create_job(
     """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
     require_visible([] if source is None else [source], store, caller)
     view = store.made_with(idempotency_key, spec=spec, source=source, by=caller)
-    if view is None:  # what was accepted once is not checked again: quotas and the cluster may have changed since
+    if view is None:  # an accepted job is not checked again: quotas and cluster may have changed
         require_priority(spec.priority, store, caller, operation="createJob")
         check(spec, request, caller.name, caller.project)
         view, _ = store.add_job(spec, idempotency_key=idempotency_key, source=source, by=caller)
@@ -95,7 +95,7 @@ def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller
     store.require_code(spec, by=caller)
     num_trials = spec.num_trials
     notes = []
-    if not may(caller, Action.CREATE):  # who may only read may check a job, and have another submit it
+    if not may(caller, Action.CREATE):  # readers may check a job that someone else then submits
         notes.append(f"your role here, {caller.role}, may not {Action.CREATE}")
     if spec.params:
         notes.append(expected_cost(spec))
@@ -119,8 +119,8 @@ class Archived(StrEnum):
 _ARCHIVED = {Archived.NO: False, Archived.YES: True, Archived.ANY: None}
 Label = Annotated[str, Field(pattern=r"^[^=]+=.*$", max_length=200)]
 Shown = TypeVar("Shown", JobView, JobSummary)
-#: A job's tag is its version, and says nothing of the release, which reads what is stored in its own way: no browser
-#: is to keep the answer beyond an upgrade.
+#: A job's ETag is its version, which does not include the release. Each release reads stored jobs in its own way, so
+#: no browser may keep the answer beyond an upgrade.
 _NOT_KEPT = {"Cache-Control": "no-store"}
 JobId = Annotated[str, Field(max_length=100)]
 Owner = Annotated[str | None, Query(min_length=1, max_length=MAX_OWNER_CHARS)]
@@ -155,7 +155,7 @@ async def job_filter(
     archived: Annotated[Archived, Query(description="leave archived jobs out; only them; both")] = Archived.NO,
     id: Annotated[list[JobId], Query(max_length=MAX_PAGE, description="one of these; several: id=A&id=B")] = [],  # noqa: B006
 ) -> JobFilter:
-    """Return which jobs are asked for. Async, as it waits for nothing: else FastAPI sends it through a thread."""
+    """Return the filter for jobs. Async although it never waits: FastAPI would run a plain function in a thread."""
     pairs = [(name, value) for name, _, value in (each.partition("=") for each in label)]
     return JobFilter(
         states=state,

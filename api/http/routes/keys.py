@@ -1,4 +1,4 @@
-"""`/v1/keys`, `/v1/me`, `/v1/audit`: who may call, and who called."""
+"""`/v1/keys`, `/v1/me`, `/v1/audit`: API keys, the caller, and the log of changes."""
 
 from typing import Annotated, Literal
 
@@ -16,7 +16,7 @@ from service.wire.base import MAX_PAGE
 
 router = OperationRouter(prefix="/v1", tags=["keys"], dependencies=[Depends(require_key)])
 
-#: The longest is a quota's, `project NAME`.
+#: The longest target is a quota's, `project NAME`.
 Word = Annotated[str | None, Query(min_length=1, max_length=len("project ") + MAX_OWNER_CHARS)]
 Outcome = Literal["done", "refused"]
 _EXAMPLE = {"name": "ci", "role": "submitter", "project": "default"}

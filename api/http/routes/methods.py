@@ -1,4 +1,4 @@
-"""`/v1/methods`, `/v1/predictions`: what a job can choose, and what that would take."""
+"""`/v1/methods`, `/v1/predictions`: the methods that a job can choose, and their predicted cost."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ router = OperationRouter(prefix="/v1", tags=["methods"], dependencies=[Depends(r
 
 
 def _require_shapes(shapes: str | None) -> str | None:
-    """Raise ValueError for shapes of which no traffic can be told."""
+    """Raise ValueError for shapes whose traffic cannot be predicted."""
     if shapes is not None:
         methods.parsed(shapes)
     return shapes

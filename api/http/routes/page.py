@@ -1,4 +1,4 @@
-"""The page: static files, and plotly.js."""
+"""The page: static files and plotly.js."""
 
 import hashlib
 import os
@@ -12,17 +12,17 @@ from starlette.types import Scope
 
 from api.assets import DASHBOARD, modules, plotly_gzipped, plotly_source
 
-#: Of an address that changes with its content.
+#: For an address that changes with its content.
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 router = APIRouter(include_in_schema=False)
 
 
 class _Files(StaticFiles):
-    """The page's files. A browser keeps those below `static_path()`, and asks for any other one anew."""
+    """The page's files. A browser caches those below `static_path()`, and revalidates any other."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return the file; an address with another content's hash is not found."""
+        """Return the file. An address with an outdated hash is not found."""
         first, _, rest = path.partition(os.sep)
         is_kept = f"/static/{first}" == static_path()
         response = await super().get_response(rest if is_kept else path, scope)
@@ -51,7 +51,7 @@ def static_path() -> str:
 
 @cache
 def _html(name: str, entry: str) -> str:
-    """Return a page that names all modules of its `entry`: a browser does not find them one behind the other."""
+    """Return a page that lists all modules of `entry`, so that a browser loads them in parallel."""
     links = [f'<link rel="modulepreload" href="{static_path()}/{path}">' for path in modules(entry)[1:]]
     html = (DASHBOARD / name).read_text("utf-8")
     places = {

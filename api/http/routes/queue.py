@@ -1,4 +1,4 @@
-"""`/v1/queue`, `/v1/quotas`: who waits for what, and what each may take."""
+"""`/v1/queue`, `/v1/quotas`: waiting jobs and their reasons, and the limits of owners and projects."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`/v1/jobs/{job}/...`: what the job's trials measured, decided, learned and printed."""
+"""`/v1/jobs/{job}/...`: measurements, decisions, learned schedules, files and logs of the job's trials."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ from service.wire.records import MAX_WHOLE
 from service.wire.reports import JobReport
 from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
 
-#: Of a log, handed to the connection at a time.
+#: Bytes of a log sent in one piece.
 _PIECE_BYTES = 2**18
 
 router = OperationRouter(prefix="/v1/jobs/{job}", tags=["results"], dependencies=[Depends(require_key)])
@@ -40,12 +40,12 @@ Seed = Annotated[int | None, Query(ge=0, le=MAX_WHOLE, description="one of the j
 
 
 def chosen_trial(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> TrialView:
-    """Return the trial asked for, by default that of the first arm and the first seed. Raises `NotFound`."""
+    """Return the requested trial, by default that of the first arm and seed. Raises `NotFound`."""
     return chosen_trials(job, store, arm, seed)[0]
 
 
 def chosen_trials(job: str, store: StoreOf, arm: Arm = None, seed: Seed = None) -> list[TrialView]:
-    """Return the trials asked for, by default all, in the job's order. Raises `NotFound`."""
+    """Return the requested trials, by default all, in the job's order. Raises `NotFound`."""
     trials = store.trials(job)
     found = [trial for trial in trials if arm in (None, trial.arm) and seed in (None, trial.seed)]
     if not found:
@@ -153,7 +153,7 @@ def get_weights(
     return _sent(found, part, weights_name(trial, which), download, weights_sha256(trial, url))
 
 
-#: No part of it begins with a dot.
+#: A path none of whose parts begins with a dot.
 _PATH = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*$"
 
 
@@ -218,7 +218,7 @@ def list_attempts(job: str, store: StoreOf) -> tuple[AttemptView, ...]:
     return store.attempts.of_job(job)
 
 
-MAX_COMPARED = 26  # a letter for each
+MAX_COMPARED = 26  # one letter each
 
 
 @router.serves("GET", "/comparison", Operation(id="getComparison", action=Action.READ, errors=(UnreadableJob,)))

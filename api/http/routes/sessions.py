@@ -1,4 +1,4 @@
-"""`/v1/sign-in-codes`, `/v1/sessions`: how a browser signs in to the page without a key in any URL."""
+"""`/v1/sign-in-codes`, `/v1/sessions`: sign a browser in to the page, without a key in any URL."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`/v1/jobs/{job}:VERB`: what a user may ask of a job that is there."""
+"""`/v1/jobs/{job}:VERB`: the actions on an existing job."""
 
 import hashlib
 import json
@@ -46,10 +46,10 @@ def require_place(
     request: Request,
     workers: Annotated[int | None, Query(ge=1, le=1024, description="per training run, from now on")] = None,
 ) -> int | None:
-    """Return the number of workers that the job is to go on with.
+    """Return the number of workers with which the job continues.
 
-    Raises InvalidJob where it needs what the service does not allow (any more), DoesNotFit if it can never be placed,
-    UnreadableJob if this release cannot read it.
+    Raises InvalidJob if the job needs something that the service does not allow (any more), DoesNotFit if it can never
+    be placed, and UnreadableJob if this release cannot read it.
     """
     spec = store.job(job).readable
     if workers is None:
@@ -224,5 +224,5 @@ def clone_job(
 
 
 def _digest(source: str, changes: Mapping[str, Any]) -> str:
-    """Return what tells one request for a clone from another."""
+    """Return a digest that identifies a request for a clone."""
     return hashlib.sha256(json.dumps([source, changes], sort_keys=True).encode()).hexdigest()
