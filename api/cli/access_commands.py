@@ -1,4 +1,4 @@
-"""`wiretune keys`, `me`, `audit`, `page`: who may call the service, and who did."""
+"""`wiretune keys`, `me`, `audit`, `page`: API keys, sign-in, and the log of changes."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
@@ -64,8 +64,8 @@ def rotate(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = Fa
     with open_client(url, key) as client:
         was_local = url is None and key is None and client.me().key == key_id
         issued = client.rotate_key(key_id)
-    _print_issued(issued, as_json=as_json)  # before anything can fail: nobody is shown it again
-    if was_local:  # which this machine's commands, and the next start of the service, read
+    _print_issued(issued, as_json=as_json)  # first, since nothing shows it again if a later step fails
+    if was_local:  # this machine's commands and the service's next start read it
         path = read_settings().state_dir / "api_key"
         try:
             write_private(path, f"{issued.secret}\n")

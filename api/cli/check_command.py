@@ -1,4 +1,4 @@
-"""`wiretune check`: a job's workload, tried out on this machine."""
+"""`wiretune check`: try a job's workload on this machine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +42,7 @@ def check(job: JobFile, timeout: Timeout = DEFAULT_S, as_json: AsJson = False) -
 
 
 def _workload_lines(found: dict[str, Any]) -> Iterator[str]:
-    """Yield what is the same in every arm."""
+    """Yield the facts that are the same in every arm."""
     frozen = found["num_parameters"] - found["num_trained"]
     yield f"model: {found['num_trained']:,} parameters are trained{f', {frozen:,} frozen' if frozen else ''}"
     training = "a stream" if found["num_training"] is None else f"{found['num_training']:,} samples"

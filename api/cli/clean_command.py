@@ -58,7 +58,7 @@ def clean(
         if found and not is_dry:
             require_agreement("remove them?", is_agreed=is_agreed, may_ask=not as_json, shown_by="--dry-run")
             over = {each.place for each in _leftovers(settings, before, with_weights=with_weights)}
-            found = [each for each in found if each.place in over]  # others have been told to go on meanwhile
+            found = [each for each in found if each.place in over]  # the others continue by now
             found, failures = _remove(settings, found)
     total = sum(each.num_bytes for each in found)
     if as_json:
@@ -70,9 +70,9 @@ def clean(
 
 
 def _remove(settings: Settings, found: list[cleaning.Leftover]) -> tuple[list[cleaning.Leftover], dict[str, str]]:
-    """Remove what can be removed; return it, and by its place why what stays does.
+    """Remove what can be removed. Return it, and for what stays the reasons by place.
 
-    A job is looked at right before: one that was told to go on keeps its files, and is no failure.
+    Each job is checked right before: one that continues by now keeps its files, and is no failure.
     """
     removed: list[cleaning.Leftover] = []
     failures: dict[str, str] = {}
@@ -85,7 +85,7 @@ def _remove(settings: Settings, found: list[cleaning.Leftover]) -> tuple[list[cl
                     cleaning.remove(settings, each)
                 else:
                     continue
-            except Unreachable as error:  # the others are not asked for: each would wait as long
+            except Unreachable as error:  # skip the others: each would wait as long
                 return removed, failures | {left.place: str(error) for left in found[number:]}
             except (ApiError, CodeInUse, NotFound, Unavailable) as error:
                 failures[each.place] = str(error)
@@ -102,7 +102,7 @@ def _leftovers(settings: Settings, before: datetime, *, with_weights: bool) -> l
 
 
 class _Records(NamedTuple):
-    """The database, as `clean` needs it."""
+    """The parts of the database that `clean` needs."""
 
     jobs: cleaning.JobPages
     is_over: Callable[[str], bool]  # of a job, by its id
@@ -112,7 +112,7 @@ class _Records(NamedTuple):
 
 @contextmanager
 def _records(settings: Settings) -> Iterator[_Records | None]:
-    """Ask the service that runs here, or the database where none does; give None where there is no database."""
+    """Give the records of the service running here, or else of the database; None if there is no database."""
     server = running_server(settings)
     if server is not None:
         with Client(server.url, server.key) as client:
@@ -122,7 +122,7 @@ def _records(settings: Settings) -> Iterator[_Records | None]:
                 client.iter_code,
                 client.delete_code,
             )
-    elif not is_there(settings.resolved_database_url):  # opening it would make it
+    elif not is_there(settings.resolved_database_url):  # opening it would create it
         yield None
     else:
         with closing(Store.open(settings)) as store:

@@ -1,4 +1,4 @@
-"""`wiretune compare`: where jobs differ, and what came of that."""
+"""`wiretune compare`: the differences between jobs, and their results."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ def compare(jobs: JobIds, url: Url = None, key: Key = None, as_json: AsJson = Fa
 
 
 def sheets(found: Comparison) -> Iterator[Sheet]:
-    """Yield the jobs with a letter for each, the fields in which they differ, and their trials."""
+    """Yield the jobs, one letter each, then the fields in which they differ, then their trials."""
     letters = dict(zip((job.id for job in found.jobs), ascii_uppercase, strict=False))
     named = Sheet("", "job", "state", "name", left=("", "job", "state", "name"))
     for job in found.jobs:

@@ -1,4 +1,4 @@
-"""`wiretune backup`, `restore` and `migrate`: all that a service knows, in a folder and back, and at a new release."""
+"""`wiretune backup`, `restore` and `migrate`: copy a service's state, put it back, and update its schema."""
 
 from contextlib import closing
 from pathlib import Path

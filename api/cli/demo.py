@@ -1,4 +1,4 @@
-"""The demonstration: a real job that shows what tuning on the fly is worth on a slow link."""
+"""The demonstration: a real job that shows what online tuning gains on a slow link."""
 
 from search.config import BoConfig, Budget, FixedConfig
 from service.job.parts import Arm, Objective, Workers
@@ -13,7 +13,7 @@ DEFAULT_SECONDS = 24.0
 
 
 def demo_job(seconds: float = DEFAULT_SECONDS) -> JobSpec:
-    """Return the demonstration's job; each of its two arms trains for `seconds`."""
+    """Return the demonstration's job. Each of its two arms trains for `seconds`."""
     return JobSpec(
         name="demo: digits over a slow link",
         workload=DigitsMlp(),
@@ -33,7 +33,7 @@ def demo_job(seconds: float = DEFAULT_SECONDS) -> JobSpec:
 
 
 def introduction(spec: JobSpec) -> list[str]:
-    """Return what a reader should know before the first line of progress."""
+    """Return an introduction to the demonstration, printed before its progress."""
     seconds = spec.budget.seconds
     num_cores = len(spec.arms) * spec.workers.count * spec.workers.cpus
     assert seconds is not None and spec.link.mode == "emulate"

@@ -1,4 +1,4 @@
-"""`wiretune doctor`: whether this machine has what the service needs, a finding per check, each with its remedy."""
+"""`wiretune doctor`: check this machine for what the service needs; each finding has its remedy."""
 
 import os
 import platform
@@ -43,20 +43,20 @@ app = typer.Typer()
 Verdict = Literal["ok", "warn", "fail"]
 #: Free bytes below which a service should not start, and below which it may soon stop.
 _LEAST_FREE, _LITTLE_FREE = 500_000_000, 5_000_000_000
-#: Seconds that two clocks may differ.
+#: The largest allowed difference between two clocks, in seconds.
 _MOST_SKEW_S = 2.0
-#: Runnable processes per core from which workers wait for each other.
+#: Runnable processes per core above which workers wait for each other.
 _MOST_LOAD = 1.5
-#: Seconds for all built-in data sets.
+#: Timeout for all built-in data sets, in seconds.
 _DATA_S = 120.0
 _PINNED = ("wiretune", "torch", "ray")
 _SAME_VERSIONS = "install the same versions on every node as here"
-#: Machines that a finding names.
+#: The most machines that a finding names.
 _MOST_NAMED = 3
 
 
 class Found(NamedTuple):
-    """The result of a check, in a sentence, and what to do about it."""
+    """The result of a check in a sentence, and its remedy."""
 
     verdict: Verdict
     text: str
@@ -73,7 +73,7 @@ class Finding(BaseModel):
 
 
 class Service(NamedTuple):
-    """The service to ask."""
+    """The service to check."""
 
     url: str
     key: str
@@ -83,7 +83,7 @@ Check = Callable[[], Found]
 
 
 def examine(checks: Iterable[tuple[str, Check]]) -> list[Finding]:
-    """Return what each check finds; one that raises is a finding too."""
+    """Run the checks and return their findings. A check that raises is a finding too."""
     return [Finding(check=name, **_found(check)._asdict()) for name, check in checks]
 
 
@@ -92,12 +92,12 @@ def _found(check: Check) -> Found:
         return check()
     except (ApiError, Unreachable, WiretuneError) as error:
         return Found("fail", str(error))
-    except Exception as error:  # a doctor who faints helps nobody
+    except Exception as error:  # the other checks must still run
         return Found("fail", f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def versions() -> Found:
-    """Return whether the installed packages are those that wiretune asks for."""
+    """Check that the installed packages are those that wiretune requires."""
     wrong = []
     for each in map(Requirement, requires("wiretune") or ()):
         if each.marker is not None and not each.marker.evaluate({"extra": ""}):
@@ -115,7 +115,7 @@ def versions() -> Found:
 
 
 def state_dir(settings: Settings) -> Found:
-    """Return whether the service may write its state."""
+    """Check that the service can write its state."""
     folder = settings.state_dir
     nearest = _nearest(folder)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -126,7 +126,7 @@ def state_dir(settings: Settings) -> Found:
 
 
 def disk(settings: Settings) -> Found:
-    """Return whether there is room for checkpoints."""
+    """Check that there is room for checkpoints."""
     free = shutil.disk_usage(_nearest(settings.state_dir)).free
     verdict: Verdict = "fail" if free < _LEAST_FREE else "warn" if free < _LITTLE_FREE else "ok"
     fix = "" if verdict == "ok" else "`wiretune clean` removes what finished jobs left"
@@ -134,12 +134,12 @@ def disk(settings: Settings) -> Found:
 
 
 def _nearest(folder: Path) -> Path:
-    """Return the folder, or the first one above it that is there."""
+    """Return the folder, or its nearest existing parent."""
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def database(settings: Settings) -> Found:
-    """Return whether the database answers and has this version's tables."""
+    """Check that the database answers and has this version's tables."""
     url = settings.resolved_database_url
     if not is_there(url):
         return Found("ok", "none yet; made at the first start")
@@ -155,7 +155,7 @@ def database(settings: Settings) -> Found:
 
 
 def storage(settings: Settings) -> Found:
-    """Return whether results can be written and read."""
+    """Check that results can be written and read."""
     url = settings.resolved_storage_url
     if not settings.storage_url and not settings.state_dir.exists():
         return Found("ok", "in the state dir, made at the first start")
@@ -170,7 +170,7 @@ def storage(settings: Settings) -> Found:
 
 
 def _marks(settings: Settings) -> list[str]:
-    """Return the marks that the service has left in storage; none where the database, which has a check, has no say."""
+    """Return the service's marks on the storage; empty if the database, which has its own check, cannot tell."""
     url = settings.resolved_database_url
     with suppress(Unavailable):
         if is_there(url):
@@ -180,7 +180,7 @@ def _marks(settings: Settings) -> list[str]:
 
 
 def ray(settings: Settings, *, may_start: bool) -> Found:
-    """Return whether Ray answers; an embedded one is started, and the nodes of a cluster are asked, only if it may."""
+    """Check that Ray answers. Only if `may_start`, start an embedded Ray, or ask each node of a cluster."""
     if settings.ray_address:
         return _cluster(settings, may_start=may_start)
     if embedded.head_status(settings) is not None:
@@ -217,7 +217,7 @@ def _cluster(settings: Settings, *, may_start: bool) -> Found:
 
 
 def _each_node(settings: Settings, api: RayApi, python: str, text: str) -> Found:
-    """Return what the nodes of the cluster, of which `text` tells, say of themselves."""
+    """Check each node of the cluster; `text` describes the cluster."""
     with _left_in_storage(settings) as file:
         try:
             reports = ask_nodes(api, python, packages=_PINNED, file=file)
@@ -233,7 +233,7 @@ def _each_node(settings: Settings, api: RayApi, python: str, text: str) -> Found
 
 @contextmanager
 def _left_in_storage(settings: Settings) -> Iterator[str]:
-    """Leave a file in the storage for nodes to look for, and give its path; empty where the storage is no folder."""
+    """Leave a file in the storage for nodes to look for, and give its path; empty if the storage is no folder."""
     scheme, _, folder = settings.resolved_storage_url.rpartition("://")
     if scheme not in ("", "file") or not Path(folder).is_dir():
         yield ""
@@ -241,7 +241,7 @@ def _left_in_storage(settings: Settings) -> Iterator[str]:
     file = Path(folder) / f".doctor-{uuid4().hex}"
     try:
         file.touch()
-    except OSError:  # which the check of the storage tells
+    except OSError:  # the storage has its own check
         yield ""
         return
     try:
@@ -258,7 +258,7 @@ class _Fault(NamedTuple):
 
 
 def _faults(reports: Iterable[NodeReport]) -> Iterator[_Fault]:
-    """Yield what of each node is not as on this machine."""
+    """Yield each node's differences from this machine."""
     here = {"python": platform.python_version()} | {name: version(name) for name in _PINNED}
     for node in reports:
         if node.error:
@@ -277,12 +277,12 @@ def _faults(reports: Iterable[NodeReport]) -> Iterator[_Fault]:
 
 
 def _compared(package: str, found: str) -> str:
-    """Return what of a version has to be the same: of Python two numbers, of others all but how they were built."""
+    """Return the part of a version that must match: two numbers for Python, all but the build for packages."""
     return ".".join(found.split(".")[:2]) if package == "python" else found.partition("+")[0]
 
 
 def _by_machine(faults: Iterable[_Fault]) -> str:
-    """Word faults, each with the machines that have it."""
+    """Return the faults as text, each with its machines."""
     machines: dict[str, list[str]] = {}
     for fault in faults:
         machines.setdefault(fault.text, []).append(fault.machine)
@@ -295,7 +295,7 @@ def _named(machines: Sequence[str]) -> str:
 
 
 def _located(settings: Settings, url: str | None, key: str | None) -> tuple[Service | None, Found | None]:
-    """Return the service to ask, None if there is none, and why that of this machine cannot be asked."""
+    """Return the service to check (None if there is none), and a finding if this machine's cannot be asked."""
     if url is not None:
         return Service(url, key or ""), None
     try:
@@ -306,10 +306,10 @@ def _located(settings: Settings, url: str | None, key: str | None) -> tuple[Serv
 
 
 def service(at: Service | None) -> Found:
-    """Return whether the service answers, with this key, and is of this version."""
+    """Check that the service answers, accepts this key, and has this version."""
     if at is None:
         return Found("ok", "none runs here; `wiretune serve` starts one")
-    with Client(at.url, at.key, retry_s=0.0) as client:  # a refusal that may pass is a finding, too
+    with Client(at.url, at.key, retry_s=0.0) as client:  # no retries: a passing refusal is a finding, too
         try:
             client.jobs(limit=1)
         except ApiError as error:
@@ -329,7 +329,7 @@ def _get(at: Service, path: str) -> httpx2.Response:
 
 
 def clock(at: Service | None) -> Found:
-    """Return whether the service's clock agrees with this one."""
+    """Check that the service's clock agrees with this one."""
     if at is None:
         return Found("ok", "no service to compare with")
     told = _get(at, "healthz").headers["date"]
@@ -341,7 +341,7 @@ def clock(at: Service | None) -> Found:
 
 
 def interfaces(settings: Settings) -> Found:
-    """Return which address workers tell others; in jobs that of their node in Ray, else that of the machine's name."""
+    """Check the address that workers announce: their Ray node's in jobs, else that of the host name."""
     found = _interface_here()
     if not settings.ray_address:
         return found
@@ -365,7 +365,7 @@ def _interface_here() -> Found:
 
 
 def data_sets() -> Found:
-    """Return which built-in workloads find their data here."""
+    """Check which built-in workloads find their data here."""
     described = TypeAdapter[Any](WorkloadConfig).json_schema()["$defs"].values()
     named = [each["properties"]["kind"]["const"] for each in described if "kind" in each.get("properties", ())]
     kinds = [kind for kind in named if kind != OwnWorkload.model_fields["kind"].default]
@@ -380,7 +380,7 @@ def data_sets() -> Found:
 
 
 def load() -> Found:
-    """Return whether the machine has time for workers."""
+    """Check that the machine is not too busy for workers."""
     runnable, cores = os.getloadavg()[0], os.cpu_count() or 1
     text = f"load {runnable:.1f} on {cores} cores"
     if runnable > _MOST_LOAD * cores:
@@ -428,7 +428,7 @@ def doctor(
 
 
 def sheet(found: Iterable[Finding]) -> Sheet:
-    """Return the findings for a terminal, each remedy on a line of its own."""
+    """Return the findings as a table for a terminal, each remedy on a line of its own."""
     table = Sheet("check", "", "found", left=("check", "", "found"))
     for each in found:
         table.add_row(each.check, each.verdict, each.text, note=each.fix and f"-> {each.fix}")

@@ -1,4 +1,4 @@
-"""Why a job chose what it chose: each decision, what it knew, and what came true, from the public API alone."""
+"""Explanations of a job's decisions: the reason, the evidence, and the outcome, from the public API alone."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,7 +22,7 @@ _PROBE, _CHOICE = "o", "X"
 
 
 def plot(stage: StageView, posterior: Posterior, *, level: str) -> Iterator[str]:
-    """Yield the plot; `level` is what the stage's level is called."""
+    """Yield the lines of the posterior's plot; `level` is the name of the stage's level."""
     if len(posterior.axes) == 1:
         yield from _bars(stage, posterior)
     else:
@@ -76,7 +76,7 @@ def _marks(stage: StageView, posterior: Posterior, rows: Sequence[int]) -> dict[
 
 
 def _thinned(num_points: int) -> list[int]:
-    """Return at most `NUM_ROWS` indices, both ends among them."""
+    """Return at most `NUM_ROWS` indices, both ends included."""
     last = num_points - 1
     return sorted({round(index * last / (NUM_ROWS - 1)) for index in range(NUM_ROWS)})
 
@@ -86,7 +86,7 @@ def _rows_of(rows: Sequence[int], axis: GridAxis, values: Sequence[float]) -> se
 
 
 def _nearest(rows: Sequence[int], axis: GridAxis, value: float) -> int:
-    # the grid is even on the axis's own scale: what lies between two of its points is near enough to both
+    # the grid is even on the axis's own scale, so either neighbour of a value is close enough
     return min(rows, key=lambda row: abs(axis.coordinates[row] - value))
 
 
@@ -94,7 +94,7 @@ def _share(value: float, low: float, high: float) -> float:
     return (value - low) / (high - low) if high > low else 0.5
 
 
-#: Of good forecasts so many lie within 1 and 2 standard deviations.
+#: The shares of good forecasts within 1 and 2 standard deviations.
 EXPECTED = (0.68, 0.95)
 
 
@@ -106,7 +106,7 @@ class TrialExplanation(BaseModel):
 
 
 class Explanation(BaseModel):
-    """A job's decisions, trial by trial; a script gets it as it is."""
+    """A job's decisions, trial by trial; scripts get it unchanged."""
 
     job: JobView
     trials: tuple[TrialExplanation, ...]
@@ -115,7 +115,7 @@ class Explanation(BaseModel):
 def explanation(
     client: Client, job_id: str, *, trial: str | None = None, arm: str | None = None, stage: int | None = None
 ) -> Explanation:
-    """Return the decisions asked for, by default all. Raises `LookupError` naming what there is."""
+    """Return the requested decisions, by default all. Raises `LookupError` that names the existing ones."""
     report, job = client.report(job_id), client.job(job_id).view
     chosen = [each for each in report.trials if trial in (None, each.trial_id) and arm in (None, each.arm)]
     if not chosen:
@@ -134,7 +134,7 @@ def explanation(
 
 
 def parts(found: Explanation) -> Iterator[str | Sheet]:
-    """Yield what a person reads, in order: lines, and tables of probes."""
+    """Yield the explanation for a terminal, in order: lines, and tables of probes."""
     spec = found.job.spec
     for each in found.trials:
         name, level = trial_name(each.trial, spec), each.trial.level_name
@@ -160,7 +160,7 @@ def _decision(stage: StageView, name: str, level: str) -> Iterator[str | Sheet]:
 
 
 def search_line(stage: StageView) -> str:
-    """Return what was searched for the decision, and what searching has taken of the budget."""
+    """Return what was searched for the decision, and the share of the budget spent on searching."""
     if not stage.probes and not stage.tax.budget_share:
         return "nothing was searched"
     earlier = f" and {stage.num_earlier} of earlier stages" if stage.num_earlier else ""
@@ -171,7 +171,7 @@ def search_line(stage: StageView) -> str:
 
 
 def outcome_line(stage: StageView) -> str:
-    """Return what the commit reached, beside what was forecast."""
+    """Return what the commit reached, next to its forecast."""
     weight = "" if stage.forecast_weight is None else f" (weight {figures.number(stage.forecast_weight, 2)})"
     forecast = f"forecast {_forecast(stage)}{weight}"
     if not stage.closed:
@@ -183,7 +183,7 @@ def outcome_line(stage: StageView) -> str:
 
 
 def calibration_line(found: Calibration) -> str:
-    """Return how the forecasts did that have come true, or not."""
+    """Return how the finished forecasts compare with reality."""
     if not found.num_outcomes or found.within_1_std is None or found.within_2_std is None:
         return "no forecast has come to its end yet"
     shares = " and ".join(
@@ -211,7 +211,7 @@ def _probe_table(stage: StageView, level: str) -> Sheet:
 
 
 def _measured(probe: ProbeView, origin: float | None) -> list[str]:
-    """Return the probe's cells; its gain is the reward over that of the first one, as the posterior is."""
+    """Return the probe's cells. Its gain is relative to the first probe's reward, as in the posterior."""
     gain = None if probe.reward is None or origin is None else probe.reward - origin
     posterior = "-"
     if probe.posterior_mean is not None and probe.posterior_std is not None:

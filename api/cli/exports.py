@@ -1,4 +1,4 @@
-"""Write the files of `wiretune export`: schedules, metrics, weights, reports, which appear only when complete."""
+"""The files of `wiretune export`: schedules, metrics, weights, reports. Each appears only when complete."""
 
 import sys
 import tempfile
@@ -36,7 +36,7 @@ class Tracker(StrEnum):
     WANDB = "wandb"
 
 
-#: Where each goes by default; everything goes to a folder of the job's name.
+#: Default file names; `all` goes to a folder named after the job.
 DEFAULT_NAMES = {
     What.SCHEDULE: "schedule.json",
     What.METRICS: "metrics.csv",
@@ -46,7 +46,7 @@ DEFAULT_NAMES = {
 
 
 class Selection(NamedTuple):
-    """Whose results: by default the first trial's, or for metrics every trial's."""
+    """The trials to export: by default the first, or for metrics all."""
 
     job_id: str
     arm: str | None = None
@@ -55,21 +55,21 @@ class Selection(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A file, and what is in it."""
+    """A written file, and a summary of its content."""
 
     path: Path
     content: str
 
 
 def write(client: Client, chosen: Selection, what: What, out: Path) -> Written:
-    """Write one thing to the file `out`; `-` is standard output."""
+    """Write one kind of result to the file `out`; `-` is standard output."""
     with output(out) as file:
         content = _fetch(client, chosen, what, file, as_parquet=out.suffix == ".parquet")
     return Written(out, content)
 
 
 def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Written]:
-    """Write the report, every point, and of every chosen trial the schedule and the weights that there are."""
+    """Write the report, all points, and the existing schedules and weights of every chosen trial."""
     require_writable_folder(folder)
     trials = [
         trial
@@ -89,13 +89,13 @@ def write_all(client: Client, chosen: Selection, folder: Path) -> Iterator[Writt
             try:
                 yield write(client, own, what, own_folder / DEFAULT_NAMES[what])
             except ApiError as error:
-                if error.status != 404:  # a trial that has not got so far leaves nothing here
+                if error.status != 404:  # this trial does not have it yet
                     raise
                 typer.echo(f"left out the {what} of {trial.arm}, seed {trial.seed}: {error.detail}", err=True)
 
 
 def tracker(chosen: Tracker, out: Path) -> Begin:
-    """Return what begins a run of the tracker in the folder `out`; exits with 2 where the tracker is not installed."""
+    """Return a function that begins a run of the tracker in `out`. Exits with 2 if the tracker is not installed."""
     try:
         begin: Begin = import_module(f"api.exporters.{chosen}").into(out)
     except ModuleNotFoundError as error:
@@ -105,10 +105,10 @@ def tracker(chosen: Tracker, out: Path) -> Begin:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Exit with 1, and a sentence, where nothing can be written to `place` any more."""
+    """Exit with 1 and a sentence if writing to `place` fails."""
     try:
         yield
-    except BrokenPipeError:  # whoever reads has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         raise
     except OSError as error:
         fail(f"cannot write to {place}: {error.strerror or error}", code=FAILED)
@@ -116,7 +116,7 @@ def writing(place: Path) -> Iterator[None]:
 
 @contextmanager
 def output(out: Path) -> Iterator[BinaryIO]:
-    """Give a file that becomes `out` once all of it is written; `-` is standard output."""
+    """Give a file that becomes `out` once it is complete; `-` is standard output."""
     if out == STANDARD:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -130,7 +130,7 @@ def output(out: Path) -> Iterator[BinaryIO]:
 
 
 def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_parquet: bool) -> str:
-    """Write one thing into `file`; return what it is, for a person."""
+    """Write one kind of result into `file`, and return a summary of it."""
     job_id, arm, seed, which = chosen
     if what is What.SCHEDULE:
         schedule = client.schedule(job_id, arm=arm, seed=seed)
@@ -154,7 +154,7 @@ def _fetch(client: Client, chosen: Selection, what: What, file: BinaryIO, *, as_
 
 
 def _unfinished(job: JobView) -> str:
-    """Return why a trial's schedule is not complete."""
+    """Return the reason that a trial's schedule is incomplete."""
     if not job.is_over:
         return "the job is not over: this is the schedule so far"
     return (

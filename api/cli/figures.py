@@ -1,15 +1,15 @@
-"""Format figures for people."""
+"""Formatting of figures for people."""
 
 from collections.abc import Mapping
 from datetime import datetime
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
-#: Whole numbers below this have all of their digits in a float.
+#: Integers below this are exact as floats.
 LARGEST_EXACT = 1e15
 
 
 def size(num_bytes: float) -> str:
-    """Return bytes in decimal units, as links are measured: `12.3 MB`."""
+    """Return bytes in decimal units, the usual ones for links: `12.3 MB`."""
     for unit in _UNITS:
         if num_bytes < 1000 or unit == _UNITS[-1]:
             break
@@ -18,7 +18,7 @@ def size(num_bytes: float) -> str:
 
 
 def share(fraction: float | None) -> str:
-    """Return a share in per cent, to two digits, and whole from there on: `0.93%`, `102%`."""
+    """Return a share in per cent with two digits, or as an integer if that has more: `0.93%`, `102%`."""
     if fraction is None:
         return "-"
     percent = 100 * fraction
@@ -26,14 +26,14 @@ def share(fraction: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return `value` to so many significant digits, a whole number as it is; a dash for none."""
+    """Return `value` with that many significant digits; integers stay whole, and None becomes a dash."""
     if value is None:
         return "-"
     return str(int(value)) if float(value).is_integer() and abs(value) < LARGEST_EXACT else f"{value:.{digits}g}"
 
 
 def settings(values: Mapping[str, float | str]) -> str:
-    """Return values by name in words: `momentum 0.95, batch size 64`; nothing for none."""
+    """Return named values in words: `momentum 0.95, batch size 64`; empty if there are none."""
     texts = {
         name: str(value).lower() if isinstance(value, bool | str) else number(value) for name, value in values.items()
     }
@@ -41,7 +41,7 @@ def settings(values: Mapping[str, float | str]) -> str:
 
 
 def loss(value: float | None) -> str:
-    """Return a loss or a metric to four decimals, or where those say too little or too much, four digits: `3.2e-05`."""
+    """Return a loss or metric with four decimals, or with four digits if it is very small or large: `3.2e-05`."""
     if value is None:
         return "-"
     size = abs(value)
@@ -51,17 +51,17 @@ def loss(value: float | None) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return seconds to a tenth: `2.6 s`."""
+    """Return seconds with one decimal: `2.6 s`."""
     return f"{value:.1f} s"
 
 
 def moment(at: datetime, form: str = "%Y-%m-%d %H:%M") -> str:
-    """Return a moment as the clock of this machine shows it, with the name of its zone: `2026-01-31 09:30 CET`."""
+    """Return a moment in this machine's time zone, with the zone's name: `2026-01-31 09:30 CET`."""
     return f"{at.astimezone():{form} %Z}"
 
 
 def age(seconds: float) -> str:
-    """Return how long ago something was, in its largest unit: `40 s`, `12 min`, `3 h`, `5 d`."""
+    """Return an age in its largest unit: `40 s`, `12 min`, `3 h`, `5 d`."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds // length:.0f} {unit}"

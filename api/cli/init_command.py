@@ -1,4 +1,4 @@
-"""`wiretune init`: a first job file, whose comments are what the job's own declarations say."""
+"""`wiretune init`: a first job file, with comments from the job's own declarations."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -28,7 +28,7 @@ _HEAD = (
     "A job of Wiretune. `wiretune check` tries it here, `wiretune run` runs it, `wiretune methods` lists what may "
     "stand in its parts. A line that begins with # and no space shows a default: take the # away to change it."
 )
-#: A budget with room for the search of the controller that a job has by default.
+#: A budget large enough for the search of the default controller.
 _BUDGET = Budget(steps=3000)
 
 
@@ -69,7 +69,7 @@ def _built_in(config: WorkloadConfig) -> Iterator[str]:
 
 
 def _own(config: OwnWorkload, timeout_s: float) -> list[str]:
-    """Return the lines of a factory, with its parameters."""
+    """Return the lines of a factory and its parameters."""
     try:
         [parameters] = answers({"factory": config.model_dump(mode="json")}, timeout_s=timeout_s).values()
     except CannotTrain as error:
@@ -98,7 +98,7 @@ def _lines(workload: list[str]) -> Iterator[str]:
 
 
 def _choice(part: str) -> Iterator[str]:
-    """Yield the lines of a part that is one of several kinds: the default one."""
+    """Yield the lines of a part with several kinds: the default kind."""
     config = JobParts.model_fields[part].default
     kinds = JobParts.model_json_schema()["properties"][part]["discriminator"]["mapping"]
     yield from _comment(f"one of {', '.join(kinds)}; `wiretune methods {config.kind}` lists its fields", "  ")
@@ -110,7 +110,7 @@ def _choice(part: str) -> Iterator[str]:
 def _knobs(
     config: type[BaseModel], written: Collection[str], *, values: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[str]:
-    """Yield the fields with what is allowed: those `written`, and the others, which have defaults, as comments."""
+    """Yield the fields with their allowed values: the `written` ones, and the others with defaults as comments."""
     for knob in knobs_of(config):
         if knob.is_required:
             continue

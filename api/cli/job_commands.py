@@ -1,4 +1,4 @@
-"""`wiretune`'s commands about jobs: they speak to a service, wherever it runs."""
+"""`wiretune`'s commands about jobs, for a service on any machine."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -112,7 +112,7 @@ def validate(job: JobFile, as_json: AsJson = False) -> None:
 
 
 def _print_validated(found: Validated, *, as_json: bool) -> None:
-    """Print the job with every default; for people, what is said of it goes to standard error."""
+    """Print the job with every default; for people, advice goes to standard error."""
     print_json(found if as_json else found.spec)
     if not as_json:
         for note in found.notes:
@@ -128,7 +128,7 @@ class SortKey(StrEnum):
     LOSS = "loss"
 
 
-#: As the service orders them, and turned around. By loss it does not: of the newest the command does.
+#: The orders of the service, and their reverse. It has none by loss: the command sorts the newest jobs.
 _ORDERS = {
     SortKey.CREATED: (JobOrder.CREATED_DOWN, JobOrder.CREATED),
     SortKey.FINISHED: (JobOrder.FINISHED_DOWN, JobOrder.FINISHED),
@@ -139,7 +139,7 @@ _ORDERS = {
 
 
 def _by_loss(jobs: Iterable[JobSummary], *, reverse: bool) -> tuple[JobSummary, ...]:
-    """Return the jobs with the lowest loss first, or the highest; those without one come last."""
+    """Return the jobs by loss, lowest first or, reversed, highest first; those without a loss come last."""
     worst = -math.inf if reverse else math.inf
 
     def loss(job: JobSummary) -> float:
@@ -149,7 +149,7 @@ def _by_loss(jobs: Iterable[JobSummary], *, reverse: bool) -> tuple[JobSummary, 
 
 
 def _pages(client: Client, *, limit: int, cursor: str | None, **filters: Unpack[JobFilters]) -> JobPage:
-    """Return the first `limit` jobs from `cursor` on, over as many pages as that takes."""
+    """Return the first `limit` jobs from `cursor` on, over as many pages as needed."""
     page = client.jobs(**filters, limit=min(limit, MAX_PAGE), cursor=cursor)
     jobs = page.jobs
     while page.next_cursor is not None and len(jobs) < limit:
@@ -158,7 +158,7 @@ def _pages(client: Client, *, limit: int, cursor: str | None, **filters: Unpack[
     return JobPage(jobs=jobs, next_cursor=page.next_cursor)
 
 
-#: Of moments that are typed; without an offset it is this machine's time.
+#: Formats for typed moments; without an offset they are this machine's time.
 _MOMENTS = ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 
 
@@ -234,7 +234,7 @@ def list_jobs(
         console().print(_sheet(page.jobs))
     if page.next_cursor:
         more = f"there are more: --cursor {page.next_cursor}, or a larger --limit (now {limit})"
-        say(console(as_json=are_ids), more)  # another command takes the ids as they are
+        say(console(as_json=are_ids), more)  # other commands read the ids from standard output
 
 
 def _sheet(jobs: Sequence[JobSummary]) -> Sheet:
@@ -302,7 +302,7 @@ def watch(job: JobId, patience: Patience = AWAY_S, url: Url = None, key: Key = N
 
 
 def _follow_as_json(client: Client, job: str) -> JobView:
-    """Print a line whenever the job or one of its trials has changed; return the job's last view."""
+    """Print a line at every change of the job or one of its trials, and return the job's last view."""
     last: dict[str, Any] = {}
     before: JobView | None = None
     trials: tuple[TrialView, ...] = ()
@@ -401,7 +401,7 @@ def _to_tracker(
     is_followed: bool,
     as_json: bool,
 ) -> None:
-    """Write every point and the bill of the chosen trials to the folder `out`, by default one of the tracker's name."""
+    """Write every point and the bill of the chosen trials to the folder `out`, by default named after the tracker."""
     out = out or Path(tracker)
     begin = exports.tracker(tracker, out)
     with connect() as client, exports.writing(out):
@@ -413,7 +413,7 @@ def _to_tracker(
 def _to_files(
     chosen: Selection, what: What, out: Path | None, *, url: str | None, key: str | None, as_json: bool
 ) -> None:
-    """Write `what` of the chosen trials to `out`, by default to a name of its own in the working folder."""
+    """Write `what` of the chosen trials to `out`, by default under its usual name in the working folder."""
     if what is What.REPORT and (chosen.arm is not None or chosen.seed is not None):
         fail("a report is of the whole job; leave out --arm and --seed, or export --what schedule, metrics or weights")
     if chosen.which is not None and what not in (What.WEIGHTS, What.ALL):
@@ -454,13 +454,13 @@ def _print_written(job: str, written: Iterable[exports.Written], *, as_json: boo
 
 
 def require_success(view: JobView) -> None:
-    """Exit with 1 unless the job succeeded, and say why."""
+    """Exit with 1 and the reason unless the job succeeded."""
     if view.state is not JobState.SUCCEEDED:
         fail(f"{view.id} {view.state}: {view.reason or 'no reason was given'}", code=FAILED)
 
 
 def print_result(found: report.Result, *, with_trials: bool = False) -> None:
-    """Print what a person reads at the end of a job, or `with_trials` before."""
+    """Print the result at the end of a job, for people, with its state and trials first if `with_trials`."""
     for line in report.headlines(found):
         say(console(), line)
     console().print()

@@ -1,4 +1,4 @@
-"""Read the job, or the changes of one, that a file or standard input says."""
+"""Job files: read a job, or changes to one, from a file or standard input."""
 
 import os
 from contextlib import suppress
@@ -15,12 +15,12 @@ from service.job.spec import JobSpec
 
 
 def with_schedules(content: Any, folder: str) -> Any:
-    """Put into a job's `content`, which is returned, every schedule that it names by a `path`, taken from `folder`.
+    """Load every schedule that a job's `content` names by a `path` in `folder`, and return the content.
 
     Raises:
-        InvalidJob: such a file cannot be read, or holds no JSON.
+        InvalidJob: such a file cannot be read, or is not JSON.
     """
-    # What has not a job's form is left to the job's own checks.
+    # The job's own checks refuse content of any other form.
     parts = [("", content)]
     if isinstance(content, dict) and isinstance(content.get("arms"), list):
         parts += [(f"/arms/{index}", arm) for index, arm in enumerate(content["arms"])]
@@ -46,7 +46,7 @@ def _read(path: str, pointer: str) -> Any:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what is in the file, or on standard input; exits with 2 where that cannot be read."""
+    """Return the text of the file or of standard input. Exits with 2 if it cannot be read."""
     try:
         return typer.get_binary_stream("stdin").read() if path == STANDARD else path.read_bytes()
     except OSError as error:
@@ -54,7 +54,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_document(path: Path) -> Any:
-    """Return what the YAML or JSON file says, with the schedules that it names; exits with 2 if it is neither."""
+    """Return the content of the YAML or JSON file, with its schedules. Exits with 2 if it is neither."""
     try:
         return with_schedules(_parsed(read_bytes(path)), str(Path.cwd()))
     except InvalidJob as error:
@@ -62,7 +62,7 @@ def read_document(path: Path) -> Any:
 
 
 def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
-    """Return the job in the file, with the schedules that it names; prints every problem of it and exits with 2."""
+    """Return the job in the file, with its schedules. Prints every problem and exits with 2 if there are any."""
     text = read_bytes(path)
     try:
         return checked(JobSpec, with_schedules(_parsed(text), str(Path.cwd())))
@@ -73,7 +73,7 @@ def read_job(path: Path, *, as_json: bool = False) -> JobSpec:
 
 
 def _parsed(text: bytes) -> Any:
-    """Return what JSON or YAML says. In JSON an emoji may be two escapes, which are an error in YAML."""
+    """Parse JSON or YAML. JSON may write an emoji as two escapes, which YAML refuses."""
     if text.lstrip().startswith(b"{"):
         with suppress(InvalidJob):
             return parse_json(text)
