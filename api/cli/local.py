@@ -23,25 +23,25 @@ ANSWER_S = 10.0
 STOP_S = 90.0
 _POLL_S = 0.05
 _TAIL_BYTES = 2000
-#: Servers that this process started: a child's end is known by waiting for it, not by its id.
+#: Servers that this process started. A child's end is known by waiting for it, not by its id.
 _children: dict[int, "subprocess.Popen[bytes]"] = {}
 
 
 class Server(NamedTuple):
-    """The address of a running server, and a key to it."""
+    """The address of a running server, and a key for it."""
 
     url: str
     key: str
 
 
 class LocalServerError(Exception):
-    """The server on this machine did not do as asked; the message says where to look."""
+    """The local server failed to do something; the message says where to look."""
 
 
 def running_server(settings: Settings, *, timeout_s: float = ANSWER_S) -> Server | None:
-    """Return the server that serves the state dir, if one is up.
+    """Return the server of the state dir, if one runs.
 
-    Raises `LocalServerError` if it does not answer, or its files cannot be read.
+    Raises `LocalServerError` if it does not answer or its files cannot be read.
     """
     found = _announced(settings.state_dir)
     if found is None:
@@ -64,21 +64,23 @@ def running_server(settings: Settings, *, timeout_s: float = ANSWER_S) -> Server
 
 
 def start_server(settings: Settings, *, linger_s: float | None = None) -> Server:
-    """Start a server of its own session and return once it answers. Raises `LocalServerError`, `Unavailable`.
+    """Start a server in a session of its own, and return once it answers.
+
+    Raises `LocalServerError`, `Unavailable`.
 
     Args:
-        settings: handed on; where no port was asked for and the usual one is taken, any free one is used.
-        linger_s: the server ends by itself after so long without a request and without an active job.
+        settings: passed on to the server. If the default port is taken and no other was set, it uses any free one.
+        linger_s: the server ends after this many seconds without a request and without an active job.
     """
     prepare_state_dir(settings)
     log_file = settings.log_file or settings.state_dir / "server.log"
     settings = settings.model_copy(update={"log_file": log_file})
-    # Whatever it was made from. What a dump hides is in the environment, or not known.
+    # Passes on every setting, whatever its source. Secrets that a dump hides are in the environment, or unknown.
     given = settings.model_dump(mode="json", exclude={"host", "port", "webhook_secret"}, exclude_none=True)
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
-    printed = settings.state_dir / "server.out"  # besides its log: why it does not start, say
+    printed = settings.state_dir / "server.out"  # besides its log, e.g. why it does not start
     with printed.open("wb") as output:
-        # Not the caller's pipes: whoever reads them would wait for as long as the server lives.
+        # Not the caller's pipes: their readers would wait as long as the server lives.
         process = subprocess.Popen(
             _command(settings, linger_s),
             stdin=subprocess.DEVNULL,
@@ -92,7 +94,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
     try:
         server = _await_answer(settings, process, printed)
     finally:
-        if server is None:  # it did not come up, or the caller was interrupted meanwhile
+        if server is None:  # it did not start, or the caller was interrupted
             process.terminate()
             process.wait(STOP_S)
     return server
@@ -100,7 +102,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
 
 def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", printed: Path) -> Server:
     def look() -> Server | bool:
-        with suppress(LocalServerError):  # it is up, and busy
+        with suppress(LocalServerError):  # it runs, but is busy
             if (server := running_server(settings)) is not None:
                 return server
         return process.poll() is not None
@@ -116,7 +118,7 @@ def _await_answer(settings: Settings, process: "subprocess.Popen[bytes]", printe
 
 
 def stop_server(settings: Settings) -> str:
-    """End the state dir's server, busy or not, and with it its Ray and all workers; return what was ended.
+    """Stop the state dir's server, even a busy one, with its Ray and all workers; return what was stopped.
 
     Raises `LocalServerError` if no server runs.
     """
@@ -133,15 +135,15 @@ def stop_server(settings: Settings) -> str:
 
 
 class _Announced(NamedTuple):
-    """The contents of `server.json`. After a crash, its pid may be a stranger's; the time of its start is not."""
+    """The contents of `server.json`. After a crash another process may have its pid, but not its start time."""
 
     url: str
     pid: int
-    started_at: int  # ticks since the boot
+    started_at: int  # clock ticks since boot
 
 
 def _announced(state_dir: Path) -> _Announced | None:
-    """Return the server of the state dir, if its process lives; whether it answers is another question."""
+    """Return the announced server of the state dir if its process lives; it may still not answer."""
     path = state_dir / "server.json"
     try:
         found = _Announced(**json.loads(path.read_text()))
@@ -164,7 +166,7 @@ def _is_alive(server: _Announced) -> bool:
 
 
 def _ends(server: _Announced) -> bool:
-    """Return whether the server ends in time; a child of ours is waited for."""
+    """Wait for the server to end, and return whether it did in time."""
     has_ended = processes.wait_until(lambda: not _is_alive(server), timeout_s=STOP_S, every_s=_POLL_S)
     if has_ended:
         _children.pop(server.pid, None)

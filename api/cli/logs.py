@@ -1,4 +1,4 @@
-"""Follow what the attempts of a job print."""
+"""Follow the output of a job's attempts."""
 
 import time
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from api.client import Client
 from api.failures import ApiError
 
 POLL_S = 1.0
-#: A log is fetched anew from Ray for every look, so a long one is looked at less often.
+#: Every poll fetches the log from Ray again, so long logs are polled less often.
 _BYTES_PER_S = 1_000_000
 _MAX_PAUSE_S = 10.0
-#: A first guess of how much lines take, and how much more to ask for where they take more.
+#: A first guess of the size of lines, and the factor by which to ask for more if they are longer.
 _LEAST_BYTES, _BYTES_PER_LINE, _GROWTH = 65_536, 200, 8
 
 
 def last_lines(client: Client, job_id: str, number: int | None, num_lines: int) -> tuple[bytes, int]:
-    """Return the last lines that an attempt has printed, or all where there are fewer, and where its log goes on."""
+    """Return the last lines of an attempt's output, or all if there are fewer, and the offset to read on from."""
     num_bytes = max(_LEAST_BYTES, _BYTES_PER_LINE * num_lines)
     while True:
         text = client.logs(job_id, attempt=number, tail=num_bytes)
@@ -29,10 +29,10 @@ def last_lines(client: Client, job_id: str, number: int | None, num_lines: int) 
 
 
 def follow_log(client: Client, job_id: str, number: int | None, *, num_lines: int | None = None) -> Iterator[bytes]:
-    """Yield what attempt `number` prints until it has ended; by default the last one's, and every later one's.
+    """Yield the output of attempt `number` until it ends; by default that of the last attempt and every later one.
 
-    Of what it has printed so far only the last `num_lines`. Raises `ApiError` for an attempt without a log once nothing
-    follows it.
+    Earlier output is limited to the last `num_lines`. Raises `ApiError` for an attempt without a log, but only once no
+    output can follow.
     """
     current, offset = number or 0, 0
     for view in client.watch(job_id, poll_s=POLL_S):
@@ -54,7 +54,7 @@ def follow_log(client: Client, job_id: str, number: int | None, *, num_lines: in
 def _piece(
     client: Client, job_id: str, attempt: int, offset: int, *, num_lines: int | None, may_be_missing: bool
 ) -> tuple[bytes, int]:
-    """Return what was printed from `offset` on, or the last `num_lines`, and where the log goes on."""
+    """Return the output from `offset` on, or the last `num_lines`, and the offset to read on from."""
     try:
         if num_lines is not None:
             return last_lines(client, job_id, attempt or None, num_lines)

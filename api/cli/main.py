@@ -1,4 +1,4 @@
-"""`wiretune`: the service and its jobs from a terminal. This page: what happens on this machine."""
+"""`wiretune`: the service and its jobs from a terminal. This module has the commands for this machine."""
 
 import io
 import json
@@ -66,9 +66,9 @@ from service.log_lines import LogFormat, LogLevel
 from service.wire.jobs import JobView
 
 DEMO_LINGER_S = 600.0
-#: The service's log file is put aside when it is so large, and so many old ones are kept.
+#: The size at which the service's log file is rotated, and how many old files are kept.
 LOG_BYTES, NUM_OLD_LOGS = 10_000_000, 3
-MAX_SECONDS = 1e9  # of a budget
+MAX_SECONDS = 1e9  # the largest budget
 
 app = typer.Typer(
     cls=Panels,
@@ -92,7 +92,7 @@ def main(
     """Tunes learning rate and gradient sparsity while a model trains over a slow network."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not fail
 
 
 @app.command()
@@ -106,7 +106,7 @@ def serve(
     """Run the service: API, page, and the jobs' owner."""
     from api.http.server import (
         PortBusy,
-        serve as serve_until_told,  # the other commands need no web stack
+        serve as serve_until_told,  # imported here, since other commands need no web stack
     )
 
     settings = read_settings(host=host, port=port)
@@ -179,7 +179,7 @@ def _told(error: ValueError) -> str:
 
 
 def _compare(recorded: RecordedSchedule, client: Client, view: JobView, *, out: Path | None, as_json: bool) -> None:
-    """Print what became of a replay beside the run that the schedule is from."""
+    """Print the result of a replay next to that of the schedule's own run."""
     require_success(view)
     before, now = recorded.provenance, client.schedule(view.id).provenance
     assert before is not None and now is not None
@@ -266,9 +266,9 @@ def stop(
 def _run_here(
     spec: JobSpec, *, linger_s: float | None = None, json_file: Path | None = None, as_json: bool = False
 ) -> str:
-    """Run `spec` on this machine's server and print its result; return the address of its page.
+    """Run `spec` on this machine's server, print its result, and return the address of its page.
 
-    The result goes to standard output as JSON if `as_json`; the demonstration's goes to `json_file`.
+    With `as_json` the result goes to standard output as JSON; the demonstration's goes to `json_file`.
     """
     out = console(as_json=as_json or json_file == STANDARD, is_lasting=True)
 
@@ -297,7 +297,7 @@ def _run_here(
 def configure_logging(
     file: Path | None, log_format: LogFormat = LogFormat.TEXT, level: LogLevel = LogLevel.INFO
 ) -> None:
-    """Log what the service does, to standard error or `file`; of its own requests, only what goes wrong."""
+    """Log the service to standard error or `file`; for its own requests, log only failures."""
     try:
         handlers = [RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=NUM_OLD_LOGS)] if file else None
     except OSError as error:

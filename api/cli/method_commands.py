@@ -1,4 +1,4 @@
-"""`wiretune methods`: what a job can choose, without a service."""
+"""`wiretune methods`: the methods that a job can choose, without a service."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -67,7 +67,7 @@ def _short(paper: PaperView) -> str:
 
 
 def reference(found: MethodsView) -> Iterator[str]:
-    """Yield the lines of a page that lists the methods, part by part."""
+    """Yield the lines of the page of methods, part by part."""
     yield "# Methods"
     yield from ("", "Everything that a job can choose, as `make docs` writes it from the code.")
     yield "`wiretune methods NAME` shows a method's fields with their ranges and defaults, and what it goes with."
@@ -102,7 +102,7 @@ def _lines(method: MethodView, found: MethodsView) -> Iterator[str]:
 
 
 def _knobs(needs: NeedsView) -> Iterator[str]:
-    """Yield `momentum: 0` for a knob of the kind itself, and `optimizer.momentum: 0` for one of another part."""
+    """Yield `momentum: 0` for a knob of the same kind, and `optimizer.momentum: 0` for one of another part."""
     for path, value in _leaves(needs.knobs):
         yield f"{path.removeprefix(f'{needs.part}.')}: {value if isinstance(value, str) else json.dumps(value)}"
 

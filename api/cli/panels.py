@@ -1,4 +1,4 @@
-"""The commands as `wiretune --help` lists them: by what one does with them, a newcomer's first."""
+"""The panels of `wiretune --help`: commands grouped by purpose, with a newcomer's first."""
 
 from typing import Any
 

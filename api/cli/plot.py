@@ -1,4 +1,4 @@
-"""`wiretune plot`: the page of a job, or of several beside one another, as files."""
+"""`wiretune plot`: write the page of one job, or of several side by side, to files."""
 
 from collections.abc import Iterator
 from enum import StrEnum

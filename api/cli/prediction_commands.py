@@ -1,4 +1,4 @@
-"""`wiretune predict` and `wiretune advise`: what methods would take on a link that is not at hand."""
+"""`wiretune predict` and `wiretune advise`: estimates of methods on a link that is not at hand."""
 
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
@@ -66,7 +66,7 @@ Steps = Annotated[
 
 
 class Source(NamedTuple):
-    """A job, and what is known of its steps and its model."""
+    """A job, and the known facts about its steps and model."""
 
     job: JobSpec
     compute_ms: float | None = None
@@ -133,7 +133,7 @@ def advise(
 
 
 def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as_json: bool, **known: Any) -> Source:
-    """Return what is meant: a file, a factory, or a job of the service."""
+    """Return the source: a file, a factory, or a job of the service."""
     if text == "-" or Path(text).suffix in (".yaml", ".yml", ".json") or Path(text).is_file():
         return _measured(
             Source(read_job(Path(text), as_json=as_json).resolved(str(Path.cwd())), **known), timeout_s=timeout_s
@@ -146,7 +146,7 @@ def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as
     with open_client(url, key) as client:
         job_id = client.find(text)
         job, trials = client.job(job_id).spec, client.trials(job_id)
-    # A sample may set another model or another batch size.
+    # A sample may have another model or batch size.
     bills = [trial.bill for trial in trials if trial.sample is None and trial.bill.steps_timed]
     if known["compute_ms"] is None and not bills:
         fail(f"no step of an arm of {job_id} was timed yet: give --compute-ms, or the job's file to measure it here")
@@ -157,13 +157,13 @@ def _source(text: str, *, url: str | None, key: str | None, timeout_s: float, as
 
 
 def _is_factory(text: str) -> bool:
-    """Return whether `text` is a module and a name in it; `12:30` may be a job's name."""
+    """Return whether `text` is a module and a name in it; a job's name may look alike, e.g. `12:30`."""
     module, found, name = text.partition(":")
     return bool(found) and all(part.isidentifier() for part in (*module.split("."), *name.split(".")))
 
 
 def _measured(source: Source, *, timeout_s: float) -> Source:
-    """Return the source with what a step computes here, and the shapes of a model of the user's own."""
+    """Return the source with its compute time measured here, and the shapes of a user's own model."""
     is_own = parameter_shapes(source.job.workload) is None and source.shapes is None
     if source.compute_ms is not None and not is_own:
         return source
@@ -184,7 +184,7 @@ def _measured(source: Source, *, timeout_s: float) -> Source:
 
 
 def _alone(trial: TrialSpec) -> dict[str, Any]:
-    """Return the run without an exchange."""
+    """Return the predicted run without an exchange."""
     alone: dict[str, Any] = {"exchange": NoneConfig(), "sync": EveryStepConfig(), "blocks": AllBlocksConfig()}
     if trial.replica.optimizer.kind == "from_exchange":
         alone["optimizer"] = AdamWConfig()
@@ -257,6 +257,6 @@ def _cells(each: MethodPrediction) -> tuple[str, ...]:
 
 
 def _span(span: Span, *, is_open: bool) -> str:
-    """Return expected seconds and their span, which has no end where a recorded seed missed the loss."""
+    """Return expected seconds and their span, which is open-ended if a recorded seed missed the loss."""
     end = "or more" if is_open else f"to {span.high:.3g}"
     return f"{figures.seconds(span.expected)} ({span.low:.3g} {end})"

@@ -20,29 +20,29 @@ from service.wire.records import Bill
 from service.wire.stored import UnreadJob
 from service.wire.trials import ProbeView, StageView, TrialView
 
-#: Training seconds between two lines about a trial that decides nothing.
+#: Training seconds between two lines about a trial without decisions.
 QUIET_S = 5.0
-#: No trial decides so many stages between two looks; the next look, and the one at the end, find the rest.
+#: Stages fetched per poll. A trial never decides more between two polls; the final poll would find the rest.
 _NEW_STAGES = 20
 
 
 class Progress:
-    """The part of a job that was already told; each call of `lines` tells the rest."""
+    """The progress of a job as lines; each call of `lines` yields only what is new."""
 
     def __init__(self, client: Client, job_id: str) -> None:
         self._client, self._job_id = client, job_id
         self._told: set[tuple[str, ...]] = set()
-        self._attempt = -1  # that was looked at as a whole
-        self._trials: dict[str, TrialView] = {}  # as of the last look
-        self._newest: dict[str, int] = {}  # stage known of each trial
+        self._attempt = -1  # the last attempt whose stages were all fetched
+        self._trials: dict[str, TrialView] = {}  # as of the last poll
+        self._newest: dict[str, int] = {}  # known stage of each trial
         self._next_line_s: dict[str, float] = {}
         self.summary = "queued"
 
     def lines(self, job: JobView) -> Iterator[str]:
-        """Yield what is new about `job` since the last call."""
+        """Yield the news about `job` since the last call."""
         where = (job.state, job.reason, str(job.attempt), "" if job.queue is None else job.queue.sentence)
         state = list(state_lines(job)) if self._is_new("state", *where) else []
-        if not job.is_over:  # what the trials did comes before the end of all
+        if not job.is_over:  # the trials' news comes before the job's end
             yield from state
         if job.state in (JobState.QUEUED, JobState.STARTING) and job.attempt <= 1:
             self.summary = job.state
@@ -57,8 +57,8 @@ class Progress:
             yield from state
 
     def _stages(self, job: JobView, trials: Iterable[TrialView]) -> dict[str, list[StageView]]:
-        """Return by trial the stages that may be new: a job has hundreds, which are megabytes with their probes."""
-        if job.attempt != self._attempt or job.is_over:  # a new attempt takes stages back
+        """Return possibly new stages by trial. All stages of a job with their probes would be megabytes."""
+        if job.attempt != self._attempt or job.is_over:  # a new attempt may roll back stages
             self._attempt = job.attempt
             self._newest.clear()
             found = list(self._client.stages(self._job_id))
@@ -73,7 +73,7 @@ class Progress:
         return by_trial
 
     def _last_stages(self, trial_id: str) -> tuple[StageView, ...]:
-        """Return the stages of the trial from the newest known one on, which may have been closed since."""
+        """Return the trial's stages from the newest known one on, since that may have closed."""
         first = self._newest.get(trial_id, 0)
         return self._client.stages(self._job_id, trial=trial_id, stage=range(first, first + _NEW_STAGES))
 
@@ -102,19 +102,19 @@ class Progress:
 
 
 def level_name(spec: JobSpec | UnreadJob, trial: TrialView) -> str:
-    """Return what the trial's level is: a density, rank or threshold, by its own exchange or else the job's."""
+    """Return the name of the trial's level: density, rank or threshold, by its own exchange or the job's."""
     if isinstance(spec, UnreadJob):
         return "level"
     own = next((each.exchange for each in spec.arms if each.name == trial.arm), None)
     sampled = {} if trial.sample is None else trial.sample.values or {}
     if "exchange" in sampled:
-        with suppress(ValidationError):  # of another release
+        with suppress(ValidationError):  # another release stored it
             own = at(spec, {"exchange": sampled["exchange"]}).exchange
     return (own or spec.exchange).level_name
 
 
 def where_it_is(job: JobView) -> Iterator[str]:
-    """Yield where the job is and why, and what it was asked for."""
+    """Yield the job's state, its reason, and the request."""
     yield f"{job.id}  {job.name}"
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
     yield f"{job.state}{_since(job)}{attempt}"
@@ -137,7 +137,7 @@ def _asked_for(spec: JobSpec) -> str:
 
 
 def _own_words(job: JobView) -> Iterator[str]:
-    """Yield what its users have said of the job."""
+    """Yield the labels and notes from its users."""
     if job.labels:
         yield f"labels: {', '.join(f'{name}={value}' for name, value in job.labels.items())}"
     if job.notes:
@@ -164,7 +164,7 @@ def _since(job: JobView) -> str:
 
 
 def state_lines(job: JobView) -> Iterator[str]:
-    """Yield the job's state, and on a line of its own why it is in it."""
+    """Yield the job's state, and its reason on a line of its own."""
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
     yield f"{job.id} is {job.state}{attempt}"
     yield from _why(job)
@@ -203,7 +203,7 @@ def _probe(probe: ProbeView, level: str) -> str:
 
 
 def values_text(given: StageView | ProbeView | Values, name: str) -> str:
-    """Return what was used or tried, in words; `name` is what the level is called."""
+    """Return used or tried values in words; `name` is the name of the level."""
     further = given.further if isinstance(given, Values) else given.values
     texts = [f"lr {figures.number(given.learning_rate)}"]
     if given.level is not None:
@@ -220,13 +220,13 @@ def _closed_line(name: str, stage: StageView) -> str:
 
 
 def _sent(bill: Bill) -> str:
-    """Return a worker's traffic, and what that saves against dense gradients."""
+    """Return a worker's traffic, and the saving against dense gradients."""
     sent = f"sent {figures.size(bill.bytes_sent)}"
     saved = bill.bytes_dense - bill.bytes_sent
     return sent if saved <= 0 else f"{sent}, saved {figures.size(saved)} ({figures.share(saved / bill.bytes_dense)})"
 
 
 def _where(trial: TrialView) -> str:
-    found = "last validation loss" if trial.outcome is None else "validation loss"  # it may be of an earlier step
+    found = "last validation loss" if trial.outcome is None else "validation loss"  # it may be from an earlier step
     text = f"{trial.step} steps, {trial.seconds:.1f} s, {found} {figures.loss(trial.validation_loss)}"
     return ", ".join([text, *(f"{name} {figures.loss(value)}" for name, value in trial.validation_metrics.items())])

@@ -1,4 +1,4 @@
-"""`wiretune queue`, `priority`, `quota`: who waits for what, and what each may take."""
+"""`wiretune queue`, `priority`, `quota`: waiting jobs, their order, and the limits of owners and projects."""
 
 from functools import partial
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""A workload, tried out on this machine in a process of its own, which may be slow or crash."""
+"""A trial run of a workload, in a process of its own since it may be slow or crash."""
 
 import json
 import os
@@ -14,11 +14,11 @@ DEFAULT_S = 60.0
 
 
 class CannotTrain(Exception):
-    """The workload cannot be trained as it is, or not in time; printed, it says why and what to do."""
+    """The workload cannot be trained, or not in time; the message gives the reason and the remedy."""
 
 
 def answers(order: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
-    """Return what `trainers.training.rehearsal` answers to `order`, by name; raises CannotTrain."""
+    """Return the answers of `trainers.training.rehearsal` to `order`, by name. Raises CannotTrain."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "trainers.training.rehearsal"],
         stdin=subprocess.PIPE,
@@ -31,7 +31,7 @@ def answers(order: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
         said, _ = process.communicate(json.dumps(order), timeout=timeout_s)
     except subprocess.TimeoutExpired:
         is_late = True
-        os.killpg(process.pid, signal.SIGKILL)  # with loader processes
+        os.killpg(process.pid, signal.SIGKILL)  # with its data loaders
         said, _ = process.communicate()
     except BaseException:  # Ctrl-C
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A job's result for a terminal and for scripts: schedules, bill, arms over seeds; every figure is the API's."""
+"""A job's result for terminals and scripts: schedules, bill, arms over seeds. All figures come from the API."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,23 +23,23 @@ from service.wire.trials import ScheduleView, TrialView
 
 
 class Result(BaseModel):
-    """All that is told of a job; a script gets it as it is."""
+    """The result of a job; scripts get it unchanged."""
 
     job: JobView
     trials: tuple[TrialView, ...]
-    schedules: tuple[ScheduleView, ...]  # of the trials that have decided something
+    schedules: tuple[ScheduleView, ...]  # of the trials with decisions
     report: JobReport
 
     def name(self, trial: TrialView | TrialReport | ScheduleView) -> str:
-        """Return what the trial is called in this job."""
+        """Return the trial's name in this job."""
         return trial_name(trial, self.job.spec)
 
 
 def result(client: Client, job: JobView, *, with_all_schedules: bool = False) -> Result:
     """Return the job's result, so far or final.
 
-    Of a sweep's samples only the best one's schedule is fetched, unless `with_all_schedules`: each is a request of its
-    own, there are hundreds, and nobody reads more.
+    For a sweep, only the best sample's schedule is fetched, unless `with_all_schedules`: each takes a request, there
+    are hundreds, and nobody reads more.
     """
     trials, found = client.trials(job.id), client.report(job.id)
     best = None if found.sweep is None else found.sweep.ranking[0].arm
@@ -54,11 +54,11 @@ def _schedule(client: Client, job_id: str, trial: TrialView) -> ScheduleView | N
     except ApiError as error:
         if error.status != 404:
             raise
-        return None  # nothing is decided yet, or it ended before that
+        return None  # nothing is decided, or it ended before that
 
 
 def summary(found: Result) -> dict[str, Any]:
-    """Return the demonstration's result: the first trial's at the top, then every trial's by name."""
+    """Return the demonstration's result: the first trial's at the top level, then all trials' by name."""
     entries = {schedule.trial_id: schedule.entries for schedule in found.schedules}
     by_name = {
         found.name(trial): _trial_summary(trial, entries.get(trial.trial_id, ())) for trial in found.report.trials
@@ -82,7 +82,7 @@ def _trial_summary(trial: TrialReport, entries: Sequence[ScheduleEntry]) -> dict
 
 
 def tables(found: Result) -> Iterator[Sheet]:
-    """Yield what a person reads at the end of a job: schedules, the bill, and with several seeds every arm's means."""
+    """Yield the result for people: schedules, the bill, and with several seeds every arm's means."""
     spec, sweep = found.job.readable, found.report.sweep
     if sweep is not None:
         yield sweep_table(sweep, {trial.trial_id: found.name(trial) for trial in found.report.trials})
@@ -96,7 +96,7 @@ def tables(found: Result) -> Iterator[Sheet]:
 
 
 def sweep_table(sweep: SweepReport, names: Mapping[str, str]) -> Sheet:
-    """Return the ranking of a sweep by its trials' `names`, best first; a star is for those on the front."""
+    """Return a sweep's ranking with its trials' `names`, best first; a star marks those on the front."""
     write = figures.size if sweep.cost == "bytes" else figures.seconds
     costs = [f"{sweep.cost}"] if sweep.cost is not None else []
     title = f"Ranking by {sweep.metric}{f' and {sweep.cost} (* on the front)' if costs else ''}"
@@ -130,7 +130,7 @@ def _value(value: Any) -> str:
 
 
 def trials_table(found: Result) -> Sheet:
-    """Return where each trial is."""
+    """Return the progress of each trial."""
     level = " or ".join(sorted({trial.level_name for trial in found.report.trials}))
     table = _table("Trials", "trial", "state", "step", "training", "learning rate", level, "val. loss")
     ranking = found.report.sweep.ranking if found.report.sweep else ()
@@ -149,7 +149,7 @@ def trials_table(found: Result) -> Sheet:
 
 
 def schedule_table(name: str, schedule: ScheduleView) -> Sheet:
-    """Return the learned schedule for a terminal; a stage's ramps are one row."""
+    """Return the learned schedule for a terminal. A stage's ramps are one row."""
     title = f"Schedule of {name}" if schedule.complete else f"Schedule of {name}, so far"
     if schedule.line == "insurance":
         title += ": your own, which did better than the searched one"
@@ -178,7 +178,7 @@ def _mean_density(entries: Sequence[ScheduleEntry]) -> float | None:
 
 
 def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
-    """Return every trial's bill for a terminal; bytes are one worker's."""
+    """Return every trial's bill for a terminal, with the bytes of one worker."""
     link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
     metrics = sorted(report.metric_directions)
     nodes = ["within nodes"] if any(trial.bill.bytes_within_nodes for trial in report.trials) else []
@@ -216,7 +216,7 @@ def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
 
 
 def _waited(bill: Bill) -> str:
-    """Return the share of its timed steps in which training waited for the exchange."""
+    """Return the share of timed steps in which training waited for the exchange."""
     steps_s = bill.seconds_compute + bill.seconds_exposed
     return figures.share(bill.seconds_exposed / steps_s) if steps_s else "-"
 
@@ -226,17 +226,17 @@ def _money(cost: Cost | None, prices: Prices | None) -> str:
 
 
 def _absences(bill: Bill) -> str:
-    """Return which workers missed averages, and how many."""
+    """Return the workers that missed averages, and how many each missed."""
     return ", ".join(f"worker {rank}: {missed}" for rank, missed in sorted(bill.absences.items())) or "-"
 
 
 def _by_workers(bill: Bill) -> str:
-    """Return how many steps were taken by how many workers, the most workers first."""
+    """Return the number of steps by number of workers, the most workers first."""
     return ", ".join(f"{num}: {steps}" for num, steps in sorted(bill.steps_by_workers.items(), reverse=True))
 
 
 def options_table(report: JobReport, spec: JobSpec) -> Sheet:
-    """Return what the exchanges that competed took, most steps first; bytes are one worker's."""
+    """Return the cost of each competing exchange, most steps first, with the bytes of one worker."""
     table = _table("Bill by option", "trial", "option", "steps", "of them probes", "sent", "in steps")
     for trial in report.trials:
         for option, took in sorted(trial.bill.by_option.items(), key=lambda each: -each[1].steps):
@@ -252,7 +252,7 @@ def options_table(report: JobReport, spec: JobSpec) -> Sheet:
 
 
 def arms_table(report: JobReport) -> Sheet:
-    """Return every arm's means over its finished seeds, with their intervals; the best arm is marked."""
+    """Return every arm's means over its finished seeds, with intervals; the best arm is marked."""
     metrics = sorted(report.metric_directions)
     title = f"Arms over seeds (mean ± {report.confidence:.0%} interval; * best {report.metric})"
     table = _table(title, "arm", "seeds", "val. loss", *metrics, "sent", "to target", "diverged")
@@ -277,7 +277,7 @@ def _interval(estimate: Estimate | None, write: Callable[[float], str]) -> str:
 
 
 def headlines(found: Result) -> Iterator[str]:
-    """Yield what a reader of the figures needs first: what was not searched, and the command that would."""
+    """Yield notes to read before the figures: what was not searched, and the command for that."""
     for trial in found.report.trials:
         yield from (f"{found.name(trial)}: {note}" for note in trial.notes)
     budgets = [trial.searching_budget for trial in found.report.trials if trial.searching_budget is not None]
@@ -293,7 +293,7 @@ def headlines(found: Result) -> Iterator[str]:
 
 
 def crossing_lines(found: Result) -> Iterator[str]:
-    """Yield, per other arm, when the first got to where that one ended; of several seeds, the arms' table tells."""
+    """Yield, for each other arm, when the first reached its final result; with several seeds, see the arms' table."""
     first = found.report.trials[0].arm
     for trial in found.report.trials:
         crossing = trial.crossing

@@ -1,4 +1,4 @@
-"""Runs one job from a terminal: a server if none is up, the job, its progress, a clean end."""
+"""Run one job from a terminal: start a server if none runs, follow the job, and clean up."""
 
 import signal
 import uuid
@@ -18,38 +18,38 @@ from service.settings import Settings
 from service.wire.jobs import JobView
 
 CANCEL_S = 60.0
-#: A server started for one job ends by itself if the command that started it was killed.
+#: If the command that started a server for one job is killed, the server ends after this time.
 ORPHAN_LINGER_S = 120.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AtEnd = Callable[[Client, JobView], None]
 
 
 class Interrupted(Exception):
-    """The user ended the run; everything it had started is gone."""
+    """The user ended the run, and everything that it had started was stopped."""
 
 
 class Run:
-    """One job on this machine's server.
+    """A run of one job on this machine's server.
 
     Args:
         settings: of the server to use or to start.
-        console: where progress goes.
-        linger_s: how long a server started here stays up afterwards; None: it is stopped with the job.
+        console: receives the progress.
+        linger_s: how long a server started here stays up afterwards; None: it stops with the job.
     """
 
     def __init__(self, settings: Settings, console: Console, *, linger_s: float | None = None) -> None:
         self._settings, self._console, self._linger_s = settings, console, linger_s
         self._started = False
-        self.page = ""  # a link to the job's, once it is over, where the server stays
-        self._submission: tuple[Server, JobSpec, str] | None = None  # with its key, since before it was sent
-        self._job_id: str | None = None  # once it was answered
+        self.page = ""  # a link to the job's page, if the server stays up
+        self._submission: tuple[Server, JobSpec, str] | None = None  # with its idempotency key; set before sending
+        self._job_id: str | None = None  # set by the answer
         self._is_over = False
 
     def run(self, spec: JobSpec, *, at_end: AtEnd) -> None:
-        """Run `spec` to its end and hand its last view to `at_end`.
+        """Run `spec` to its end and pass its last view to `at_end`.
 
-        Raises `Interrupted` after SIGINT or SIGTERM, once the job is cancelled and what was started is gone. After any
-        other error the job is cancelled too if its server was started here: the next one would go on with it.
+        Raises `Interrupted` after SIGINT or SIGTERM, once the job is cancelled and what was started has stopped. After
+        any other error, the job is also cancelled if its server was started here: the next server would continue it.
         """
         succeeded = False
         with _interruptible():
@@ -83,11 +83,11 @@ class Run:
             view = follow(client, job_id, self._console)
             self._is_over = True
             at_end(client, view)
-            if self._linger_s is not None:  # the first one was used, or is too old
+            if self._linger_s is not None:  # the first link was used, or has expired
                 self.page = client.sign_in_link(job_id)
 
     def _own_settings(self) -> Settings:
-        """Return the settings of a service for one job: it may bring code along, for nobody else has the key."""
+        """Return the settings of a service for one job. It may run user code, since nobody else has the key."""
         is_for_others = self._linger_s is not None or not self._settings.is_private
         if is_for_others or "user_code" in self._settings.model_fields_set:
             return self._settings
@@ -99,14 +99,14 @@ class Run:
         return self._submission is not None and not is_refused and not self._is_over
 
     def _cancel(self) -> str:
-        """Cancel the job and return what became of it."""
+        """Cancel the job and return its final state in words."""
         if self._submission is None:
             return "the job was not queued yet"
         server, spec, key = self._submission
         job_id = self._job_id
         try:
             with _client_of(server) as client:
-                if job_id is None:  # it may be queued: with the same key it is not queued again, and has its id
+                if job_id is None:  # it may be queued; the same key gives its id and no second job
                     job_id = client.submit(spec, idempotency_key=key).id
                 client.cancel(job_id)
                 self._say(f"cancelling {job_id} ...")
@@ -123,14 +123,14 @@ class Run:
 
 
 def _client_of(server: Server) -> Client:
-    """Return a client of a service of this machine: one that is away for longer than a restart takes has ended."""
+    """Return a client of a local service; if that is away for longer than a restart takes, it has ended."""
     return Client(server.url, server.key, away_s=PATIENCE_S)
 
 
 def follow(client: Client, job_id: str, console: Console) -> JobView:
-    """Print the job's progress until it is over; return its last view."""
+    """Print the job's progress until it is over, and return its last view."""
     progress = Progress(client, job_id)
-    with console.status("") as status:  # draws nothing where there is no terminal
+    with console.status("") as status:  # draws nothing without a terminal
         for view in client.watch(job_id):
             for line in progress.lines(view):
                 say(console, line)
@@ -140,7 +140,7 @@ def follow(client: Client, job_id: str, console: Console) -> JobView:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into KeyboardInterrupt, even in a background job, which ignores SIGINT."""
+    """Turn SIGINT and SIGTERM into KeyboardInterrupt, even in a background job, where SIGINT is ignored."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
     try:
         yield

@@ -1,4 +1,4 @@
-"""A table for a terminal of any width: no cell is cut, and no word is split that a line could hold."""
+"""A table for terminals of any width: it cuts no cell, and splits no word that fits on a line."""
 
 import re
 import textwrap
@@ -9,21 +9,21 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 GAP, INDENT = "  ", "    "
-#: A last column of text is folded into what the others leave, if that is at least so wide.
+#: A last column of text is folded into the remaining width, if that is at least this.
 _LEAST_WIDTH = 16
 
 
-#: C0 controls but tabs and line ends, DEL and C1: a terminal takes them as commands.
+#: C0 controls except tab and newline, DEL and C1: a terminal would execute them.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def visible(text: str) -> str:
-    """Return `text` with its control characters written out, as `\\x1b`: what a user wrote is shown to others."""
+    """Return `text` with control characters escaped, as `\\x1b`: other users may see it."""
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def folded(text: str, width: int, *, indent: str = "", break_long_words: bool = True) -> list[str]:
-    """Return the lines of `text`, folded between words; all but the first begin with `indent`."""
+    """Return the lines of `text`, wrapped between words; all but the first begin with `indent`."""
     return textwrap.wrap(
         text,
         max(width, len(indent) + 1),
@@ -35,14 +35,14 @@ def folded(text: str, width: int, *, indent: str = "", break_long_words: bool = 
 
 
 class Sheet:
-    """Rows of cells under headings, each with a note that has lines of its own. rich prints it.
+    """Rows of cells under headings, each with an optional note on lines of its own. rich prints it.
 
-    A sheet that is wider than the screen is printed as a list, a row under the other.
+    A sheet wider than the screen is printed as a list, one field per line.
 
     Args:
         columns: the headings.
         title: a line above them.
-        left: the columns of text; figures are aligned to the right.
+        left: the columns of text, aligned to the left; figures are aligned to the right.
     """
 
     def __init__(self, *columns: str, title: str = "", left: Collection[str] = ()) -> None:
@@ -50,7 +50,7 @@ class Sheet:
         self._rows: list[tuple[tuple[str, ...], str]] = []
 
     def add_row(self, *cells: str, note: str = "") -> None:
-        """Add a row, a cell per column."""
+        """Add a row with a cell per column."""
         self._rows.append((tuple(map(visible, cells)), visible(note)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -62,7 +62,7 @@ class Sheet:
         yield Text("")
 
     def _widths(self, most: int) -> list[int] | None:
-        """Return the width of each column; None: they do not fit side by side."""
+        """Return the width of each column; None if they do not fit side by side."""
         cells = [self._columns, *(cells for cells, _ in self._rows)]
         widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
         rest = most - sum(widths[:-1]) - len(GAP) * (len(widths) - 1)

@@ -1,4 +1,4 @@
-"""The base of every command: options, the console, JSON on request, plain errors, and a client of the service."""
+"""The base of every command: options, console, JSON output, plain errors, and a client of the service."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from service.settings import Settings, refusals_of
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 STANDARD = Path("-")  # standard input or output
-#: It may lead to a file, which would be replaced where the shell goes on with the old one.
+#: May lead to a file. Replacing that file would leave the shell writing to the old one.
 _STANDARD_OUTPUT = Path("/dev/stdout")
 _PIPE_WIDTH = 160
 _HOW_TO_REACH_ONE = "start one with `wiretune serve`, or name another with --url and --key"
@@ -46,14 +46,14 @@ _KEY_FILE = "WIRETUNE_API_KEY_FILE"
 
 
 def _read_key(context: typer.Context, given: str | None) -> str | None:
-    """Return the key that was given; a file has it where `@FILE` is, or else where the variable names one."""
+    """Return the given key, or the key in a file: `@FILE`, or by default the one that the variable names."""
     file = os.environ.get(_KEY_FILE) if given is None else given[1:] if given.startswith("@") else None
     if not file:
         return given
     try:
         return Path(file).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        if context.resilient_parsing:  # no word of it: a shell completes, and the user is typing
+        if context.resilient_parsing:  # silent: a shell completes while the user types
             return None
         fail(f"cannot read the key in {file}: {getattr(error, 'strerror', None) or error}")
 
@@ -75,7 +75,7 @@ Patience = Annotated[
     float,
     typer.Option("--patience", metavar="SECONDS", min=0, help="go on that long while the service is away"),
 ]
-#: The command that runs was given --json: it says in JSON, too, why the service refused.
+#: The running command was given --json, so it reports refusals as JSON, too.
 _is_for_a_script: ContextVar[bool] = ContextVar("_is_for_a_script", default=False)
 
 
@@ -97,7 +97,7 @@ def fail(message: str, *, code: int = REFUSED) -> NoReturn:
 
 
 def require_agreement(question: str, *, is_agreed: bool, may_ask: bool, shown_by: str) -> None:
-    """Exit unless the user has agreed with `--yes`, or does when asked; what would go is `shown_by` a command."""
+    """Exit unless the user agrees, by `--yes` or when asked; `shown_by` is the command that lists what would go."""
     may_ask = may_ask and typer.get_text_stream("stdin").isatty()
     if not is_agreed and not may_ask:
         fail(f"there is no terminal to ask on: give --yes; {shown_by} shows what would go")
@@ -117,10 +117,10 @@ def warn(message: str) -> None:
 
 
 class _LastingConsole(Console):
-    """A console that falls silent once nobody reads it any more, where others end the process."""
+    """A console that goes silent once nobody reads it; an ordinary one would end the process."""
 
     def on_broken_pipe(self) -> None:
-        """Have what is still to be written go nowhere."""
+        """Discard all further output."""
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.file.fileno())
@@ -128,9 +128,9 @@ class _LastingConsole(Console):
 
 
 def console(*, as_json: bool = False, is_lasting: bool = False) -> Console:
-    """Return where text for people goes: standard output, unless that is for JSON.
+    """Return the console for people: on standard output, or on standard error if JSON goes to the former.
 
-    A pipe is as wide as COLUMNS says, or else wide enough for every table. Once nobody reads it the process ends, or
+    A pipe is as wide as COLUMNS says, or else wide enough for every table. Once nobody reads it, the process ends, or
     goes on in silence if `is_lasting`.
     """
     kind = _LastingConsole if is_lasting else Console
@@ -139,7 +139,7 @@ def console(*, as_json: bool = False, is_lasting: bool = False) -> Console:
 
 
 def say(out: Console, line: str) -> None:
-    """Print `line` without colours, markup or commands to a terminal; on a screen it is folded between words."""
+    """Print `line` without colours, markup or control characters; a screen wraps it between words."""
     line = visible(line)
     indent = GAP + line[: len(line) - len(line.lstrip())]
     lines = folded(line, out.width, indent=indent, break_long_words=False) if _has_width(out) else [line]
@@ -152,25 +152,25 @@ def _has_width(out: Console) -> bool:
 
 
 def print_json(content: BaseModel | dict[str, Any], *, indent: int | None = 2) -> None:
-    """Print one JSON document on standard output."""
+    """Print one JSON document to standard output."""
     typer.echo(json.dumps(to_jsonable_python(content), indent=indent))
 
 
 def print_advice(advice: Iterable[str]) -> None:
-    """Print what of a job is unwise, to standard error: a script's output stays as it is."""
+    """Print advice about a job to standard error, so that a script's output stays clean."""
     for sentence in advice:
         warn(f"advice: {sentence}")
 
 
 def require_writable(path: Path | None) -> Path | None:
-    """Exit with 2 where no file can be written at `path`: before a job has run for it, not after."""
+    """Exit with 2 if no file can be written at `path`: before the job runs, not after."""
     if path is None or path == STANDARD:
         return path
     if path == _STANDARD_OUTPUT:
         return STANDARD
     if path.is_dir():
         fail(f"cannot write {path}: it is a folder")
-    is_made = not path.exists() or path.is_file()  # beside its place first; a pipe or a device is written into
+    is_made = not path.exists() or path.is_file()  # written next to it first; pipes and devices are written to directly
     if is_made and not path.parent.is_dir():
         fail(f"cannot write {path}: there is no folder {path.parent}")
     needed = (path.parent, path) if is_made else (path,)
@@ -180,7 +180,7 @@ def require_writable(path: Path | None) -> Path | None:
 
 
 def require_writable_folder(folder: Path) -> None:
-    """Exit with 2 where no files can be written into `folder`, which is made if it is not there."""
+    """Exit with 2 if no files can be written into `folder`, which may not exist yet."""
     nearest = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
     if not nearest.is_dir():
         fail(f"cannot write into {folder}: {nearest} is no folder")
@@ -189,7 +189,7 @@ def require_writable_folder(folder: Path) -> None:
 
 
 def read_settings(**given: str | int | None) -> Settings:
-    """Return the settings of the environment and of options; prints every problem of them and exits with 2."""
+    """Return the settings from the environment and options. Prints every problem and exits with 2 if there are any."""
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
@@ -198,7 +198,7 @@ def read_settings(**given: str | int | None) -> Settings:
 
 @contextmanager
 def open_client(url: str | None, key: str | None, *, patience_s: float = PATIENCE_S) -> Iterator[Client]:
-    """Give a client of the service asked for, or of the one running here; calls outlive its absence of `patience_s`."""
+    """Give a client of the service at `url`, or of the local one; calls keep trying for `patience_s`."""
     with told_plainly():
         if url is None:
             server = running_server(read_settings())
@@ -210,7 +210,7 @@ def open_client(url: str | None, key: str | None, *, patience_s: float = PATIENC
 
 
 def tell_refusal(error: ApiError, *, job_id: str | None = None) -> None:
-    """Print why the service refused, with --json as a problem document; of one of several jobs name it."""
+    """Print why the service refused, with --json as a problem document; `job_id` names one of several jobs."""
     if not _is_for_a_script.get():
         warn(str(error) if job_id is None else f"{job_id}: {error}")
     elif job_id is None:
@@ -221,7 +221,7 @@ def tell_refusal(error: ApiError, *, job_id: str | None = None) -> None:
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """Print what went wrong instead of a traceback."""
+    """Print errors as plain messages, not as tracebacks, and exit."""
     try:
         yield
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""`wiretune`'s commands that ask something of a job that is there."""
+"""`wiretune`'s commands that change an existing job."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -42,7 +42,7 @@ from service.wire.steering import SteerableView, SteeringView, SteerView
 app = typer.Typer()
 
 Workers = Annotated[int | None, typer.Option(min=1, max=1024, help="workers per training run from now on")]
-#: What says nothing in YAML, and is meant to.
+#: Words that are null in YAML, and meant as such.
 _NOTHING = ("", "~", "null", "Null", "NULL")
 IfVersion = Annotated[
     int | None,
@@ -60,7 +60,7 @@ def ask(
     as_json: bool,
     told: Callable[[JobView], str] | None = None,
 ) -> None:
-    """Ask for `verb`, and print each job as it is then: as JSON, in the words of `told`, or else where it is."""
+    """Send `verb` for each job, and print the job: as JSON, in the words of `told`, or else its state."""
 
     with open_client(url, key) as client:
         found = find_all(client, jobs, if_version=if_version)
@@ -79,11 +79,11 @@ def ask(
 
 
 def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list[str]:
-    """Return the ids of the jobs, each once; exits with 2 where one of several is not there."""
+    """Return the ids of the jobs without repeats. Exits with 2 if one of several does not exist."""
     if if_version is not None and len(jobs) > 1:
         fail(f"--if-version is of one job, got {len(jobs)} jobs: leave it out, or name one")
     found = list(dict.fromkeys(map(client.find, jobs)))
-    for asked in in_pages(found) if len(found) > 1 else ():  # nobody has looked for a whole id yet
+    for asked in in_pages(found) if len(found) > 1 else ():  # whole ids were not looked up yet
         there = {each.id for each in client.send(all_of(asked)).jobs}
         if missing := set(asked) - there:
             fail(f"there is no job `{min(missing)}`, so nothing was asked of the others")
@@ -91,9 +91,9 @@ def find_all(client: Client, jobs: list[str], *, if_version: int | None) -> list
 
 
 def for_each(job_ids: list[str], act: Callable[[str], None], *, as_json: bool) -> None:
-    """Act on each job; where the service refuses one of several, say so, go on, and exit with 2 in the end.
+    """Act on each job. If the service refuses one of several, say so, go on, and exit with 2 at the end.
 
-    Where it fails at one, exit with 1: those behind it are not asked.
+    If a call fails, exit with 1 without asking for the rest.
     """
     refused = 0
     for job_id in job_ids:
@@ -216,7 +216,7 @@ def steer(
 
 
 def _steering_lines(steering: SteeringView) -> Iterator[str]:
-    """Yield what holds, and what may be steered."""
+    """Yield the steers in force, and what may be steered."""
     held = [f"{each.id}: {steer_text(each)}" for each in steering.steers if each.in_force]
     yield from held or ["nobody steers this job"]
     yield "what may be steered:" if steering.steerable else "nothing may be steered"
@@ -248,7 +248,7 @@ def _vetoes(texts: list[str]) -> dict[str, Any]:
 
 
 def steer_text(each: SteerView) -> str:
-    """Return what a steer says, who said it, and since when it holds."""
+    """Return a steer in words: its content, its author, and the stage from which it holds."""
     pins = [f"{name} = {value}" for name, value in each.pin.items()]
     vetoes = [
         f"not {name} {sign} {limit}"
@@ -266,7 +266,7 @@ def steer_text(each: SteerView) -> str:
 
 
 def steerable_text(each: SteerableView) -> str:
-    """Return what a value may be, what it is now, and in how many trials."""
+    """Return the allowed values of a field, its present value, and the number of its trials."""
     allowed = ", ".join(map(_shown, each.names)) or f"{figures.number(each.low)} to {figures.number(each.high)}"
     now = "" if each.current is None else f", now {_shown(each.current)}"
     return f"{each.name}: {allowed}{now}, in {len(each.trials)} trial{'s' if len(each.trials) > 1 else ''}"
@@ -402,7 +402,7 @@ def clone(
     if as_json:
         print_json(made)
         return
-    if not made.changes:  # to standard error: a script reads the id
+    if not made.changes:  # to standard error: scripts read only the id
         warn(f"nothing differs from {made.source}")
     for change in made.changes:
         warn(f"  {change.pointer}: {change.before} -> {change.after}")
@@ -415,7 +415,7 @@ def _assign(patch: dict[str, Any], text: str) -> None:
     path, found, written = text.partition("=")
     value = _value(written, f"--set {text}")
     if (path == "name" or path.startswith("labels.")) and value is not None and not isinstance(value, str):
-        value = written.strip()  # these hold text: a name may be 2024, a label `yes`
+        value = written.strip()  # text even if it looks otherwise: a name `2024`, a label `yes`
     *above, last = names = _names(path, value)
     if not found or not all(names):
         fail(f"--set takes FIELD=VALUE, e.g. budget.seconds=80, got {text!r}")
@@ -427,7 +427,7 @@ def _assign(patch: dict[str, Any], text: str) -> None:
 
 
 def _names(path: str, value: Any) -> list[str]:
-    """Return the names that lead to what is set: those of labels and of `params` have dots of their own.
+    """Return the names on the path to a field; labels and `params` have names with dots of their own.
 
     `params.optimizer.momentum` takes a whole range, and `params.optimizer.momentum.uniform` its two ends.
     """
@@ -440,7 +440,7 @@ def _names(path: str, value: Any) -> list[str]:
 
 
 def _value(text: str, option: str) -> Any:
-    """Return what a value says as YAML; exits with 2, and names the option, where it is none, or a comment alone."""
+    """Parse a value as YAML. Exits with 2, and names the option, if it is invalid or only a comment."""
     try:
         value = parse_yaml(text.encode())
     except InvalidJob as error:
