@@ -1,4 +1,4 @@
-"""State that an attempt's driver shares with the processes of its trials."""
+"""Helpers that an attempt's driver shares with the processes of its trials."""
 
 import logging
 import os
@@ -8,25 +8,25 @@ from typing import Any
 from service import log_lines, tracing
 from service.wire.records import AttemptBrief, Control, ResumePoint
 
-#: Python begins an error's line so; what these say is for people as it is.
+#: The prefix that Python puts before these errors. Their messages are written for people, so it is removed.
 _OUR_ERRORS = re.compile(rf"^{re.escape(__name__)}\.(Hopeless|NoPlace): ")
 _PYDANTICS_LAST = "For further information visit"
 
 
 class Hopeless(Exception):
-    """A trial failed as it would fail again: the job ends with it. The message is the job's reason."""
+    """A trial failed in a way that a retry would repeat, which ends the job. The message is the job's reason."""
 
 
 class NoPlace(Exception):
-    """There was no place for a worker: none within `workers.patience_s`, or its machine is not fit."""
+    """No machine for a worker was found within `workers.patience_s`, or its machine is unfit."""
 
 
 def configure_process(name: str, **fields: Any) -> None:
-    """Have this process log to its output, which the attempt's log collects, and send traces where that is wanted.
+    """Configure logging to this process's output, which the attempt's log collects, and traces if they are on.
 
     Args:
-        name: of the process, in traces.
-        fields: ids beside those of the job and the attempt, in logs.
+        name: the name of the process in traces.
+        fields: ids for log lines, besides those of the job and the attempt.
     """
     of_process = {"job": os.environ.get("WIRETUNE_JOB"), "attempt": os.environ.get("WIRETUNE_ATTEMPT"), **fields}
     text = "%(asctime)s %(name)s %(levelname)s %(message)s"
@@ -38,13 +38,13 @@ def configure_process(name: str, **fields: Any) -> None:
 
 
 def is_wanted(brief: AttemptBrief, point: ResumePoint) -> bool:
-    """Return whether the trial is to be trained, or brought to its end: of a stopped job, those that began."""
+    """Return whether to train the trial. In a stopped job, only trials that have begun are brought to their end."""
     begun = brief.control is Control.STOP and point.resume is not None
     return not point.finished and (brief.control is Control.RUN or begun)
 
 
 def last_line(error: BaseException) -> str:
-    """Return what an error says in one line, for a job's reason."""
+    """Return an error's last line, for a job's reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and _PYDANTICS_LAST not in line]
     last = lines[-1] if lines else repr(error)
     return _OUR_ERRORS.sub("", last)[:500]

@@ -1,4 +1,4 @@
-"""A run's checkpoints on storage: where they are, and which may go."""
+"""A run's checkpoints on storage: write them, and remove those no longer needed."""
 
 import json
 import logging
@@ -17,15 +17,15 @@ from trainers.segment import Written
 from trainers.training.group import Group
 
 _log = logging.getLogger(__name__)
-#: Besides the last `keep` a run may hold the one being written, its stage's start, two that a larger budget needs, the
-#: best one, and the best one at its stage's start, for a stage that is rolled back.
+#: Checkpoints that a run may hold besides the last `keep`: the one being written, the stage's start, two for a larger
+#: budget, the best one, and, in case of a rollback, the best one at the stage's start.
 _NUM_BESIDES = 6
-#: The folder of a checkpoint as `Keeper.save` names it, in a path below a run's folder.
+#: A checkpoint's folder, as `Keeper.save` names it, in a path below a run's folder.
 _FOLDER = re.compile(r"(.*/)?\d{6}-step-\d+(?=/)")
 
 
 class NoRoom(Exception):
-    """The storage cannot hold the checkpoints of this run."""
+    """The storage has no room for this run's checkpoints."""
 
 
 class Exported(NamedTuple):
@@ -36,10 +36,10 @@ class Exported(NamedTuple):
 
 
 class Keeper:
-    """Saves a run's checkpoints below `root` and removes old ones, also those of earlier attempts, which it inherits.
+    """Saves a run's checkpoints below `root` and removes old ones, including those inherited from earlier attempts.
 
-    `save` is called only after the checkpoint before it is known to the API, so at any moment the one that a
-    later attempt would ask for exists.
+    `save` is called only after the API knows of the previous checkpoint. So the checkpoint that a later attempt would
+    resume from always exists.
     """
 
     def __init__(self, group: Group, root: str, *, keep: int) -> None:
@@ -49,21 +49,21 @@ class Keeper:
         self._under_way: str | None = None
 
     def inherit(self, urls: Iterable[str]) -> None:
-        """Take over the checkpoints of earlier attempts, oldest first."""
+        """Take over earlier attempts' checkpoints, oldest first."""
         self.saved = list(urls)
 
     @tracing.traced("checkpoint")
     def save(self, step: int, *, needed: Iterable[str] = (), beside: bool = False) -> str:
-        """Write a checkpoint and return its URL; with `beside` it is begun, and `is_saved` says when it is there.
+        """Write a checkpoint and return its URL. With `beside`, only begin it; `is_saved` tells when it is complete.
 
-        First removes earlier ones beyond the last `keep`, but none that is still `needed`. One that cannot be removed
-        is tried again at the next, before those behind it. Raises NoRoom, as `is_saved` does, when a run's first shows
-        that the storage cannot hold as many as there will be.
+        Earlier checkpoints beyond the last `keep` are removed first, except those still `needed`. One that cannot be
+        removed is tried again at the next save, before newer ones. Raises NoRoom, as `is_saved` does, if the size of a
+        run's first checkpoint shows that the storage cannot hold all that the run will need.
         """
         last = {*self.saved[-self.keep :], *needed}
         removed = set(takewhile(_is_removed, (each for each in self.saved if each not in last)))
         still = [each for each in self.saved if each not in removed]
-        # Counted, since a rewound run comes to the same step again, with another state.
+        # Numbered, because a rewound run reaches the same step again in another state.
         url = f"{self.root}/{self._num_saves:06d}-step-{step}"
         try:
             if beside:
@@ -81,7 +81,7 @@ class Keeper:
         return url
 
     def is_saved(self, within_s: float = 0.0) -> bool:
-        """Return whether the checkpoint that was begun is complete, within so many seconds. Raises what ended it."""
+        """Wait up to `within_s` for the checkpoint being written; return whether it is complete. Raises its error."""
         if (url := self._under_way) is None:
             return True
         try:
@@ -95,20 +95,20 @@ class Keeper:
         return is_there
 
     def _require_room(self) -> None:
-        """Raise NoRoom when the run's only checkpoint, which is complete, shows that there is none for the others."""
-        if len(self.saved) == 1:  # a run that has got further waits for room instead
+        """Raise NoRoom if the size of the run's only checkpoint shows that the others will not fit."""
+        if len(self.saved) == 1:  # later in a run, wait for room instead
             require_room(self.saved[-1], num_more=self.keep + _NUM_BESIDES - 1)
 
     @tracing.traced("export")
     def export(self, folder: str = "") -> tuple[Exported, Written]:
-        """Write the weights (for Schedule-Free: of the averaged iterate) to `folder`; returns what was sent, too."""
+        """Write the weights to `folder` (for Schedule-Free, the averaged iterate). Also return the traffic of it."""
         url = f"{self.root}/{folder}weights.safetensors"
         written = self.group.export(url)
         return Exported(url, str(written.sha256)), written
 
 
 def require_room(url: str, *, num_more: int) -> None:
-    """Raise NoRoom unless `num_more` checkpoints of the size of that at `url` fit; only a local disk says so."""
+    """Raise NoRoom unless `num_more` checkpoints as large as the one at `url` fit. Only local disks are checked."""
     with reaching(url) as (filesystem, path):
         if not isinstance(filesystem, LocalFileSystem):
             return
@@ -121,9 +121,9 @@ def require_room(url: str, *, num_more: int) -> None:
 
 
 def remove_strays(storage_url: str, trial_id: str, *, number: int, resume: dict[str, Any] | None) -> None:
-    """Remove what killed attempts before attempt `number` left of a run: half files, checkpoints that nothing names.
+    """Remove what killed attempts before `number` left of a run: partial files and checkpoints that nothing names.
 
-    Whatever `resume` names stays; by that alone does anything go on. `storage_url` is the attempt's own folder.
+    Everything that `resume` names stays, since runs resume only from that. `storage_url` is the attempt's own folder.
     """
     above, named = storage_url.rpartition("/")[0], json.dumps(resume)
     job = above.rpartition("/")[0]  # the storage, whose name may have changed since
@@ -138,7 +138,7 @@ def remove_strays(storage_url: str, trial_id: str, *, number: int, resume: dict[
 
 
 def _written(root: str) -> Iterator[str]:
-    """Yield the URLs of the checkpoints and half-written files below a run's folder, some of them often."""
+    """Yield the URLs of checkpoints and partial files below a run's folder; some repeat."""
     with reaching(root) as (filesystem, path):
         for inside in (found[len(path) + 1 :] for found in filesystem.find(path)):
             if folder := _FOLDER.match(inside):
@@ -148,8 +148,8 @@ def _written(root: str) -> Iterator[str]:
 
 
 def _discard(url: str) -> None:
-    """Remove half a checkpoint: it is of no use, and may be what fills the disk."""
-    with suppress(OSError):  # the storage may be gone altogether
+    """Remove a partial checkpoint: it is useless, and may be what fills the disk."""
+    with suppress(OSError):  # the storage itself may be gone
         _remove(url)
 
 
@@ -163,5 +163,5 @@ def _is_removed(url: str) -> bool:
 
 
 def _remove(url: str) -> None:
-    with suppress(FileNotFoundError), reaching(url) as (filesystem, path):  # somebody made room
+    with suppress(FileNotFoundError), reaching(url) as (filesystem, path):  # somebody else removed it
         filesystem.rm(path, recursive=True)

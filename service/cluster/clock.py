@@ -1,4 +1,4 @@
-"""The clock of training, which does not count what losing workers takes."""
+"""The training clock, which does not count recovery from lost workers."""
 
 import time
 from collections.abc import Iterator
@@ -8,29 +8,29 @@ from trainers.training.group import Group
 
 
 class TrainingClock:
-    """Seconds of training; it stands still while `group` recovers from the loss of workers."""
+    """A clock of training seconds. It stands still while `group` recovers from lost workers."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self.start()
 
     def start(self, at: float = 0.0) -> None:
-        """Have it show `at` seconds now."""
+        """Set the clock to `at` seconds."""
         self._zero = self._now() - at
 
     def skip(self, seconds: float) -> None:
-        """Leave out seconds that have passed."""
+        """Subtract `seconds` that have passed."""
         self._zero += seconds
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Leave out what happens meanwhile."""
+        """Stop the clock during the block."""
         started = self._now()
         yield
         self.skip(self._now() - started)
 
     def seconds(self) -> float:
-        """Return what it shows."""
+        """Return the seconds on the clock."""
         return self._now() - self._zero
 
     def _now(self) -> float:

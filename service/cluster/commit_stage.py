@@ -1,4 +1,4 @@
-"""Commit a stage: train the steps that stay, look at them on the way, and keep the stage or roll it back."""
+"""Commit a stage: train its steps, watch them, and keep the stage or roll it back."""
 
 from search.budget.spending import fraction_spent
 from search.curves.curve_summary import end_loss
@@ -16,7 +16,7 @@ from service.wire.records import StageClosed
 
 @tracing.traced("commit")
 def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
-    """Train the steps that stay, evaluating and checkpointing on the way; return how it ended."""
+    """Train the commit's steps, with evaluations and checkpoints on the way. Return how it ended."""
     until = segment_length.within(commit.decision.commit_until, state.spec.budget)
     every, progress = state.spec.objective.every, state.progress
     while not state.ends_at(until):
@@ -27,7 +27,7 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         _hold_steady(state, commit, until)
         _push(state, commit, until)
         if commit.measured.diverged:
-            return "roll_back"  # what follows is of states that stay
+            return "roll_back"  # only states that stay are evaluated and saved
         progress.evaluation_due = progress.evaluation_due or progress.step % every == 0
         is_evaluated = progress.evaluation_due and not progress.steps_to_meeting
         if is_evaluated:
@@ -42,15 +42,15 @@ def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
         if is_evaluated and _is_new_best(state):
             _keep_best(state, commit)
         elif is_due and state.under_way is None and state.recorder.sink.is_clear():
-            # While the API is silent nobody would know of another, and one is written at a time.
+            # While the API is silent, nobody would learn of another checkpoint. Only one is written at a time.
             state.known = state.named()
             state.keep(commit)
     return "roll_back" if commit.measured.num_steps and _look(state, commit) == "roll_back" else "end"
 
 
 def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
-    """Tell the strategy, keep the stage or roll it back, as `course` says, and wait until that is stored."""
-    state.settle()  # before a roll-back makes the ranks forget how they came here
+    """Keep the stage or roll it back, as `course` says, tell the strategy, and wait until the record is stored."""
+    state.settle()  # before a rollback makes the ranks forget how they got here
     measured, is_kept, state.progress.piece = commit.measured, course == "end", None
     ended = measured.observation(None, state.spent()).model_copy(update={"rolled_back": not is_kept})
     state.strategy.tell(ended)
@@ -98,7 +98,7 @@ def _push(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
 
 
 def _open_piece(state: TrialState) -> Piece | None:
-    """Return the straight piece that the next step is on; None: one begins."""
+    """Return the linear piece of the rate's course that contains the next step; None if a new piece begins."""
     step, piece, spent = state.progress.step, state.progress.piece, state.spent()
     if own := state.strategy.piece(spent):
         return own.model_copy(update={"step": step - (spent.steps - own.step)})
@@ -106,38 +106,38 @@ def _open_piece(state: TrialState) -> Piece | None:
 
 
 def _next_piece(state: TrialState, until: Allowance, *, least: int) -> Piece:
-    """Return the straight piece of the rate's course that begins here, of `least` steps or more."""
+    """Return the linear piece of the rate's course that begins here, with at least `least` steps."""
     spent, cost = state.spent(), state.cost
     num_steps = segment_length.next_piece(until, spent, cost, budget=state.spec.budget, least=least)
     ends = (spent, segment_length.after(num_steps - 1, spent, cost))
     first, last = (state.strategy.values(each).learning_rate for each in ends)
-    num_steps = num_steps if first != last else least  # a rate that is held may rise at the next look
+    num_steps = num_steps if first != last else least  # a constant rate may be raised at the next look
     return Piece(step=state.progress.step, num_steps=num_steps, learning_rate=first, final_learning_rate=last)
 
 
 def _next_push(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
     every, progress = state.spec.objective.every, state.progress
     most = progress.steps_to_meeting if progress.evaluation_due else every - progress.step % every
-    if state.spec.budget.seconds is not None:  # else a push is short enough
+    if state.spec.budget.seconds is not None:  # otherwise pushes are short enough
         most = min(most, max(1, _next_look(state, commit, until) - commit.measured.num_steps))
     return segment_length.next_push(until, state.spent(), state.cost, most=most)
 
 
 def _next_look(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
-    """Return after how many steps of the commit the strategy looks at it again; without seconds, by no clock."""
+    """Return the commit's step count at the strategy's next look. Without a budget in seconds, no clock is read."""
     num_done = commit.measured.num_steps
     return commit.looked + segment_length.look_steps(until, state.spent(), state.cost, num_done=num_done)
 
 
 def _look(state: TrialState, commit: OpenCommit) -> Course:
-    """Return where the commit goes from here; where no budget is left to search again, the better state stays."""
+    """Ask the strategy how the commit goes on. If no budget is left to search again, keep the better state."""
     commit.looked = commit.measured.num_steps
     course = state.strategy.watch(commit.measured.observation(None, state.spent()))
     return "end" if course == "roll_back" and state.is_over() and _is_better_than_start(state) else course
 
 
 def _is_better_than_start(state: TrialState) -> bool:
-    """Return whether the commit's end is the better state by the objective; the group is left there."""
+    """Return whether the commit's end is better than its start by the objective. The group stays at the end."""
     state.group.snapshot(BEST)
     end = state.evaluate()
     state.group.restore(STAGE)
@@ -147,7 +147,7 @@ def _is_better_than_start(state: TrialState) -> bool:
 
 
 def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> None:
-    """Keep the last state that does not depend on where the budget ends; an extended job goes on from there."""
+    """Save the last state that does not depend on where the budget ends. An extended job resumes from it."""
     if state.progress.steady or _open_piece(state):
         return
     least, spent = _next_push(state, commit, until), state.spent()
@@ -155,12 +155,12 @@ def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
     if state.strategy.anneals(segment_length.after(num_steps - 1, spent, state.cost)):
         held = state.checkpointed(commit, is_steady=True)
         state.recorder.wait_for(held)
-        best = [state.progress.best.checkpoint] if state.progress.best else []  # which what is held may end at
+        best = [state.progress.best.checkpoint] if state.progress.best else []  # a run resumed from there may end at it
         state.progress.steady = (held.resume["checkpoint"], state.stage.checkpoint, *best)
 
 
 def _is_new_best(state: TrialState) -> bool:
-    """Return whether what was just evaluated is worth a checkpoint; a budget without seconds reads no clock."""
+    """Return whether the state just evaluated is worth a checkpoint. Without a budget in seconds, no clock is read."""
     if state.spec.checkpoint.export == "last":
         return False
     patience = state.progress.best_patience
@@ -171,10 +171,10 @@ def _is_new_best(state: TrialState) -> bool:
 
 
 def _keep_best(state: TrialState, commit: OpenCommit) -> None:
-    """Write a checkpoint of a new best."""
+    """Write a checkpoint of a new best state."""
     state.settle()
     if state.recorder.sink.is_clear():
         state.known = []
     state.progress.best_at = fraction_spent(state.spec.budget, state.spent())
-    state.known += state.named()  # until the API knows of a later one
+    state.known += state.named()  # needed until the API knows of a later one
     state.keep(commit, is_new_best=True)

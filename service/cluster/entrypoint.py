@@ -1,4 +1,4 @@
-"""The program of a Ray Job: one attempt of one tuning job, as one Tuner. `python -m service.cluster.entrypoint`."""
+"""The driver: a Ray Job that runs one attempt of a job as one Tuner. `python -m service.cluster.entrypoint`."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ log = logging.getLogger("wiretune.driver")
 
 
 def main() -> int:
-    """Run the attempt that the environment names; the exit status says how it went."""
+    """Run the attempt that the environment names; the exit status says how it ended."""
     configure_process("wiretune-driver")
     door = Door.from_environment()
     brief = door.brief()
@@ -43,14 +43,14 @@ def main() -> int:
 
 
 def _die(stopped: Stopped) -> None:
-    """End the whole attempt at once: Ray ends every process that this one owns."""
+    """End the whole attempt at once: when this process exits, Ray ends every process that it owns."""
     log.error("attempt ends: %s", stopped.reason)
     logging.shutdown()
     os._exit(3)
 
 
 def run(brief: AttemptBrief) -> AttemptFinished:
-    """Train every trial that is not finished yet, as trials of one Tuner."""
+    """Train every unfinished trial, as trials of one Tuner."""
     todo = [point.trial_id for point in brief.trials if is_wanted(brief, point)]
     if not todo:  # the attempt before this one died with its last word on its lips, or the user has asked for an end
         return outcome_of([brief.control])
@@ -66,15 +66,15 @@ def run(brief: AttemptBrief) -> AttemptFinished:
 
 
 def failure_of(error: Exception) -> AttemptFinished:
-    """Return how the attempt ended, from the error of its first trial that failed."""
+    """Return how the attempt ended, given the error of the first trial that failed."""
     if isinstance(error, RayActorError):
         return AttemptFinished(outcome="failed", reason="the process of a trial died")
-    # Ray wraps an error of a trial in one that is an instance of both classes.
+    # Ray wraps a trial's error in an instance of both classes.
     return AttemptFinished(outcome="failed", reason=last_line(error), retry=not isinstance(error, Hopeless))
 
 
 def outcome_of(trials: list[str]) -> AttemptFinished:
-    """Return how the attempt ended, from how its trials did."""
+    """Return how the attempt ended, given how its trials ended."""
     if Control.CANCEL in trials:
         return AttemptFinished(outcome="cancelled", reason="cancelled by a user")
     if Control.FENCED in trials:
@@ -89,7 +89,8 @@ def outcome_of(trials: list[str]) -> AttemptFinished:
 def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
     workers, lanes = brief.spec.workers, brief.spec.lanes
     size, count = workers.placed_together, brief.num_workers or workers.count
-    # A bundle is on one machine. The head's is empty, so that n workers fit n cores: the trial waits while they train.
+    # A bundle lies on one machine. The trial's own bundle is empty, since the trial waits while its workers train: so n
+    # workers fit n cores.
     bundle = {"CPU": size * workers.cpus} | ({"GPU": size * workers.gpus} if workers.gpus else {})
     num_bundles = lanes.count * count // size
     placement = tune.PlacementGroupFactory([{}] + [bundle] * num_bundles, strategy=workers.placement.upper())
@@ -106,13 +107,13 @@ def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
             name=f"{brief.job_id}-a{brief.number}",
             storage_path=scratch,
             verbose=0,
-            failure_config=tune.FailureConfig(fail_fast=True),  # the next attempt takes the other trials along
+            failure_config=tune.FailureConfig(fail_fast=True),  # the next attempt resumes the other trials, too
         ),
     )
 
 
 def concurrency(spec: JobSpec, num_trials: int) -> int:
-    """Return all trials if each can have its own cores, else 1: shared cores make elapsed times meaningless."""
+    """Return the number of trials to run at a time: all if each has its own cores, else 1, or times mean nothing."""
     total, workers = ray.cluster_resources(), spec.workers
     fits = int(total.get("CPU", 0) // (workers.cpus * spec.num_workers))
     if workers.gpus:
@@ -121,14 +122,14 @@ def concurrency(spec: JobSpec, num_trials: int) -> int:
 
 
 def train_trial(config: dict[str, Any]) -> None:
-    """Train one trial, in the process that Tune started for it."""
+    """Train one trial in the process that Tune started for it."""
     from service.cluster import tune_trial  # here: the driver itself needs neither torch nor the search
 
     tune_trial.run(config["trial_id"], config["trace"], max_silence_s=config["max_silence_s"])
 
 
 if __name__ == "__main__":
-    # Imported again by its own name: what Tune pickles must be found by name, not in `__main__`.
+    # Import this module by its own name: Tune pickles functions by name, and must not look for them in `__main__`.
     from service.cluster import entrypoint
 
     sys.exit(entrypoint.main())

@@ -1,7 +1,7 @@
-"""Choose the exchanges that compete under `exchange: {kind: auto}`: those worth a probe on the link, as predicted.
+"""Choose the exchanges that compete under `exchange: {kind: auto}`: those predicted to be worth a probe on the link.
 
-Their bytes follow from the model's shapes. Seconds take what a step computes, which the warm-up shows, and the link: as
-it is stated, or as the warm-up measures it.
+Their bytes follow from the model's shapes. Their seconds follow from the compute time of a step, which the warm-up
+shows, and from the link, which the job states or the warm-up measures.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +18,20 @@ from trainers.spec.link import EmulateLink, LinkConfig
 from trainers.traffic.collectives import MeanTraffic
 from trainers.training.group import Group
 
-#: On a link that is measured, options are tried from sparse to dense until a step takes so many times as long.
+#: To measure a link, options are tried from sparse to dense until a step takes this many times as long.
 VISIBLE = 1.5
 
 
 def opened(spec: TrialSpec, space: SearchSpace, groups: Sequence[Group]) -> tuple[SearchSpace, list[SegmentResult]]:
-    """Return `space` with the exchanges that compete in a fresh run, and the warm-ups of all of them on all lanes.
+    """Return `space` with the exchanges that compete in a fresh run, and their warm-ups on all lanes.
 
-    A step costs what is predicted of the exchange that it opens with: a warm-up sees no average of local updates.
+    The cost of a step is the one predicted for the opening exchange, since a warm-up contains no average of local
+    updates.
     """
     traffic = predicted(spec, groups[0])
     measuring = _Measuring(traffic, lambda option: warm_up(groups[0], _at(space.opening, option.name)))
     timed = costs = measuring.in_seconds(spec.replica.link) if spec.budget.seconds is not None else None
-    if costs is None:  # without a clock options cost their bytes, or where steps alone count, all the same
+    if costs is None:  # without a clock, options cost their bytes; if only steps count, all cost the same
         counts_bytes = spec.budget.bytes is not None or spec.budget.seconds is not None
         costs = [_cost(option, each, each.bytes if counts_bytes else 1.0) for option, each in traffic.items()]
     if groups[0].has_batch_norm:
@@ -56,7 +57,7 @@ def opened(spec: TrialSpec, space: SearchSpace, groups: Sequence[Group]) -> tupl
 
 
 def predicted(spec: TrialSpec, group: Group) -> dict[Option, MeanTraffic]:
-    """Return what a step sends between the nodes of `group` under each option of the job."""
+    """Return the traffic of a step between the nodes of `group` under each option of the job."""
     return {
         option: mean_traffic(
             option,
@@ -74,23 +75,23 @@ def _at(values: Values, option: str) -> Values:
 
 
 def _cost(option: Option, traffic: MeanTraffic, cost: float, spared: float = 0.0) -> OptionCost:
-    family = DENSE if option.level is None else option.kind  # without a level nothing is left out
+    family = DENSE if option.level is None else option.kind  # an exchange without a level sends everything
     return OptionCost(
         option=option.name, bytes=traffic.bytes, cost=cost, family=family, spared=spared, teaches=option.teaches
     )
 
 
 def _mean_step(option: OptionCost, measured: StepCost | None, *, is_timed: bool) -> StepCost | None:
-    """Return what a step with `option` costs on average; None: nothing tells. Where `is_timed` its cost is seconds."""
+    """Return the mean cost of a step with `option`; None if unknown. With `is_timed`, options cost seconds."""
     if is_timed:
         return StepCost(bytes=option.bytes, seconds=option.cost)
     return measured and StepCost(bytes=option.bytes, seconds=measured.seconds)
 
 
 class _Measuring:
-    """Takes the steps that show what a step computes, and the link if it is measured; `warm_ups` are their results.
+    """Measures the compute time of a step, and the link if the job does not state it; `warm_ups` are the results.
 
-    No option has them twice; those in `steps` have loaded and opened by then what they need.
+    Each option is measured once. The options in `steps` have loaded their libraries and opened their connections.
     """
 
     def __init__(self, traffic: Mapping[Option, MeanTraffic], warm_up: Callable[[Option], SegmentResult]) -> None:
@@ -104,14 +105,14 @@ class _Measuring:
 
     @property
     def steps(self) -> dict[str, StepCost | None]:
-        """The cost of a step with those that were tried, by name; None: it diverged."""
+        """The cost of a step with each option tried, by name; None if it diverged."""
         return {option.name: step for option, step in self._steps.items()}
 
     def in_seconds(self, link: LinkConfig) -> list[OptionCost] | None:
-        """Return what a step costs under each option; None: the link does not show."""
+        """Return the cost of a step under each option; None if the link cannot be measured."""
         if isinstance(link, EmulateLink):
             seconds = {option: each.seconds(link) for option, each in self._traffic.items()}
-            option = next(iter(self._sparse_first or self._traffic))  # whose steps send little, or nothing
+            option = next(iter(self._sparse_first or self._traffic))  # its steps send little, or nothing
             step = self._step(option)
             if step is None:
                 return None  # it diverged
@@ -122,19 +123,19 @@ class _Measuring:
                 return None
             seconds = {option: each.bytes * found.seconds_per_byte for option, each in self._traffic.items()}
             compute = found.compute_s
-        # How much of it goes into exchanging: of local updates the shortest step of the warm-up averages nothing.
+        # The part of it that goes into the exchange: the shortest warm-up step of local updates does not average.
         local = next((option for option in self._traffic if option.kind == LOCAL), None)
         alone = None if local is None else self._step(local)
         exchanging = 0.0 if alone is None else max(0.0, compute - alone.seconds)
         costs = []
         for option, each in self._traffic.items():
-            # local updates compute it once a period
+            # local updates compute an exchange only once a period
             spared = exchanging * (1 - 1 / (option.level or 1)) if option.kind == LOCAL else 0.0
             costs.append(_cost(option, each, compute + seconds[option] - spared, spared))
         return costs
 
     def _measured(self) -> Link | None:
-        """Return the link, told by steps that send more and more until that is felt."""
+        """Measure the link by steps that send more and more, until they take visibly longer."""
         steps: list[StepCost] = []
         for option in self._sparse_first:
             step = self._step(option)
@@ -146,7 +147,7 @@ class _Measuring:
         return fit(steps)
 
     def _step(self, option: Option) -> StepCost | None:
-        """Return what a step took, or None if the first one diverged."""
+        """Return the cost of a step, or None if the first one diverged."""
         if option not in self._steps:
             result = self._warm_up(option)
             self.warm_ups.append(result)

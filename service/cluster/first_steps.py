@@ -1,4 +1,4 @@
-"""Steps before a run's clock starts, which are discarded: libraries load and connections open in them."""
+"""Warm-up steps before a run's clock starts. Libraries load and connections open in them; they are discarded."""
 
 from search.budget.link import StepCost
 from search.types import Values
@@ -11,7 +11,7 @@ NUM_STEPS = 3
 
 
 def warm_up(group: Group, values: Values, num_steps: int = NUM_STEPS) -> SegmentResult:
-    """Take the first steps with `values`, and go back."""
+    """Train `num_steps` with `values`, and restore the state before them."""
     group.snapshot(STAGE)
     segment = Segment(num_steps=num_steps, learning_rate=values.learning_rate, level=values.level, **values.settings)
     result = group.run(segment)
@@ -20,9 +20,9 @@ def warm_up(group: Group, values: Values, num_steps: int = NUM_STEPS) -> Segment
 
 
 def step_cost(result: SegmentResult) -> StepCost | None:
-    """Return what a step of a warm-up cost, by the one that least else delayed; None: it took none.
+    """Return the cost of a warm-up step: that of the fastest, which other work delayed least. None if there is none.
 
-    The first one does not count beside others: on a GPU it may end before the device has updated the parameters.
+    The first step counts only if it is the only one: on a GPU it may end before the device has updated the parameters.
     """
     if not result.step_seconds:
         return None

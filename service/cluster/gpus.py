@@ -1,4 +1,4 @@
-"""Check that a worker has its GPU for itself, by the memory of other processes that `nvidia-smi` shows."""
+"""Check that a worker has its GPU to itself, by the memory of other processes that `nvidia-smi` shows."""
 
 import logging
 import os
@@ -15,16 +15,16 @@ log = logging.getLogger(__name__)
 _GPUS = "--query-gpu=index,uuid,name,memory.total,memory.used"
 _PROCESSES = "--query-compute-apps=gpu_uuid,pid,used_memory,process_name"
 _TIMEOUT_S = 20.0
-#: What a dead attempt's process may take to give its memory back.
+#: The time in which a dead attempt's process gives its memory back.
 PATIENCE_S = 20.0
-#: What a driver, or a screen, may hold of an idle GPU, MiB.
+#: Memory in MiB that a display or the GPU's driver may hold of an idle GPU.
 _IDLE_MIB = 1024
 _NEEDED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A process with memory on a GPU. In a container its number may be the host's, and its memory unknown."""
+    """A process with memory on a GPU. In a container, its pid may be the host's and its memory unknown."""
 
     pid: int
     name: str
@@ -33,7 +33,7 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU's memory, and who is known to hold some of it."""
+    """One GPU's memory, and the processes known to hold some of it."""
 
     index: int
     uuid: str
@@ -44,12 +44,12 @@ class Gpu:
 
     @property
     def is_held(self) -> bool:
-        """Return whether somebody is there: not every container sees the processes, but the memory that they hold."""
+        """Whether other processes use the GPU. Their memory counts, since a container may not see the processes."""
         return bool(self.holders) or self.used_mib > _IDLE_MIB
 
 
 def parse(gpus: str, processes: str) -> tuple[Gpu, ...]:
-    """Return the GPUs from `nvidia-smi`'s tables, without those whose memory it does not tell; raises ValueError."""
+    """Parse the tables of `nvidia-smi`. GPUs without memory numbers are left out. Raises ValueError."""
     holders: dict[str, list[Holder]] = {}
     for line in processes.splitlines():
         uuid, pid, mib, name = (field.strip() for field in line.split(",", 3))
@@ -70,9 +70,9 @@ def _number(text: str) -> int | None:
 
 
 def visible(gpus: Sequence[Gpu], names: str | None) -> tuple[Gpu, ...]:
-    """Return those that CUDA_VISIBLE_DEVICES names, by index or by the beginning of their uuid; None: all.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by index or uuid prefix; None: all.
 
-    Parts of a GPU (MIG) are not among them.
+    MIG instances are left out.
     """
     if names is None:
         return tuple(gpus)
@@ -82,10 +82,10 @@ def visible(gpus: Sequence[Gpu], names: str | None) -> tuple[Gpu, ...]:
 
 
 def look() -> tuple[Gpu, ...]:
-    """Return the GPUs that this process may use; none where `nvidia-smi` does not tell."""
+    """Return the GPUs that this process may use; empty if `nvidia-smi` does not tell."""
     try:
         found = parse(_ask(_GPUS), _ask(_PROCESSES))
-    except (OSError, subprocess.SubprocessError, ValueError) as error:  # the last: it said something else
+    except (OSError, subprocess.SubprocessError, ValueError) as error:  # ValueError: its output was something else
         log.info("who holds memory of this worker's GPU is not known: %s", error)
         return ()
     return visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -99,9 +99,9 @@ def _ask(query: str) -> str:
 def wait_until_free(
     look: Callable[[], Sequence[Gpu]] = look, *, patience_s: float = PATIENCE_S, every_s: float = 1.0
 ) -> str:
-    """Give other processes time to leave this worker's GPU; return who still holds what then, empty: nobody.
+    """Wait for other processes to leave this worker's GPU. Return a text on who still holds memory; empty if nobody.
 
-    To be called before this process uses the GPU: all that is held is then others'.
+    Call it before this process uses the GPU, so that all memory in use belongs to others.
     """
     end = time.monotonic() + patience_s
     while held := [gpu for gpu in look() if gpu.is_held]:
@@ -114,7 +114,7 @@ def wait_until_free(
 
 
 def described(gpu: Gpu) -> str:
-    """Return what is taken of the GPU and by whom, for a person."""
+    """Describe for people how much of the GPU is taken, and by whom."""
     by = ", ".join(_named(holder) for holder in gpu.holders) or "processes that are not seen from here"
     taken = f"{_gib(gpu.used_mib)} of {_gib(gpu.total_mib)} GiB"
     return f"of GPU {gpu.index} ({gpu.name}) {taken} are held by {by}"
@@ -130,9 +130,9 @@ def _gib(mib: int) -> str:
 
 
 def blamed(outcome: Outcome, held: str) -> Outcome:
-    """Return the outcome of a call on a GPU of which others held `held` when the worker started.
+    """Blame other processes, described by `held`, if a call ran out of GPU memory. Return the outcome.
 
-    If the memory did not suffice, that is the machine's fault, which may pass: the next attempt waits for them again.
+    Such an outcome counts as a passing fault of the machine: the next attempt waits for the others again.
     """
     if not held or outcome.kind != "error" or "OutOfMemoryError" not in outcome.content:
         return outcome

@@ -1,4 +1,4 @@
-"""A group of ranks as Ray actors, one in each bundle of the trial's own placement group."""
+"""A group of ranks as Ray actors in the bundles of the trial's placement group."""
 
 import os
 import platform
@@ -26,21 +26,21 @@ from trainers.training.call_results import Outcome, WorkerLost
 from trainers.training.group import WorkerGroup
 from trainers.training.rank import Rank
 
-#: How often to look whether there is room for a worker that has not started yet.
+#: The interval at which to check whether there is room for a worker that has not started yet.
 _LOOK_S = 1.0
 
 
-#: Read when the process begins: it keeps the code that it has then, whatever is installed under it.
-_INSTALLED = {name: version(name).partition("+")[0] for name in ("ray", "torch", "wiretune")}  # not a CUDA's
+#: Read when the process starts, since it keeps the code it started with, whatever is installed later.
+_INSTALLED = {name: version(name).partition("+")[0] for name in ("ray", "torch", "wiretune")}  # without the CUDA suffix
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that have to be the same on all machines of a run, as this process has them."""
+    """Return this process's versions of the packages that must agree on all machines of a run."""
     return {"Python": ".".join(platform.python_version_tuple()[:2])} | _INSTALLED
 
 
 def require_same_versions(found: Mapping[str, Mapping[str, str]], here: Mapping[str, str]) -> None:
-    """Raise UnlikeMachine, naming what differs and where, unless each machine in `found` has the versions of `here`."""
+    """Raise UnlikeMachine unless each machine in `found` has the versions `here`; it names what differs and where."""
     for machine, theirs in found.items():
         if differ := [f"{name} {each}, and {here[name]} here" for name, each in theirs.items() if each != here[name]]:
             raise shared_folder.UnlikeMachine(
@@ -53,17 +53,17 @@ _FLUSH_S = 5.0  # for the last spans of workers that are about to be killed
 
 
 class RankActor:
-    """One rank. Values cross as plain data; tensors stay where they are."""
+    """One rank as an actor. Calls pass plain data; tensors stay in the process."""
 
     def __init__(self, config: dict[str, Any], rank: int, num_workers: int, workers: dict[str, Any]) -> None:
         configure_process("wiretune-worker", rank=rank)
         self.address = ray.util.get_node_ip_address()
         if interface := interface_of(self.address):
-            # gloo resolves the host's name otherwise, to an address that other nodes may not reach
+            # otherwise gloo resolves the host's name, perhaps to an address that other nodes cannot reach
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         shape = Workers.model_validate(workers)
-        # With a GPU of its own, and before it is touched. Of a shared one, others may well hold a part.
+        # Checked before this process touches its own GPU. Others may rightly use a shared GPU.
         self.held = gpus.wait_until_free() if shape.gpus >= 1 else ""
         self.rank = Rank(
             ReplicaConfig.model_validate(config),
@@ -74,22 +74,22 @@ class RankActor:
         )
 
     def introduce(self) -> tuple[str, dict[str, str]]:
-        """Return its machine, and the versions there."""
+        """Return this rank's machine and its versions."""
         return f"{socket.gethostname()} ({self.address})", versions()
 
     def sees(self, mark: str) -> tuple[str, bool]:
-        """Return its machine, and whether the service's file at `mark` is seen from there."""
+        """Return this rank's machine, and whether it sees the service's file at `mark`."""
         return f"{socket.gethostname()} ({self.address})", shared_folder.sees(mark)
 
     def rendezvous(self) -> str:
-        """Return an address on this node where the group can meet; this process holds its port from now on."""
-        # As it may have several tenants, the first rank joins this one, where it would have opened the port by itself.
+        """Return an address on this node where the group can connect. This process holds the port from now on."""
+        # A multi-tenant store: the first rank joins it instead of opening the port by itself.
         self.meeting = TCPStore(self.address, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
         host = f"[{self.address}]" if ":" in self.address else self.address  # IPv6
         return f"tcp://{host}:{self.meeting.port}"
 
     def answer(self, method: str, args: Sequence[Any], trace: Mapping[str, str]) -> tuple[str, Any]:
-        """Return what came of the call, as an `Outcome`'s fields; `trace` is the span that asks."""
+        """Call the rank and return the fields of an `Outcome`; `trace` is the caller's span."""
         with tracing.span(f"worker {method}", parent=trace) as span:
             outcome = self._placed(gpus.blamed(self.rank.answer(method, args), self.held))
             if span.is_recording():
@@ -97,11 +97,11 @@ class RankActor:
         return tuple(outcome)
 
     def flush(self) -> None:
-        """Send what spans have ended."""
+        """Send the spans that have ended."""
         tracing.flush()
 
     def _placed(self, outcome: Outcome) -> Outcome:
-        """Have what is wrong with this machine, such as data that it lacks, name it where there are several."""
+        """Name this machine in a fault of its own, such as missing data, if the cluster has several machines."""
         is_own = outcome.kind in ("no_data", "refused", "error", "machine_error")
         if not is_own or sum(node["Alive"] for node in ray.nodes()) < 2:
             return outcome
@@ -109,18 +109,18 @@ class RankActor:
 
 
 class RayGroup(WorkerGroup):
-    """The ranks as actors of the trial that makes it; workers that are placed together share one of its bundles.
+    """The ranks of one lane as Ray actors of the current trial. Workers that are placed together share a bundle.
 
-    NCCL where each rank has a GPU of its own, else gloo. `mark` is the service's file on the storage.
-    Raises WorkerLost if one of them does not start, WorkloadError or WorkerFailed if one cannot build its replica.
+    The backend is NCCL if each rank has its own GPU, else gloo. `mark` is the service's file on the storage.
+    Raises WorkerLost if a rank does not start, WorkloadError or WorkerFailed if one cannot build its replica.
     """
 
     def __init__(self, config: ReplicaConfig, workers: Workers, *, mark: str | None = None, lane: int = 0) -> None:
         self.config, self.num_workers, self._mark = config, workers.count, mark
-        self._shape, self._first_worker = workers, lane * workers.count  # of all that the trial's bundles hold
-        self._placement = ray.util.get_current_placement_group()  # of this thread: a lane is repaired in another one
+        self._shape, self._first_worker = workers, lane * workers.count  # among all workers in the trial's bundles
+        self._placement = ray.util.get_current_placement_group()  # of this thread; repairs run in another
         self._actors: dict[int, ActorHandle] = {}
-        self._calls: dict[int, ray.ObjectRef] = {}  # the last one of each rank
+        self._calls: dict[int, ray.ObjectRef] = {}  # the last call to each rank
         self._open()
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class RayGroup(WorkerGroup):
         self._actors |= {first + rank: actor for rank, actor in actors.items()}
 
     def start(self, rank: int) -> None:
-        # max_restarts=0: a rank that Ray restarted would have lost its state and its peers, and nobody would know.
+        # max_restarts=0: a rank restarted by Ray would have lost its state and its peers without notice.
         self._actors[rank] = (
             ray.remote(RankActor)
             .options(
@@ -153,9 +153,9 @@ class RayGroup(WorkerGroup):
         )
 
     def await_places(self, ranks: Collection[int]) -> None:
-        """Wait until `ranks` have started on like machines; raises NoPlace, or UnlikeMachine naming what differs.
+        """Wait until `ranks` have started on like machines. Raises NoPlace, or UnlikeMachine naming what differs.
 
-        A worker that does not start where there is room for it is for the call that follows to judge.
+        If a worker does not start although there is room for it, the next call reports that.
         """
         asked = {self._actors[rank].introduce.remote(): rank for rank in ranks}
         ready: list[ray.ObjectRef] = []
@@ -175,14 +175,14 @@ class RayGroup(WorkerGroup):
                 )
         found = {}
         for call in ready:
-            with suppress(RayError):  # it has died since: the next call finds that
+            with suppress(RayError):  # it has died: the next call reports that
                 machine, theirs = ray.get(call)
                 found[machine] = theirs
         require_same_versions(found, versions())
         self._require_one_folder([asked[call] for call in ready])
 
     def _require_one_folder(self, ranks: Collection[int]) -> None:
-        """Raise UnlikeMachine if one of `ranks`, which have started, has a folder of its own for the service's."""
+        """Raise UnlikeMachine if one of the started `ranks` sees a folder of its own in place of the service's."""
         if (mark := self._mark) is None:
             return
         for call in [self._actors[rank].sees.remote(mark) for rank in ranks]:
@@ -211,7 +211,7 @@ class RayGroup(WorkerGroup):
 
 
 def _times(content: Any) -> dict[str, float]:
-    """Return where the seconds of a trained segment went, of them those of the exchange; of other calls nothing."""
+    """Return where the seconds of a trained segment went, with those of the exchange; nothing for other calls."""
     found = content.get("times") if isinstance(content, dict) else None
     return {f"wiretune.{name}_seconds": seconds for name, seconds in (found or {}).items()}
 
@@ -219,19 +219,19 @@ def _times(content: Any) -> dict[str, float]:
 def _outcome_of(call: ray.ObjectRef) -> Outcome:
     try:
         return Outcome(*ray.get(call))
-    except RayTaskError as error:  # outside of the rank's own border
+    except RayTaskError as error:  # raised outside the rank's own error handling
         return Outcome("error", str(error))
     except RayError as error:
         return Outcome("death", death_of(error))
 
 
 def death_of(error: RayError) -> str:
-    """Return what Ray says of a death, in one line and without the causes that it can only guess at."""
+    """Return Ray's message about a death in one line, without the causes that Ray only guesses."""
     lines = str(error).strip().splitlines() or [repr(error)]
     return lines[-1].partition("Some common causes")[0].strip()
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface that has `address` among its own, or None."""
+    """Return the network interface with `address`, or None."""
     found = psutil.net_if_addrs().items()
     return next((name for name, own in found if any(each.address == address for each in own)), None)
