@@ -1,4 +1,4 @@
-// The address of what is shown. A page may change it by itself, and stays; "back" makes it anew.
+// The address of what is shown. A page may change its own address without a reload; "back" opens the page again.
 
 let shown = location.search;
 
@@ -8,7 +8,7 @@ export function go(search, { replaces = false } = {}) {
   history[replaces ? "replaceState" : "pushState"](null, "", search || location.pathname);
 }
 
-// Calls `open` when the address is another one by "back" or "forward".
+// Calls `open` when "back" or "forward" leads to another address.
 export function whenTurned(open) {
   addEventListener("popstate", () => {
     if (location.search === shown) return; // a place on the same page

@@ -1,4 +1,4 @@
-// The public API. The session's cookie goes along by itself; no script can read it, and no key stays here.
+// The public API. The browser sends the session's cookie by itself; no script can read it, and the page stores no key.
 
 import { setClock } from "./clock.js";
 import { save } from "./files.js";
@@ -7,7 +7,7 @@ export class NeedsKey extends Error {}
 
 export const UNREADABLE = "/problems/unreadable-job"; // another release has stored it
 
-// By a problem document (RFC 9457). Where the service itself failed, the request's id leads to the line in its log.
+// Made from a problem document (RFC 9457). If the service itself failed, the request's id finds the line in its log.
 export class Refused extends Error {
   constructor(status, { detail, type, request_id: requestId, errors = [] }) {
     super(status >= 500 && requestId ? `${detail} (request ${requestId})` : detail);
@@ -17,7 +17,7 @@ export class Refused extends Error {
   }
 }
 
-// Returns whether there was a code. It was never sent anywhere, and is good once; it leaves the address bar all the same.
+// Returns whether the address had a code. Fragments are never sent, and a code works once; still, it is removed.
 export async function takeCodeFromAddress() {
   const code = new URLSearchParams(location.hash.slice(1)).get("code");
   if (!code) return false;
@@ -26,7 +26,7 @@ export async function takeCodeFromAddress() {
   return true;
 }
 
-// Exchanges a key for a session at once. Raises NeedsKey for a wrong one.
+// Exchanges a key for a session at once. Raises NeedsKey if it is wrong.
 export async function signIn(key) {
   const { code } = await post("/v1/sign-in-codes", {}, { Authorization: `Bearer ${key}` });
   await openSession(code);
@@ -40,9 +40,9 @@ function openSession(code) {
 
 export const signOut = () => send("/v1/sessions", {}, { method: "DELETE", timeoutMs: 10000 });
 
-// Raises NeedsKey, Refused with the problem's text, or what `fetch` raises; also if the service says nothing for so long.
-// `read` takes the body, each part of which renews the time. Without it the answer is returned as it begins, and its body
-// has no time limit: it may be a download, and the service cuts off who takes nothing.
+// Raises NeedsKey, Refused with the problem's text, or what `fetch` raises, also if the service is silent for `timeoutMs`.
+// `read` takes the body, each part of which restarts the timeout. Without it the answer is returned as it begins, with no
+// timeout for its body: that may be a download, and the service cuts off clients that do not read.
 async function send(path, parameters, { timeoutMs, read = null, ...request }) {
   const pairs = Object.entries(parameters).flatMap(([name, value]) => [value ?? []].flat().map((each) => [name, each]));
   const query = new URLSearchParams(pairs);
@@ -65,7 +65,7 @@ async function send(path, parameters, { timeoutMs, read = null, ...request }) {
   }
 }
 
-// The same answer, which calls `renew` now and with each part of its body, which it hands to it.
+// The same answer; it calls `renew` now and with each part of its body, and passes that part.
 function renewing(answer, renew) {
   renew();
   if (!answer.body) return answer;
@@ -96,7 +96,7 @@ const get = (path, parameters = {}) => send(path, parameters, { timeoutMs: 10000
 const post = (path, parameters, headers, body) =>
   send(path, parameters, { method: "POST", timeoutMs: 60000, headers, body, read: json });
 
-// Only if the job still is as `job` shows it: one that has changed since answers 412, and nothing is done.
+// Acts only if the job is still as `job` shows it. Otherwise the service answers 412 and does nothing.
 export const ask = (job, verb, body = {}) =>
   post(`/v1/jobs/${encodeURIComponent(job.id)}:${verb}`, {},
     { "If-Match": `"${job.version}"`, "Content-Type": "application/json" }, JSON.stringify(body));
@@ -109,15 +109,15 @@ export const remove = (job) => change(job, "DELETE");
 
 const TEXT = { "Content-Type": "application/yaml" }; // JSON is YAML, too
 export const validate = (text) => post("/v1/jobs:validate", {}, TEXT, text);
-// `source`: the id of the job that it is a clone of, if it is one.
+// `source`: if the job is a clone, the id of the original.
 export const submit = (text, key, source) => post("/v1/jobs", { source }, { ...TEXT, "Idempotency-Key": key }, text);
 
 export const predict = (asked) => post("/v1/predictions", {}, { "Content-Type": "application/json" }, JSON.stringify(asked));
 
 export const newKey = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");
 
-// Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
-// Calls `tell` with how many bytes are there, and of how many; null where that is not known.
+// Fetches a file, then saves it under its name, so that the page itself can show a refusal.
+// Calls `tell` with the bytes so far and the total, null if that is unknown.
 export async function download(href, name, tell) {
   const answer = await send(href, {}, { timeoutMs: 60000 });
   const whole = answer.headers.get("content-encoding") ? null : answer.headers.get("content-length");
@@ -132,7 +132,7 @@ export const forget = () => {
   caller = null;
 };
 
-// Who is signed in; `may` lists what their role allows them to do to what is their own.
+// The signed-in user; `may` lists what their role allows on their own jobs and keys.
 export const me = () => (caller ??= get("/v1/me").catch((error) => {
   caller = null;
   throw error;
@@ -160,8 +160,8 @@ export const artifacts = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/artifac
 export const MAX_EVENTS = 500; // of a page
 export const happened = (id, kind, after) => get(`/v1/jobs/${encodeURIComponent(id)}/events`, { kind, after, limit: MAX_EVENTS });
 
-// What an attempt printed behind a byte of its log (`part` is {offset}), or its last lines ({tail}: in how many bytes);
-// and the bytes at which that begins and ends (null: a service of an earlier release does not say).
+// An attempt's output behind a byte of its log (`part` is {offset}), or its last lines ({tail}: at most so many bytes),
+// with the bytes at which the text begins and ends (null: earlier releases do not send them).
 export const log = (id, attempt, part) => send(`/v1/jobs/${encodeURIComponent(id)}/logs`, { attempt, ...part }, { timeoutMs: 30000,
   read: async (answer) => {
     const end = answer.headers.get("x-log-end");

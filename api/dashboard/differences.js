@@ -1,10 +1,10 @@
-// The fields in which two jobs differ, as the service finds them for `clone --dry-run` and for a comparison.
+// The fields in which two jobs differ, as the service finds them for `clone --dry-run` and for comparisons.
 
 import { flow } from "./yaml.js";
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
-// A field that is not there is as one that is null.
+// A missing field counts as null.
 export function isSame(one, other) {
   if ((one ?? null) === (other ?? null)) return true;
   if (!one || !other || typeof one !== "object" || typeof other !== "object") return false;
@@ -12,7 +12,7 @@ export function isSame(one, other) {
   return Array.isArray(one) === Array.isArray(other) && [...names].every((name) => isSame(one[name], other[name]));
 }
 
-// [{pointer, before, after}], in the order of the first; null: it is not there, or has no value.
+// [{pointer, before, after}], in the order of the first job; null: missing, or without a value.
 export function differences(before, after, pointer = "") {
   if (isSame(before, after)) return [];
   const areLists = Array.isArray(before) && Array.isArray(after) && after.some(isObject);
@@ -23,5 +23,5 @@ export function differences(before, after, pointer = "") {
 
 const escaped = (name) => name.replaceAll("~", "~0").replaceAll("/", "~1"); // RFC 6901
 
-// A value of one of them, as the job's YAML has it.
+// A value of a difference, as in the job's YAML.
 export const valueText = (value) => (value === null ? "–" : flow(value));

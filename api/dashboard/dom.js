@@ -1,11 +1,11 @@
-// Builds elements, and keeps them. Text goes in as text: nothing a job is called can become markup.
+// Builds and updates elements. Text is inserted as text, so nothing in a job can become markup.
 
 const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit"];
 
-// `key` tells the element from its brothers when `patch` looks for it again.
+// `key` tells the element from its siblings when `patch` looks for it again.
 export const element = (tag, properties, ...children) => filled(document.createElement(tag), properties, children);
 
-// The same of a drawing.
+// The same for SVG elements.
 export const drawn = (tag, properties, ...children) =>
   filled(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
 
@@ -19,8 +19,8 @@ function filled(made, { key, ...properties } = {}, children) {
   return made;
 }
 
-// Makes `children` the children of `live`, and keeps every node that is there already: the focus, a selection and the
-// place to which a table is scrolled stay. A handler must find its element by `event.currentTarget`.
+// Makes `children` the children of `live`, and reuses the nodes that are there: focus, selection and scroll position stay.
+// A handler must find its element by `event.currentTarget`.
 export function patch(live, ...children) {
   const wanted = children.filter((child) => child !== null && child !== undefined)
     .map((child) => (typeof child === "string" ? document.createTextNode(child) : child));
@@ -61,7 +61,7 @@ function renewed(live, fresh) {
   return live;
 }
 
-// Draws anew only where one of its inputs is another one.
+// Draws again only if an input has changed.
 export function whenChanged(draw) {
   let before = null;
   return (...inputs) => {
@@ -71,7 +71,7 @@ export function whenChanged(draw) {
   };
 }
 
-// Runs `act` once for each call, one at a time: it goes on from what the one before has left, also where that failed.
+// Runs `act` once per call, one at a time. Each run starts after the previous one has ended or failed.
 export function inTurn(act) {
   let turn = Promise.resolve();
   return (...given) => {
@@ -80,7 +80,7 @@ export function inTurn(act) {
   };
 }
 
-// The same result for the same inputs: who draws it sees that nothing is new.
+// Returns the same object for the same inputs, so that its readers see that nothing has changed.
 export function whenKept(make) {
   let [inputs, made] = [null, null];
   return (...given) => {
@@ -89,9 +89,9 @@ export function whenKept(make) {
   };
 }
 
-// Columns: [heading, row => text or element, kind], kind one of "", "number", "name", "text"; `note` is told below its
-// row, `key` tells rows apart. A keyboard can scroll it. On a narrow screen each row is a stack if `isStacked`: to a browser they
-// are no table then, but for the roles.
+// Columns: [heading, row => text or element, kind], kind one of "", "number", "name", "text". `note` is shown below its
+// row, and `key` tells rows apart. A keyboard can scroll the table. With `isStacked`, each row is a stack on a narrow
+// screen; only ARIA roles then make it a table to a browser.
 export function table(caption, columns, rows, { note = null, key = (_, at) => at, isStacked = false } = {}) {
   const as = (role, properties = {}) => (isStacked ? { ...properties, role } : properties);
   const heads = columns.map(([name, , kind]) => element("th", as("columnheader", { scope: "col", class: kind, key: name }), name));
@@ -117,7 +117,8 @@ export function empty(...children) {
   return element("div", { class: "empty" }, ...children);
 }
 
-// What words mean, for whoever opens it: fingers and keys reach no `title`. `update` takes [word, meaning] of each.
+// An explanation of words that the reader can open: touch and keyboard do not reach a `title`. `update` takes pairs
+// [word, meaning].
 export function glossary(summary) {
   const list = element("dl", {});
   const body = element("details", { class: "glossary" }, element("summary", {}, summary), list);
@@ -128,6 +129,6 @@ export function glossary(summary) {
   return { body, update };
 }
 
-// What stands where an answer did not come: why, and a button to ask `again`.
+// Shown in place of a missing answer: the reason, and a button to ask `again`.
 export const unanswered = (error, again) =>
   [element("p", { class: "quiet" }, error.message), element("button", { type: "button", onclick: again }, "try again")];

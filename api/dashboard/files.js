@@ -1,4 +1,4 @@
-// Files that the browser keeps under a name, and those that the page itself makes.
+// Files that the browser saves under a name, and those that the page itself makes.
 
 export function save(name, blob) {
   const address = URL.createObjectURL(blob);
@@ -14,7 +14,7 @@ export const fileName = (text) => text.toLowerCase().replace(/[^a-z0-9]+/g, "-")
 
 export const saveRows = (name, rows) => save(name, new Blob([csv(rows)], { type: "text/csv" }));
 
-// Every plain value of the rows, exact, under its own name; those of a part under "part.name". Lists are left out.
+// Every plain value of the rows, exact, by name; nested values are "part.name". Lists are left out.
 export function csv(rows) {
   const flat = rows.map((row) => flattened(row, ""));
   const names = [...new Set(flat.flatMap((row) => Object.keys(row)))];
@@ -28,7 +28,7 @@ function flattened(row, before) {
   }, {});
 }
 
-// A spreadsheet takes a text that begins like a formula for one.
+// A spreadsheet runs text that begins like a formula.
 function cell(value) {
   const text = value === null || value === undefined ? "" : typeof value === "string" ? value.replace(/^[=+\-@\t\r]/, "'$&") : String(value);
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;

@@ -1,4 +1,4 @@
-// Which page, and what keeps it up to date. `window.__ready` is set once the first page is drawn.
+// Chooses the page and keeps it up to date. `window.__ready` is set once the first page is drawn.
 
 import { whenTurned } from "./address.js";
 import * as api from "./api.js";
@@ -14,11 +14,11 @@ import { clonePage, submitPage } from "./pages/submit/submit.js";
 import { listen, paced, unseen } from "./live/live.js";
 import { keepTimes } from "./times.js";
 
-// A page is called by its own parameter: "/?job=ID". It calls `ask` where it got no answer: what is wrong is told then,
-// and the page refreshed until it has one. Each has `refresh`, and `shows` for a job that changed, with whether it has
-// moved to another state, was edited, or is new or gone. `missed` tells one that changes may be lost to it.
-// `retitle` brings the tab's title alone up to date, where a page has it: for a tab that nobody looks at.
-// `ages` says whether a page now shows what changes without an event, such as places in the queue and nodes of Ray.
+// A page is named by its own parameter: "/?job=ID". If it got no answer it calls `ask`; the problem is shown then, and the
+// page refreshed until it has one. Each page has `refresh`, and `shows` for a changed job, with whether that is in another
+// state, edited, new or gone. `missed` says that changes may be lost. `retitle`, where a page has it, updates only the
+// tab's title, for a hidden tab. `ages` says whether a page shows things that change without an event, such as places in
+// the queue and nodes of Ray.
 const PAGES = {
   job: jobPage,
   compare: comparePage,
@@ -63,7 +63,7 @@ const ask = paced(
   { gapMs: 1000 },
 );
 
-// What fails here is told of once somebody looks.
+// A failure here is shown once the page is visible.
 const retitle = unseen(() => page?.retitle?.().catch(() => {}), TITLE_MS);
 
 function open() {
@@ -75,7 +75,7 @@ function open() {
   ask();
 }
 
-// Who is signed in, and at which release of the service. A page that the role has nothing to do on is not offered.
+// The signed-in user, and the service's release. Pages that are useless to the role are not offered.
 function showCaller(me) {
   caller.textContent = `${me.name} · ${me.role} · project ${me.project}`;
   for (const link of nav) link.hidden = link.dataset.may !== undefined && !me.may.includes(link.dataset.may);
@@ -85,7 +85,7 @@ function showCaller(me) {
 
 const pageOf = ({ pathname, search }) => (pathname === "/" ? (/^\?(\w+)=/.exec(search)?.[1] ?? "jobs") : null);
 
-// Whatever came before the stream, or while it was away, is asked for when it is there.
+// A new stream is followed by a refresh: changes before it, or while it was away, were not sent.
 function hear({ state, jobs, moved }) {
   if (state) {
     connection.className = state;
@@ -110,7 +110,7 @@ function tell(text) {
   drawNotice();
 }
 
-// It does not load by itself: somebody may be writing.
+// It does not reload by itself: the reader may be writing.
 function drawNotice() {
   patch(notice, told ? element("p", { key: "told", class: "failed" }, told) : null,
     ...(other ? [element("p", { key: "other" }, `The service runs release ${other} now. This page is of ${release}.`),
@@ -155,7 +155,7 @@ function askForKey() {
   return false;
 }
 
-// What somebody was writing when the session ended is still there afterwards.
+// What the reader was writing when the session ended is still there afterwards.
 function goOn() {
   if (!left?.page || left.address !== location.href) return open();
   left.putBack();
@@ -168,7 +168,7 @@ function goOn() {
 
 connection.textContent = STATES.connecting;
 keepTimes(document.getElementById("times"));
-// A code that was used before is no harm: there may be a session.
+// A used code does no harm: there may be a session.
 const isNew = await api.takeCodeFromAddress().catch((error) => tell(reason(error)));
 const again = listen(hear, new URLSearchParams(location.search).get("job"));
 if (isNew) again();

@@ -1,5 +1,5 @@
-// A page in a file: of a job, or of jobs beside one another, as they were when it was written. No service is asked: the
-// file holds the answers. With "#png" or "#svg" all that is left is its charts, as pictures.
+// A page in a file: a job, or several side by side, as they were when it was written. The file holds the service's
+// answers, and asks no service. With "#png" or "#svg" only its charts remain, as pictures.
 
 import { pictures } from "./charts/panel.js";
 import { element } from "./dom.js";
@@ -13,7 +13,7 @@ const held = JSON.parse(document.getElementById("held").textContent);
 
 window.fetch = async (address) => {
   const asked = new URL(address, "http://file.invalid");
-  // No 404: the service may have it.
+  // Not a 404: the service may have it.
   const path = decodeURIComponent(asked.pathname);
   if (!(path in held.answers)) return Response.json({ detail: "this file does not have it" }, { status: 501 });
   const answer = held.answers[path];
@@ -23,7 +23,7 @@ window.fetch = async (address) => {
 };
 history.replaceState = history.pushState = () => {}; // a file has no address of its own to change
 
-// The chart library comes compressed, in a third of its size.
+// The chart library is stored compressed, at a third of its size.
 const packed = Uint8Array.from(atob(document.getElementById("library").textContent), (each) => each.charCodeAt(0));
 const library = new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")), { headers: { "Content-Type": "text/javascript" } });
 document.querySelector('meta[name="plotly"]').content = URL.createObjectURL(await library.blob());

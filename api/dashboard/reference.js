@@ -1,4 +1,4 @@
-// The API's reference, drawn from /openapi.json without anything from elsewhere: an index, each call, each model.
+// The API's reference, drawn from /openapi.json alone: an index, each call, each model.
 
 import { element, table } from "./dom.js";
 import { bounds, reader } from "./pages/submit/schema.js";
@@ -26,13 +26,13 @@ function typed({ $ref, oneOf, anyOf = oneOf, const: only, enum: words, prefixIte
   return element("span", {}, format ? `${type}, ${format}` : type);
 }
 
-// "1 to 100 characters"; "" where it may have any size.
+// "1 to 100 characters"; "" if any size is allowed.
 function sized(low, high, what) {
   if (high === undefined) return low ? `at least ${low} ${what}` : "";
   return low ? `${low} to ${high} ${what}` : `at most ${high} ${what}`;
 }
 
-// What a value must be beside its type.
+// The constraints of a value besides its type.
 function allowed(given) {
   const { schema, options } = explained(given);
   const { pattern, items, minLength, maxLength, minItems, maxItems } = options[0] ?? schema;
@@ -49,7 +49,7 @@ function allowed(given) {
 const usual = ({ isRequired, schema }) =>
   (isRequired ? "required" : schema.default === undefined ? "" : code(JSON.stringify(schema.default)));
 
-// Values by their names: parameters, with where they go, or fields of a model.
+// Values by name: parameters with their location, or the fields of a model.
 const values = (caption, rows, more = []) => table(caption, [
   ["name", ({ name }) => code(name), ""],
   ...more,
@@ -65,7 +65,7 @@ function contents(name) {
   return [element("p", {}, description), rows.length ? values(`Fields of ${name}`, rows) : element("p", {}, typed(schema))];
 }
 
-// Drawn when somebody looks at it: they have two thousand fields.
+// Drawn only when opened: the models have two thousand fields.
 function model(name) {
   const body = element("details", { id: `model-${name}` }, element("summary", {}, code(name)));
   body.addEventListener("toggle", () => body.open && body.children.length === 1 && body.append(...contents(name)));
@@ -95,7 +95,7 @@ function operation({ call, given }) {
     ], Object.entries(given.responses ?? {})));
 }
 
-// A model that is linked to is opened.
+// A link to a model opens it.
 function show() {
   const target = document.getElementById(location.hash.slice(1));
   if (target?.nodeName === "DETAILS") target.open = true;

@@ -1,15 +1,15 @@
-// What pages know of a job: what its states mean, who may change it, and how its trials are called.
+// Facts about a job for all pages: the meaning of its states, who may change it, and the names of its trials.
 
 const OVER = ["succeeded", "failed", "cancelled"];
 export const TRAINING = ["running", "pausing", "stopping", "cancelling"];
 
 export const isOver = ({ state }) => OVER.includes(state);
 
-// As the service has it, which refuses the rest: a viewer only looks, a submitter changes what is his own.
+// As the service checks it: a viewer changes nothing, a submitter only their own jobs.
 export const mayChange = (me, job) => me.role !== "viewer" && (me.role !== "submitter" || me.name === job.owner);
 
-// Why it is in its state; of one that waits, its place in the queue as well.
+// The reason for its state; while it waits, also its place in the queue.
 export const whyOf = ({ reason, queue }) => queue?.sentence ?? reason;
 
-// The arm's name, with the seed where there are several.
+// The arm's name, with the seed if there are several.
 export const trialName = (arm, seed, { seeds }) => (seeds.length > 1 ? `${arm} seed ${seed}` : arm);

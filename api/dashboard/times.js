@@ -1,4 +1,4 @@
-// Moments: how long ago each was, or the moment itself, as the reader chooses for all of them.
+// Times, shown as an age or as a moment; the reader chooses for all of them.
 
 import { element, patch } from "./dom.js";
 import { age, moment } from "./units.js";
@@ -13,7 +13,7 @@ export const since = (given) => {
   return element("time", { datetime: given, title: other, class: isExact ? "exact" : null }, shown);
 };
 
-// Has `button`, and a press on any time, turn all of them; a fresh page shows them as they were chosen last.
+// `button`, and a click on any time, switch all of them; a new page keeps the last choice.
 export function keepTimes(button) {
   const renew = () => document.querySelectorAll("time").forEach((each) => {
     const fresh = since(each.dateTime);
@@ -35,7 +35,7 @@ export function keepTimes(button) {
   show(wasExact());
 }
 
-// A browser may keep nothing, or not for a page in a frame.
+// A browser may refuse storage, for example to a page in a frame.
 function wasExact() {
   try {
     return localStorage.getItem(KEPT) === "true";
@@ -48,6 +48,6 @@ function keep(value) {
   try {
     localStorage.setItem(KEPT, String(value));
   } catch {
-    // it holds for this page
+    // then it holds for this page only
   }
 }

@@ -1,4 +1,4 @@
-// How figures are written, everywhere on the page: "1.5 GB", "12 min 5 s", "85 ms", "0.87 %", "0.31 ± 0.02".
+// Formats of figures, for the whole page: "1.5 GB", "12 min 5 s", "85 ms", "0.87 %", "0.31 ± 0.02".
 
 import { now } from "./clock.js";
 
@@ -8,13 +8,13 @@ const SPANS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 const isNone = (value) => value === null || value === undefined;
 
-// Whole numbers are exact: a batch of 1024 is not one of 1020.
+// Integers stay exact: a batch of 1024 is not 1020.
 export function number(value, digits = 3) {
   if (isNone(value)) return NONE;
   return Number.isSafeInteger(value) ? String(value) : Number(value.toPrecision(digits)).toString();
 }
 
-// A loss or a metric: to four decimals, or where those say too little or too much, to four digits.
+// A loss or metric, with four decimals, or with four digits if it is very small or large.
 export function loss(value) {
   if (isNone(value)) return NONE;
   const size = Math.abs(value);
@@ -22,7 +22,7 @@ export function loss(value) {
   return size >= 1e4 && size < 1e7 ? value.toFixed(0) : number(value, 4);
 }
 
-// `digits`: how many it is written to, where two that lie close to one another must differ.
+// `digits`: the number of digits, for when two close values must differ.
 export function share(value, digits = null) {
   if (isNone(value)) return NONE;
   const percent = 100 * value;
@@ -30,7 +30,7 @@ export function share(value, digits = null) {
   return `${percent >= 99.95 ? percent.toFixed(0) : number(percent, percent > 99 ? 3 : 2)} %`;
 }
 
-// A level by what the job calls it: a density is a share, a rank or a period a number.
+// A level by its name in the job: a density is a share, a rank or a period a number.
 export const level = (value, name, digits) => (name === "density" ? share(value, digits) : number(value, digits));
 
 export function spread(middle, deviation, write, writeDeviation = write) {
@@ -47,7 +47,7 @@ export function size(bytes) {
   return per === 1 ? `${Math.round(bytes)} B` : `${(bytes / per).toFixed(rounded < 100 * per ? 1 : 0)} ${unit}`;
 }
 
-// Below a minute to three digits, above it in the two largest units.
+// Below a minute with three digits, above it in the two largest units.
 export function duration(seconds) {
   if (isNone(seconds)) return NONE;
   if (seconds > 0 && seconds < 0.9995) return `${number(1000 * seconds)} ms`;
@@ -59,7 +59,7 @@ export function duration(seconds) {
   return rest ? `${whole} ${unit} ${rest} ${lowerUnit}` : `${whole} ${unit}`;
 }
 
-// A sum in the operator's currency; a small one is not rounded to nothing.
+// A sum in the operator's currency; a small one is not rounded to 0.
 export function money(sum, currency) {
   if (isNone(sum)) return NONE;
   const digits = sum !== 0 && Math.abs(sum) < 0.1 ? number(sum, 2) : sum.toFixed(2);
@@ -72,11 +72,11 @@ export function age(moment, ms = now()) {
   return span ? `${Math.floor(passed / span[1])} ${span[0]} ago` : "just now";
 }
 
-// With the zone: people of several places look at one job. A narrow column breaks it before the time alone.
+// With the time zone, since people in several places look at one job. A narrow column breaks the line before the time only.
 export const moment = (given) => new Date(given).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })
   .replace(/\d:\d\d.*$/, (time) => time.replaceAll(/\s/g, "\u00a0"));
 
-// The unit in which an axis up to `largest` has short ticks, and what to divide by.
+// The unit that gives short ticks on an axis up to `largest`, and its divisor.
 export const sizeAxis = (largest) => axis(SIZES, largest);
 export const timeAxis = (largest) => axis(SPANS.toReversed(), largest / 3); // 100 s, not 1.7 min
 
@@ -85,7 +85,7 @@ function axis(units, largest) {
   return { unit, per };
 }
 
-// What is set besides the rate and the level: "momentum 0.95, batch size 64".
+// Settings besides the rate and the level: "momentum 0.95, batch size 64".
 export function besides({ learning_rate, level: _, ...values }) {
   return Object.entries(values)
     .filter(([, value]) => value !== null)

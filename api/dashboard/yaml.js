@@ -1,4 +1,4 @@
-// JSON as people write YAML, so that readers of YAML 1.1 and of 1.2 take it for the same.
+// JSON as people write YAML; YAML 1.1 and 1.2 read it alike.
 
 const PLAIN = /^[A-Za-z_/][\w ./-]*$/;
 const WORDS = /^(?:true|false|yes|no|on|off|null|y|n)$/i; // to some readers these are no text
@@ -6,7 +6,7 @@ const MAX_FLOW_CHARS = 90;
 
 const isDeep = (value) => value !== null && typeof value === "object";
 
-// Objects as lines; lists of values, and objects of few values, in one line.
+// Objects as lines; lists of plain values and small objects on one line.
 export function yaml(value, indent = "") {
   const inner = `${indent}  `;
   return Object.entries(value).map(([name, each]) => {
@@ -15,7 +15,7 @@ export function yaml(value, indent = "") {
   }).join("");
 }
 
-// The same in one line.
+// The same on one line.
 export function flow(value) {
   if (Array.isArray(value)) return `[${value.map(flow).join(", ")}]`;
   if (!isDeep(value)) return scalar(value);

@@ -1,10 +1,10 @@
-// What the service tells of changes: from the worker that all tabs share, or where a browser has none, by oneself.
+// The service's events: from the worker that all tabs share, or directly if the browser has no shared workers.
 
 import { follow } from "./stream.js";
 
-// Calls `hear` with { state, jobs, moved }: a state or null, the ids of jobs that changed, and of those of them that are
-// in another state, were edited, or are new or gone. Returns what reconnects at once.
-// `job`: the only one that this page shows. Alone it hears of that one; others may share the worker's stream, which has all.
+// Calls `hear` with { state, jobs, moved }: a state or null, the ids of changed jobs, and of those the ids of jobs that are
+// in another state, edited, new or gone. Returns a function that reconnects at once.
+// `job`: the only job on this page. Without a worker, only its events come; the shared stream has those of all jobs.
 export function listen(hear, job = null) {
   const path = job ? `/v1/jobs/${encodeURIComponent(job)}/events` : undefined;
   const alone = () => follow(({ state = null, jobs = [], moved = [] }) => hear({ state, jobs, moved }), path);
@@ -22,7 +22,7 @@ export function listen(hear, job = null) {
   return () => again();
 }
 
-// Has `act` run while nobody looks: within `gapMs` of being asked for, or at once where that is urgent.
+// Makes `act` run while the page is hidden: within `gapMs` of a request, or at once if it is urgent.
 export function unseen(act, gapMs) {
   let timer = null;
   return (isUrgent) => {
@@ -35,8 +35,8 @@ export function unseen(act, gapMs) {
   };
 }
 
-// Has `act` run soon after it is asked for, once for all who ask meanwhile; not while nobody looks, except at first.
-// After a failure it runs again, after ever longer waits, if `failed` says so.
+// Makes `act` run soon after a request, once for all requests in between, and except at first only while the page is
+// visible. After a failure it runs again, after growing waits, if `failed` says so.
 export function paced(act, failed, { gapMs, longestMs = 30000 }) {
   let isWanted = false;
   let isBusy = false;

@@ -1,9 +1,9 @@
-// What a job's page holds: one snapshot, and each change merged into it.
+// The data of a job's page: one snapshot, with each change merged into it.
 
-// Points of a series; a page that is open all day takes the whole anew, thinned, before it holds twice as many.
+// Points per series. A page that stays open fetches a new thinned snapshot before a series has twice as many.
 export const MAX_POINTS = 2000;
 
-// Parts without a change stay the same objects: who draws one may go by that.
+// Unchanged parts stay the same objects, so that readers can compare by identity.
 export function merged(before, change) {
   if (change.whole) return change;
   const trials = replaced(before.trials, change.trials, (trial) => trial.trial_id);
@@ -40,7 +40,7 @@ function longer(before, changed) {
 
 const nameOf = (series) => `${series.name} ${series.trial_id}`;
 
-// A series with what is new of it, `added`: that has every point from its first step on, so what is held of those steps goes.
+// A series extended by `added`. That has every point from its first step on, so it replaces the held points from there on.
 export function joined(before, added) {
   if (!added?.steps.length) return before;
   const from = before.steps.findIndex((step) => step >= added.steps[0]);

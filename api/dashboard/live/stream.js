@@ -1,4 +1,4 @@
-// The service's events, over one connection: read, and read again when it breaks.
+// The service's event stream, over one connection that reconnects when it breaks.
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 30000;
@@ -7,9 +7,9 @@ const MOVES = ["job", "job_deleted"];
 const idOf = (event) => event.job_id;
 const SILENCE_MS = 40000; // a comment comes every 15 s: whoever says nothing for so long is gone
 
-// Calls `tell` with {state} (one of "live", "waiting", "refused") and with {jobs, moved}: the ids of those that changed,
-// and of those of them that are in another state, were edited, or are new or gone.
-// After each "live" anything may have changed. Returns what has it connect again at once. `path`: of one job alone.
+// Calls `tell` with {state} (one of "live", "waiting", "refused") and with {jobs, moved}: the ids of changed jobs, and of
+// those the ids of jobs that are in another state, edited, new or gone. After each "live" anything may have changed.
+// Returns a function that reconnects at once. `path`: the stream of one job.
 export function follow(tell, path = OF_ALL) {
   let stop = new AbortController();
   let wake = () => {};
@@ -49,7 +49,7 @@ export function follow(tell, path = OF_ALL) {
   };
 }
 
-// Returns the status once the stream has ended; raises if the connection breaks.
+// Returns the status once the stream has ended. Raises if the connection breaks.
 async function read(path, stop, begin, hear) {
   let silence = setTimeout(() => stop.abort("silence"), SILENCE_MS);
   try {

@@ -1,5 +1,5 @@
-// One stream of events for every tab: a browser has six connections to a host, and a tab must not keep one.
-// A tab asks for the `next` news, and gets in one piece what has come since it last asked.
+// One event stream for all tabs: a browser allows six connections per host, so tabs must not hold one each.
+// A tab asks for the `next` news, and gets everything since its last request at once.
 
 import { follow } from "./stream.js";
 
