@@ -1,4 +1,4 @@
-// A question over the page, and how a refusal reads.
+// A question over the page, and the text of a refusal.
 
 import { NeedsKey, Refused } from "./api.js";
 import { element } from "./dom.js";
@@ -8,8 +8,8 @@ export function reason(error) {
   return `The service did not answer (${error.message}). Whether it heard, the job's state will show.`;
 }
 
-// Answers: {label, kind, act}. One whose `act` returns false, or is refused, leaves the question open.
-// Resolves once it is closed. The browser keeps the focus inside, closes it on Escape, and puts the focus back.
+// Answers: {label, kind, act}. If `act` returns false or is refused, the question stays open. Resolves once it is closed.
+// The browser keeps the focus inside, closes it on Escape, and restores the focus.
 export function question({ title, content, answers }) {
   const refused = element("p", { class: "refused", role: "alert" });
   const back = element("button", { type: "button", onclick: () => dialog.close() }, "back");

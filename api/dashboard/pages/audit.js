@@ -1,4 +1,4 @@
-// The audit log: who did what, when, and what a role did not allow. The address says what of it is shown.
+// The audit log: who did what and when, and what their role did not allow. The address holds its filter.
 
 import { go } from "../address.js";
 import * as api from "../api.js";

@@ -1,4 +1,4 @@
-// The cluster: its nodes, what runs on them, and who waits for them. The address says behind which place of the queue.
+// The cluster: its nodes, the workers on them, and the queue. The address says from which place of the queue on.
 
 import * as api from "../api.js";
 import { element, empty, patch, table } from "../dom.js";
@@ -67,7 +67,7 @@ function workers(placements) {
   }));
 }
 
-// Jobs of projects that the reader does not see have a place, and are not listed: `of` counts them, too.
+// Jobs of projects that the reader may not see have a place but are not listed; `of` counts them, too.
 function queueText({ entries, of, projects, next_after: next }, after) {
   const areAllSeen = sum(projects, "waiting") === of;
   if (areAllSeen && !after && !next) return "In the order in which room is given";

@@ -1,4 +1,4 @@
-// API keys: who has one, and what it may do. A secret is shown once, and is in no address and no list.
+// API keys: their owners and rights. A secret is shown once, and appears in no address or list.
 
 import * as api from "../api.js";
 import { now } from "../clock.js";
@@ -54,7 +54,7 @@ export function keysPage(root, _, __, ask) {
     ], found, { key: ({ id }) => id, isStacked: true });
   }
 
-  // Whoever sees a key may end it: his own, or as an admin any.
+  // Users may revoke any key that they see: their own, and admins all.
   const actions = (key) => element("div", { class: "buttons" },
     element("button", { type: "button", key: "rotate", "aria-label": `rotate ${key.name}`, onclick: () => confirm(key, "rotate", ROTATE) }, "rotate"),
     element("button", { type: "button", key: "revoke", class: "cancel", "aria-label": `revoke ${key.name}`, onclick: () => confirm(key, "revoke", REVOKE) }, "revoke"));

@@ -90,7 +90,7 @@ export function comparePage(root, text, query) {
 
   const remember = () => history.replaceState(null, "", addressOf(wanted));
 
-  // The letters change with the jobs: a baseline by its letter would be another one.
+  // Letters change with the jobs, so the baseline is not kept by its letter.
   function go(now) {
     chosen.baseline = "";
     location.assign(now.length ? addressOf(now) : "/");

@@ -1,4 +1,4 @@
-// The jobs that are compared: which, by which letter, and what each of them is now.
+// The compared jobs: their ids, letters, and current data.
 
 import * as api from "../../api.js";
 import { sampleNames } from "../../charts/sweep.js";
@@ -8,7 +8,7 @@ import { trialName } from "../../states.js";
 export const MOST = 26; // a letter for each
 const WHOLE_LOOK_MS = 30000;
 
-// "ID,ID:arm,ID:other": an id may come again with another arm, and without one it is of all arms.
+// "ID,ID:arm,ID:other": an id may come again with another arm; without an arm it stands for all arms.
 export function parsed(text) {
   const wanted = new Map();
   for (const part of text.split(",").map((each) => each.trim()).filter(Boolean)) {
@@ -22,7 +22,7 @@ export function parsed(text) {
 export const written = (wanted) =>
   wanted.flatMap(({ id, arms }) => (arms === null ? [id] : arms.map((arm) => `${id}:${arm}`))).join(",");
 
-// Looks at what has changed: one request for each job, and one for what is told of all of them together.
+// Fetches the changes: one request per job, and one for what concerns all of them.
 export function comparedJobs(wanted) {
   const jobs = wanted.slice(0, MOST).map((each, at) => ({ ...each, letter: String.fromCharCode(65 + at), held: null, isGone: false, isUnread: false }));
   const changed = new Set();
@@ -61,7 +61,7 @@ export function comparedJobs(wanted) {
     }
   }
 
-  // One has been deleted since: its own snapshot tells so.
+  // A job was deleted: its own snapshot says so.
   function unlessGone(error) {
     wholeLookAt = -Infinity;
     if (!isAbsent(error)) throw error;
@@ -74,7 +74,7 @@ export function comparedJobs(wanted) {
     return isOurs;
   };
 
-  // Whoever is signed in now may see what was not to be seen.
+  // The user who is signed in now may be allowed to see more.
   const missed = () => {
     wholeLookAt = -Infinity;
     for (const job of jobs) job.isGone = false;
@@ -87,8 +87,8 @@ const isAbsent = ({ status, type }) => status === 404 || type === api.UNREADABLE
 
 const namesOf = (spec) => [...spec.arms.map((arm) => arm.name), ...sampleNames(spec)];
 
-// The arms and samples of a job that are compared: those that are asked for, else all arms, the best sample, and the samples
-// on the sweep's front. A sweep may have hundreds of samples.
+// The compared arms and samples of a job: the requested ones, or else all arms, the best sample, and the samples on the
+// sweep's front. A sweep may have hundreds of samples.
 export function comparedNames({ arms, held }) {
   const samples = (held.report?.sweep?.ranking ?? []).filter((each) => each.sample !== null && each.value !== null);
   const best = samples.filter((each, at) => at === 0 || each.on_front).map((each) => each.arm);
@@ -96,7 +96,7 @@ export function comparedNames({ arms, held }) {
   return namesOf(held.job.spec).filter((name) => wanted.includes(name));
 }
 
-// The trials that are compared, each with a name, a colour, and all that its job's snapshot has of it.
+// The compared trials, each with a name, a colour, and its part of the job's snapshot.
 export function comparedTrials(jobs) {
   const shown = jobs.filter((job) => job.held && !job.isGone).flatMap((job) => comparedNames(job).map((name) => ({ ...job, name })));
   const isSample = ({ held, name }) => !held.job.spec.arms.some((arm) => arm.name === name);

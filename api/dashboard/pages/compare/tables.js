@@ -1,4 +1,4 @@
-// What is compared in figures: the jobs, the fields in which they differ, and the results of their arms.
+// The comparison in figures: the jobs, the fields in which they differ, and their arms' results.
 
 import { valueText } from "../../differences.js";
 import { badge, element, empty, table } from "../../dom.js";
@@ -30,7 +30,7 @@ export function differenceTable({ jobs, differences }, letters) {
   ], differences, { key: (row) => row.pointer, isStacked: true });
 }
 
-// Rows: the arms and samples that are compared, each {job_id, name, report, isPruned}; `baseline` is the name of one of them, or "".
+// Rows: the compared arms and samples, each {job_id, name, report, isPruned}; `baseline` is the name of one, or "".
 export function armRows({ arms, trials }, jobs) {
   return jobs.filter((job) => job.held && !job.isGone).flatMap((job) => {
     const names = comparedNames(job);
@@ -43,7 +43,7 @@ export function armRows({ arms, trials }, jobs) {
   });
 }
 
-// A sample's one trial, as the report of an arm of one seed.
+// A sample's only trial, as the report of an arm with one seed.
 function sampleReport({ trial, seconds_to_target }) {
   const isOver = trial.outcome !== null;
   const of = (value) => (isOver && value !== null ? { num_seeds: 1, mean: value, low: null, high: null } : null);
@@ -84,7 +84,7 @@ export function difference(own, base) {
 
 export const ratio = (own, base) => (own && base?.mean ? `${number(own.mean / base.mean)}×` : "–");
 
-// Every figure of the table, exact.
+// All figures of the table, exact.
 export function resultMenu(rowsOf) {
   const menu = saveMenu([element("button", { type: "button", onclick: () => saveRows("comparison.csv", rowsOf()) }, "CSV")]);
   menu.firstChild.setAttribute("aria-label", "save: results");

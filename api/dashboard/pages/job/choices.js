@@ -1,6 +1,6 @@
-// How the reader wants to see a job, kept in the address: a link shows another person the same.
+// The reader's choices on how to see a job, kept in the address, so that a link shows the same to others.
 
-// `defaults` by name, each a text, a number or a truth value. `changed` is called after each change.
+// `defaults` by name, each a text, a number or a boolean. `changed` is called after each change.
 export function choices(defaults, changed) {
   const asked = new URLSearchParams(location.search);
   const read = (name, standard) => {

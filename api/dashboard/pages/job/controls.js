@@ -1,4 +1,4 @@
-// What may be asked of a job, as buttons. What ends a job is confirmed; each acts on the job as it was shown.
+// The verbs of a job as buttons. Verbs that end a job ask first; each acts on the version that was shown.
 
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
@@ -28,7 +28,7 @@ const STOP = `It ends as if its budget were spent now: evaluated, exported, and 
 const CANCEL = `It ends without a result. What it trained since its last checkpoint is lost; "retry" goes on from there.`;
 const DELETE = "Its metrics, logs, checkpoints and weights are deleted, too. This cannot be undone.";
 
-// `changed` is called when the job is no longer as it was shown.
+// `changed` is called when the job is no longer as shown.
 export function controls(changed) {
   const buttons = element("div", { class: "buttons" });
   const refused = element("p", { class: "refused", role: "alert" });
@@ -102,7 +102,7 @@ function askToExtend(job) {
   });
 }
 
-// What of a job its users may change at any time; its priority only until it is over.
+// The fields that users may change at any time; the priority only until the job is over.
 function askToEdit(job) {
   const notes = element("textarea", { name: "notes", rows: 4 }, job.notes);
   const labels = element("textarea", { name: "labels", rows: 3, spellcheck: "false", placeholder: "team=vision" },
@@ -125,7 +125,7 @@ function askToEdit(job) {
   });
 }
 
-// Each value is searched on, pinned, or kept on one side of a limit; of what holds, each part can be withdrawn.
+// Each value can be searched further, pinned, or limited on one side; each part of the steers in force can be withdrawn.
 async function askToSteer(job) {
   const { version, steers, steerable, notes } = await api.steering(job.id);
   let seen = { ...job, version }; // what the question shows may be newer than the page; each answer moves it on
@@ -135,7 +135,7 @@ async function askToSteer(job) {
   const taken = element("p", { class: "note", role: "status" });
   const done = new Map(); // what holds already, though another part was refused: each request, and how it is told
 
-  // Arms may search different values: what is about the same trials is one request.
+  // Arms may search different values: steers of the same trials go into one request.
   async function steer() {
     const said = new Map();
     for (const { trials, say } of rows.filter(({ how }) => how.value)) {
@@ -197,7 +197,7 @@ function steerRow({ name, trials, low, high, names, current }, all) {
   return { body, how, say, trials };
 }
 
-// A value that is rounded past a bound would not be taken.
+// Rounding a value past its bound would get it refused.
 const rounded = (value, low, high) =>
   (Number.isInteger(value) ? value : Math.min(high, Math.max(low, Number(value.toPrecision(4)))));
 

@@ -10,8 +10,8 @@ import { MAX_POINTS } from "../../live/snapshot.js";
 
 const ZOOM_MS = 150; // a wheel zooms many times
 
-// `choice` is what `choices` holds; `update` takes what the page holds, with labels.
-// `fetchSeries` has the series of a name, such as the bytes that were sent, up to what the page holds.
+// `choice` holds the reader's choices; `update` takes the page's data, with labels. `fetchSeries` returns the series of a
+// name, such as the sent bytes, up to the points on the page.
 export function curves(id, { held: choice, choose }, fetchSeries) {
   const tools = element("div", { class: "tools", role: "group", "aria-label": "How the curves are shown" });
   const loss = panel("Loss", "wide", { tools, zoomed: hearZoom });
@@ -40,7 +40,7 @@ export function curves(id, { held: choice, choose }, fetchSeries) {
   });
   const placed = whenKept((axis, series, bytes) => placing(axis, series.filter((each) => each.name === "loss"), bytes));
 
-  // Steps may have been taken back: what `update` takes next is not more of what it took before.
+  // After a rollback, the next `update` does not extend the previous one.
   function forget() {
     detail = null;
     isTakenBack = true;
@@ -118,22 +118,22 @@ export function curves(id, { held: choice, choose }, fetchSeries) {
   return { loss: loss.body, schedule: schedule.body, update, forget, show };
 }
 
-// What the trials measure besides the loss.
+// The metrics of the trials besides the loss.
 const metricsOf = (trials) => [...new Set(trials.flatMap((trial) => Object.keys(trial.metric_directions)))].filter((name) => name !== LOSS).sort();
 
-// Series with the name and the colour of their trial.
+// Series with the name and colour of their trial.
 const withLooks = whenKept((series, trials) => {
   const looks = new Map(trials.map(({ trial_id: trial, label, arm_index, is_first_seed }) => [trial, { label, arm_index, is_first_seed }]));
   return series.map((each) => ({ ...each, ...looks.get(each.trial_id) }));
 });
 
-// The bytes of each trial with what its first search took before the first step that stays.
+// Each trial's bytes, with those of its first search before the first committed step.
 const begun = whenKept((sent, stages) => sent.map((series) => {
   const first = stages.find((stage) => stage.trial_id === series.trial_id && stage.stage === 0);
   return { ...series, steps: [-1, ...series.steps], values: [first?.search_bytes ?? 0, ...series.values] };
 }));
 
-// The series of a name, with all points that are known of the part that is looked at.
+// The series of a name, with all known points of the visible part.
 function finerOf(series, name, detail) {
   const own = series.filter((each) => each.name === name);
   if (!detail) return own;

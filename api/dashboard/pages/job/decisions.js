@@ -1,4 +1,4 @@
-// Why values were chosen: a card per stage of one trial, with what its surrogate believed and what came true.
+// The reasons for chosen values: a card per stage of one trial, with its surrogate's predictions and their outcome.
 
 import * as api from "../../api.js";
 import { calibrationChart } from "../../charts/calibration.js";
@@ -13,7 +13,7 @@ const BELIEFS = { mean: "belief", std: "uncertainty", improvement: "expected imp
 const AT_ONCE = 12; // cards, until the reader asks for more
 const IN_ONE_REQUEST = 50;
 
-// `update` takes what the page holds. Posteriors are large: each is fetched when its card comes into sight.
+// `update` takes the page's data. Posteriors are large, so each is fetched when its card becomes visible.
 export function decisions(id, { held: choice, choose }) {
   const picked = element("select", { id: "decided-trial", onchange: ({ currentTarget }) => choose("trial", currentTarget.value) });
   const shown = element("select", { id: "shown-belief", onchange: ({ currentTarget }) => choose("belief", currentTarget.value) },
@@ -33,7 +33,7 @@ export function decisions(id, { held: choice, choose }) {
   let limit = AT_ONCE;
   let wanted = [];
 
-  // Trials: labelled, with what their level is called, and their calibration.
+  // Labelled trials, with the name of their level and their calibration.
   async function update(trials, stages, isTraining) {
     held = { trials: trials.filter((trial) => stages.some((stage) => stage.trial_id === trial.trial_id)), stages, isTraining };
     patch(picked, ...held.trials.map((trial) => element("option", { value: trial.trial_id, key: trial.trial_id }, trial.label)));
@@ -60,7 +60,7 @@ export function decisions(id, { held: choice, choose }) {
     await Promise.all(newest.map((stage) => cardOf(stage).draw({ ...held, stage, levelName: trial.level_name })));
   }
 
-  // A page that is open all day holds no more than what it shows.
+  // A page that stays open all day holds only what it shows.
   function forget(shown) {
     for (const [name, { close }] of cards) if (!shown.has(name)) close(), cards.delete(name);
     for (const key of posteriors.keys()) if (!shown.has(key.split(" ", 2).join(" "))) posteriors.delete(key);
@@ -72,7 +72,7 @@ export function decisions(id, { held: choice, choose }) {
     return cards.get(name);
   }
 
-  // Those that come into sight in one moment are asked for together.
+  // Cards that become visible together are fetched together.
   function posteriorOf(stage) {
     const key = `${nameOf(stage)} ${stage.reason}`;
     if (!posteriors.has(key)) {
@@ -167,7 +167,7 @@ function valuesText(values, name) {
   return [`learning rate ${number(values.learning_rate)}`, ofLevel, besides(values)].filter((each) => each !== "").join(", ");
 }
 
-// One text for each reason, with all that was refused for it.
+// One text per reason, with everything that it refused.
 function refusedTexts(refused, name) {
   return [...new Set(refused.map(({ reason }) => reason))].map((reason) => {
     const tried = refused.filter((refusal) => refusal.reason === reason);

@@ -26,7 +26,7 @@ export function files(id) {
     button(`/v1/jobs/${id}/metrics.csv`, `${id}-metrics.csv`, "metrics.csv"), button(`/v1/jobs/${id}/report`, `${id}-report.json`, "report"),
     attempt ? button(`/v1/jobs/${id}/logs`, `${id}-attempt-${attempt}.log`, "log") : null)));
 
-  // `state` is what of the job makes or removes files.
+  // `state`: the parts of a job that make or remove files.
   function update(given, state) {
     job = given;
     of.wanted = state;
@@ -67,12 +67,12 @@ export function files(id) {
   return { body, attempts: lives, update };
 }
 
-// Fetched, then handed to the browser under its name: a refusal is shown on the page, not in its place.
+// Fetches a file, then saves it under its name, so that the page itself can show a refusal.
 function button(href, name, label) {
   async function fetchIt({ currentTarget: pressed }) {
     const refused = pressed.nextSibling;
     const told = refused.nextSibling;
-    // With each part: the list may have been drawn anew meanwhile.
+    // Looked up with each part: the list may have been drawn again.
     const tell = (taken, whole) => {
       pressed.disabled = true;
       told.textContent = ` ${size(taken)}${whole === null ? "" : ` of ${size(whole)}`}`;

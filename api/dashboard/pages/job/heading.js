@@ -1,4 +1,4 @@
-// Where the job is, and what it was asked for.
+// The job's state, and its request.
 
 import { badge, element } from "../../dom.js";
 import { isOver, whyOf } from "../../states.js";
@@ -30,8 +30,8 @@ export function heading(job) {
   ];
 }
 
-// The title of the browser's tab, for who watches from another one: "62 % · running · digits". The share is of the budgets of
-// all trials.
+// The title of the browser's tab, for readers on another tab: "62 % · running · digits". The share is of all trials'
+// budgets.
 export function tabTitle(job, trials) {
   const shares = trials.map((trial) => (trial.backend ? progressOf(trial, job.spec.budget).share : 0));
   const done = shares.reduce((sum, each) => sum + each, 0) / shares.length;

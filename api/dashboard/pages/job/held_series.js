@@ -1,11 +1,11 @@
-// Series that a snapshot leaves out, as the page holds them: each is fetched once, and from then on what is new of it.
+// Series that a snapshot leaves out: each is fetched whole once, and then only its new points.
 
 import * as api from "../../api.js";
 import { inTurn } from "../../dom.js";
 import { isTooLong, joined, MAX_POINTS } from "../../live/snapshot.js";
 
-// Returns what has a series by its name, for the rows of trials that the page holds now: one of each trial, in their order.
-// For the same rows it is the same promise; what failed is fetched again. Where steps were taken back, begin with another.
+// Returns a function that gives a series by name, for the page's current rows: one per trial, in the same order. The same
+// rows give the same promise; a failed fetch is repeated. After a rollback, start again with a new function.
 export function heldSeries(id) {
   const byName = new Map();
   return (name, rows) => {
@@ -27,7 +27,7 @@ function followed(id, name) {
     return rows.flatMap((row) => held.get(row.trial_id)?.series ?? []);
   });
 
-  // The last step comes again: its value may be another one by now.
+  // Fetches the last step again, since its value may have changed.
   async function newOf({ trial_id: trial }) {
     const before = held.get(trial)?.series;
     const isWhole = !before || isTooLong({ series: [before] });

@@ -1,4 +1,4 @@
-// One job: how far it is, its curves, its decisions, its wire and its bill.
+// One job: its progress, curves, decisions, traffic and bill.
 
 import * as api from "../../api.js";
 import { sampleNames } from "../../charts/sweep.js";
@@ -21,7 +21,7 @@ import { armTable, billTable, crossings, notes, optionTables, unfinished } from 
 import { timeline } from "./timeline.js";
 import { wire } from "./wire.js";
 
-// What the reader may choose, and what it is unless he does.
+// The reader's choices, with their defaults.
 const CHOICES = { x: "seconds", seeds: "mean", smooth: 0, log: true, logx: false, trial: "", belief: "mean", metric: "loss" };
 
 export function jobPage(root, id, _, ask) {
@@ -47,7 +47,7 @@ export function jobPage(root, id, _, ask) {
   const refresh = () => inOrder(true);
   const retitle = () => inOrder(false);
 
-  // `isShown`: unless the title alone is wanted.
+  // `isShown`: false if only the title is needed.
   async function look(isShown) {
     if (isGone) return;
     try {
@@ -78,7 +78,7 @@ export function jobPage(root, id, _, ask) {
     if (!panels.hidden) await drawPanels(held);
   }
 
-  // Another release has stored it; what may be asked of it, and its text, are there all the same.
+  // Another release stored the job; its verbs and its text work all the same.
   function showUnread(job) {
     document.title = `${job.state} · ${job.name} – Wiretune`;
     actions.body.hidden = about.hidden = false;
@@ -99,7 +99,7 @@ export function jobPage(root, id, _, ask) {
     panels.hidden = actions.body.hidden = about.hidden = true;
   }
 
-  // Parts without a change stay the same objects, with labels as well: who draws one goes by that.
+  // Unchanged parts stay the same objects, labels included, so that readers can compare by identity.
   const labelled = ["trials", "stages", "schedules", "series"].map(() => whenKept(known));
   const levelled = ["trials", "stages", "schedules"].map(() => whenKept((rows, levels) => rows.map((row) => ({ ...row, level_name: levels.get(row.trial_id) }))));
   const levelsOf = whenKept((report) => new Map(report.trials.map((trial) => [trial.trial_id, trial.level_name])));
@@ -139,16 +139,16 @@ export function jobPage(root, id, _, ask) {
     patch(bill, element("h2", {}, "Bill"), billTable(billed, job, report.prices), ...optionTables(billed));
   });
 
-  // Its place in the queue: others move it on.
+  // Other jobs change its place in the queue.
   const ages = () => held?.job.state === "queued" && !isGone;
 
-  // Whoever is signed in now may see it.
+  // The user who is signed in now may be allowed to see it.
   const missed = () => { isGone = false; };
 
   return { refresh, retitle, shows: (job) => job === id, ages, missed };
 }
 
-// What has an arm and a seed, with the name and the colour of its trial.
+// Rows with an arm and a seed, extended by the name and colour of their trial.
 function known(rows, plan) {
   return rows.map((each) => ({
     ...each,

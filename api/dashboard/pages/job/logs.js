@@ -1,4 +1,4 @@
-// What an attempt has printed: the end of it, followed while it lives; what a search finds; tracebacks first.
+// An attempt's output: its end, followed while it runs; search results; tracebacks first.
 
 import * as api from "../../api.js";
 import { now } from "../../clock.js";
@@ -51,12 +51,12 @@ export function logs(id) {
   const isLive = () => now() < quietAt && attempt.value === String(job.attempt);
   setInterval(() => job && !isBusy && body.isConnected && !document.hidden && following.checked && isLive() && Date.now() >= dueAt && look(), AGAIN_MS);
 
-  // What is read of the chosen attempt. Nothing of another one stays in sight.
+  // The text read of the chosen attempt; nothing of another stays visible.
   function chosen() {
     return read?.number === attempt.value ? read : begin(null);
   }
 
-  // `at`: the byte from which on it is read; null: its last lines come first.
+  // `at`: the byte from which to read; null: begin with the last lines.
   function begin(at) {
     read = { number: attempt.value, start: at, end: at, text: "", decoder: new TextDecoder(), isShown: false };
     for (const part of [trace, told, text]) patch(part);
@@ -69,7 +69,7 @@ export function logs(id) {
     more();
   }
 
-  // Only what was printed since.
+  // Only new output.
   async function more() {
     const asked = chosen();
     if (isBusy) return void (isWanted = true);
@@ -122,7 +122,7 @@ export function logs(id) {
   return { body, update };
 }
 
-// The last one: what comes before it is often its cause, told again.
+// The last traceback; an earlier one is often its cause, printed before.
 function tracebackParts(found) {
   const last = found.at(-1);
   if (!last) return [];

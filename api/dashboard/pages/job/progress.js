@@ -1,12 +1,12 @@
-// How far each trial is, what it uses now, and how long it will take.
+// Each trial's progress, its current values, and its remaining time.
 
 import { element, table } from "../../dom.js";
 import { besides, duration, level, number, share, size } from "../../units.js";
 
 const UNITS = { seconds: duration, steps: (steps) => `${Math.round(steps)} steps`, bytes: size };
 
-// What of its budget a trial has used: the largest share of any cap, and what is left of it on the training clock.
-// Both count all that was trained, probes and steps that were taken back as well.
+// The used share of a trial's budget: the largest over its caps, and the remaining time on the training clock. Both count
+// all training, including probes and rolled-back steps.
 export function progressOf(trial, budget) {
   const { bill } = trial;
   const used = {
@@ -23,13 +23,13 @@ export function progressOf(trial, budget) {
   return { ...first, left: first.share > 0 && used.seconds > 0 ? (used.seconds * (1 - first.share)) / first.share : null };
 }
 
-// Steps of a search that has not been decided yet.
+// Steps of a search that is not decided yet.
 export function openSearchSteps(trial, stages) {
   const decided = stages.filter((stage) => stage.trial_id === trial.trial_id).reduce((sum, stage) => sum + stage.search_steps, 0);
   return trial.outcome === null ? Math.max(0, trial.bill.steps_search - decided) : 0;
 }
 
-// Where a job may go on with fewer, as many as it asks for.
+// Shown where a job may continue with fewer workers: as many as it asks for.
 export const workersText = ({ count, min }) => `${(min ?? count) < count ? "up to " : ""}${count}`;
 
 export function progressTable(trials, stages, job, phase) {

@@ -1,12 +1,12 @@
-// What costs a request is fetched when somebody looks.
+// Things that cost a request are fetched only once they are visible.
 
 const waiting = new WeakMap();
 const sight = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) waiting.get(target)?.(isIntersecting);
 }, { rootMargin: "200px" });
 
-// Calls `act` when `node` comes into sight, and again on each call of what it returns while it is there; a call before
-// that is made up for.
+// Calls `act` when `node` becomes visible. While it is visible, each call of the returned function calls `act` again; an
+// earlier call takes effect as soon as it becomes visible.
 export function whenSeen(node, act) {
   let isSeen = false;
   let isDue = true;
@@ -23,5 +23,5 @@ export function whenSeen(node, act) {
   return run;
 }
 
-// Acts as if somebody looked at all of the page.
+// Acts as if all of the page were visible.
 export const seeAll = () => Promise.all([...document.querySelectorAll("section, article")].filter((node) => node.checkVisibility()).map((node) => waiting.get(node)?.(true)));

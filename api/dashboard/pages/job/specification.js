@@ -1,4 +1,4 @@
-// The job as YAML, as it would be submitted; and of a clone, what differs from the job that it was made of.
+// The job as YAML, ready to submit; for a clone, also its differences from the original.
 
 import * as api from "../../api.js";
 import { differences, valueText } from "../../differences.js";

@@ -1,4 +1,4 @@
-// The stages of all trials as a table, which is long: it is written when somebody looks, and its newest rows first.
+// All trials' stages as a table. It is long, so it is drawn only when visible, newest rows first.
 
 import { element, patch, whenChanged } from "../../dom.js";
 import { whenSeen } from "./sight.js";
@@ -28,7 +28,7 @@ export function stageList() {
   return { body, update };
 }
 
-// The newest stages of each trial, as many as `most` rows have room for, and at least one.
+// The newest stages of each trial: as many as fit into `most` rows, and at least one.
 function newestOf(stages, most) {
   if (stages.length <= most) return stages;
   const trials = [...new Set(stages.map((stage) => stage.trial_id))];

@@ -1,4 +1,4 @@
-// A sweep over a job's fields: the ranking of its samples and arms, what they set, and what they measured.
+// A sweep over a job's fields: the ranking of its samples and arms, their values, and their measurements.
 
 import { panel } from "../../charts/panel.js";
 import { parametersChart, sweepChart, valuesText, writeCost } from "../../charts/sweep.js";

@@ -1,4 +1,4 @@
-// The tables of a job: what each arm came to, what was chosen, what was billed.
+// The tables of a job: each arm's result, the chosen values, the bill.
 
 import { element, empty, table } from "../../dom.js";
 import { isOver, TRAINING } from "../../states.js";
@@ -24,7 +24,7 @@ export function stageTable(stages, job) {
   ], stages, { note: (stage) => stage.reason, key: (stage) => `${stage.trial_id} ${stage.stage}` });
 }
 
-// A mean over seeds and half its interval; nothing is known of the spread of one seed.
+// A mean over seeds and half its interval; one seed has no known spread.
 const interval = (estimate, write) =>
   spread(estimate?.mean, estimate && estimate.high !== null ? estimate.high - estimate.mean : null, write);
 
@@ -44,7 +44,7 @@ export function armTable(report) {
   ], report.arms, { key: (arm) => arm.arm });
 }
 
-// When the first arm got to where another ended; of several seeds the table tells.
+// When the first arm reached another's final result; with several seeds, see the table.
 export function crossings(report) {
   const first = report.arms[0].arm;
   return report.trials.filter((trial) => trial.crossing).map((trial) => {
@@ -55,7 +55,7 @@ export function crossings(report) {
   });
 }
 
-// What the figures alone do not show; the service writes the sentences.
+// Notes that the figures do not show; the service writes the sentences.
 export function notes(trials) {
   return trials.flatMap((trial) => trial.notes.map((note) => element("p", { class: "fact" }, `${trial.label}: ${note}.`)));
 }
@@ -95,7 +95,7 @@ export function billTable(trials, job, prices) {
 const pricesText = ({ worker_hour: hour, gb, currency }) => [
   hour === null ? "" : `${money(hour, currency)} a worker-hour`, gb === null ? "" : `${money(gb, currency)} a GB`].filter((text) => text !== "").join(", ");
 
-// What the exchanges that competed took, most steps first.
+// The cost of each competing exchange, most steps first.
 export function optionTables(trials) {
   const rows = trials.flatMap((trial) => Object.entries(trial.bill.by_option)
     .map(([option, took]) => ({ label: trial.label, option, ...took })).sort((one, other) => other.steps - one.steps));
@@ -109,25 +109,25 @@ export function optionTables(trials) {
   ], rows, { key: (row) => `${row.label} ${row.option}` })] : [];
 }
 
-// The user's own schedule, trained beside the search: outside of the bytes sent.
+// The user's own schedule, trained next to the search: not part of the sent bytes.
 const insurance = ({ bill }) =>
   (bill.steps_insurance ? `${bill.steps_insurance} steps, ${size(bill.bytes_insurance)}` : "–");
 
-// The share of the timed steps in which training waited.
+// The share of timed steps in which training waited for the exchange.
 const waited = ({ bill }) => {
   const steps = bill.seconds_compute + bill.seconds_exposed;
   return steps ? share(bill.seconds_exposed / steps) : "–";
 };
 
-// Lost workers that were replaced: outside of the training clock and of the bytes sent.
+// Replaced lost workers: not part of the training clock or of the sent bytes.
 const repairs = ({ bill }) =>
   (bill.repairs ? `${bill.repairs}: ${duration(bill.seconds_recovery)}, ${size(bill.bytes_recovery)}` : "–");
 
-// Workers that were away when the others averaged.
+// Workers that were absent when the others averaged.
 const absences = ({ bill }) =>
   Object.entries(bill.absences).map(([rank, missed]) => `worker ${rank}: ${missed}`).join(", ") || "–";
 
-// How many steps were taken by how many workers, the most workers first.
+// The number of steps by number of workers, the most workers first.
 const byWorkers = ({ bill }) =>
   Object.entries(bill.steps_by_workers).reverse().map(([num, steps]) => `${num}: ${steps}`).join(", ");
 

@@ -1,4 +1,4 @@
-// When each trial searched, trained, and was disturbed, with what the service's events tell of the job.
+// When each trial searched, trained and was disturbed, from the trials and the service's events about the job.
 
 import * as api from "../../api.js";
 import { panel } from "../../charts/panel.js";
@@ -23,7 +23,7 @@ export function timeline(id) {
     look();
   }
 
-  // Each asks for what came after the one before, page by page. What it has by now is drawn at once.
+  // Each request asks for the events after the previous ones, page by page. The known ones are drawn at once.
   const show = inTurn(async () => {
     const { of } = known;
     await draw(known.trials, known.stages, told.events);
@@ -39,7 +39,7 @@ export function timeline(id) {
   return { body: chart.body, update };
 }
 
-// Earlier releases deleted old events of these kinds as well. The first one of a job is its submission.
+// Earlier releases also deleted old events of these kinds. The first one of a job is its submission.
 function lostText({ gap, events: [first] }) {
   if (!gap || first?.data.version === 1) return null;
   return element("p", { class: "fact" }, `Pauses, attempts and repairs${first ? ` before ${moment(first.at)}` : ""} are gone.`);

@@ -1,12 +1,12 @@
-// Python's tracebacks in a log: the reader's own lines first.
+// Python tracebacks in a log, with the reader's own lines first.
 
 const FIRST = "Traceback (most recent call last):";
 const IGNORED = "Exception ignored in";
 const BROUGHT = /^(?:ray\.exceptions\.RayTaskError\(\w+\): )?ray::/; // the process that an error comes from; its frames follow
 const FRAME = /^\s+File "([^"]+)", line (\d+)(?:, in (.+))?$/;
-// Of Python and of installed packages: not what the reader wrote.
+// Code of Python and of installed packages, which the reader did not write.
 const FOREIGN = /(?:site|dist)-packages|\/lib\/python\d|^</;
-// Nor is this product, where it is a checkout: its folder is known by what no other has. The reader may have a `service/control` of his own.
+// Nor is this product's code, in a checkout: a folder unique to it marks it, since the reader may have a `service/control`, too.
 const CHECKOUT = /^\s+File "(.*?)\/(?:service\/cluster\/(?:entrypoint|tune_trial)|trainers\/(?:(?:exchange|methods)\/.+|training\/(?:rank|replica)))\.py", line/;
 const PACKAGES = ["api", "search", "service", "trainers", "wiretune"];
 const PREFIX = /^\([^)]*pid=[^)]*\)\s?/; // Ray names the process at the start of a line
@@ -15,7 +15,7 @@ const COLOUR = /\x1b\[[0-9;]*m/g;
 
 export const plain = (line) => line.replace(OVERWRITTEN, "").replace(COLOUR, "").replace(PREFIX, "");
 
-// Returns each traceback of `text` as {error, own, others}; frames are {file, line, name, code}. What Python ignored is none.
+// Returns each traceback of `text` as {error, own, others}; frames are {file, line, name, code}. Ignored exceptions are left out.
 export function tracebacks(text) {
   const lines = text.split("\n").map(plain);
   const checkouts = new Set(lines.flatMap((line) => CHECKOUT.exec(line)?.[1] ?? []));

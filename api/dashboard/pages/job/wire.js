@@ -1,4 +1,4 @@
-// What the job put on the wire: for what, how fast, how long training waited for it, and how dense it came.
+// The job's traffic: its purposes, its speed, the time that training waited for it, and its densities.
 
 import { bytesChart } from "../../charts/bytes.js";
 import { panel } from "../../charts/panel.js";
@@ -7,7 +7,7 @@ import { element, patch, unanswered, whenChanged } from "../../dom.js";
 import { timeAxis } from "../../units.js";
 import { whenSeen } from "./sight.js";
 
-// `fetchSent` has the bytes that were sent, as series, up to what the page holds.
+// `fetchSent` returns the series of sent bytes, up to the points on the page.
 export function wire(fetchSent) {
   const refused = element("div", { role: "alert" });
   const [bytes, purposes, rate, times, density] = [panel("Bytes"), panel("Bytes by purpose"), panel("Bytes a second", "", { tools: refused }), panel("Time of a step"), panel("Density")];
@@ -57,7 +57,7 @@ export function wire(fetchSent) {
   return { bodies: [...bars, ...lines], update };
 }
 
-// Two stand beside one another; one that is left over has the whole width.
+// Two charts side by side; a single one has the whole width.
 function fill(bodies) {
   const shown = bodies.filter((body) => !body.hidden);
   shown.forEach((body, at) => body.classList.toggle("wide", at === shown.length - 1 && shown.length % 2 === 1));

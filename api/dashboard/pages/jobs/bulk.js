@@ -1,4 +1,4 @@
-// What is done to several jobs at once: one question, and a result for each of them.
+// Actions on several jobs at once: one question, and a result per job.
 
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
@@ -7,8 +7,8 @@ import { isOver, mayChange } from "../../states.js";
 
 const AT_ONCE = 4;
 
-// label: { may, fits, act, done, text }: the right that it takes, the jobs that it can be asked of, what is asked, how that
-// is called once it is done, and what it means.
+// label: { may, fits, act, done, text }: the required right, the jobs to which it applies, the action, the words for its
+// success, and its explanation.
 const verb = (name, done, text) => ({ may: "change this job", fits: ({ verbs }) => verbs.includes(name), act: (job) => api.ask(job, name), done, text });
 const VERBS = {
   pause: verb("pause", "asked to pause", "They write a checkpoint and give their workers back."),
@@ -23,7 +23,7 @@ const VERBS = {
     text: "Their metrics, logs, checkpoints and weights are deleted, too. This cannot be undone." },
 };
 
-// `chosen` gives the jobs; `ended` is called when all results are there.
+// `chosen` returns the jobs; `ended` is called when all results are there.
 export function bulk(chosen, ended, clear) {
   const bar = element("div", { class: "bulk", role: "group", "aria-label": "Chosen jobs", hidden: "" });
   const results = element("section", { class: "panel results", role: "status", hidden: "" });

@@ -1,4 +1,4 @@
-// Which jobs are listed, in what order: the fields above the list, and the address that says the same.
+// The filter and order of the list: the fields above it, and the address that holds the same.
 
 import { element, patch } from "../../dom.js";
 
@@ -8,7 +8,7 @@ const SEVERAL = ["state", "label"];
 const SIZES = ["50", "100", "200"];
 const USUAL = { order_by: "-created", limit: "50", archived: "false" };
 
-// What of an address narrows or orders the list, by the names that the API has for it.
+// The parts of an address that filter or order the list, by their names in the API.
 export function filterOf(asked) {
   const single = SINGLE.map((name) => [name, asked.get(name) || null]);
   const several = SEVERAL.map((name) => [name, asked.getAll(name).filter(Boolean)]);
@@ -25,14 +25,14 @@ export function addressOf(filter) {
 export const isNarrowed = ({ order_by, limit, archived, cursor, ...narrowing }) =>
   archived !== "false" || Object.values(narrowing).some((value) => value?.length);
 
-// Whether somebody may mean a job's id by it, or the end of one that the list shows. Ids begin with their time: nearly all
-// have the first few characters.
+// Whether the text may be a job's id, or its end as the list shows it. A few first characters do not count: ids begin with
+// their time, so nearly all share them.
 export const isLikeAnId = (text) => /^(?:job-)?[0-9a-f]{8,}$/.test(text ?? "");
 
-// Labels as somebody writes them, with spaces or commas between. A value may have both: what follows is a label if it has a name.
+// Typed labels, separated by spaces or commas. Values may contain both: what follows is a new label only if it has a name.
 export const labelsOf = (text) => text.replace(/^[\s,]+|[\s,]+$/g, "").split(/[\s,]+(?=[A-Za-z0-9][\w.-]*=)/).filter(Boolean);
 
-// `changed` is called with the filter as it is now, and whether somebody is still writing.
+// `changed` is called with the current filter, and whether the reader is still typing.
 export function filterFields(filter, changed) {
   const body = element("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() });
   const set = (name, value, isWriting = false) => changed({ ...current, [name]: value === "" ? null : value, cursor: null }, isWriting);
@@ -56,7 +56,7 @@ export function filterFields(filter, changed) {
       element("div", { class: "choices", role: "group", "aria-label": "State" }, ...STATES.map(box)));
   }
 
-  // Fields stay as they are while somebody writes into them; the summary follows.
+  // Fields are not changed while the reader types; the summary is.
   function update(given) {
     current = given;
     patch(body.querySelector("summary"), current.state?.length ? `state: ${current.state.join(", ")}` : "any state");

@@ -1,4 +1,4 @@
-// The list of jobs. The address says which, and in what order; a row is written again only when its job has changed.
+// The list of jobs. The address holds its filter and order. A row is drawn again only when its job has changed.
 
 import { go } from "../../address.js";
 import * as api from "../../api.js";
@@ -77,7 +77,7 @@ export function jobsPage(root, _, asked, ask) {
     draw(found);
   }
 
-  // The API has no "or": whose id is searched for comes first, then those that have the word.
+  // The API has no "or": jobs whose id matches come first, then those that contain the words.
   async function search(of) {
     const asked = { ...of, progress: true, count: true };
     const mayBeId = isLikeAnId(of.text) && !of.cursor;
@@ -92,7 +92,7 @@ export function jobsPage(root, _, asked, ask) {
     several.update(me);
   }
 
-  // The row of before, with what is new in it.
+  // The earlier row, updated.
   function rowOf(job, before) {
     const text = JSON.stringify(job);
     if (before?.text === text) return before;
@@ -155,7 +155,7 @@ export function jobsPage(root, _, asked, ask) {
       : empty("No jobs yet.");
   }
 
-  // Whether a change of a listed job can change which jobs are listed, or their order.
+  // Whether a change of a listed job can change the list or its order.
   const isSettled = () => !filter.state?.length && !filter.text && !filter.label?.length && /created|name/.test(filter.order_by);
 
   function shows(id, hasMoved) {
@@ -165,7 +165,7 @@ export function jobsPage(root, _, asked, ask) {
     return true;
   }
 
-  // Places in the queue: a job that goes moves on all behind it.
+  // Places in the queue: when a job leaves, all behind it move up.
   function ages() {
     const waiting = [...rows.keys()].filter((id) => rows.get(id).job.state === "queued");
     for (const id of waiting) changed.add(id);

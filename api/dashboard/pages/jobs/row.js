@@ -8,7 +8,7 @@ import { duration, level, loss, number, share, size } from "../../units.js";
 const NONE = "–"; // a narrow window leaves it out
 const [WIDTH, HEIGHT] = [96, 26];
 
-// Heading, what a row shows below it, kind, and what the list is ordered by where its heading is pressed.
+// Heading, content of its column, kind, and the order that a click on the heading chooses.
 export const COLUMNS = [
   ["job", nameOf, "name", "name"],
   ["state", stateOf, "reasoned", "state"],
@@ -78,7 +78,7 @@ function savedOf({ progress: { bytes_sent, bytes_dense } }) {
   return [size(saved), element("div", { class: "small quiet" }, `${share(saved / bytes_dense)} of dense`)];
 }
 
-// On a logarithmic scale, on which the end of a run can still be seen; what diverged is a gap.
+// On a logarithmic scale, which still shows the end of a run; diverged values are gaps.
 function sparkline(losses) {
   const finite = losses.filter((each) => each !== null);
   if (finite.length < 2) return null;

@@ -1,4 +1,4 @@
-// Fields for a value that a JSON Schema describes. What is left empty is not in the value: it has its default.
+// Form fields for a value described by a JSON Schema. An empty field is left out of the value, so its default holds.
 
 import { element } from "../../dom.js";
 import { bounds } from "./schema.js";
@@ -7,16 +7,16 @@ const SHOWN = 5; // of an object's fields; the others are behind "more"
 
 let count = 0;
 
-// `read` is what a `reader` explains schemas with.
+// `read` is the function with which a `reader` explains schemas.
 export function fieldsFor(read) {
-  // get() gives the value, undefined: not set; set(value) is called with another one.
+  // get() returns the value, undefined if not set; set(value) replaces it.
   function field(name, given, pointer, get, set, isRequired) {
     const what = read.explained(given);
     const make = { union, object: group, list, options: choice, switch: choice, pairs: line, text: line }[what.form];
     return make({ name, what, pointer, get, set, isRequired });
   }
 
-  // A field with its name, what it means, and the place where a problem of it is told.
+  // A field with its name, its description, and a place for its problems.
   function labelled({ name, what, pointer, isRequired }, input) {
     const id = `field-${count += 1}`;
     input.id = id;
@@ -51,7 +51,7 @@ export function fieldsFor(read) {
     return fieldset(name, what.schema.description, pointer, ...members(what.schema, pointer, child, get(), { isThere: isRequired || get() !== undefined }));
   }
 
-  // The fields of an object: those that are needed or set, and some; the others behind "more".
+  // The fields of an object: required, set and common ones first, the others behind "more".
   function members(schema, pointer, child, value, { tag, isThere = true } = {}) {
     const names = Object.keys(schema.properties).filter((name) => name !== tag);
     const isNeeded = (name) => schema.required?.includes(name) || value?.[name] !== undefined;
@@ -107,7 +107,7 @@ export function fieldsFor(read) {
   return field;
 }
 
-// The field of a pointer, or the nearest one around it.
+// The field of a pointer, or the nearest one that contains it.
 export function placeOf(root, pointer) {
   for (let at = pointer; at; at = at.slice(0, at.lastIndexOf("/"))) {
     const found = root.querySelector(`[data-pointer="${CSS.escape(at)}"]`);
@@ -116,7 +116,7 @@ export function placeOf(root, pointer) {
   return null;
 }
 
-// Tells each problem at its field below `root`; returns those that have none.
+// Shows each problem at its field below `root`; returns those without a field.
 export function showProblems(root, problems) {
   for (const each of root.querySelectorAll(".problem:not(:empty)")) each.textContent = "";
   for (const each of root.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
@@ -154,9 +154,9 @@ function written(value, { schema, form }) {
   return schema.type === "array" && Array.isArray(value) ? value.map((each) => (typeof each === "string" ? each : JSON.stringify(each))).join(", ") : JSON.stringify(value);
 }
 
-// What somebody wrote, as a value; what is none stays text, and the service says what is wrong with it.
+// Typed text as a value. Invalid text stays text, and the service reports the problem.
 function valueOf(text, { schema, form }) {
-  // A comma parts pairs only before the next name: a text may have commas of its own.
+  // A comma separates pairs only before the next name, since a text may contain commas.
   if (form === "pairs") return Object.fromEntries(text.replace(/[\s,]+$/, "").split(/,\s*(?=[A-Za-z0-9][\w.-]*=)/).filter(Boolean).map((each) => [each.split("=")[0].trim(), each.split("=").slice(1).join("=").trim()]));
   if (schema.type === "string") return text;
   try {

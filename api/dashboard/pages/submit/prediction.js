@@ -1,4 +1,4 @@
-// What each method would take of the job in the form, on a link and with workers that somebody states.
+// The predicted cost of each method for the job in the form, on a stated link with stated workers.
 
 import * as api from "../../api.js";
 import { reason } from "../../dialog.js";
@@ -25,7 +25,7 @@ const MORE = [
 ];
 
 // `currentJob` resolves to the job as the service reads it, with its defaults; `write` puts another one into the form.
-// `source` is the job that a clone is made of: what its steps computed is taken from its bill.
+// `source` is the original of a clone: its bill gives the compute time of a step.
 export function predictionPanel({ schema, field, source, currentJob, write }) {
   const given = {};
   let recordedMs; // undefined: nothing was timed
@@ -69,7 +69,7 @@ export function predictionPanel({ schema, field, source, currentJob, write }) {
     }
   }
 
-  // The job's own problems stand at its fields already.
+  // The job's own problems are already shown at its fields.
   const jobOrNone = () => currentJob().catch((error) => {
     if (!error.errors?.length) throw error;
     refused.textContent = "The job has problems: mend them first.";
@@ -96,18 +96,18 @@ export function predictionPanel({ schema, field, source, currentJob, write }) {
   return panel;
 }
 
-// The type of a field, or of what it may be beside null, without its default: the hint tells that.
+// The type of a field, or its type besides null, without its default: the hint shows that.
 const typeOf = ({ default: _, anyOf: [type] = [{}], ...property }) => ({ ...property, ...type });
 
-// What a step computes, in milliseconds, by the bills of a job's trials; undefined: no step was timed. A sample of a
-// sweep is left out: it may have set another model or another batch size.
+// The compute time of a step in milliseconds, from the bills of a job's trials; undefined if no step was timed. Samples of
+// a sweep are left out, since they may have another model or batch size.
 export function computeMs(trials) {
   const own = trials.filter(({ sample }) => !sample);
   const sum = (name) => own.reduce((all, { bill }) => all + bill[name], 0);
   return sum("steps_timed") ? (1000 * sum("seconds_compute")) / sum("steps_timed") : undefined;
 }
 
-// The request for a prediction: what is not written follows from the job.
+// The request for a prediction: fields left out follow from the job.
 export function question(job, given, recordedMs) {
   const { mbps, latency_ms } = job.link.mode === "emulate" ? job.link : {};
   const usual = { compute_ms: recordedMs, mbps, latency_ms, workers: Math.max(2, job.workers.count) };
@@ -116,7 +116,7 @@ export function question(job, given, recordedMs) {
 
 const written = (values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined));
 
-// The job with a method in place of its own. A part without a kind changes some of its values.
+// The job with a method in place of its own. A part without a kind changes only some values.
 export function withMethod({ exchange: _, sync: __, blocks: ___, ...job }, parts) {
   const changed = Object.entries(parts).map(([name, part]) => [name, part.kind ? part : { ...job[name], ...part }]);
   return { ...job, ...Object.fromEntries(changed) };
@@ -146,7 +146,7 @@ function drawn(found, use) {
   ];
 }
 
-// Why the steps to a loss are known, or not, with the methods of which that holds; dense training's are by definition.
+// Why the steps to a loss are known or not, with the methods concerned; for dense training they are known by definition.
 function knownFrom(methods) {
   const others = methods.filter(({ method }) => method !== DENSE);
   const reasons = [...new Set(others.map((each) => each.known_from))];
@@ -158,7 +158,7 @@ const lines = (first, second) => element("span", {}, first, element("br", {}), e
 
 const range = ({ low, high }) => `${duration(low)} to ${duration(high)}`;
 
-// Without an end where a recorded seed missed the loss.
+// Open-ended if a recorded seed missed the loss.
 export const spanToLoss = ({ loss_s: span, num_missed: missed }) => (missed ? `${duration(span.low)} or more` : range(span));
 
 // The rates at which a method beats dense training.

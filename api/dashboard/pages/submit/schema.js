@@ -1,14 +1,14 @@
-// A job's JSON Schema, as the service's OpenAPI document has it, read for a form. Values are plain JSON.
+// A job's JSON Schema from the service's OpenAPI document, prepared for a form. Values are plain JSON.
 
 import { isSame } from "../../differences.js";
 
-// Reads the schemas of `document` by their names; returns what explains one.
+// Reads the schemas of `document` by name; returns a function that explains a schema.
 export function reader(document) {
   const resolved = ({ $ref, ...beside }) =>
     ($ref ? { ...resolved(document.components.schemas[$ref.split("/").at(-1)]), ...beside } : beside);
   const tagOf = ({ properties = {} }) => ["kind", "mode"].find((name) => properties[name]?.const !== undefined);
 
-  // One of: union (by its `tag`), object, list (of objects), options, switch, pairs (of a name and a text), or text: what one writes into a line.
+  // One of: union (by its `tag`), object, list (of objects), options, switch, pairs (of name and text), or text (one line).
   function explained(given) {
     const schema = resolved(given);
     const all = (schema.oneOf ?? schema.anyOf ?? []).flatMap((each) => each.oneOf ?? [each]).map(resolved);
@@ -24,7 +24,7 @@ export function reader(document) {
     return { ...common, form: "text" };
   }
 
-  // Without what is as it would be anyway.
+  // Without values that equal their defaults.
   function trimmed(value, given) {
     const { form, schema, options, tag, item } = explained(given);
     if (value === null) return value;
@@ -37,11 +37,11 @@ export function reader(document) {
       .filter(([name, each]) => name === tag || fields.required?.includes(name) || !isAllUsual(each, fields.properties[name])));
   }
 
-  // Nothing is left of it, nor of the default.
+  // Trimming leaves nothing of the value, nor of its default.
   const isAllUsual = (value, given = {}) =>
     isEmpty(value) && !Array.isArray(value) && given.default && isEmpty(trimmed(given.default, given));
 
-  // A default that is null, or empty, is not in the document.
+  // The document leaves out defaults that are null or empty.
   const isUsual = (value, given = {}) =>
     ("default" in given ? isSame(value, given.default) : value === null || isEmpty(value));
 
@@ -53,7 +53,7 @@ const isEmpty = (value) => value !== null && typeof value === "object" && !Objec
 const named = ({ default: usual, description, title }) =>
   Object.fromEntries(Object.entries({ default: usual, description, title }).filter(([, value]) => value !== undefined));
 
-// "above 0, at most 1024", of a number or of the number that may be a range.
+// "above 0, at most 1024", for a number, or for the number in a field that also takes a range.
 export function bounds({ schema, options }) {
   const of = options[0] ?? schema;
   const words = [["minimum", "at least"], ["exclusiveMinimum", "above"], ["maximum", "at most"], ["exclusiveMaximum", "below"]]

@@ -1,4 +1,4 @@
-// A new job, by a form that is made from the job's JSON Schema, or as text; the service checks it while it is written.
+// A new job: as a form made from the job's JSON Schema, or as text. The service checks it during typing.
 
 import * as api from "../../api.js";
 import { question, reason } from "../../dialog.js";
@@ -11,7 +11,7 @@ import { predictionPanel } from "./prediction.js";
 import { reader } from "./schema.js";
 
 const CHECK_EVERY_MS = 800;
-// What of the job is where; a field that is in none is in the last.
+// The sections of the form and their fields; a field in none of them goes into the last.
 const SECTIONS = {
   "What it is": ["name", "labels", "webhook"],
   "Model and data": ["workload", "partition", "precision", "accumulate", "clip"],
@@ -92,7 +92,7 @@ function editor(root, document, source) {
   if (source) touch();
   else patch(verdict, element("p", {}, "Choose a workload and give it a budget: the service checks the job while you write."));
 
-  // What is open stays open.
+  // Keeps open sections open.
   function draw() {
     const open = form.children.length ? [...form.querySelectorAll("details.section[open] > summary")].map((each) => each.textContent) : OPEN;
     const placed = new Set(Object.values(SECTIONS).flat());
@@ -149,7 +149,7 @@ function editor(root, document, source) {
     check();
   }
 
-  // Both tabs have the same job; the form waits for a text that the service can read.
+  // Both tabs show the same job; the form waits until the service can read the text.
   async function turn(toText) {
     if (toText === isText) return;
     if (toText) text.value = yaml(value);
@@ -197,7 +197,7 @@ function editor(root, document, source) {
       : element("button", { type: "button", class: "link", "data-to": pointer, onclick: go }, place), ` ${message}`);
   }
 
-  // One key for one text: what was queued by an answer that got lost is not queued again.
+  // One idempotency key per text: if an answer is lost, the repeated request queues no second job.
   async function send() {
     const now = written();
     if (sent.text !== now) sent = { text: now, key: api.newKey() };
@@ -215,7 +215,7 @@ function editor(root, document, source) {
   }
 }
 
-// Whether the same job may pass later: nothing answered, or the service was slow, busy or broken.
+// Whether the same request may succeed later: no answer, or a slow, busy or broken service.
 const isOfService = (error) => !(error instanceof api.Refused) || error.status >= 500 || [408, 429].includes(error.status);
 
 function agreed({ spec, num_trials, notes, advice }, source) {
