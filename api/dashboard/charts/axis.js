@@ -1,10 +1,10 @@
-// What curves go along: steps that stay, seconds on the training clock, or bytes that one worker has sent.
+// The axes of curves: committed steps, seconds on the training clock, or bytes that one worker has sent.
 
 import { sizeAxis, timeAxis } from "../units.js";
 
 export const AXES = { seconds: "seconds", steps: "steps", bytes: "bytes sent" };
 
-// Linear between known points, and flat outside of them; `xs` ascend.
+// Linear between known points and constant outside; `xs` ascend.
 export function between(xs, ys) {
   return (x) => {
     if (!xs.length) return null;
@@ -21,7 +21,7 @@ export function between(xs, ys) {
   };
 }
 
-// Where the steps of each trial lie on `axis`. `losses` have a point per step, `sent` the bytes up to some of them.
+// The positions of each trial's steps on `axis`. `losses` have a point per step, `sent` the bytes at some of them.
 export function placing(axis, losses, sent) {
   const marks = new Map(losses.map((series) => [series.trial_id, axis === "seconds" ? [series.steps, series.seconds] : [series.steps, series.steps]]));
   if (axis === "bytes") for (const series of sent) marks.set(series.trial_id, [series.steps, series.values]);
@@ -35,11 +35,11 @@ export function placing(axis, losses, sent) {
     axis, unit, at,
     clock: (trial, step) => clocks.get(trial)?.(step) ?? null,
     title: { seconds: `training clock, ${unit}`, steps: "committed steps", bytes: `sent by one worker, ${unit}` }[axis],
-    // A stretch of steps: it ends with its last step, not where the next one begins after another search.
+    // A stretch of steps ends with its last step, not where the next one begins after another search.
     from: at,
     to: (trial, step) => (axis === "steps" ? step : at(trial, step - 1)),
     along: (series) => (axis === "seconds" ? series.seconds.map(divided) : series.steps.map((step) => at(series.trial_id, step))),
-    // The steps of any trial that lie in a range of the axis, for whoever wants more of their points.
+    // The steps of any trial within a range of the axis, to fetch more of their points.
     steps([least, most]) {
       const found = [...marks].flatMap(([, [steps, known]]) => {
         const back = between(known, steps);

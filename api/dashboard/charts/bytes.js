@@ -1,9 +1,9 @@
-// What was sent, and what would have been.
+// The sent bytes, and those of dense training.
 
 import { size, sizeAxis } from "../units.js";
 import { barAxis, COLOURS, tall } from "./look.js";
 
-// What one worker sent, beside what the same steps would have sent without compression.
+// The bytes that one worker sent, next to those that the same steps would have sent without compression.
 export function bytesChart(trials) {
   const { unit, per } = sizeAxis(Math.max(...trials.flatMap(({ bill }) => [bill.bytes_sent, bill.bytes_dense])));
   const labels = trials.map((each) => each.label);

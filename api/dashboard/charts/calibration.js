@@ -1,9 +1,9 @@
-// Whether forecasts came true: what was forecast of each stage against what came.
+// Calibration: each stage's forecast against its result.
 
 import { loss, number, share, signed, spread } from "../units.js";
 import { colour, logAxis } from "./look.js";
 
-// `stages` with the label and the colour of their trial.
+// `stages` with the label and colour of their trial.
 export function calibrationChart(stages) {
   const judged = stages.filter((stage) => stage.closed && stage.loss !== null && stage.forecast !== null && stage.forecast_std !== null);
   const isLog = judged.every((stage) => stage.loss > 0 && stage.forecast > 0); // then a bar ends above 0

@@ -1,41 +1,40 @@
-// How all charts look: one colour and one dash for each arm, and axes that a person can read.
+// The look of all charts: one colour and dash per arm, and readable axes.
 
 export const COLOURS = ["#2f6fd0", "#d1661c", "#2a8f56", "#a24bb8", "#b8860b", "#c2395b", "#0f8b8d", "#6b6f76"];
 const MOST_MARKS = 200;
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
 export const colour = (index) => COLOURS[index % COLOURS.length];
-// The second eight arms have the colours of the first, and other dashes: 32 arms differ.
+// The second eight arms repeat the colours with other dashes, so that 32 arms differ.
 const dash = (index) => DASHES[(index + Math.floor(index / COLOURS.length)) % DASHES.length];
 
-// One colour and one entry of the legend per arm; its seeds are lines of the same look, told apart by pointing at them.
+// One colour and one legend entry per arm. Its seeds are lines of the same look; hovering tells them apart.
 export const look = (each, width) => ({ color: colour(each.arm_index), width, dash: dash(each.arm_index) });
 export const entry = (each, shown) => ({ name: each.arm, legendgroup: each.arm, showlegend: shown && each.is_first_seed });
 
-// The rate of an entry's last step. One that a run left earlier has steps of its straight piece still to come.
+// The rate of an entry's last step. If the run left the entry early, its linear piece would have had more steps.
 export function lastRate(entry) {
   const last = (entry.piece_steps ?? entry.num_steps) - 1;
   if (entry.final_learning_rate === null || last <= 0) return entry.learning_rate;
   return entry.learning_rate + (entry.final_learning_rate - entry.learning_rate) * (entry.num_steps - 1) / last;
 }
 
-// Ticks as fine as the range asks for, written out: plotly's own crowd a low axis with bare digits. Linear where a value
-// is 0 or below, which a logarithm does not show.
+// Ticks as fine as the range needs, with units: plotly's own crowd a short axis with bare digits. Linear if a value is 0 or
+// below, which a logarithmic axis cannot show.
 export function logAxis(values, write) {
   if (values.some((value) => value !== null && value <= 0)) return {};
   let [least, most] = [Infinity, 0];
   for (const value of values) if (value > 0) [least, most] = [Math.min(least, value), Math.max(most, value)];
   if (!most) return { type: "log" };
   const decades = Math.log10(most / least);
-  // No tick may be in sight of what is narrow, and a line may lie on the edge of what is not. A range of its own would stay
-  // when more points come.
+  // A narrow range may have no tick in sight, and a wide one lines on its edge. A fixed range would not follow new points.
   const margin = 10 ** (decades <= 0.1 ? 0.5 : 0.06 * decades);
   const [low, high] = [least / margin, most * margin];
   const ticks = decades > 0.7 ? decadeTicks(least, most, leadsOf(decades), write) : ticksOf(low, high, write);
   return { type: "log", ...ticks, write, autorangeoptions: { include: [low, high] } };
 }
 
-// Ticks of a logarithmic axis, or of the part of it that a reader has zoomed to: at least two, however narrow it is.
+// Ticks of a logarithmic axis, or of its zoomed part: at least two, however narrow it is.
 export function ticksOf(low, high, write) {
   const decades = Math.log10(high / low);
   if (decades > 0.7) return decadeTicks(low, high, leadsOf(decades), write);
@@ -50,7 +49,7 @@ export function ticksOf(low, high, write) {
 
 const leadsOf = (decades) => (decades > 2 ? [1] : [1, 2, 5]);
 
-// The `leads` of every power of ten that the range touches.
+// The `leads` in every power of ten within the range.
 function decadeTicks(low, high, leads, write) {
   const first = Math.floor(Math.log10(low));
   const powers = Array.from({ length: Math.ceil(Math.log10(high)) - first + 1 }, (_, at) => first + at);
@@ -58,7 +57,7 @@ function decadeTicks(low, high, leads, write) {
   return { tickvals, ticktext: tickvals.map((value) => write(value)) };
 }
 
-// Rows by their key: Map.groupBy, which browsers of 2023 lack.
+// Rows by key: Map.groupBy, which browsers of 2023 lack.
 export function grouped(rows, keyOf) {
   const groups = new Map();
   for (const row of rows) {
@@ -69,8 +68,8 @@ export function grouped(rows, keyOf) {
   return groups;
 }
 
-// Lines of one look as one, with gaps between them: forty lines cost what one does. Each has {x, y} and a label, which
-// becomes its points' text.
+// Lines of one look as a single line with gaps: forty then cost as much as one. Each has {x, y} and a label, which becomes
+// the text of its points.
 export function joined(lines, looks) {
   const apart = (group, of) => group.flatMap((line, at) => (at ? [null, ...of(line)] : of(line)));
   return [...grouped(lines, looks).values()].map((group) => ({
@@ -78,12 +77,12 @@ export function joined(lines, looks) {
   }));
 }
 
-// A line of few points has marks on them; each is an element of its own, and thousands are slow.
+// Lines of few points get marks. Each mark is an element, so thousands would be slow.
 export const marked = (points) => (points.length > MOST_MARKS ? "lines" : "lines+markers");
 
 export const shortened = (label) => (label.length > 26 ? `${label.slice(0, 17)}…${label.slice(-8)}` : label);
 
-// A bar per trial, the first on top; charts that stand beside one another have one height.
+// A bar per trial, the first on top; charts side by side have one height.
 export const tall = (trials) => Math.max(220, 120 + 40 * trials.length);
 
 export function barAxis(trials) {
@@ -91,7 +90,7 @@ export function barAxis(trials) {
   return { type: "category", autorange: "reversed", tickvals: labels, ticktext: labels.map(shortened) };
 }
 
-// A colour that lets through what is behind it.
+// The same colour, made transparent.
 export function tint(hex, opacity) {
   const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
   return `rgba(${parts.join(",")},${opacity})`;

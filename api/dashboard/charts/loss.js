@@ -1,4 +1,4 @@
-// The loss of training and validation, or another metric of validation; what was forecast, and where the best weights are.
+// Training and validation loss, or another validation metric, with forecasts and the state whose weights are best.
 
 import { duration, loss, number } from "../units.js";
 import { between } from "./axis.js";
@@ -7,7 +7,7 @@ import { colour, joined, logAxis, look, marked, tint } from "./look.js";
 export const LOSS = "loss";
 const ON_THE_GRID = 300; // points of a mean over seeds
 
-// An exponential moving average that begins at the first value; a missing value stays missing.
+// An exponential moving average that starts at the first value; missing values stay missing.
 export function smoothed(values, weight) {
   let [sum, total] = [0, 0];
   return values.map((value) => {
@@ -18,9 +18,9 @@ export function smoothed(values, weight) {
   });
 }
 
-// The mean of some lines, and ± 1 standard deviation but no further than the outermost line, of those that are known at each
-// place: `counts`, how many. One that began late or diverged hides nothing of the others. Null where none has a point.
-// A band beyond all lines would reach below 0, which a logarithmic axis cannot show.
+// The mean of several lines and ± 1 standard deviation, at each place over the lines known there (`counts`), so that a line
+// that began late or diverged hides no others. Null if no line has a point. The band never leaves the range of the lines:
+// below 0, a logarithmic axis could not show it.
 export function meanOf(lines) {
   const known = lines.map(({ x, y }) => {
     const there = x.map((_, at) => at).filter((at) => y[at] !== null && x[at] !== null);
@@ -41,8 +41,8 @@ export function meanOf(lines) {
   return { x: all("x"), mean: all("mean"), upper: all("upper"), lower: all("lower"), counts: all("count") };
 }
 
-// `choice`: {metric, smooth, isLogLoss, isLogAxis, isEach}. `stages` are those of one trial, which are shaded; `trials` all.
-// Of a metric other than the loss there is no training series, and no forecast.
+// `choice`: {metric, smooth, isLogLoss, isLogAxis, isEach}. `stages` are those of one trial, drawn as shaded areas; `trials`
+// are all. Metrics other than the loss have no training series and no forecast.
 export function lossChart({ training, validation, trials, stages, place, choice }) {
   const isLoss = choice.metric === LOSS;
   const drawn = (series, weight) => series.filter((each) => each.values.length)
@@ -92,7 +92,7 @@ function lines(series, name, { unit }) {
 
 const seeds = (count) => `${count} ${count === 1 ? "seed" : "seeds"}`;
 
-// An arm's seeds as their mean, and ± 1 standard deviation around it.
+// An arm's seeds as their mean, with ± 1 standard deviation around it.
 function meanLines(trained, validated, { unit }) {
   const arms = [...new Map([...trained, ...validated].map((each) => [each.arm, each])).values()];
   return arms.flatMap((arm) => [[trained, "training"], [validated, "validation"]].flatMap(([series, name]) => {
@@ -113,7 +113,7 @@ function meanLines(trained, validated, { unit }) {
   }));
 }
 
-// Every second stage, in one shape: hundreds are slow.
+// Every second stage, as one shape, since hundreds would be slow.
 function shades(stages, place) {
   const spans = stages.filter((stage) => stage.stage % 2 && stage.num_steps)
     .map((stage) => [place.from(stage.trial_id, stage.first_step), place.to(stage.trial_id, stage.first_step + stage.num_steps)])
@@ -128,7 +128,7 @@ const lossAt = (lines, trial, step) => {
   return line ? between(line.steps, line.y)(step) : null;
 };
 
-// From the loss at which a stage began to what was forecast of its end, ± 2 standard deviations.
+// From the loss at the start of a stage to the forecast of its end, ± 2 standard deviations.
 function fans({ stages, place, lines: trained, floor }) {
   const [x, y, middleX, middleY, text] = [[], [], [], [], []];
   for (const stage of stages) {
@@ -161,7 +161,7 @@ function rollBacks({ stages, place, lines: trained }) {
     text: back.map((stage) => `stage ${stage.stage} was rolled back to step ${stage.first_step}`), hovertemplate: "%{text}<extra></extra>" }];
 }
 
-// The state whose weights are kept; of a trial under way, the best evaluation so far.
+// The state whose weights are kept; for a running trial, the best evaluation so far.
 function bests(trials, validation, place, metric) {
   const valueOf = (trial) => (metric === LOSS ? trial.validation_loss : trial.validation_metrics[metric] ?? null);
   const isHigh = trials.some((trial) => trial.metric_directions[metric] === "max");

@@ -1,16 +1,16 @@
-// Curves and schedules of several jobs over one another, along steps, seconds or bytes.
+// Curves and schedules of several jobs in one chart, over steps, seconds or bytes.
 
 import { duration, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
 import { colour, entry, lastRate, logAxis, look, marked } from "./look.js";
 
-// The axes: how a line's points lie along one, and how it is written.
+// The axes: a line's positions along each, and its format.
 export const AXES = {
   steps: { along: (line) => line.steps, axis: () => ({ unit: "", per: 1 }), title: "committed steps" },
   seconds: { along: (line) => line.seconds, axis: timeAxis, title: "training clock" },
   bytes: { along: (line) => line.steps.map(bytesAt(line.trial)), axis: sizeAxis, title: "sent by one worker" },
 };
 
-// What a trial had sent at a step: known where stages begin and end, in between in proportion to the steps.
+// A trial's sent bytes at a step: known at the ends of stages, and interpolated linearly by steps in between.
 export function bytesAt({ step, bill, stages }) {
   const known = [[0, 0]];
   for (const stage of stages) {
@@ -29,8 +29,8 @@ export function bytesAt({ step, bill, stages }) {
   };
 }
 
-// An exponential average with a window of steps, and the least and greatest value within each window around it: points
-// are thinned with their extremes kept, so that a plain line would show those alone.
+// An exponential moving average with a window in steps, and the minimum and maximum within each window: points are thinned
+// with their extremes kept, so a plain line would show only the extremes.
 export function smoothed(steps, values, window) {
   const middle = [];
   let [mean, weight, before] = [0, 0, steps[0] ?? 0];
@@ -63,7 +63,7 @@ function middleOf(x, { steps, values }, window) {
   return { x: x.filter(isKept), y: y.filter(isKept) };
 }
 
-// `smoothing` is the window's share of a line's steps; 0 draws every point that there is. Training is thin with its band,
+// `smoothing` is the window as a share of a line's steps; 0 draws every point. Training lines are thin with a band,
 // evaluations are bold.
 export function overlaidLosses(training, validation, { axis, smoothing }) {
   const { along, axis: ticks, title } = AXES[axis];
@@ -99,7 +99,7 @@ export function overlaidLosses(training, validation, { axis, smoothing }) {
   };
 }
 
-// Learning rates above, densities below where there are any, over committed steps.
+// Learning rates above, and densities, if any, below, over committed steps.
 export function overlaidSchedules(schedules) {
   const shown = schedules.filter((each) => each.entries.length);
   const sparse = shown.filter((each) => each.entries.some(({ density }) => density !== null));

@@ -1,4 +1,4 @@
-// The only file that draws: a figure in, a chart out, with the same data as a table beside it.
+// The only file that draws: it turns a figure into a chart, with the same data as a table next to it.
 
 import { element, patch, table, unanswered, whenKept } from "../dom.js";
 import { fileName, saveRows } from "../files.js";
@@ -9,7 +9,7 @@ const KEPT = "keep"; // the zoom, from one drawing to the next
 
 let library = null;
 
-// Once for all charts; where it did not come, the next one that is drawn asks for it again.
+// Loaded once for all charts; after a failure, the next chart tries again.
 function load() {
   library ??= new Promise((resolve, reject) => {
     const source = document.querySelector('meta[name="plotly"]').content;
@@ -25,7 +25,7 @@ function load() {
   return library;
 }
 
-// Charts that are in sight, or nearly; the others are drawn when they come there.
+// Charts that are visible, or nearly so; the others are drawn when they get there.
 const inSight = new Map(); // chart => its `paint`
 const painters = new WeakMap(); // chart => its `paint`, and what makes a picture of it
 const sight = new IntersectionObserver((entries) => {
@@ -40,9 +40,9 @@ const paintAll = () => inSight.forEach((paint) => paint());
 isDark.addEventListener("change", paintAll);
 const isTouched = matchMedia("(pointer: coarse)").matches; // a finger that zooms a chart could not scroll the page
 
-// A panel with a chart and its table. `draw` takes what makes the figure for a theme, and keeps the reader's zoom.
-// `close` ends what holds on to it once it is shown no more. A chart that may show something else has its `heading` changed.
-// `tools` stand above the chart; `zoomed` hears the range of the x axis, null: all of it, when the reader changes it.
+// A panel with a chart and its table. `draw` takes a function from a theme to a figure, and keeps the reader's zoom.
+// `close` releases the chart. The `heading` changes if the chart can show something else. `tools` are above the chart;
+// `zoomed` gets the range of the x axis (null: all of it) when the reader changes it.
 export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   const chart = element("div", { class: "chart", role: "img", "aria-label": title });
   const failed = element("div", {});
@@ -81,7 +81,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     if (!data.hidden) patch(data, table(label, columns, rows));
   }
 
-  // `about` tells this panel's button from those of others with the same title.
+  // `about` distinguishes this panel's button from others with the same title.
   async function draw(given, about = title) {
     [make, called] = [given, about];
     toggle.setAttribute("aria-label", `data table: ${about}`);
@@ -108,7 +108,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     }
   }
 
-  // A range that the reader has chosen has ticks of its own.
+  // A zoomed range has ticks of its own.
   function hear(change) {
     const isMoved = (name) => Object.keys(change).some((key) => key.startsWith(`${name}.range`) || key.startsWith(`${name}.autorange`));
     const moved = Object.entries(ticksInSight(chart, figure(make, theme()).layout)).filter(([name]) => isMoved(name));
@@ -122,7 +122,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     else if ("xaxis.range[0]" in change) zoomed([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
   }
 
-  // As the reader has zoomed it, on the ground of the page.
+  // As zoomed, on the page's background colour.
   async function picture() {
     await paint();
     const layout = { ...chart.layout, paper_bgcolor: theme().paper, autosize: false };
@@ -145,7 +145,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
     return { name: nameOf(), url: await (await load()).toImage(await picture(), frame(format)) };
   }
 
-  // The library keeps what it drew, and the listeners on it, until it is told.
+  // The library keeps drawings and their listeners until it is told to drop them.
   function close() {
     sight.unobserve(chart);
     inSight.delete(chart);
@@ -157,7 +157,7 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   return { body, heading, draw, close };
 }
 
-// A menu of files; it closes once one was chosen, on Escape, and when the focus goes elsewhere.
+// A menu of files. It closes after a choice, on Escape, and when it loses the focus.
 export function saveMenu(buttons) {
   const menu = element("details", { class: "menu" }, element("summary", {}, "save"), element("div", {}, ...buttons));
   menu.addEventListener("click", (event) => event.target.closest("button") && (menu.open = false));
@@ -166,7 +166,7 @@ export function saveMenu(buttons) {
   return menu;
 }
 
-// Every chart of the page that is shown, as {name, url}: one after the other, in their order.
+// Every visible chart of the page as {name, url}, one after the other, in order.
 export async function pictures(format) {
   const found = [];
   for (const chart of document.querySelectorAll(".chart")) {
@@ -186,7 +186,7 @@ function theme() {
   return themes.get(isDark.matches);
 }
 
-// `ticks` of the axes that have others than the figure says.
+// The `ticks` of those axes whose ticks differ from the figure's.
 function themed(layout, ticks) {
   const { ink, line, family } = theme();
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
@@ -206,7 +206,7 @@ function themed(layout, ticks) {
   };
 }
 
-// Ticks of every logarithmic axis: where the reader has zoomed in, and the chart keeps it, the figure's own may be out of sight.
+// Ticks of every logarithmic axis: after a zoom that the chart keeps, the figure's own may be out of sight.
 function ticksInSight({ _fullLayout: shown }, layout) {
   const isKept = shown?.uirevision === (layout.uirevision ?? KEPT);
   return Object.fromEntries(Object.entries(layout).filter(([, axis]) => axis?.write).map(([name, { write, tickvals, ticktext }]) => {
@@ -215,8 +215,7 @@ function ticksInSight({ _fullLayout: shown }, layout) {
   }));
 }
 
-// plotly takes what an axis is to `include` below 1 for no number where the axis is logarithmic: a line that nobody sees
-// has it reach as far.
+// On a logarithmic axis plotly ignores values below 1 in `include`, so an invisible line extends the range.
 function spanned([name, { type, autorangeoptions }]) {
   if (type !== "log" || !autorangeoptions) return [];
   const [own, other] = name.startsWith("x") ? ["x", "y"] : ["y", "x"];

@@ -1,12 +1,12 @@
-// What was chosen, stage by stage or sample by sample: one axis for each value, one line for each row. Drawn with plain
-// lines: plotly's own parallel coordinates need WebGL, which a machine without a display lacks, and are missing in its SVG.
+// Chosen values by stage or by sample: one axis per value, one line per row. Drawn with plain lines, because plotly's own
+// parallel coordinates need WebGL, which a machine without a display lacks, and are missing in its SVG.
 
 import { number } from "../units.js";
 import { colour, entry, grouped, shortened } from "./look.js";
 
 const MOST_NAMES = 6; // of one axis that are written beside it
 
-// How far up its axis each value is; `null` where there is none. Numbers that span a decade are on a logarithmic scale.
+// The height of each value on its axis; `null` if there is none. Numbers spanning a decade get a logarithmic scale.
 export function scale(values) {
   const known = values.filter((value) => value !== null && value !== undefined);
   const names = known.some((value) => typeof value !== "number") ? [...new Set(known.map(String))].sort() : null;
@@ -20,8 +20,8 @@ export function scale(values) {
 const STAGES = { before: [["stage", "stage"]], after: [["loss at its end", "loss"]], nameOf: (name) => name.replaceAll("_", " "), noun: "stages",
   none: "no stage is decided yet", shortOf: (_, text) => shortened(text) };
 
-// Rows: {label, arm, arm_index, is_first_seed, values}, with the fields of the axes [name, field] before and after those of
-// the values. A row with a `shade` has that colour. Beside the axis of a name stands `shortOf` each text.
+// Rows: {label, arm, arm_index, is_first_seed, values}, with the fields of the axes [name, field] before and after the
+// values. A row's `shade`, if any, is its colour. An axis of names is labelled with `shortOf` each name.
 export function parallelChart(rows, { before, after, nameOf, noun, none, shortOf } = STAGES) {
   const names = [...new Set(rows.flatMap((each) => Object.entries(each.values).filter(([, value]) => value !== null).map(([name]) => name)))];
   const stated = (fields) => fields.map(([name, field]) => [name, (row) => row[field]]);

@@ -1,9 +1,9 @@
-// What a loss cost: in bytes, and in seconds.
+// The cost of a loss in bytes and in seconds.
 
 import { duration, loss, size, sizeAxis, timeAxis } from "../units.js";
 import { colour, logAxis } from "./look.js";
 
-// The points that no other one beats in both, cheapest first; of equal ones the first.
+// The points that no other one beats in both, cheapest first; of equal points only the first.
 export function front(points, cost) {
   const kept = [];
   for (const point of points.toSorted((one, other) => cost(one) - cost(other) || one.loss - other.loss)) {
@@ -14,7 +14,7 @@ export function front(points, cost) {
 
 const COSTS = [["bytes", "x", sizeAxis, size], ["seconds", "x2", timeAxis, duration]];
 
-// Trials: {label, arm_index, loss, bytes, seconds, isOver}; what still runs is hollow, and no part of a front.
+// Trials: {label, arm_index, loss, bytes, seconds, isOver}. Running trials are hollow, and not on the front.
 export function paretoChart(trials) {
   const known = trials.filter((each) => each.loss !== null);
   const over = known.filter((each) => each.isOver);

@@ -1,11 +1,10 @@
-// What the controller believed when it chose.
+// The controller's beliefs at a decision.
 
 import { besides, level, loss, number, spread } from "../units.js";
 import { COLOURS, logAxis } from "./look.js";
 
-// What a stage's surrogate said of the gain: a line with its band over the learning rate, a map of two axes, or where
-// options competed a lane for each of them.
-// `show` is what of the surrogate: "mean", "std", or "improvement".
+// A stage's posterior gain: a line with a band over the learning rate, a map over two axes, or if options competed, a lane
+// per option. `show` chooses the quantity: "mean", "std", or "improvement".
 export function posteriorChart(stage, levelName, theme, show = "mean") {
   const origin = stage.probes.find((probe) => probe.reward !== null)?.reward ?? 0;
   const probes = stage.probes.map((probe) => ({ ...probe, gain: probe.reward === null ? null : probe.reward - origin }));
@@ -32,7 +31,7 @@ const RATE = { title: { text: "learning rate" } };
 const CHOSEN = "chosen";
 const SHOWN = { mean: "gain", std: "std of the gain", improvement: "expected improvement" };
 
-// What a further probe of each point is expected to gain over the best mean, by the surrogate's own normal beliefs.
+// The expected improvement of a further probe at each point over the best mean, under the surrogate's normal beliefs.
 export function expectedImprovement({ mean, std }) {
   const best = Math.max(...mean);
   return mean.map((value, at) => {
@@ -42,7 +41,7 @@ export function expectedImprovement({ mean, std }) {
   });
 }
 
-// The normal distribution, by Abramowitz and Stegun's formula 7.1.26: to seven digits.
+// The normal distribution by Abramowitz and Stegun's formula 7.1.26, exact to seven digits.
 function below(z) {
   const t = 1 / (1 + (0.3275911 * Math.abs(z)) / Math.SQRT2);
   const tail = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
@@ -95,7 +94,7 @@ function posteriorMap(stage, probes, levelName, theme, show) {
   };
 }
 
-// The surrogate's line is of the chosen option alone: here are the probes, the best of each option with its gain.
+// The surrogate's line belongs to the chosen option only, so this shows the probes: the best of each option, with its gain.
 function posteriorLanes(stage, probes, _, theme) {
   const lanes = [...new Set(probes.map(optionOf))];
   const best = new Map(lanes.map((lane) => [lane, Math.max(...probes.filter((each) => optionOf(each) === lane).map((each) => each.gain ?? -Infinity))]));
@@ -113,7 +112,7 @@ const ratesOf = (probes) => probes.map((probe) => probe.learning_rate);
 const chosenTrace = (stage, y, theme) => ({ type: "scatter", mode: "markers", name: CHOSEN, x: [stage.learning_rate], y: [y],
   marker: { symbol: "star", size: 15, color: COLOURS[1], line: { color: theme.paper, width: 1 } } });
 
-// Marks have an edge in the other colour: they are seen on the panel, on a dark one, and on a map.
+// Marks have an edge in a contrasting colour, so that they show on light and dark panels and on a map.
 function probeTraces(probes, y, { ink, paper }) {
   const trace = (name, symbol, [fill, edge], found) => ({ type: "scatter", mode: "markers", name, x: ratesOf(found), y: found.map(y),
     marker: { symbol, size: 9, color: fill, line: { color: edge, width: 1.5 } },

@@ -1,4 +1,4 @@
-// What was learned: the rate, the density, and whatever else changed, of each committed step.
+// The learned schedule: rate, density and other changed values at each committed step.
 
 import { duration, number, share } from "../units.js";
 import { joined, lastRate, logAxis, look } from "./look.js";
@@ -6,8 +6,8 @@ import { joined, lastRate, logAxis, look } from "./look.js";
 const SEARCH = 0.02; // of the axis, that no commit took
 const GAP = 0.12; // between two rows, as a share of the height
 
-// A row for the learning rate, one for the density if any trial has one, and one for each value that took several;
-// dotted lines where stages begin. What a commit took over of its search's best probe is thin: the probe's rate fell.
+// A row for the learning rate, one for the density if any trial has one, and one for each value that changed; dotted lines
+// where stages begin. Steps that a commit took over from the best probe are thin: the rate of a probe decays.
 export function scheduleChart(schedules, stages, place) {
   const shown = schedules.filter((each) => each.entries.length);
   const begins = stages.filter((stage) => stage.trial_id === shown[0]?.trial_id && stage.stage > 0);
@@ -41,7 +41,7 @@ export function scheduleChart(schedules, stages, place) {
 
 const tidy = (value) => Math.round(value * 1e6) / 1e6;
 
-// Measured, and where it was chosen as a density, planned.
+// The measured density, and where a density was chosen, the planned one.
 function densityRow(shown) {
   const isSparse = shown.some((each) => each.entries.some((item) => item.density !== null));
   return isSparse ? [{ name: "density", of: (item) => item.density, planned: (item) => item.level, write: share }] : [];
@@ -63,7 +63,7 @@ function axisOf(row, shown) {
   return row.isCategory ? { type: "category" } : logAxis(ends, row.write);
 }
 
-// What was planned is dotted, and so is what was a probe's before it was the commit's.
+// Planned values are dotted, and so are steps taken over from a probe.
 function rowTraces(shown, row, stages, { place, yaxis, isFirst }) {
   const parts = shown.map((each) => ({ each, ...(isFirst ? parted(each, stages) : { own: each.entries, probed: [] }) }));
   const lines = (entriesOf, of, end) => parts.map(({ each, ...kinds }) => scheduleLine(each, entriesOf(kinds, each), { of, end, place }));
@@ -93,7 +93,7 @@ function scheduleLine(each, entries, { of, end, place }) {
   return { ...each, x: spread((item) => [place.from(each.trial_id, item.step), endOf(item)]), y: spread((item) => [of(item), end(item)]) };
 }
 
-// A schedule's entries apart from those that were a probe's before they were the commit's.
+// The entries of a schedule without those taken over from a probe.
 function parted({ trial_id, entries }, stages) {
   const kept = stages.filter((stage) => stage.trial_id === trial_id && stage.promoted !== null).map((stage) => {
     const probe = stage.probes.find((each) => each.probe_id === stage.promoted);

@@ -1,5 +1,5 @@
-// What the samples of a sweep measured: by what they set, and by their place, or by their cost with the front of those that
-// ended.
+// The measurements of a sweep's samples: over their values, over their ranks, or over their cost, with the front of those
+// that ended.
 
 import { duration, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
 import { colour, logAxis, shortened, tint } from "./look.js";
@@ -15,14 +15,14 @@ export const writeCost = (unit) => (unit === "seconds" ? duration : size);
 
 const written = (value) => (typeof value === "number" ? number(value, 4) : typeof value === "string" ? value : JSON.stringify(value));
 
-// What a sample sets, in words; of an arm, and of a sample that is not drawn yet, that.
+// A sample's values in words; for an arm or a sample not drawn yet, that it is one.
 export function valuesText({ sample }) {
   if (sample === null) return "as the arm says";
   if (sample.values === null) return "not drawn yet: it learns from the others";
   return Object.entries(sample.values).map(([path, value]) => `${path} ${written(value)}`).join(", ");
 }
 
-// Each sample as a line over its values: the stronger its colour, the better its place; the best are on top.
+// Each sample as a line over its values. A stronger colour is a better rank; the best are on top.
 export function parametersChart(found) {
   const measured = found.ranking.filter((each) => each.value !== null).toReversed();
   const plain = (value) => (typeof value === "number" ? value : written(value));
@@ -35,8 +35,8 @@ export function parametersChart(found) {
     shortOf: (path, text) => shorts.get(path)?.get(text) ?? shortened(text) });
 }
 
-// What stands beside an axis for each of its choices. It is short: of objects as few of the fields in which they differ as tell
-// them apart. Texts that would read alike are numbered.
+// The short label of each choice on an axis: for objects, as few of the differing fields as tell them apart. Equal labels
+// are numbered.
 export function shortChoices(values) {
   const choices = [...new Map(values.map((each) => [written(each), each]))].sort(([one], [other]) => (one < other ? -1 : 1));
   const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);

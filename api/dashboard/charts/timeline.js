@@ -1,9 +1,9 @@
-// When each trial searched, trained, and was disturbed: lanes on the training clock.
+// When each trial searched, trained and was disturbed: lanes on the training clock.
 
 import { besides, duration, loss, number, timeAxis } from "../units.js";
 import { grouped } from "./look.js";
 
-// Kinds of blocks in the order of the legend: what they are called, and their two shades.
+// Kinds of blocks in the order of the legend: name and two shades.
 const BLOCKS = {
   search: ["search", "#8a8f98"], ok: ["probe", "#2f6fd0"], kept: ["probe whose steps were kept", "#0f8b8d"], too_short: ["probe too short to judge", "#9db4d6"],
   diverged: ["probe that diverged", "#c2395b"], commit: ["commit", "#2a8f56"], open: ["commit under way", "#7fc49b"], back: ["commit that was rolled back", "#d1661c"],
@@ -15,8 +15,8 @@ const EVENTS = {
 const ROW = 17; // pixels of a worker's row
 const FILLED = 0.6; // of a row's height, by its blocks
 
-// Probes and commits of every trial: {trial_id, kind, from, to, stage, lane, worker, text}, seconds on its
-// training clock; without a lane all of a trial's take part, without a worker all of a lane's.
+// Probes and commits of every trial: {trial_id, kind, from, to, stage, lane, worker, text}, in seconds on its training
+// clock. Without a lane the block spans all lanes of the trial; without a worker, all workers of the lane.
 export function blocksOf(trials, stages) {
   const own = grouped(stages, (stage) => stage.trial_id);
   return trials.flatMap((trial) => {
@@ -34,7 +34,7 @@ export function blocksOf(trials, stages) {
   });
 }
 
-// Each probe where it was measured to end; what earlier releases have not written down is one block.
+// Each probe at its measured time. A search without times, from an earlier release, is one block.
 function searchBlocks(trial, stage, from, to) {
   const common = { trial_id: trial.trial_id, stage: stage.stage };
   if (stage.probes.some((probe) => probe.ended_s === null)) {
@@ -54,7 +54,7 @@ function searchBlocks(trial, stage, from, to) {
 const beganAt = (probe) => probe.ended_s - probe.seconds;
 const kindOf = ({ probe_id, status }, { promoted }) => (probe_id === promoted ? "kept" : BLOCKS[status] ? status : "too_short");
 
-// Workers of a lane that each trained a probe by itself were told of in one moment, the first worker first.
+// Probes that the workers of a lane trained individually share one end; sorted by their beginning.
 function rounds(probes) {
   return [...grouped(probes, (probe) => probe.ended_s).values()].sort(([one], [other]) => beganAt(one) - beganAt(other));
 }
@@ -64,7 +64,7 @@ function probeText(probe) {
   return `probe ${number(probe.learning_rate)}${more ? `, ${more}` : ""}: ${probe.loss === null ? "diverged" : `loss ${loss(probe.loss)}`}`;
 }
 
-// What disturbed the trials: {trial_id, kind, at, text}, seconds on the training clock; `told` are events of the API.
+// Disturbances of the trials: {trial_id, kind, at, text}, in seconds on the training clock; `told` are events of the API.
 export function marksOf(trials, stages, told) {
   const marks = [];
   for (const stage of stages) {
@@ -90,7 +90,7 @@ export function marksOf(trials, stages, told) {
   return [...marks, ...repairMarks(told)];
 }
 
-// One for all that differ in absences alone: where they began, with what the last of them tells.
+// Merges disturbances that differ only in absences: the beginning of the first, the text of the last.
 function repairMarks(told) {
   const found = new Map();
   for (const { data } of told.filter(({ kind }) => kind === "repair")) {
@@ -106,7 +106,7 @@ function repairText({ repairs, absences, seconds }, began) {
   return [`${repairs} ${repairs === 1 ? "repair" : "repairs"} so far`, ...away, ...(seconds > began ? [`until ${duration(seconds)}`] : [])].join(", ");
 }
 
-// Where each trial is: its rows, one for each worker of each lane that probed by itself, and the names of those.
+// The rows of each trial, one per worker of each lane with individual probes, and their names.
 function placesOf(trials, blocks) {
   const own = grouped(blocks, (block) => block.trial_id);
   const most = (trial, field) => (own.get(trial.trial_id) ?? []).reduce((found, block) => Math.max(found, (block[field] ?? 0) + 1), 1);
@@ -121,14 +121,14 @@ function placesOf(trials, blocks) {
   }));
 }
 
-// The middle of a block, and the share of its trial's height that it has.
+// The middle of a block, and its share of the trial's height.
 function rowOf({ lane, worker }, { top, size, lanes, workers }) {
   if (lane === null) return { y: top + size / 2, part: size };
   const of = size / lanes;
   return worker === null ? { y: top + of * (lane + 0.5), part: of } : { y: top + of * lane + (of / workers) * (worker + 0.5), part: of / workers };
 }
 
-// The first trial on top; each kind of block is one path, so that hundreds of stages stay quick.
+// The first trial is on top. Each kind of block is one path, so that hundreds of stages stay fast.
 export function timelineChart(trials, stages, told) {
   const [blocks, marks] = [blocksOf(trials, stages), marksOf(trials, stages, told)];
   const places = placesOf(trials, blocks);
@@ -152,7 +152,7 @@ export function timelineChart(trials, stages, told) {
 
 const short = (label) => (label.length > 22 ? `${label.slice(0, 14)}…${label.slice(-7)}` : label);
 
-// Neighbours have two shades: they are seen apart. A line has one width.
+// Neighbours alternate between two shades, to tell them apart. All lines have one width.
 function blockTraces(kind, blocks, { places, per, unit }) {
   const [name, color] = BLOCKS[kind];
   const placed = blocks.filter((block) => block.kind === kind)

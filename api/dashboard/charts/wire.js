@@ -1,4 +1,4 @@
-// What went over the wire, for what, how fast, and how much of a step waited for it.
+// Traffic: bytes by purpose, rates, and the share of a step spent waiting for it.
 
 import { duration, number, share, size, sizeAxis } from "../units.js";
 import { barAxis, COLOURS, entry, joined, logAxis, look, tall } from "./look.js";
@@ -8,7 +8,7 @@ const PURPOSES = {
   repair: "repairs, outside of the budget", insurance: "own schedule, outside of the budget",
 };
 
-// Bytes by purpose, as the ledger of each worker has them.
+// Bytes by purpose, from each worker's ledger.
 export function purposesOf({ bytes_by_purpose: sent, bytes_recovery: repair, bytes_insurance: insurance }) {
   return Object.fromEntries(Object.entries({ ...sent, repair, insurance }).filter(([, bytes]) => bytes > 0));
 }
@@ -28,7 +28,7 @@ export function purposeChart(trials) {
   };
 }
 
-// Bytes a second from one report to the next, between them everything that was trained or searched.
+// Bytes per second between two reports, over all probes and training in between.
 export function rates({ seconds, values }) {
   const found = { from: [], to: [], rate: [] };
   for (let at = 1; at < seconds.length; at++) {
@@ -41,7 +41,7 @@ export function rates({ seconds, values }) {
   return found;
 }
 
-// `sent` are series of bytes; `link` the job's, whose capacity is known where it is emulated.
+// `sent` are series of bytes; `link` is the job's, whose capacity is known if it is emulated.
 export function rateChart(sent, link, clock) {
   const rows = sent.filter((each) => each.values.length > 1).map((each) => ({ ...each, ...rates(each) }));
   const capacity = link.mode === "emulate" ? (link.mbps * 1e6) / 8 : null;
@@ -63,7 +63,7 @@ export function rateChart(sent, link, clock) {
   };
 }
 
-// A step's time: what was computed and what was waited for; beside it the exchange's own, of which backward hides a part.
+// The time of a step: computing and waiting; next to it the exchange's own time, part of which the backward pass hides.
 export function stepTimeChart(trials) {
   const rows = trials.filter(({ bill }) => bill.steps_timed > 0);
   const perStep = (row, name) => row.bill[`seconds_${name}`] / row.bill.steps_timed;
@@ -86,13 +86,13 @@ export function stepTimeChart(trials) {
   };
 }
 
-// Of the exchange's time, the share that nobody waited for.
+// The share of the exchange's time during which no training waited.
 export function hiddenShare({ seconds_wire: wire, seconds_compress: compress, seconds_exposed: exposed }) {
   const whole = wire + compress;
   return whole > 0 ? Math.max(0, 1 - exposed / whole) : null;
 }
 
-// Densities as they were chosen and as they came, a point per stage; stages of arms without a density are left out.
+// Chosen and measured densities, a point per stage; stages of arms without a density are left out.
 export function densityChart(stages) {
   const rows = stages.filter((stage) => stage.level_name === "density" && stage.level !== null && stage.density !== null);
   const arms = [...new Map(rows.map((stage) => [stage.trial_id, stage]))].map(([, stage]) => stage);
