@@ -1,4 +1,4 @@
-"""The user's own schedule, trained on a spare lane beside the main line: the better of the two is kept."""
+"""The second line: the user's own schedule, trained on a spare lane. The better of the two lines is kept."""
 
 import threading
 from typing import Any
@@ -16,13 +16,13 @@ from trainers.training.group import Group
 
 
 class Over(Exception):
-    """The main line has ended before its insurance."""
+    """The main line has ended before the second line."""
 
 
 class InsuranceSink:
-    """The sink of a second line: its evaluations go to `sink`, under names of their own.
+    """The sink of a second line. It reports evaluations to `sink` under their own names.
 
-    Its last checkpoint is for the main line to report, so that one record holds what a later attempt needs of both.
+    The main line reports the second line's last checkpoint, so one record holds what a later attempt needs of both.
     """
 
     def __init__(self, sink: Sink, start: dict[str, Any]) -> None:
@@ -35,21 +35,21 @@ class InsuranceSink:
             raise Over
         self._last = next((each.resume for each in records if isinstance(each, Checkpointed)), self._last)
         found = [each for each in records if isinstance(each, MetricPoints) and each.name.startswith("validation_")]
-        # Without any, too: this raises what ends the run.
+        # Called without records, too: it raises what must end the run.
         self._sink.report(*(each.model_copy(update={"name": f"{INSURANCE_PREFIX}{each.name}"}) for each in found))
 
     flush = report
 
     def is_clear(self) -> bool:
-        """Return whether the last checkpoint is known to the API, with the main line's."""
+        """Return whether the API knows of the last checkpoint, together with the main line's."""
         return self._last is self._taken and self._sink.is_clear()
 
     def asked(self) -> Control:
-        """Return `stop` if the user wants that; a pause is for the main line to make."""
+        """Return `stop` if the user asked for it. The main line handles a pause."""
         return Control.STOP if self._sink.asked() is Control.STOP else Control.RUN
 
     def steers(self) -> tuple[Steer, ...]:
-        """Return nothing: the user's own schedule is not steered."""
+        """Return no steers: they do not apply to the user's own schedule."""
         return ()
 
     def take(self) -> dict[str, Any]:
@@ -58,21 +58,21 @@ class InsuranceSink:
         return self._taken
 
     def end(self) -> None:
-        """Have the next report raise `Over`."""
+        """Make the next report raise `Over`."""
         self._is_over.set()
 
 
 def insured(spec: TrialSpec) -> TrialSpec:
-    """Return the run beside that of `spec`: of one lane, with the same budget."""
-    # One checkpoint more: when the second line saves, the main one may not have reported the one before yet.
+    """Return the spec of the second line: one lane, with the budget of `spec`."""
+    # One more checkpoint: when this line saves, the main line may not have reported its previous checkpoint yet.
     checkpoint = spec.checkpoint.model_copy(update={"keep": spec.checkpoint.keep + 1})
     return spec.model_copy(update={"lanes": Lanes(), "checkpoint": checkpoint})
 
 
 def own_schedule(spec: TrialSpec, space: SearchSpace, group: Group, *, start: str, seconds: float) -> Resume:
-    """Return where the second line begins: in the run's first state, at checkpoint `start`, with the guess.
+    """Return the start of the second line: the run's first state, at checkpoint `start`, with the guess.
 
-    Its training clock starts at `seconds`: what has elapsed is gone for it too.
+    Its training clock starts at `seconds`, since elapsed time counts for it too.
     """
     strategy = strategies.build(OffConfig(), space=space, seed=spec.seed, budget=spec.budget)
     return Resume(

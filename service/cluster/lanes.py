@@ -1,4 +1,4 @@
-"""The worker groups of one trial, its lanes: the first trains the main line, and all of them probe side by side."""
+"""The lanes of a trial, its worker groups. The first trains the main line, and all of them probe side by side."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -19,7 +19,7 @@ from trainers.workload import WorkloadError
 
 
 class Lane:
-    """A worker group, the checkpoint whose state it `holds` in memory, and the ends of probes that it holds too."""
+    """A worker group, the checkpoint whose state it `holds` in memory, and the probe ends it holds."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -27,12 +27,12 @@ class Lane:
         self.ends: Ends
 
     def hold(self, checkpoint: str, held: Held | None = None) -> None:
-        """Keep the present state, which is that of `checkpoint`, for probes to start from; `held` is as in `Ends`."""
+        """Keep the current state, which is that of `checkpoint`, as the start of probes; `held` is as in `Ends`."""
         self.ends = Ends(self.group, held)
         self.holds = checkpoint
 
     def rewind(self, checkpoint: str, *, leading: str | None = None) -> None:
-        """Go to the state of `checkpoint`: from memory, or the first time from storage. `leading` is as in `Ends`."""
+        """Return to the state of `checkpoint`, from memory or, the first time, storage; `leading` is as in `Ends`."""
         if self.holds != checkpoint:
             self.group.load(checkpoint)
             self.hold(checkpoint)
@@ -40,9 +40,9 @@ class Lane:
 
 
 def probe_alone(group: Group, candidates: Sequence[Candidate], *, opened: Spent) -> list[Probe]:
-    """Train each of `candidates` on a worker of its own, without any exchange, and go back to the stage's start.
+    """Train each candidate on its own worker, without an exchange, and return to the stage's start.
 
-    No look is taken at them on the way: they are short, and each has the steps of its allowance.
+    These probes are short, so they are not watched. Each trains the steps of its allowance.
     """
     clock = TrainingClock(group)
     steps = [each.allowance.steps or each.allowance.min_steps for each in candidates]
@@ -62,7 +62,7 @@ def probe_alone(group: Group, candidates: Sequence[Candidate], *, opened: Spent)
 
 
 class ProbeRun:
-    """One probe under way on one lane. It touches nothing else: whoever started it puts it on the bill."""
+    """A probe on one lane. It changes nothing else: the caller puts it on the bill."""
 
     def __init__(self, group: Group, candidate: Candidate, *, opened: Spent, budget: Budget) -> None:
         self._group, self._candidate, self._opened, self._budget = group, candidate, opened, budget
@@ -74,7 +74,7 @@ class ProbeRun:
     def run(self, *, watch: Callable[[Observation], Course], check: Callable[[], None]) -> Probe:
         """Train the candidate until it has spent its allowance, diverges, or `watch` ends it.
 
-        `check` is called before every push; what it raises ends the probe.
+        `check` is called before every push; an exception from it ends the probe.
         """
         is_cut = False
         for part in PROBE_PARTS:
@@ -106,14 +106,14 @@ class ProbeRun:
         self._cost = segment_length.cost_of(result, self._cost)
 
     def _values_after(self, num_steps: int) -> Values:
-        """Return what the step uses that is `num_steps` further on: of a finalist, the rate falls as a run's does."""
+        """Return the values of the step `num_steps` further on. A finalist's rate falls as a run's does."""
         measured = self._measured
         own = Spent(steps=measured.num_steps, bytes=measured.bytes_sent, seconds=self._clock.seconds())
         part = spending.part_spent(self._candidate.allowance, segment_length.after(num_steps, own, self._cost))
         return self._candidate.values.model_copy(update={"learning_rate": self._candidate.learning_rate_at(part)})
 
     def _spent(self) -> Spent:
-        """Return the run's totals when it was opened, and its own since."""
+        """Return the run's totals when the probe opened, plus the probe's own."""
         opened, measured = self._opened, self._measured
         return Spent(
             steps=opened.steps + measured.num_steps,
@@ -129,19 +129,18 @@ def side_by_side(
     probe: Callable[[Lane, Sequence[Candidate]], Sequence[Probe]],
     in_rounds: bool,
 ) -> Generator[tuple[Iterator[Sequence[Probe]], list[Candidate]], None, None]:
-    """Probe what `ask` gives each lane until that is nothing; yield the probes that ended, and what still runs.
+    """Probe the candidates that `ask` gives, on all lanes, until it gives none. Yield what ended, and what still runs.
 
-    A lane is given one candidate, or several for its workers to train alone. In rounds all that run beside each other
-    end before any is yielded, in the order in which they were asked for, so that nothing depends on which lane is
-    faster. Otherwise a lane that is free is given the next candidates at once. To close the generator waits for what
-    runs.
+    A lane gets one candidate, or several for its workers to train alone. With `in_rounds`, all probes that run together
+    end before any is yielded, in the order in which they were asked for: no result depends on which lane is faster.
+    Otherwise a free lane gets the next candidates at once. Closing the generator waits for running probes.
     """
     running: dict[Future[Sequence[Probe]], tuple[Lane, Sequence[Candidate]]] = {}
     with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as pool:
         while True:
             busy = [lane for lane, _ in running.values()]
             free = [lane for lane in lanes if lane not in busy]
-            # all are asked for before any starts: a probe that is watched reads what `ask` writes
+            # ask for all before any starts, since watching a probe reads what `ask` writes
             asked = list(zip(free, iter(ask, ()), strict=False))
             running |= {pool.submit(probe, *each): each for each in asked}
             if not running:
@@ -158,8 +157,8 @@ def side_by_side(
 
 
 def for_a_lane(ask: Callable[[], Candidate | None], num_workers: int) -> Callable[[], tuple[Candidate, ...]]:
-    """Return what gives a lane its next candidates: one that all train together, or one for each worker alone."""
-    kept: list[Candidate] = []  # asked for, and for the next lane
+    """Return a function that gives a lane its next candidates: one for all workers together, or one for each alone."""
+    kept: list[Candidate] = []  # already asked for, to give to the next lane
 
     def next_candidates() -> tuple[Candidate, ...]:
         asked: list[Candidate] = []
@@ -185,11 +184,11 @@ def require_equal(groups: Sequence[Group]) -> None:
 
 
 def recovered(groups: Sequence[Group]) -> Recovery:
-    """Return what all lanes have spent on lost workers so far."""
+    """Return the total cost of lost workers on all lanes so far."""
     spent = [group.recovery for group in groups]
     return Recovery(
         repairs=sum(each.repairs for each in spent),
         seconds=sum(each.seconds for each in spent),
         bytes=sum(each.bytes for each in spent),
-        absences=groups[0].recovery.absences,  # lanes have none: a job with several waits for its workers
+        absences=groups[0].recovery.absences,  # several lanes have no absences: such a job waits for its workers
     )

@@ -1,4 +1,4 @@
-"""The schedule that a run learns: its committed steps, as entries of what they were trained by."""
+"""The learned schedule of a run: entries with the values by which its committed steps were trained."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ def append(
     *,
     optimizer: str | None = None,
 ) -> None:
-    """Append the committed `segment` to the schedule, joined with the entry before where nothing changed.
+    """Append the committed `segment` to the schedule. Extend the last entry if nothing changed.
 
-    `optimizer` is the one that trains, where the job names several.
+    `optimizer` is the chosen one, if the job names several.
     """
     last = schedule[-1] if schedule else None
     entry = ScheduleEntry(
@@ -44,12 +44,12 @@ def append(
 
 
 def up_to(schedule: Sequence[ScheduleEntry], step: int) -> tuple[ScheduleEntry, ...]:
-    """Return what `schedule` says of the steps before number `step`."""
+    """Return the part of `schedule` before `step`."""
     return tuple(_begun(entry, step - entry.step) for entry in schedule if entry.step < step)
 
 
 def _continues(last: ScheduleEntry, entry: ScheduleEntry, *, piece_from: int) -> bool:
-    """Return whether `entry`, which begins after `piece_from` steps of its piece, goes on with `last`."""
+    """Return whether `entry`, which begins `piece_from` steps into its piece, continues `last`."""
     fields = ("learning_rate", "final_learning_rate", "piece_steps", "level", "values", "reason", "steered_by")
     is_of_piece = entry.final_learning_rate is None or (entry.piece_steps and piece_from == last.num_steps)
     return bool(is_of_piece) and all(getattr(last, field) == getattr(entry, field) for field in fields)
@@ -58,7 +58,7 @@ def _continues(last: ScheduleEntry, entry: ScheduleEntry, *, piece_from: int) ->
 def _joined(last: ScheduleEntry, entry: ScheduleEntry) -> ScheduleEntry:
     num_steps = last.num_steps + entry.num_steps
     known = [each for each in (last, entry) if each.density is not None and each.num_steps]
-    weight = sum(each.num_steps for each in known)  # a part without an average has sent nothing
+    weight = sum(each.num_steps for each in known)  # a part without an average sends nothing
     density = sum((each.density or 0.0) * each.num_steps for each in known) / weight if known else None
     piece_steps = None if num_steps == last.piece_steps else last.piece_steps
     told = {"num_steps": num_steps, "piece_steps": piece_steps, "density": density, "threshold": entry.threshold}

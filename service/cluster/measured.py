@@ -1,4 +1,4 @@
-"""A series of segments, measured together: a probe, or a commit under way."""
+"""Measurements over a series of segments: a probe, or an open commit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -13,7 +13,7 @@ from trainers.segment import Purpose, SegmentResult
 
 
 class Measured(BaseModel):
-    """Consecutive segments as one series: a probe, or a commit so far. The series end with the last `limit` steps."""
+    """Consecutive segments as one series: a probe, or a commit so far. The series keep only the last `limit` steps."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -52,11 +52,11 @@ class Measured(BaseModel):
 
     @property
     def density(self) -> float | None:
-        """Mean share of entries in what was sent; None for a dense exchange."""
+        """The mean density of what was sent; None for a dense exchange."""
         return None if self.density_sum is None else self.density_sum / max(1, self.density_steps)
 
     def observation(self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False) -> Observation:
-        """Return it as the strategy is told; None: the committed line. `spent` are the run's totals."""
+        """Return the observation for the strategy: `candidate_id` is None for a commit, `spent` the run's totals."""
         return Observation(
             candidate_id=candidate_id,
             losses=tuple(self.losses),
@@ -71,23 +71,23 @@ class Measured(BaseModel):
         )
 
 
-#: Losses of a commit that are kept: its end is all that a strategy reads, and a commit can be long.
+#: The number of losses kept of a commit. It can be long, and strategies read only its end.
 COMMIT_LOSSES = 200
 
 
 class OpenCommit(BaseModel):
-    """A commit under way."""
+    """A commit in progress."""
 
     decision: Decision
     measured: Measured = Field(default_factory=lambda: Measured(limit=COMMIT_LOSSES))
     looked: int = Field(0, description="its steps when the strategy last looked at it")
 
     def stretched(self, before: Budget, budget: Budget) -> "OpenCommit":
-        """Return the commit with every end that was the budget's moved to the end of the larger `budget`."""
+        """Return the commit under the larger `budget`: a cap that was the old budget's becomes the new one's."""
         moved = spending.stretched(self.decision.commit_until, before, budget)
         return self.model_copy(update={"decision": self.decision.model_copy(update={"commit_until": moved})})
 
 
 def bytes_per_worker(bytes_sent: Sequence[Mapping[Purpose, int]]) -> int:
-    """Return what the busiest rank sent, all purposes together."""
+    """Return the bytes that the busiest rank sent, over all purposes."""
     return max((sum(rank.values()) for rank in bytes_sent), default=0)

@@ -1,7 +1,7 @@
-"""Prints a line for each node of a Ray cluster: its versions, its load, and whether it sees a file.
+"""Print a line for each node of a Ray cluster: its versions, its load, and whether it sees a file.
 
-`wiretune doctor --ray` hands this text to Ray as it is, since nodes may have another release of Wiretune, or none. So
-it imports nothing of ours.
+`wiretune doctor --ray` sends this source text to Ray, since nodes may have another release of Wiretune, or none. It
+therefore imports nothing from Wiretune.
 """
 
 import json
@@ -16,14 +16,14 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-#: How a line begins.
+#: The prefix of each line.
 MARK = "wiretune-doctor "
-#: Seconds for all nodes to answer, and for a file that a network's folder may show late.
+#: Seconds to wait for all nodes to answer, and for a file that a network folder may show late.
 ANSWER_S, SEEN_S = 90.0, 30.0
 
 
 def report(packages: list[str], file: str) -> dict[str, Any]:
-    """Return what the node has that runs this; without a `file` it looks for none."""
+    """Return the report of this node. Without a `file`, none is looked for."""
     found = {name: next((each.version for each in distributions(name=name)), "missing") for name in packages}
     return {
         "versions": {"python": platform.python_version()} | found,
@@ -34,9 +34,9 @@ def report(packages: list[str], file: str) -> dict[str, Any]:
 
 
 def sees(file: str) -> bool:
-    """Return whether the file is there, or comes within `SEEN_S`."""
+    """Return whether the file exists or appears within `SEEN_S`."""
     deadline = time.monotonic() + SEEN_S
-    while not os.path.exists(file):  # no error of a folder that may not be read, or whose server is away
+    while not os.path.exists(file):  # raises nothing if the folder is unreadable or its server is down
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.5)
@@ -44,7 +44,7 @@ def sees(file: str) -> bool:
 
 
 def main(packages: list[str], file: str) -> None:
-    """Ask all nodes at once, with no core for it, and print a line for each as JSON."""
+    """Ask all nodes at once, without reserving a core, and print a JSON line for each."""
     ray.init(log_to_driver=False)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
@@ -57,14 +57,14 @@ def main(packages: list[str], file: str) -> None:
 
 
 def _answer(call: Any) -> dict[str, Any]:
-    """Return a node's report, or what is wrong with the node."""
+    """Return a node's report, or the fault of the node."""
     try:
         found: dict[str, Any] = ray.get(call, timeout=0)
     except GetTimeoutError:
         return {"error": f"no answer in {ANSWER_S:.0f} s"}
-    except RayTaskError as error:  # its text is a traceback, which ends with what was raised
+    except RayTaskError as error:  # its text is a traceback that ends with the error
         return {"error": str(error).strip().splitlines()[-1]}
-    except RayError as error:  # the text of some is a page long
+    except RayError as error:  # some texts are a page long
         return {"error": str(error).strip().splitlines()[0]}
     return found
 

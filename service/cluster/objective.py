@@ -1,4 +1,4 @@
-"""Ranks the states of a run by the job's objective."""
+"""Rank the states of a run by the job's objective."""
 
 import math
 from collections.abc import Mapping
@@ -17,26 +17,26 @@ class Judge(NamedTuple):
     target: float | None = None
 
     def score(self, evaluation: Evaluation) -> float | None:
-        """Return the metric so that lower is better; None where it is not finite."""
+        """Return the metric, negated if higher is better, so that lower is better; None if it is not finite."""
         value = evaluation.loss if self.metric == LOSS else evaluation.metrics[self.metric]
         if not math.isfinite(value):
             return None
         return value if self.direction == "min" else -value
 
     def is_at_target(self, score: float | None) -> bool:
-        """Return whether a state with `score` is as good as the job asks for."""
+        """Return whether `score` reaches the job's target."""
         if score is None or self.target is None:
             return False
         return score <= (self.target if self.direction == "min" else -self.target)
 
     def rank(self, evaluation: Evaluation) -> float:
-        """Return the number that states are compared by: a metric that is not finite is the worst."""
+        """Return the number that ranks states, lowest first; a metric that is not finite ranks last."""
         score = self.score(evaluation)
         return math.inf if score is None else score
 
 
 def judge_by(objective: Objective, metrics: Mapping[str, Direction]) -> Judge:
-    """Return the judge of a run whose workload has `metrics` besides its loss; raises WorkloadError for any other."""
+    """Return the judge of a run whose workload has `metrics` besides its loss. Raises WorkloadError for any other."""
     if conflict := objective.conflict(metrics):
         raise WorkloadError(conflict.message)
     direction = "min" if objective.metric == LOSS else metrics[objective.metric]

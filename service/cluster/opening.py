@@ -1,4 +1,4 @@
-"""Open a run before its first step: the search space, with the level that the link suggests."""
+"""Prepare a run before its first step: measure the machine, and build the search space with a level for the link."""
 
 import statistics
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ from trainers.traffic import collectives, cost
 from trainers.training.group import Group
 from trainers.workload import WorkloadError
 
-#: The period of a warm-up in which workers that train apart meet, and its steps. The last one is its second average:
-#: in the first one connections open, and libraries load.
+#: Period and steps of a warm-up with averages of local updates. Its last step is the second average: in the first
+#: one, connections open and libraries load.
 MEETING_PERIOD, MEETING_STEPS = 2, 4
 
 
 def opening_space(
     spec: TrialSpec, groups: Sequence[Group], *, chosen_because: str = ""
 ) -> tuple[SearchSpace, list[SegmentResult]]:
-    """Return the search space of a fresh run, and the warm-ups of its lanes; the first measured the machine for it.
+    """Return the search space of a fresh run, and the warm-ups of its lanes, of which the first measured the machine.
 
-    `chosen_because` says why it has this optimizer, where the job names several.
+    `chosen_because` says why the run has this optimizer, if the job names several.
 
     Raises WorkloadError for a budget that would never be spent.
     """
@@ -42,7 +42,7 @@ def opening_space(
     if chosen_because:
         named = space.guess.model_copy(update={"optimizer": space.optimizer})
         space = space.model_copy(update={"guess": named, "chosen_because": chosen_because})
-    if not spec.replica.menu:  # of exchanges that compete it is predicted
+    if not spec.replica.menu:  # for competing exchanges, the cost is predicted
         space, warm_ups = _with_step(spec, space, groups[0], warm_ups)
     num_alone, samples = spec.replica.num_alone(groups[0].num_workers), warm_ups[0].batch_samples
     known = {
@@ -70,11 +70,11 @@ def _measured_space(spec: TrialSpec, groups: Sequence[Group]) -> tuple[SearchSpa
 def _with_step(
     spec: TrialSpec, space: SearchSpace, group: Group, warm_ups: list[SegmentResult]
 ) -> tuple[SearchSpace, list[SegmentResult]]:
-    """Return `space` with what a step costs on average, averages of local updates included, and all warm-ups.
+    """Return `space` with the mean cost of a step, averages of local updates included, and all warm-ups.
 
-    A step counts at the level that the run opens with. Warm-ups are shorter than most rounds. So the bytes of an
-    average follow from the shapes, and its seconds from the link that is stated. On another link workers meet before
-    the clock starts, where they may at any step.
+    The step is measured at the opening level. Warm-ups are shorter than most rounds, so averages need their own
+    estimate. Their bytes follow from the shapes, and their seconds from the link if the job states it. Otherwise, if
+    the policy allows an average at any step, workers time one before the clock starts.
     """
     at_opening = warm_ups
     if space.opening.level != space.sparsest.level:
@@ -98,7 +98,7 @@ def _with_step(
 
 
 def _average(spec: TrialSpec, space: SearchSpace, group: Group) -> collectives.Traffic:
-    """Return the traffic between the nodes of `group` in all averages of a round of local updates."""
+    """Return the traffic between the nodes of `group` of all averages in a round of local updates."""
     return spec.replica.sync.meeting_traffic(
         group.shapes,
         num_workers=len(group.nodes),
@@ -111,20 +111,20 @@ def _average(spec: TrialSpec, space: SearchSpace, group: Group) -> collectives.T
 def _may_meet_at_any_step(spec: TrialSpec) -> bool:
     """Return whether workers can time an average before the clock starts.
 
-    Their policy must take another period, and let them wait for the average. With `workers.min` they do not: such a
-    short round would tell wrong paces.
+    Their policy must accept another period, and they must wait for the average. With `workers.min` they do not time
+    one: such a short round would give wrong paces.
     """
     sync, is_timed = spec.replica.sync, spec.budget.seconds is not None
     return is_timed and "period" in sync.searchable() and not sync.overlapped and spec.workers.min is None
 
 
 def dense_bytes(spec: TrialSpec, group: Group) -> int | None:
-    """Return what a worker sends in a step without compression; None where the link has no say in the level."""
+    """Return a worker's bytes in a step without compression; None if the level does not follow the link."""
     return _transfer(spec, group, None).bytes if spec.replica.follows_link else None
 
 
 def require_traffic(spec: TrialSpec, group: Group) -> None:
-    """Raise WorkloadError where a budget in bytes alone would never be spent."""
+    """Raise WorkloadError if the budget has only bytes and would never be spent."""
     if spec.budget.counts_bytes_alone and len(group.nodes) == 1:
         raise WorkloadError(
             f"all {group.num_workers} workers were found on one machine, which sends nothing, so `budget.bytes` alone "
@@ -133,7 +133,7 @@ def require_traffic(spec: TrialSpec, group: Group) -> None:
 
 
 def stated_space(spec: TrialSpec) -> SearchSpace:
-    """Return the space that the job itself states; what it searches opens in the middle, or with the first choice."""
+    """Return the search space that the job states. A searched value opens in the middle, or with its first choice."""
     replica = spec.replica
     ranges, level = replica.searched(counts_traffic=spec.budget.counts_traffic)
     choices = {each.name: each.pair[0] for each in ranges if isinstance(each.pair[0], bool)}
@@ -154,15 +154,15 @@ def stated_space(spec: TrialSpec) -> SearchSpace:
 
 
 def _momentum(optimizer: object) -> float:
-    """Return SGD's momentum, where it is searched too what it opens with; of another optimizer nobody asks for it."""
+    """Return SGD's momentum, or the first value of its range; 0 for other optimizers, where it is not used."""
     return float(first(optimizer.momentum)) if isinstance(optimizer, SgdConfig) else 0.0
 
 
 def _landscape(spec: TrialSpec, group: Group) -> dict[str, float]:
-    """Return what the controller knows of the loss of the new model, where it goes by that.
+    """Return the loss and sharpness of the new model, if the controller uses them.
 
-    Where gradients are clipped, steps are shorter than their sharpness asks for. That is judged by those of single
-    workers, which are longer than their mean: a search too many does little harm.
+    Sharpness is left out if gradients are clipped, since steps are shorter then. This is judged by single workers'
+    gradients, which are longer than their mean: one search too many does little harm.
     """
     config = spec.controller
     if not isinstance(config, WideConfig) or config.first_search == "always" or config.stated_rates is not None:
@@ -179,10 +179,10 @@ def _landscape(spec: TrialSpec, group: Group) -> dict[str, float]:
 
 
 def _best_density(spec: TrialSpec, axis: Axis, warmed: SegmentResult, group: Group) -> float | None:
-    """Return the density by which the budget teaches the most, where the link is stated.
+    """Return the density by which the budget teaches the most, if the link is stated; else None.
 
-    `group` ran `warmed` at the lowest one. A budget without seconds reads no clock, so the controller does that itself,
-    and of a run whose first step diverged nobody knows what a step takes.
+    `group` ran `warmed` at the lowest density. The result is also None for a budget without seconds, which must not
+    read a clock (the controller chooses then), and if the first step diverged, so that its time is unknown.
     """
     link = spec.replica.link
     if spec.budget.seconds is None or not spec.replica.follows_link or not isinstance(link, EmulateLink):
@@ -200,7 +200,7 @@ def _best_density(spec: TrialSpec, axis: Axis, warmed: SegmentResult, group: Gro
 
 
 def _transfer(spec: TrialSpec, group: Group, density: float | None) -> collectives.Traffic:
-    """Return the traffic between the nodes of `group` in a step that exchanges at `density`; None: dense."""
+    """Return the traffic between the nodes of `group` in a step at `density`; None: dense."""
     exchange = spec.replica.exchange
     return cost.step_traffic(
         [(group.num_elements,)],

@@ -1,4 +1,4 @@
-"""The optimizer of a run whose job names several: chosen before the first step, and then the workers' only one."""
+"""Choose the optimizer of a run whose job names several, before the first step. Workers then keep only this one."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,18 +18,18 @@ from trainers.training.group import Group
 
 
 class Chosen(NamedTuple):
-    """The run with its optimizer, why it has this one, and the steps by which several were timed."""
+    """The run with its chosen optimizer, the reason, and the steps that timed the options."""
 
     spec: TrialSpec
-    why: str = ""  # empty where the job names one
+    why: str = ""  # empty if the job names only one
     tried: Sequence[SegmentResult] = ()
 
 
 def choose_optimizer(spec: TrialSpec, groups: Sequence[Group]) -> Chosen:
-    """Have `groups`, which are in the state before the first step, train by what is best of the job's optimizers.
+    """Choose the best of the job's optimizers for `groups`, which are in the state before the first step.
 
-    That is the one by which the budget is expected to teach the most. Where it counts seconds, some steps of each show
-    what they take. A schedule says by which it was learned.
+    The best is the one by which the budget is expected to teach the most. Under a budget in seconds, each is timed for
+    some steps. A schedule names the optimizer by which it was learned.
     """
     options = contenders(spec.replica.optimizer)
     if len(options) == 1:
@@ -40,7 +40,7 @@ def choose_optimizer(spec: TrialSpec, groups: Sequence[Group]) -> Chosen:
     kinds = [each.kind for each in options]
     tried = _timed(spec, groups[0], kinds) if spec.budget.seconds is not None else []
     timed = _fastest_steps(tried)
-    # What was not timed costs the same; one that diverged at once is left out, unless all did.
+    # Untimed optimizers count as equally costly. One that diverged at once is left out, unless all did.
     steps = timed or dict.fromkeys(kinds, StepCost(bytes=1.0, seconds=1.0))
     best = best_optimizer(spending.caps(spec.budget), steps)
     lost = [f"{kind} diverged at once" for kind in kinds if tried and kind not in timed]
@@ -49,7 +49,7 @@ def choose_optimizer(spec: TrialSpec, groups: Sequence[Group]) -> Chosen:
 
 
 def built_with(spec: TrialSpec, groups: Sequence[Group], kind: str) -> TrialSpec:
-    """Return `spec` with the optimizer of this kind alone, which all workers of `groups` then have."""
+    """Return `spec` with only the optimizer of this kind, and rebuild all workers of `groups` with it."""
     own = _of_kind(spec, kind)
     for group in groups:
         _build(group, own)
@@ -57,13 +57,13 @@ def built_with(spec: TrialSpec, groups: Sequence[Group], kind: str) -> TrialSpec
 
 
 def _build(group: Group, spec: TrialSpec) -> None:
-    """Have the workers of `group` train by the one optimizer of `spec`; of several they have the first."""
+    """Rebuild the workers of `group` with the optimizer of `spec`, unless they have it: they start with the first."""
     if contenders(group.config.optimizer)[0] != spec.replica.optimizer:
         group.rebuild(spec.replica)
 
 
 def _of_kind(spec: TrialSpec, kind: str) -> TrialSpec:
-    """Return `spec` with the optimizer of this kind alone; the exchanges that compete are those of all its kinds."""
+    """Return `spec` with only the optimizer of this kind. The menu of competing exchanges does not change."""
     replica = spec.replica
     [optimizer] = (each for each in contenders(replica.optimizer) if each.kind == kind)
     changes: dict[str, Any] = {"optimizer": optimizer}
@@ -74,9 +74,9 @@ def _of_kind(spec: TrialSpec, kind: str) -> TrialSpec:
 
 
 def _timed(spec: TrialSpec, group: Group, kinds: Sequence[str]) -> list[tuple[str, SegmentResult]]:
-    """Return some steps with each of `kinds`, there and back again, as what else the machine does comes and goes.
+    """Time some steps with each of `kinds`, in order and in reverse, since other load on the machine varies.
 
-    They send least of what the job may: the link, which is the same for all, is not to hide what they compute.
+    They use the exchange that sends least, so that the link, which is the same for all, does not hide compute time.
     """
     tried = []
     for kind in (*kinds, *reversed(kinds)):
@@ -87,14 +87,14 @@ def _timed(spec: TrialSpec, group: Group, kinds: Sequence[str]) -> list[tuple[st
 
 
 def _sending_least(spec: TrialSpec, group: Group) -> Values:
-    """Return the opening values at the level that sends least, or with that of several exchanges that does."""
+    """Return the opening values at the level, or with the competing exchange, that sends least."""
     traffic, values = predicted(spec, group), stated_space(spec).sparsest
     least = min(traffic, key=lambda option: traffic[option].bytes, default=None)
     return values if least is None else values.model_copy(update={"option": least.name})
 
 
 def _fastest_steps(tried: Sequence[tuple[str, SegmentResult]]) -> dict[str, StepCost]:
-    """Return by optimizer the cost of its fastest step."""
+    """Return the cost of each optimizer's fastest step."""
     found: dict[str, StepCost] = {}
     for kind, result in tried:
         step = step_cost(result)

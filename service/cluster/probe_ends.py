@@ -1,4 +1,4 @@
-"""Keep the probe ends that a stage can go on from: the last one, which is live, and the one put aside."""
+"""Keep the ends of probes that a stage can continue from: the live one, and one put aside."""
 
 import math
 
@@ -12,20 +12,20 @@ from trainers.training.group import Group
 
 
 class Push(BaseModel):
-    """A segment of a probe, as a later attempt trains it again."""
+    """A segment of a probe, with all that a later attempt needs to train it again."""
 
     model_config = ConfigDict(frozen=True)
 
     num_steps: int
     started_s: float
-    ended_s: float | None = None  # None: of an earlier release
+    ended_s: float | None = None  # None: written by an earlier release
     bytes_sent: int
-    learning_rate: float | None = None  # None: the candidate's own, from the first step to the last
+    learning_rate: float | None = None  # None: the candidate's own, in all steps
     final_learning_rate: float | None = None
 
 
 class End(BaseModel):
-    """The end of a probe, and the way there from the stage's start."""
+    """The end of a probe, and the pushes that lead there from the stage's start."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,7 +35,7 @@ class End(BaseModel):
 
 
 class Held(BaseModel):
-    """The ends that a stage could go on from; None: the live state is the stage's start, nothing is put aside."""
+    """The ends that a stage could continue from. `live` None: the live state is the stage's start."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -44,25 +44,25 @@ class Held(BaseModel):
 
 
 class Ends:
-    """Mutable: the ends of a stage's probes that `group` holds; it begins with the stage's snapshot.
+    """The ends of a stage's probes that `group` holds. Mutable; creating it takes the stage's snapshot.
 
-    Of a search that an earlier attempt began it holds what that one held, but not in memory: such an end is `lost`
-    until it is trained again, from the same state and so to the same bits.
+    In a search that an earlier attempt began, it inherits that attempt's ends, but not in memory. Such an end is `lost`
+    until it is trained again, from the same state and therefore to the same bits.
     """
 
     def __init__(self, group: Group, held: Held | None = None) -> None:
         self._group = group
         group.snapshot(STAGE)
         self.held = held or Held()
-        self._pushed: dict[str, list[Pushed]] = {}  # of the probes whose ends are in memory
+        self._pushed: dict[str, list[Pushed]] = {}  # by probe whose end is in memory
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the probes whose ends are held."""
+        """The ids of the probes whose ends are held."""
         return [end.candidate.id for end in (self.held.live, self.held.aside) if end is not None]
 
     def rewind(self, *, leading: str | None) -> None:
-        """Go back to the stage's start; the live end is put aside first if its probe is `leading`."""
+        """Return to the stage's start. If the live end's probe is `leading`, put it aside first."""
         live, aside = self.held.live, self.held.aside
         is_in_memory = live is not None and not self._is_lost(live)
         if live is not None and live.candidate.id == leading:
@@ -74,7 +74,7 @@ class Ends:
         self.held = Held(aside=aside)
 
     def ended(self, probe: Probe) -> None:
-        """Note that the live state is the end of `probe`."""
+        """Record that the live state is the end of `probe`."""
         pushes = tuple(
             Push(
                 num_steps=each.segment.num_steps,
@@ -92,12 +92,12 @@ class Ends:
         self._pushed[probe.candidate.id] = list(probe.pushed)
 
     def lost(self, promoted: str | None) -> End | None:
-        """Return the end of the probe `promoted` if it has to be trained again."""
+        """Return the end of the probe `promoted` if it must be trained again, else None."""
         found = (end for end in (self.held.live, self.held.aside) if end is not None and end.candidate.id == promoted)
         return next((end for end in found if self._is_lost(end)), None)
 
     def regain(self, end: End) -> list[Pushed]:
-        """Train the probe again, from the stage's start; returns its segments, with what came of them this time."""
+        """Train the probe again from the stage's start. Return its segments with their new results."""
         self._group.restore(STAGE)
         values, pushed = end.candidate.values, []
         for push in end.pushes:
@@ -112,9 +112,9 @@ class Ends:
         return pushed
 
     def go_to(self, promoted: str | None) -> tuple[End, list[Pushed]] | None:
-        """Go to the end of the probe with this id, one in memory, and return it; None: to the stage's start.
+        """Go to the end of the probe `promoted`, which is in memory, and return it; None: to the stage's start.
 
-        What was put aside is forgotten: the checkpoint from which lost workers would be brought there may go.
+        The end put aside is forgotten, so the checkpoint that would restore it on lost workers may be removed.
         """
         live, aside = self.held.live, self.held.aside
         if live is not None and live.candidate.id == promoted:

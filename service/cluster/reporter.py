@@ -1,4 +1,4 @@
-"""The cluster's side of the one door: posts records in order, exactly once, and hears what to do next."""
+"""The cluster's client of the API: it posts records in order, exactly once, and receives control requests."""
 
 import os
 import threading
@@ -24,17 +24,17 @@ from service.wire.records import (
     StageClosed,
 )
 
-#: Records leave after at most this long; an idle stream asks for control as often as `IDLE_S`.
+#: Seconds after which records are sent at the latest. An idle stream asks for control requests every `IDLE_S`.
 GATHER_S = 0.25
 IDLE_S = 2.0
 MAX_BATCH, MAX_BATCH_POINTS = 200, 20_000
 RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-TIMEOUT_S = 10.0  # of a request
-#: How long a driver asks for its brief, which says how long to bear with the API: that one may be restarting.
+TIMEOUT_S = 10.0  # per request
+#: How long a driver retries to get its brief, as the API may be restarting. The brief sets the later limit.
 BRIEF_S = 60.0
-#: The media type of the API's own refusals, and those of them that pass: a body came too slowly, or calls too often.
+#: The media type of the API's own refusals, and their status codes that may pass: a slow body, or too many calls.
 _PROBLEM, _PASSING = "application/problem+json", (408, 429)
-#: A trial that is further ahead of the API than this waits: memory is bounded.
+#: A trial with more unsent records than this waits, so that memory is bounded.
 MAX_WAITING = 20_000
 
 
@@ -51,7 +51,7 @@ class Stopped(Exception):
 
 
 class Door:
-    """HTTP calls of one attempt, with the attempt's own token."""
+    """The HTTP calls of one attempt, with the attempt's token."""
 
     def __init__(self, *, api_url: str, job_id: str, attempt: int, token: str) -> None:
         self.job_id, self.attempt = job_id, attempt
@@ -62,7 +62,7 @@ class Door:
 
     @classmethod
     def from_environment(cls) -> "Door":
-        """Return the door that the reconciler named in this process's environment."""
+        """Connect as the reconciler set in this process's environment."""
         return cls(
             api_url=os.environ["WIRETUNE_API_URL"],
             job_id=os.environ["WIRETUNE_JOB"],
@@ -71,7 +71,7 @@ class Door:
         )
 
     def brief(self, *, max_silence_s: float = BRIEF_S) -> AttemptBrief:
-        """Ask what to do. Raises `Stopped` if this attempt no longer owns the job, or the API is silent for longer."""
+        """Ask for the brief. Raises `Stopped` if this attempt does not own the job, or the API is silent for longer."""
         return _insist(lambda: self._answer(AttemptBrief, "GET", "", None), for_s=max_silence_s)
 
     def post(self, batch: Batch) -> Acknowledgement:
@@ -93,12 +93,12 @@ class Door:
         response.raise_for_status()
         try:
             return kind.model_validate_json(response.content, extra="ignore")  # a newer service may say more
-        except ValidationError as error:  # a proxy's page, or another release: as good as no answer
+        except ValidationError as error:  # a proxy's page, or another release: counts as no answer
             raise httpx2.DecodingError(f"this is no answer of the API: {error}", request=response.request) from error
 
 
 def _is_final(response: httpx2.Response) -> bool:
-    """Return whether the API itself refuses, for good. What a proxy says passes, and so does a lack of time."""
+    """Return whether the API itself refuses for good. A proxy's refusal may pass, and so may a timeout."""
     is_own = response.headers.get("Content-Type", "").partition(";")[0].strip() == _PROBLEM
     return is_own and response.is_client_error and response.status_code not in _PASSING
 
@@ -113,7 +113,7 @@ def _detail(response: httpx2.Response) -> str:
 
 
 class Reporter:
-    """One stream of records, sent by its own thread while training goes on.
+    """One stream of records, sent by its own thread during training.
 
     `report` returns at once; `flush` returns when everything is stored. Both raise `Stopped` once the API has
     said `cancel` or `fenced`, or has said nothing for `max_silence_s`.
@@ -140,36 +140,36 @@ class Reporter:
         self._thread.start()
 
     def report(self, *records: AnyRecord) -> None:
-        """Queue `records`; without any, only check that the run may go on."""
+        """Queue `records`. Without records, only check that the run may go on."""
         with self._changed:
             self._wait_for(lambda: len(self._waiting) < MAX_WAITING)
-            if any(isinstance(record, Searched) for record in records):  # each is whole, and large
+            if any(isinstance(record, Searched) for record in records):  # the newest says all, and they are large
                 self._waiting = deque(record for record in self._waiting if not isinstance(record, Searched))
             self._waiting.extend(records)
 
     def flush(self, *records: AnyRecord) -> None:
-        """Queue `records` and wait until they, and all before them, are stored."""
+        """Queue `records` and wait until these and all earlier ones are stored."""
         self.report(*records)
         with self._changed:
             self._changed.notify_all()
             self._wait_for(lambda: not (self._waiting or self._sending))
 
     def is_clear(self) -> bool:
-        """Return whether the last checkpoint that was reported is stored; what came after it may wait."""
+        """Return whether the API has stored the last reported checkpoint. Later records may still wait."""
         with self._changed:
             under_way = (*self._sending, *self._waiting)
             return not any(isinstance(record, Checkpointed | StageClosed) for record in under_way)
 
     def asked(self) -> Control:
-        """Return what the API said last: `run`, or `pause` or `stop`, which leave time to report."""
+        """Return the API's last control request: `run`, or `pause` or `stop`, which leave time to report."""
         return self._asked
 
     def steers(self) -> tuple[Steer, ...]:
-        """Return what the API said last of the values that the run's controller may use."""
+        """Return the steers of the API's last answer."""
         return self._steers
 
     def _wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Wait, holding the lock; the sending thread ends the wait, at the latest after `max_silence_s`."""
+        """Wait while holding the lock. The sending thread ends the wait, after `max_silence_s` at the latest."""
         while not (self._stopped or is_so()):
             self._changed.wait(timeout=1.0)
             if not self._thread.is_alive():
@@ -178,7 +178,7 @@ class Reporter:
             raise self._stopped
 
     def close(self) -> None:
-        """End the thread; what is still waiting is sent first, if the API answers at all."""
+        """End the thread. It first sends the waiting records, if the API answers."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -197,7 +197,7 @@ class Reporter:
                 idle_since = time.monotonic()
 
     def _take(self) -> tuple[AnyRecord, ...]:
-        """Return the next records, holding the lock: a batch that the API takes, after an outage too."""
+        """Take the next batch while holding the lock. It is small enough for the API, also after an outage."""
         batch: list[AnyRecord] = []
         num_points = 0
         while self._waiting and len(batch) < MAX_BATCH:
@@ -216,11 +216,11 @@ class Reporter:
             answer = _insist(lambda: self._door.post(batch), for_s=self._max_silence_s)
             if answer.control in (Control.CANCEL, Control.FENCED):
                 stopped = Stopped(answer.control, f"told to {answer.control}")
-            elif answer.sequence != batch.sequence:  # the batch was taken for one of those, and dropped
+            elif answer.sequence != batch.sequence:  # the batch passed for another process's, and was dropped
                 others = f"batch {answer.sequence} of `{self._stream}` came from another process of this attempt"
                 stopped = Stopped(Control.FENCED, others)
             else:
-                # A stop stays: a sample that was told to end at a rung may roll back to before it.
+                # A stop stays in force: a sample told to end at a rung may roll back to before that rung.
                 is_stopping = self._asked is Control.STOP and answer.control is Control.RUN
                 self._asked = Control.STOP if is_stopping else answer.control
                 self._steers = answer.steers
@@ -245,17 +245,17 @@ def _insist(call: Callable[[], Answer], *, for_s: float) -> Answer:
 
 
 def _given_up(error: httpx2.HTTPError, silent_s: float, max_silence_s: float) -> Stopped | None:
-    """Return why to stop if the API was silent for too long; None: not yet."""
+    """Return a `Stopped` if the API was silent for too long, else None."""
     if silent_s <= max_silence_s:
         return None
     return Stopped(Control.FENCED, f"the API has not answered for {silent_s:.0f} s: {error}")
 
 
 class LeaseKeeper:
-    """Renews the attempt's lease from a timer; calls `on_loss` once when the attempt must die.
+    """Renews the attempt's lease from a timer. Calls `on_loss` once if the attempt must end.
 
-    It asks every `renew_s`, or twice that while the API hangs, which is still less than a lease, however long the API
-    was away: when it is back, the attempt is heard of before the first lease is judged.
+    It asks every `renew_s`, or every 2 `renew_s` while the API hangs. Both are shorter than a lease: after an outage of
+    any length, the API hears of the attempt before it judges the first lease.
     """
 
     def __init__(self, door: Door, *, renew_s: float, max_silence_s: float, on_loss: Callable[[Stopped], None]) -> None:

@@ -1,4 +1,4 @@
-"""Builds the records of a training run."""
+"""Build the records of a training run."""
 
 import math
 import platform
@@ -25,42 +25,42 @@ from trainers.training.group import Group
 
 
 class Sink(Protocol):
-    """The sink of records, from any thread. `flush` waits until they are stored; both raise what ends the run."""
+    """A sink of records, for any thread. `flush` waits until they are stored. Both methods raise what ends the run."""
 
     def report(self, *records: AnyRecord) -> None: ...
     def flush(self, *records: AnyRecord) -> None: ...
     def is_clear(self) -> bool:
-        """Return whether the last checkpoint that was reported is stored, so that the next may follow it."""
+        """Return whether the last reported checkpoint is stored, so that the next may follow."""
 
     def asked(self) -> Control:
-        """Return what the user wants of the run, as far as is known: `run`, `pause` or `stop`."""
+        """Return the user's last known request to the run: `run`, `pause` or `stop`."""
 
     def steers(self) -> tuple[Steer, ...]:
-        """Return what people say the run's controller may use, as of the last record that was stored."""
+        """Return the steers in force, as of the last stored record."""
 
 
 class Pushed(NamedTuple):
-    """A segment that was trained, and what came of it."""
+    """A trained segment and its result."""
 
     segment: Segment
     result: SegmentResult
     started_s: float  # on the training clock
     ended_s: float
-    bytes_sent: int  # by one worker in the whole run, this included
+    bytes_sent: int  # by one worker in the whole run, this segment included
 
 
 class Probe(NamedTuple):
-    """A candidate, and what its probe measured."""
+    """A candidate and its probe's measurements."""
 
     candidate: Candidate
     measured: Measured
     seconds: float
     pushed: Sequence[Pushed]
-    is_cut: bool  # before its allowance was spent
+    is_cut: bool  # whether it ended before its allowance was spent
 
 
 def origin(group: Group, weights: Exported) -> Origin:
-    """Return what a run's result came from: the releases that trained, the first weights and data, and the file."""
+    """Return the origin of a run's result: releases, the fingerprint of first weights and data, the weights' hash."""
     versions = {name: version(name) for name in ("wiretune", "torch")} | {"python": platform.python_version()}
     return Origin(versions=versions, fingerprint=group.fingerprint, weights=weights.sha256)
 
@@ -78,12 +78,12 @@ def started(trial_id: str, spec: TrialSpec, group: Group) -> TrialStarted:
 
 
 def finite(value: float | None) -> float | None:
-    """Return `value`, or None where JSON has no word for it."""
+    """Return `value`, or None if it is not finite, which JSON cannot express."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def probe_done(trial_id: str, probe: Probe, *, ended_s: float | None = None) -> ProbeDone:
-    """Return the record of a probe that ended at `ended_s`; its forecast is known once the stage is decided."""
+    """Return the record of a probe that ended at `ended_s`. Its forecast follows when the stage is decided."""
     candidate, measured = probe.candidate, probe.measured
     tail = measured.losses[len(measured.losses) // 2 :]
     return ProbeDone(
@@ -105,7 +105,7 @@ def probe_done(trial_id: str, probe: Probe, *, ended_s: float | None = None) -> 
 
 
 def _judged(probe: ProbeDone, forecast: Forecast | None) -> ProbeDone:
-    """Return the record with its forecast; one without was ended before it could be judged."""
+    """Return the record with its forecast. Without one, the probe was too short to judge."""
     judgement: dict[str, Any] = {"status": "too_short"}
     if forecast is not None:
         means = {"forecast": finite(forecast.mean), "forecast_std": finite(forecast.std)}
@@ -116,9 +116,10 @@ def _judged(probe: ProbeDone, forecast: Forecast | None) -> ProbeDone:
 
 
 def decided(trial_id: str, decision: Decision, probes: Sequence[ProbeDone], *, first_step: int) -> list[AnyRecord]:
-    """Return the stage's decision, and its probes once more, now with their forecasts.
+    """Return the stage's decision, preceded by its probes again, now with their forecasts.
 
-    What a promoted probe took is the commit's, not the search's. Steps that workers took side by side count once.
+    The cost of a promoted probe counts for the commit, not the search. Steps that workers trained side by side count
+    once.
     """
     forecasts = {report.candidate.id: report.forecast for report in decision.probes}
     forecast = decision.forecast
@@ -145,7 +146,7 @@ def decided(trial_id: str, decision: Decision, probes: Sequence[ProbeDone], *, f
 
 
 def committed(trial_id: str, pushed: Pushed) -> list[MetricPoints]:
-    """Return a committed segment's series: the loss of every step; the rest once, at its end."""
+    """Return a committed segment's series: the loss of every step, and other series once, at its end."""
     segment, result, bytes_sent = pushed.segment, pushed.result, pushed.bytes_sent
     seconds = _step_ends(pushed)
     last = result.first_step + len(result.losses) - 1
@@ -168,9 +169,9 @@ def committed(trial_id: str, pushed: Pushed) -> list[MetricPoints]:
 
 
 def _step_ends(pushed: Pushed) -> tuple[float, ...]:
-    """Return when each step ended on the training clock, within the segment.
+    """Return the time on the training clock at which each step of the segment ended.
 
-    Each step has the seconds of its slowest rank. Together they can be more than any rank took, and are scaled down.
+    A step takes the seconds of its slowest rank. If their sum exceeds the segment's time, they are scaled down.
     """
     segment_s, steps_s = pushed.ended_s - pushed.started_s, sum(pushed.result.step_seconds)
     scale = min(1.0, segment_s / steps_s) if steps_s else 1.0
@@ -179,7 +180,7 @@ def _step_ends(pushed: Pushed) -> tuple[float, ...]:
 
 
 def evaluated(trial_id: str, evaluation: Evaluation, step: int, seconds: float) -> list[MetricPoints]:
-    """Return an evaluation's points, at `step` committed steps."""
+    """Return an evaluation's points at `step` committed steps."""
     values = {"loss": evaluation.loss} | evaluation.metrics
     return [_point(trial_id, f"validation_{name}", step, seconds, value) for name, value in values.items()]
 

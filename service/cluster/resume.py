@@ -1,4 +1,4 @@
-"""Everything a later attempt needs to resume a training run. JSON both ways, as each checkpoint's record has it."""
+"""Everything a later attempt needs to resume a training run, stored as JSON in each checkpoint's record."""
 
 import json
 from typing import Any
@@ -18,14 +18,14 @@ from trainers.training.group import Group
 
 
 class StageStart(BaseModel):
-    """The state that a diverged commit is rewound to."""
+    """The state to which a diverged commit is rolled back."""
 
     checkpoint: str
     progress: Progress
 
 
 class OpenSearch(BaseModel):
-    """A search under way, as far as its probes have ended. JSON both ways."""
+    """An open search with its ended probes, readable and writable as JSON."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,35 +36,35 @@ class OpenSearch(BaseModel):
 
     @property
     def stage(self) -> int:
-        """The stage that opens."""
+        """The stage of the search."""
         return self.probes[0].stage
 
 
 class Resume(BaseModel):
-    """All that a later attempt needs to go on from a checkpoint as if nothing had happened."""
+    """All that a later attempt needs to continue from a checkpoint as if nothing had happened."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
     fingerprint: str  # of the training task
     checkpoint: str
-    checkpoints: list[str]  # all that are still on storage, oldest first
+    checkpoints: list[str]  # all still on storage, oldest first
     stage: StageStart
     journal: dict[str, Any]
     progress: Progress
-    num_workers: int | None = None  # that the checkpoint is of; None: an earlier release has not said
+    num_workers: int | None = None  # in the checkpoint; None: written by an earlier release
     cost: StepCost | None
     diverged_values: Values | None
     open_commit: OpenCommit | None  # None: the stage is closed
-    search: OpenSearch | None = None  # of the stage that opens; None: it has no probe yet
-    insurance: dict[str, Any] | None = None  # the same of the line beside this one
+    search: OpenSearch | None = None  # the open search; None: no probe has ended yet
+    insurance: dict[str, Any] | None = None  # the second line's `Resume`
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON that any reader takes: NaN and infinity, which JSON lacks, are strings."""
+        """Return it as standard JSON. NaN and infinity, which JSON lacks, become strings."""
         told: dict[str, Any] = json.loads(self.model_dump_json())
         return told
 
     def among(self, spec: TrialSpec, group: Group) -> "Resume":
-        """Return the same run for the workers of `group`, among which a step may cost something else."""
+        """Return the same run for the workers of `group`. If their number changed, the cost of a step is unknown."""
         if self.num_workers in (None, group.num_workers):
             return self
         num_alone = spec.replica.num_alone(group.num_workers)
@@ -72,7 +72,7 @@ class Resume(BaseModel):
         return self.model_copy(update={"cost": None, "journal": {**self.journal, "space": space}})
 
     def within(self, budget: Budget) -> "Resume":
-        """Return the same run under `budget`, which may have been extended since."""
+        """Return the same run under `budget`, which may have been extended."""
         before = Budget.model_validate(self.journal["budget"])
         if before == budget:
             return self
@@ -80,13 +80,13 @@ class Resume(BaseModel):
         journal = {**self.journal, "budget": budget.model_dump(mode="json")}
         if commit is not None and "events" in journal:
             journal["events"] = _moved(journal["events"], commit.decision.commit_until)
-        # else it would end at once; and what was spent at the last best is another share of the budget now
+        # otherwise patience could end it at once; and `best_at` is a share of the old budget
         progress = self.progress.model_copy(update={"num_stale": 0, "best_at": 0.0})
         return self.model_copy(update={"journal": journal, "open_commit": commit, "progress": progress})
 
 
 def _moved(events: list[dict[str, Any]], until: Allowance) -> list[dict[str, Any]]:
-    """Return a controller's events with the end of the commit that is under way, the last one's, at `until`."""
+    """Return a controller's events with the end of the open commit, which is the last one, moved to `until`."""
     last = max((index for index, event in enumerate(events) if "decide" in event), default=None)
     if last is None:
         return events

@@ -1,4 +1,4 @@
-"""Search a stage: probes on all lanes, a decision, and the state that its commit begins with."""
+"""Search a stage: probe on all lanes, decide, and go to the state from which the commit begins."""
 
 import threading
 import time
@@ -20,26 +20,26 @@ from trainers.training.group import Recovery
 
 @tracing.traced("search")
 def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
-    """Search from a snapshot, decide, and rewind, or go on from the end of the probe that won.
+    """Search from a snapshot and decide. Then return to the snapshot, or continue from the end of the winning probe.
 
-    `begun` is what an earlier attempt has of the search. Returns the commit, with the winner's steps if it goes on from
-    them.
+    `begun` is the search that an earlier attempt left open. Returns the commit. It contains the winner's steps if that
+    probe is promoted.
     """
     main = state.lanes[0]
     main.hold(state.stage.checkpoint, begun.held if begun else None)
     if begun is None:
         state.stage = StageStart(checkpoint=state.stage.checkpoint, progress=state.progress.model_copy(deep=True))
-        state.strategy.steer(state.recorder.sink.steers())  # a search under way has heard them
+        state.strategy.steer(state.recorder.sink.steers())  # an open search has taken its steers already
     search = _Search(state, begun or OpenSearch())
     search.make()
-    held = () if is_to_join(state) else main.ends.ids  # what other lanes hold stays there
+    held = () if is_to_join(state) else main.ends.ids  # only the main lane's ends can be promoted
     commit = OpenCommit(decision=state.strategy.decide(held))
     promoted = search.go_to(commit.decision.promoted)
     state.cost = None if search.probes else state.cost
     state.progress.charge_seconds(seconds_search=search.seconds)
     first_step = state.progress.step
     state.recorder.report(*reports.decided(state.trial_id, commit.decision, search.probes, first_step=first_step))
-    if promoted is not None:  # the group is at that probe's end: its steps are the commit's first
+    if promoted is not None:  # the group is at that probe's end, and its steps are the commit's first
         end, pushed = promoted
         option = commit.decision.values.option
         [probe] = (each for each in search.probes if each.probe_id == end.candidate.id)
@@ -47,18 +47,18 @@ def search_stage(state: TrialState, begun: OpenSearch | None) -> OpenCommit:
             num_steps=probe.num_steps, num_bytes=probe.bytes_sent, seconds=end.seconds, option=option
         )
         for each in pushed:
-            commit.measured.add(each.result.model_copy(update={"alignments": ()}))  # those of a rate that fell to 0
+            commit.measured.add(each.result.model_copy(update={"alignments": ()}))  # cosines of a rate that fell to 0
             keep_segment(state, commit, each)
     return commit
 
 
 def is_to_join(state: TrialState) -> bool:
-    """Return whether the lanes become one after this search, in the state before the first step."""
+    """Return whether the lanes join after this search, at the state before the first step."""
     return state.spec.lanes.after == "batch" and len(state.lanes) > 1
 
 
 def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
-    """Make a trained segment the next of the commit's."""
+    """Add a trained segment to the commit: to the schedule, the bill and the reports."""
     state.progress.step = pushed.result.first_step + len(pushed.result.losses)
     state.progress.steps_to_meeting = pushed.result.steps_to_meeting
     people = dict.fromkeys(steer.by for steer in commit.decision.steers)
@@ -76,26 +76,26 @@ def keep_segment(state: TrialState, commit: OpenCommit, pushed: Pushed) -> None:
 
 
 class _Search:
-    """Mutable: the probes of the stage, whose start the first lane holds in memory."""
+    """The probes of a stage, whose start the first lane holds in memory. Mutable."""
 
     def __init__(self, state: TrialState, begun: OpenSearch) -> None:
         self._state, self._begun = state, begun
         self.probes = list(begun.probes)
         self._opened_s = state.seconds() - begun.seconds
         self._opened = state.spent().model_copy(update={"seconds": self._opened_s})
-        self._turn = threading.Lock()  # lanes' threads ask the strategy too
+        self._turn = threading.Lock()  # lanes' threads call the strategy, too
 
     @property
     def seconds(self) -> float:
-        """Return what it has taken so far, on the training clock."""
+        """The seconds of the search so far, on the training clock."""
         return self._state.seconds() - self._opened_s
 
     def make(self) -> None:
-        """Probe what the strategy asks for on all lanes at once, and charge, tell and report what ends."""
+        """Probe the strategy's candidates on all lanes at once. Charge, tell and report the probes that end."""
         state, lanes = self._state, self._state.lanes
         groups = [lane.group for lane in lanes]
         before = [group.recovery.seconds for group in groups]
-        left = list(self._begun.running)  # what an earlier attempt did not end comes first
+        left = list(self._begun.running)  # probes that an earlier attempt left running come first
 
         def next_candidate() -> Candidate | None:
             if left:
@@ -115,7 +115,7 @@ class _Search:
                     self._tell(probes)
                 self._report(running)
         waited = [group.recovery.seconds - start for group, start in zip(groups, before, strict=True)]
-        state.clock.skip(max(waited) - waited[0])  # the clock knows the recovery of the main lane alone
+        state.clock.skip(max(waited) - waited[0])  # the clock leaves out only the main lane's recovery
 
     def _probe(self, lane: Lane, candidates: Sequence[Candidate]) -> list[Probe]:
         """Train `candidates` on `lane`, in its thread."""
@@ -138,7 +138,7 @@ class _Search:
         return [probe]
 
     def _tell(self, probes: Sequence[Probe]) -> None:
-        """Charge what the workers of one lane trained side by side as the longest of it, and tell all of it."""
+        """Charge only the longest of the probes that a lane's workers trained side by side; tell and report all."""
         state = self._state
         longest, ended_s = max(probes, key=lambda probe: probe.measured.num_steps), state.seconds()
         there = state.group.num_workers if longest.candidate.alone else None
@@ -154,9 +154,9 @@ class _Search:
             self.probes.append(done)
 
     def _report(self, running: Sequence[Candidate]) -> None:
-        """Report what a later attempt needs to go on with the search, of which `running` have not ended."""
+        """Report what a later attempt needs to continue the search, in which `running` have not ended."""
         state = self._state
-        with self._turn:  # the journal is read too
+        with self._turn:  # the strategy's journal is read, too
             state.progress.stop_clock(state.seconds(), num_held=state.recorder.num_held)
             state.recorder.complete(state.progress, state.second)
             held = state.lanes[0].ends.held
@@ -173,9 +173,9 @@ class _Search:
             state.recorder.report(searched)
 
     def go_to(self, promoted: str | None) -> tuple[End, list[Pushed]] | None:
-        """Go to the end of the probe with this id and return it; None: to the stage's start.
+        """Go to the end of the probe `promoted` and return it; None: to the stage's start.
 
-        One that was in an earlier attempt's memory is trained again first, as a recovery.
+        An end that was only in an earlier attempt's memory is trained again first. This counts as recovery.
         """
         ends, clock = self._state.lanes[0].ends, self._state.clock
         lost = ends.lost(promoted)

@@ -1,4 +1,4 @@
-"""Choose the steps to push at once: pure functions of the budget, so that a budget without seconds reads no clock."""
+"""Choose how many steps to push at once. Pure functions of the budget: one without seconds reads no clock."""
 
 import math
 from typing import Any
@@ -10,26 +10,26 @@ from search.types import Allowance, Piece, Spent, Values
 from service.cluster.measured import bytes_per_worker
 from trainers.segment import Segment, SegmentResult
 
-#: Steps of a first push, when nothing is known about the cost of a step with these values.
+#: Steps of a first push, while the cost of a step with these values is unknown.
 FIRST_PUSH = 4
-#: Steps of a push under a budget in steps or bytes: a constant, because there no decision may read a clock.
+#: Steps of a push under a budget in steps or bytes. It is constant, because no decision may read a clock there.
 CLOCKLESS_PUSH = 10
-#: The committed line is looked at after this share of a commit, but not before so many steps.
+#: The share of a commit between two looks at it, and the least number of steps between them.
 LOOK_SHARE, LEAST_LOOK_STEPS = 0.02, 10
-#: Longest push under a budget in seconds; a cancel is heard between two pushes. Slow steps are pushed together,
-#: `FIRST_PUSH` at most and for at most `MAX_SLOW_PUSH_S`: the first step of a push shows no cosine, so pushes of one
-#: step show none, and a rate that is too low would not rise.
+#: The longest push under a budget in seconds: a cancel takes effect only between pushes. Slow steps are grouped, up to
+#: `FIRST_PUSH` steps and `MAX_SLOW_PUSH_S`. The first step of a push shows no cosine, so with pushes of one step, a
+#: learning rate that is too low would never rise.
 MAX_PUSH_S, MAX_SLOW_PUSH_S = 0.5, 10.0
 NO_LIMIT = 10**9
-#: A rate that changes all the time does so in about so many straight pieces, however long the run: a schedule has each.
+#: The approximate number of linear pieces of a changing rate, however long the run, since a schedule stores each.
 MOST_PIECES = 1024
 
 
 def cost_of(result: SegmentResult, known: StepCost | None, *, round_steps: int = 1) -> StepCost | None:
-    """Return what a step costs, as `result` shows after what was `known`; None: nothing is known yet.
+    """Update the `known` cost of a step by `result`; None: still unknown.
 
-    Its first step may calibrate, and does not count beside others. Workers that meet every `round_steps` steps send
-    nothing in between, so a push that is shorter than a round counts by its share of one.
+    The first step may calibrate, so it counts only if it is the only one. Workers that average every `round_steps`
+    steps send nothing in between. A push shorter than a round is therefore weighted by its share of a round.
     """
     seconds = result.step_seconds[1:] or result.step_seconds
     if not seconds:
@@ -45,7 +45,7 @@ def cost_of(result: SegmentResult, known: StepCost | None, *, round_steps: int =
 
 
 def segment(start: Values, end: Values, num_steps: int) -> Segment:
-    """Return `num_steps` with `start`, whose rate goes linearly to that of `end`."""
+    """Return a segment of `num_steps` with the values `start`, whose rate changes linearly to that of `end`."""
     ramps = end.learning_rate != start.learning_rate
     return Segment(
         num_steps=num_steps,
@@ -57,7 +57,7 @@ def segment(start: Values, end: Values, num_steps: int) -> Segment:
 
 
 def part_of_piece(piece: Piece, values: Values, *, step: int, num_steps: int) -> Segment:
-    """Return `num_steps` from `step` on of `piece`, with `values` but for the rate."""
+    """Return the `num_steps` of `piece` from `step` on, with `values` except for the rate."""
     course: dict[str, Any] = {}
     if piece.final_learning_rate != piece.learning_rate:
         piece_steps = piece.piece_steps or piece.num_steps
@@ -72,7 +72,7 @@ def part_of_piece(piece: Piece, values: Values, *, step: int, num_steps: int) ->
 
 
 def until_totals(spent: Spent, allowance: Allowance) -> Allowance:
-    """Turn what a probe may spend into the totals at which it ends."""
+    """Return the totals at which a probe ends that may spend `allowance`."""
     return Allowance(
         steps=_add(spent.steps, allowance.steps),
         bytes=_add(spent.bytes, allowance.bytes),
@@ -81,7 +81,7 @@ def until_totals(spent: Spent, allowance: Allowance) -> Allowance:
 
 
 def part_of(allowance: Allowance, part: float) -> Allowance:
-    """Return `part`, in (0, 1], of what a probe may spend, in whole steps and bytes."""
+    """Return `part`, in (0, 1], of a probe's allowance, in whole steps and bytes."""
     return Allowance(
         steps=None if allowance.steps is None else math.ceil(part * allowance.steps),
         bytes=None if allowance.bytes is None else math.ceil(part * allowance.bytes),
@@ -109,7 +109,7 @@ def _least(*caps: float | None) -> float | None:
 
 
 def is_reached(until: Allowance, spent: Spent, cost: StepCost | None) -> bool:
-    """Return whether another step would pass a cap: by more than half of itself, or at all where steps count."""
+    """Return whether another step would exceed a cap: for seconds by half a step, for steps and bytes at all."""
     cost = cost or StepCost(bytes=0, seconds=0)
     return (
         (until.steps is not None and spent.steps >= until.steps)
@@ -119,7 +119,7 @@ def is_reached(until: Allowance, spent: Spent, cost: StepCost | None) -> bool:
 
 
 def after(num_steps: int, spent: Spent, cost: StepCost | None) -> Spent:
-    """Return the totals `num_steps` further on, as far as the cost of a step is known."""
+    """Return the totals after `num_steps` more, as far as the cost of a step is known."""
     cost = cost or StepCost(bytes=0, seconds=0)
     return Spent(
         steps=spent.steps + num_steps,
@@ -129,7 +129,7 @@ def after(num_steps: int, spent: Spent, cost: StepCost | None) -> Spent:
 
 
 def next_push(until: Allowance, spent: Spent, cost: StepCost | None, *, most: int) -> int:
-    """Return how many steps to push next, in [1, `most`], so that no cap of `until` is passed."""
+    """Return how many steps to push next, in [1, `most`], without passing a cap of `until`."""
     limits: list[float] = [most, _steps_left(until, spent, cost)]
     if cost is None:
         limits.append(FIRST_PUSH)
@@ -142,10 +142,10 @@ def next_push(until: Allowance, spent: Spent, cost: StepCost | None, *, most: in
 
 
 def next_piece(until: Allowance, spent: Spent, cost: StepCost | None, *, budget: Budget, least: int) -> int:
-    """Return the steps of the next straight piece of a rate that changes: `least`, and more in a long run.
+    """Return the number of steps in the next linear piece of a changing rate: `least`, or more in a long run.
 
-    A push has `least` of them, and is short, so that a cancel is heard. Where a run has many pushes a piece is as long
-    as several, so that what the schedule says of it stays small.
+    A push has `least` steps and is short, so that a cancel takes effect soon. In a run of many pushes, a piece spans
+    several, so that the schedule stays small.
     """
     if cost is None:
         return least
@@ -155,7 +155,7 @@ def next_piece(until: Allowance, spent: Spent, cost: StepCost | None, *, budget:
 
 
 def _steps_left(until: Allowance, spent: Spent, cost: StepCost | None) -> float:
-    """Return how many steps are left until a cap of `until` is reached, as far as their cost is known."""
+    """Return the number of steps until a cap of `until` is reached, as far as their cost is known."""
     cost, limits = cost or StepCost(bytes=0, seconds=0), [float(NO_LIMIT)]
     if until.steps is not None:
         limits.append(until.steps - spent.steps)
@@ -167,7 +167,7 @@ def _steps_left(until: Allowance, spent: Spent, cost: StepCost | None) -> float:
 
 
 def look_steps(until: Allowance, spent: Spent, cost: StepCost | None, *, num_done: int) -> int:
-    """Return how many steps of a commit, of which `num_done` are trained, lie between two looks at it."""
+    """Return the number of steps between two looks at a commit with `num_done` steps trained."""
     cost = cost or StepCost(bytes=0, seconds=0)
     left = [
         (end - now) / each

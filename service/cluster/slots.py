@@ -1,6 +1,6 @@
-"""The slots of the ranks' memory in which a trial keeps states; there are two."""
+"""The two slots in the ranks' memory in which a trial keeps states."""
 
-#: What the warm-up, and later every stage, starts from.
+#: The start of the warm-up, and later of every stage.
 STAGE = "stage"
-#: The end of a stage's best probe, put aside while others run.
+#: The end of a stage's best probe, kept while others run.
 BEST = "best"

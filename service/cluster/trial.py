@@ -1,6 +1,6 @@
-"""The stage loop of one training run: any Group, any Strategy, no Ray. `train` reads top to bottom.
+"""The stage loop of one training run, for any Group and Strategy, without Ray. `train` reads top to bottom.
 
-Calls go down and values come back: the strategy returns candidates and decisions, `search_stage` a commit,
+Calls go down and values come back. The strategy returns candidates and decisions, `search_stage` a commit, and
 `commit_stage` how it ended. Each acts on the run's `TrialState`.
 """
 
@@ -34,7 +34,7 @@ from trainers.workload import WorkloadError
 
 
 class Begun(NamedTuple):
-    """A stage that an earlier attempt left: its search, or its commit; neither: the next one opens."""
+    """The search or commit that an earlier attempt left open. If neither, the next stage opens."""
 
     search: OpenSearch | None = None
     commit: OpenCommit | None = None
@@ -51,9 +51,9 @@ def train(
     spare: Sequence[Group] = (),
     prior: Prior = NO_PRIOR,
 ) -> TrialFinished:
-    """Train one run to the end of its budget, and return what came of it.
+    """Train one run to the end of its budget, and return its result.
 
-    `spare` are its lanes beside `group`; its search may learn from `prior`.
+    `spare` are the lanes besides `group`. The search may learn from `prior`.
     """
     state = TrialState(spec, [group, *spare], sink, trial_id=trial_id, storage_url=storage_url)
     try:
@@ -73,7 +73,7 @@ def train(
 
 @tracing.traced("stage")
 def _train_stage(state: TrialState, begun: Begun) -> bool:
-    """Train one stage from its search to its close; return False if it would try again what has diverged."""
+    """Train one stage from search to close. Return False if it would repeat values that have diverged."""
     commit = begun.commit or search_stage(state, begun.search)
     if begun.commit is None and commit.decision.stage == 0:
         _employ_spare_lanes(state, commit)
@@ -84,7 +84,7 @@ def _train_stage(state: TrialState, begun: Begun) -> bool:
 
 
 def _start(state: TrialState, prior: Prior) -> Begun:
-    """Start at step 0."""
+    """Start the run at step 0."""
     state.recorder.report(reports.started(state.trial_id, state.spec, state.group))
     state.spec, why, timings = choose_optimizer(state.spec, state.groups)
     state.space, warm_ups = opening_space(state.spec, state.groups, chosen_because=why)
@@ -96,14 +96,14 @@ def _start(state: TrialState, prior: Prior) -> Begun:
     state.stage = StageStart(checkpoint=state.keeper.save(0), progress=state.progress)
     for lane in state.lanes:
         lane.hold(state.stage.checkpoint)  # their states are equal by construction
-    evaluation = _evaluate_off_the_clock(state)  # else a short budget could be spent before the first step
+    evaluation = _evaluate_off_the_clock(state)  # otherwise it could use up a short budget before the first step
     state.clock.start()
     state.note_start(evaluation)
     return Begun()
 
 
 def _go_on(state: TrialState, resume: Resume) -> Begun:
-    """Go on where a checkpoint stands; return the stage that it interrupted."""
+    """Resume the run from a checkpoint. Return the search or commit that it interrupted."""
     state.recorder.report(reports.started(state.trial_id, state.spec, state.group))
     space = resume.journal["space"]
     if len(contenders(state.spec.replica.optimizer)) > 1 and "optimizers" in space:
@@ -138,10 +138,13 @@ def _go_on(state: TrialState, resume: Resume) -> Begun:
 
 
 def _employ_spare_lanes(state: TrialState, commit: OpenCommit) -> None:
-    """Have them do, after the first search, what the job says; `commit` is about to begin."""
+    """After the first search, join the spare lanes or train the second line on one, as the job says.
+
+    `commit` is about to begin.
+    """
     if is_to_join(state):
         _join_lanes(state)
-        state.stage.checkpoint = state.keeper.save(0)  # the one before is of fewer ranks
+        state.stage.checkpoint = state.keeper.save(0)  # the previous checkpoint has fewer ranks
         state.progress.best = None
         state.progress.note_checkpoint(state.stage.checkpoint)
         state.lanes[0].hold(state.stage.checkpoint)
@@ -158,7 +161,7 @@ def _join_lanes(state: TrialState) -> None:
 
 
 def _insure(state: TrialState, resume: Resume) -> None:
-    """Train the second line from `resume` on, on the next lane, beside this one."""
+    """Train the second line from `resume` on, on the next lane, in parallel to this line."""
     sink = InsuranceSink(state.recorder.sink, resume.as_json())
     second = TrialState(
         insured(state.spec),
@@ -172,7 +175,7 @@ def _insure(state: TrialState, resume: Resume) -> None:
 
 
 def _train_alone(state: TrialState, begun: Begun) -> Course:
-    """Train the one stage of a strategy that does not search, from its start or within a commit."""
+    """Train a line whose strategy does not search, in its only stage, from the start or within a commit."""
     if begun.commit is None:
         state.note_start(state.evaluate())
     course = commit_stage(state, begun.commit or search_stage(state, begun.search))
@@ -181,17 +184,17 @@ def _train_alone(state: TrialState, begun: Begun) -> Course:
 
 
 class KeptLine(NamedTuple):
-    """The end of a line, as it is kept: its last state, or a better one before."""
+    """The state that is kept of a line: its last, or a better one before."""
 
     line: TrialState
-    evaluation: Evaluation  # of what is kept
+    evaluation: Evaluation  # of the kept state
     end: Evaluation
-    exported: Best | None = None  # None: the weights are those of the end
-    last: Exported | None = None  # the weights of the end, if they are others
+    exported: Best | None = None  # None: the end is kept
+    last: Exported | None = None  # the weights of the end, if another state is kept
 
 
 def _ending(line: TrialState) -> KeptLine:
-    """Evaluate what the clock has stopped at, and go to the best checkpoint where that is better by the objective."""
+    """Evaluate the line's end, and load the best checkpoint if it is better by the objective."""
     end = _evaluate_off_the_clock(line)
     progress, best = line.progress, line.progress.best
     line.recorder.report(*reports.evaluated(line.trial_id, end, progress.step, progress.seconds))
@@ -216,7 +219,7 @@ def _evaluate_off_the_clock(line: TrialState) -> Evaluation:
 
 
 def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> TrialFinished:
-    """Stop the clock, evaluate what is kept, export it: of two lines the better one."""
+    """Stop the clock, evaluate the kept state, and export it. If there are two lines, keep the better one."""
     is_stopped, ended = outcome == "completed" and state.is_stopped(), state.seconds()
     beside = _ended_beside(state)
     ended = max([ended, *(line.progress.seconds for line in beside)])
@@ -251,7 +254,7 @@ def _finish(state: TrialState, outcome: Literal["completed", "diverged"]) -> Tri
 
 
 def _ended_beside(state: TrialState) -> list[TrialState]:
-    """Return the second line, if it came to an end of its own; beside one at the target it need not."""
+    """Return the second line if it reached its own end. If the main line is at the target, do not wait for it."""
     if state.second is None:
         return []
     if state.progress.at_target:

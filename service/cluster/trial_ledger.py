@@ -1,4 +1,4 @@
-"""The ledger of a training run: totals, bill, schedule. One mutable object, saved with every checkpoint."""
+"""The ledger of a training run: totals, bill and schedule. One mutable object, saved with every checkpoint."""
 
 import math
 from collections import Counter
@@ -16,30 +16,30 @@ from trainers.training.group import Recovery
 
 
 class Best(BaseModel):
-    """The checkpoint behind the best evaluation by the objective. A lower score is better."""
+    """The checkpoint with the best evaluation by the objective. A lower score is better."""
 
     model_config = ConfigDict(frozen=True)
 
     checkpoint: str
-    score: float = Field(validation_alias=AliasChoices("score", "loss"))  # `loss`: an earlier release wrote it
+    score: float = Field(validation_alias=AliasChoices("score", "loss"))  # `loss` in earlier releases
     step: int | None = Field(None, description="committed steps behind it; None: an earlier release has not said")
     schedule: tuple[ScheduleEntry, ...] | None = Field(
         None, description="that led there, where its steps were rolled back; None: the beginning of the run's"
     )
 
 
-#: A score that is lower than the best one by less than this share is not worth a checkpoint of its own ...
+#: A new best score is worth a checkpoint only if it is lower than the previous best by more than this share.
 BEST_GAIN = 0.002
-#: ... nor is one before training took so many times as long as a checkpoint does, or where seconds do not count,
-#: before this share of the budget was spent since the last of them.
+#: The usual spacing of such checkpoints: training takes this many times as long as a checkpoint. Under a budget
+#: without seconds, this share of the budget lies between two of them.
 BEST_SPACING, BEST_SHARE = 50.0, 0.05
-#: One that is better by more than the first share is worth it earlier, in proportion: such gains are few. Where seconds
-#: do not count, nobody knows how long a checkpoint takes, so the second part of the usual spacing always lies between.
+#: A gain larger than the first share shortens the spacing in proportion, since such gains are rare. Under a budget
+#: without seconds, the time of a checkpoint is unknown, so at least the second number's part of the spacing stays.
 LARGE_GAIN, LEAST_CLOCKLESS_PART = 0.02, 0.2
 
 
 class Progress(BaseModel):
-    """The progress of a run. JSON both ways."""
+    """The progress of a run, readable and writable as JSON."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -72,9 +72,10 @@ class Progress(BaseModel):
     def charge(
         self, result: SegmentResult, *, is_probe: bool, option: str | None = None, num_workers: int | None = None
     ) -> None:
-        """Put a segment on the bill; `option`: the exchange it was by, where several compete.
+        """Put a segment on the bill. `option` is its exchange, if several compete.
 
-        `num_workers` were there for it: as many as sent, unless each trained a probe alone.
+        `num_workers` is the number of workers present. By default it is the number that sent, which differs if each
+        worker trained a probe alone.
         """
         num_steps, sent = len(result.losses), bytes_per_worker(result.bytes_sent)
         self.steps += num_steps
@@ -93,16 +94,16 @@ class Progress(BaseModel):
         self._bill_option(option, steps=num_steps, steps_search=num_steps * is_probe, bytes_sent=sent, seconds=took)
 
     def promote(self, *, num_steps: int, num_bytes: int, seconds: float, option: str | None = None) -> None:
-        """Turn what a probe was billed into a commit's.
+        """Move a probe's charges from the search to the commit.
 
-        It may have been trained again since, by other workers, which sent something else.
+        They are given, because other workers may have trained the probe again since, with other traffic.
         """
         self.charge_seconds(seconds_search=-seconds)
         self._bill(bytes_search=self.bill.bytes_search - num_bytes, steps_search=self.bill.steps_search - num_steps)
         self._bill_option(option, steps_search=-num_steps)
 
     def charge_bytes(self, result: SegmentResult | Evaluation | Written, *, num_workers: int | None = None) -> None:
-        """Add what the busiest rank sent, and what all of them did."""
+        """Add the bytes sent by the busiest rank and by all ranks."""
         before = self.bill.bytes_of_all
         known = self.bytes * (num_workers or len(result.bytes_sent)) if before is None else before
         of_all = known + sum(sum(rank.values()) for rank in result.bytes_sent)
@@ -114,18 +115,18 @@ class Progress(BaseModel):
         self._bill(bytes_sent=self.bytes, bytes_of_all=of_all, bytes_by_purpose=purposes, bytes_within_nodes=within)
 
     def charge_seconds(self, **seconds: float) -> None:
-        """Add elapsed seconds to lines of the bill, e.g. `charge_seconds(seconds_search=0.4)`."""
+        """Add elapsed seconds to lines of the bill, as in `charge_seconds(seconds_search=0.4)`."""
         self._bill(**{line: getattr(self.bill, line) + value for line, value in seconds.items()})
 
     def charge_warm_up(self, result: SegmentResult) -> None:
-        """Charge the bytes of the discarded steps before the clock; they are neither steps nor seconds."""
+        """Charge the bytes of warm-up steps, which are discarded. They count as neither steps nor seconds."""
         self.charge(result.model_copy(update={"times": None}), is_probe=False)
         self.steps -= len(result.losses)
         by_workers = result.steps_by_workers or {len(result.bytes_sent): len(result.losses)}
         self._bill_workers({count: -steps for count, steps in by_workers.items()})
 
     def charge_recovery(self, before: Recovery, now: Recovery) -> None:
-        """Add what the group has spent on lost workers between `before` and `now`; no budget counts it."""
+        """Add the cost of lost workers between `before` and `now`. No budget counts it."""
         self._bill(
             repairs=self.bill.repairs + now.repairs - before.repairs,
             seconds_recovery=self.bill.seconds_recovery + now.seconds - before.seconds,
@@ -138,7 +139,7 @@ class Progress(BaseModel):
         )
 
     def note_evaluation(self, score: float | None, *, min_delta: float = 0.0, at_target: bool = False) -> None:
-        """Remember the score of the present state, None: not finite, and whether it is better by `min_delta`."""
+        """Record the current state's score, None if not finite, and whether it improved by `min_delta`."""
         self.score, self.evaluated_step, self.evaluation_due = score, self.step, False
         self.at_target = at_target
         if score is not None and (self.record is None or score < self.record - min_delta):
@@ -147,7 +148,7 @@ class Progress(BaseModel):
             self.num_stale += 1
 
     def note_checkpoint(self, url: str) -> None:
-        """Remember the checkpoint at `url` if its state was evaluated, with a lower score than any before."""
+        """Record the checkpoint at `url` as the best if its state was evaluated and has the lowest score so far."""
         if self.score is None or self.evaluated_step != self.step:
             return
         if self.best is None or self.score < self.best.score:
@@ -155,7 +156,7 @@ class Progress(BaseModel):
 
     @property
     def best_patience(self) -> float:
-        """The part of the usual spacing after which the state just evaluated is worth a checkpoint; infinity: never."""
+        """The part of the usual spacing after which the evaluated state is worth a checkpoint; infinity if never."""
         if self.score is None:
             return math.inf
         if self.best is None:
@@ -173,13 +174,13 @@ class Progress(BaseModel):
         return learned_schedule.up_to(self.schedule, best.step)
 
     def note_insurance(self, line: "Progress") -> None:
-        """Write down what the line beside this one has spent so far; no budget of this one counts it."""
+        """Put the second line's cost so far on the bill. The main line's budget does not count it."""
         self._bill(steps_insurance=line.steps, bytes_insurance=line.bytes)
 
     def rewind_to(self, earlier: "Progress", *, num_steps: int) -> None:
-        """Forget the `num_steps` that were trained since `earlier`; what they cost stays on the bill.
+        """Roll back the `num_steps` trained since `earlier`. Their cost stays on the bill.
 
-        The best checkpoint stays the best, with the schedule that led to it; patience stays as short as it was.
+        The best checkpoint stays the best, with the schedule that led to it. Patience is not reset.
         """
         if self.best is not None and self.best.step is not None and self.best.step > earlier.step:
             self.best = self.best.model_copy(update={"schedule": self.schedule_to(self.best)})
@@ -190,12 +191,12 @@ class Progress(BaseModel):
         self._bill(steps_taken_back=self.bill.steps_taken_back + num_steps)
 
     def stop_clock(self, seconds: float, *, num_held: int) -> None:
-        """Write the training clock down; the run has held so many workers since this was last done."""
+        """Write down the training clock. The run has held `num_held` workers since the last time."""
         self.bill = self.billed_at(seconds, num_held=num_held)
         self.seconds = seconds
 
     def billed_at(self, seconds: float, *, num_held: int) -> Bill:
-        """Return the bill as it is when the training clock shows `seconds`."""
+        """Return the bill at `seconds` on the training clock."""
         before = self.bill.seconds_of_workers
         known = self.seconds * num_held if before is None else before
         held = known + (seconds - self.seconds) * num_held

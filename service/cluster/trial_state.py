@@ -1,4 +1,4 @@
-"""The state of one line of training: its workers, its clock, and everything that a resume holds."""
+"""The state of one line of training: its workers, its clock, and everything that a resume restores."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,55 +26,55 @@ from service.wire.records import AnyRecord, Billed, Checkpointed, Control, RungR
 from trainers.segment import Evaluation
 from trainers.training.group import Group, Recovery
 
-#: Longest that a checkpoint may take to its storage; each of its requests has a timeout of its own.
+#: The longest upload of a checkpoint, in seconds; each request has its own timeout.
 UPLOAD_S = 3600.0
 
 
 class UserRequests:
-    """A stop ends what runs at the next point where it can end well; a pause ends it with `Stopped`."""
+    """The user's requests. A stop ends the run at the next point where it can end well, a pause by `Stopped`."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
     def is_stop(self) -> bool:
-        """Return whether the run is to end as if its budget were spent."""
+        """Return whether the run should end as if its budget were spent."""
         return self._sink.asked() is Control.STOP
 
     def is_pause(self) -> bool:
-        """Return whether the run is to leave a checkpoint and end."""
+        """Return whether the run should write a checkpoint and end."""
         return self._sink.asked() is Control.PAUSE
 
     def check(self) -> None:
-        """Raise what must end a search at once: a paused one is made anew, from the checkpoint before it."""
+        """Raise what must end a search at once. After a pause, the search continues from the checkpoint before it."""
         self._sink.report()
         if self.is_pause():
             self.leave()
 
     def leave(self) -> None:
-        """End the run, whose last checkpoint is known."""
+        """End the run by `Stopped`, once the API knows of its last checkpoint."""
         raise Stopped(Control.PAUSE, "told to pause")
 
 
 class Recorder:
-    """Reports what happens on one line, with a bill that leaves out nothing: every lane, and the line beside it."""
+    """Reports the events of one line, with a complete bill: all lanes, and the second line."""
 
     def __init__(self, trial_id: str, sink: Sink, groups: Sequence[Group], clock: TrainingClock) -> None:
         self.trial_id, self.sink = trial_id, sink
         self._groups, self._clock = groups, clock
-        self.num_held = sum(group.num_workers for group in groups)  # for the whole attempt, whoever trains
-        self._billed = Recovery()  # what of the groups' recovery is on the bill
+        self.num_held = sum(group.num_workers for group in groups)  # for the whole attempt, even while lanes idle
+        self._billed = Recovery()  # the part of the groups' recovery already on the bill
 
     def report(self, *records: AnyRecord) -> None:
         """Report `records`. Raises what must end the run, such as a cancel."""
         self.sink.report(*records)
 
     def wait_for(self, record: AnyRecord) -> None:
-        """Report `record` and wait until it is stored; a silent API is not on the clock."""
+        """Report `record` and wait until it is stored. The clock stands still meanwhile."""
         with self._clock.held():
             self.sink.flush(record)
 
     def complete(self, progress: Progress, second: "SecondLine | None") -> None:
-        """Put on the bill what lanes have spent on lost workers, and what the line beside this one has."""
+        """Add to the bill the lanes' cost of lost workers, and the second line's cost."""
         now = recovered(self._groups)
         progress.charge_recovery(self._billed, now)
         self._billed = now
@@ -88,7 +88,7 @@ class Recorder:
 
 
 class TrialState:
-    """A line of training. Mutable: the stage loop, and what it calls, act on it."""
+    """A line of training. Mutable: the stage loop and the functions that it calls change it."""
 
     strategy: Strategy
     space: SearchSpace
@@ -106,13 +106,13 @@ class TrialState:
         self.recorder = Recorder(trial_id, sink, groups, self.clock)
         self.requests = UserRequests(sink)
         self.progress = Progress()
-        self.cost: StepCost | None = None  # of a step with the values in force; None: not known yet
+        self.cost: StepCost | None = None  # of a step with the values in use; None: unknown yet
         self.diverged_values: Values | None = None
         self.second: SecondLine | None = None
-        self.known: list[str] = []  # checkpoints named by what the API knew of when the last one was reported
+        self.known: list[str] = []  # the checkpoints that the API may still resume from
         self.saved_s, self.save_took_s = 0.0, 0.0
-        self.under_way: Checkpointed | None = None  # told once its checkpoint is complete
-        # A record of two lines holds a checkpoint of each, which have to be there when it is made.
+        self.under_way: Checkpointed | None = None  # reported once its checkpoint is complete
+        # A record of two lines names a checkpoint of each, and both must exist when it is made.
         self._is_alone = spec.lanes.after != "insurance" and not isinstance(sink, InsuranceSink)
 
     # -- what is spent ----------------------------------------------------------------------------------------
@@ -130,33 +130,33 @@ class TrialState:
         return self.ends_at(segment_length.within(Allowance(), self.spec.budget))
 
     def is_stopped(self) -> bool:
-        """Return whether the run ends for the reason alone that somebody wants what there is."""
+        """Return whether the run ends only because its user asked to stop it."""
         return not self.ends_by_itself(segment_length.within(Allowance(), self.spec.budget))
 
     def ends_at(self, until: Allowance) -> bool:
-        """Return whether these totals are reached, or the run ends before its budget does."""
+        """Return whether the totals `until` are reached, or the run ends before its budget is spent."""
         return self.requests.is_stop() or self.ends_by_itself(until)
 
     def ends_by_itself(self, until: Allowance) -> bool:
-        """Return whether these totals are reached, a line is at the target, or patience is at its end."""
+        """Return whether the totals `until` are reached, a line is at the target, or patience has run out."""
         lines = [self] if self.second is None else [self, self.second.state]
         is_at_target = any(line.progress.at_target for line in lines)
         return is_at_target or self.is_stale() or segment_length.is_reached(until, self.spent(), self.cost)
 
     def fails_before_any_update(self) -> bool:
-        """Return whether a commit diverged in the run's first step, of which no learning rate has an effect yet."""
+        """Return whether a commit diverged in the run's first step, on which no learning rate has an effect yet."""
         values = self.diverged_values
         return self.progress.diverged_step == 0 and values is not None and values.option is None
 
     def is_stale(self) -> bool:
-        """Return whether as many evaluations in a row were no better as the job has patience for."""
+        """Return whether as many evaluations in a row as the job's patience allows brought no improvement."""
         patience = self.spec.objective.patience
         return patience is not None and self.progress.num_stale >= patience
 
     # -- evaluations ------------------------------------------------------------------------------------------
 
     def evaluate(self) -> Evaluation:
-        """Evaluate the state in memory, on the clock and on the bill."""
+        """Evaluate the state in memory. Its time and bytes are charged."""
         started = self.seconds()
         evaluation = self.group.evaluate()
         self.progress.charge_bytes(evaluation)
@@ -164,7 +164,7 @@ class TrialState:
         return evaluation
 
     def evaluate_line(self) -> None:
-        """Evaluate the committed line, and report it."""
+        """Evaluate the committed line and report the result."""
         self._note(self.evaluate())
 
     def _note(self, evaluation: Evaluation) -> None:
@@ -174,7 +174,7 @@ class TrialState:
         self._tell_rungs(evaluation)
 
     def _tell_rungs(self, evaluation: Evaluation) -> None:
-        """Tell of the rungs behind this evaluation, and wait for the word whether the run goes on."""
+        """Report the rungs that this evaluation has reached, and wait for the decision whether the run goes on."""
         share = fraction_spent(self.spec.budget, self.spent())
         while self.progress.num_rungs < len(self.spec.rungs) and self.spec.rungs[self.progress.num_rungs] <= share:
             metric = self.spec.objective.metric
@@ -190,7 +190,7 @@ class TrialState:
             self.recorder.wait_for(reached)
 
     def note_start(self, evaluation: Evaluation) -> None:
-        """Note and report an evaluation of the stage's checkpoint."""
+        """Record and report an evaluation of the stage's checkpoint."""
         self._note(evaluation)
         self.progress.note_checkpoint(self.stage.checkpoint)
 
@@ -204,15 +204,16 @@ class TrialState:
         return {self.stage.checkpoint, *self.known, *self.progress.steady, *best, *beside, *held}
 
     def named(self) -> list[str]:
-        """Return the last checkpoint, and the best one by its record."""
+        """Return the last checkpoint and the best one, which a record of now names."""
         best = self.progress.best
         return [*self.keeper.saved[-1:], *([best.checkpoint] if best else [])]
 
     def save(self, commit: OpenCommit | None, *, is_timed: bool = False, beside: bool = False) -> dict[str, Any]:
-        """Write a checkpoint; return what a later attempt needs to go on from it. `commit` is the open one.
+        """Write a checkpoint. Return what a later attempt needs to resume from it. `commit` is the open commit.
 
-        `is_timed`: a clock has said when; what is exported from a budget without seconds depends on none. To copy the
-        state is on the clock, to write the copy is not. With `beside` that is only begun.
+        `is_timed` means that a clock chose the moment. Under a budget without seconds, the exported state must not depend
+        on a clock, so such a checkpoint does not become the best. The training clock counts the copying of the state, but
+        not the writing of the copy. With `beside`, the writing is only begun.
         """
         self.settle()
         started = self.seconds()
@@ -231,12 +232,12 @@ class TrialState:
         return self.resume(url, commit=commit)
 
     def keep(self, commit: OpenCommit, *, is_new_best: bool = False) -> None:
-        """Write a checkpoint within `commit` while training goes on; it is reported once it is complete."""
+        """Write a checkpoint within `commit` while training goes on. It is reported once it is complete."""
         self.under_way = self.checkpointed(commit, is_new_best=is_new_best, beside=True)
         self.settle(wait=False)
 
     def settle(self, *, wait: bool = True) -> None:
-        """Report the checkpoint that is being written once it is complete; wait for that, unless told not to."""
+        """Report the checkpoint being written, if it is complete. With `wait`, wait until it is complete and stored."""
         if self.under_way is None or not (wait or self.keeper.is_saved()):
             return
         self._wait_for_upload()
@@ -259,7 +260,7 @@ class TrialState:
     def checkpointed(
         self, commit: OpenCommit, *, is_steady: bool = False, is_new_best: bool = False, beside: bool = False
     ) -> Checkpointed:
-        """Write a checkpoint within `commit`, and return its record."""
+        """Write a checkpoint within `commit` and return its record."""
         resume = self.save(commit, is_timed=not is_new_best, beside=beside)
         return Checkpointed(
             trial_id=self.trial_id,
@@ -271,7 +272,7 @@ class TrialState:
         )
 
     def report_start(self, commit: OpenCommit) -> None:
-        """Report the stage's checkpoint as that of `commit`, which has no step yet; an older one may go then."""
+        """Report the stage's checkpoint as that of `commit`, which has no step yet. Older ones may be removed then."""
         resume = self.resume(self.stage.checkpoint, commit=commit)
         stage, step, bill = commit.decision.stage, self.progress.step, self.progress.bill
         self.recorder.wait_for(
@@ -281,7 +282,7 @@ class TrialState:
     def resume(
         self, checkpoint: str, *, commit: OpenCommit | None = None, search: OpenSearch | None = None
     ) -> dict[str, Any]:
-        """Return what a later attempt needs to go on from `checkpoint`, within `commit` or `search`, as JSON."""
+        """Return, as JSON, what a later attempt needs to resume from `checkpoint`, within `commit` or `search`."""
         return Resume(
             fingerprint=self.group.fingerprint,
             checkpoint=checkpoint,
@@ -299,7 +300,7 @@ class TrialState:
 
 
 class SecondLine:
-    """A line beside the main one, and the thread that trains it to its end; `sink` is its own."""
+    """The second line, and the thread that trains it to its end. `sink` is its own."""
 
     def __init__(self, state: TrialState, sink: InsuranceSink, train: Callable[[], Course]) -> None:
         self.state, self._sink = state, sink
@@ -307,16 +308,16 @@ class SecondLine:
         self._ending = self._pool.submit(train)
 
     def resume(self) -> dict[str, Any]:
-        """Return what a later attempt needs to go on with it; raises what has ended its thread, if anything has."""
+        """Return what a later attempt needs to resume it. Raises the error of its thread, if any."""
         if self._ending.done():
             self._ending.result()
         return self._sink.take()
 
     def wait(self) -> Course:
-        """Wait for the line's end, which comes with its budget, and return how it ended."""
-        return self._ending.result()  # no timeout: every call to its group has one
+        """Wait until the line has spent its budget, and return how it ended."""
+        return self._ending.result()  # no timeout here: every call to its group has one
 
     def close(self) -> None:
-        """End the thread, at the latest when the push under way has ended."""
+        """End the thread, after the current push at the latest."""
         self._sink.end()
         self._pool.shutdown()

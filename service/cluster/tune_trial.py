@@ -1,4 +1,4 @@
-"""A trial as Tune runs it: opens its lanes of workers, has it trained, and reports what came of it."""
+"""A trial as Tune runs it: start its lanes of workers, train it, and report the result."""
 
 import logging
 from collections.abc import Mapping
@@ -26,19 +26,19 @@ from trainers.training.group import Group
 from trainers.training.repair import RepairingGroup
 from trainers.workload import NoData, WorkloadError
 
-#: After so many draws a sample keeps its values, even if another one has them.
+#: After this many draws a sample keeps its values, even if another sample has them.
 MAX_DRAWS = 8
 
 log = logging.getLogger("wiretune.driver")
 
 
 def run(trial_id: str, trace: Mapping[str, str], *, max_silence_s: float) -> None:
-    """Train one trial, in the process that Tune started for it.
+    """Train one trial in the process that Tune started for it.
 
     Args:
-        trial_id: of the job that the environment names.
+        trial_id: a trial of the job that the environment names.
         trace: the driver's span.
-        max_silence_s: for how long the trial waits for its brief, as a driver and trials that train wait for the API.
+        max_silence_s: how long the trial waits for its brief; running drivers and trials wait as long for the API.
     """
     configure_process("wiretune-trial", trial=trial_id)
     with tracing.span("trial", parent=trace, trial=trial_id):
@@ -47,7 +47,7 @@ def run(trial_id: str, trace: Mapping[str, str], *, max_silence_s: float) -> Non
 
 
 def _run(trial_id: str, *, max_silence_s: float) -> str:
-    """Return how the trial ended; one that was told to end, or heard nothing, ends its own part alone."""
+    """Return how the trial ended. If it was told to end, or the API was silent, only this trial ends."""
     try:
         return _reported(Door.from_environment(), trial_id, max_silence_s=max_silence_s)
     except Stopped as stopped:
@@ -69,13 +69,13 @@ def _reported(door: Door, trial_id: str, *, max_silence_s: float) -> str:
 
 
 def _outcome(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpec, reporter: Reporter) -> str:
-    """Return how the trial ended. An error that it would meet again ends a sample alone, but the job of an arm."""
+    """Return how the trial ended. An error that would repeat ends only a sample, but for an arm's trial the job."""
     try:
         return _trained(door, brief, point, spec, reporter)
     except Unfit as unfit:
         log.error("%s", unfit)
         raise NoPlace(last_line(unfit)) from unfit
-    except (UnlikeMachine, NoData, NoRoom) as refused:  # nothing that a sample sets is to blame
+    except (UnlikeMachine, NoData, NoRoom) as refused:  # not caused by a sample's values
         raise Hopeless(str(refused)) from refused
     except (WorkloadError, WorkerFailed) as failed:
         log.error("%s", failed)
@@ -123,7 +123,7 @@ def _trained(door: Door, brief: AttemptBrief, point: ResumePoint, spec: TrialSpe
 
 
 def _that_outlives_workers(spec: TrialSpec, mark: str | None, *, lane: int) -> Group:
-    """Start the workers of a lane, in a group that does not end with one of them."""
+    """Start the workers of a lane, in a group that survives the loss of one."""
     workers = spec.workers
     group = RayGroup(spec.replica, workers, mark=mark, lane=lane)
     if workers.min is None or not spec.trains_apart:
@@ -141,7 +141,7 @@ def _find(brief: AttemptBrief, trial_id: str) -> tuple[ResumePoint, TrialSpec]:
 
 
 def _require_readable(job: JobSpec, values: SampleValues) -> None:
-    """Raise WorkloadError for a sample's values that no trial can have: an earlier release has drawn them."""
+    """Raise WorkloadError for a sample's values that no trial can have, as an earlier release may have drawn them."""
     try:
         at(job, values)
     except ValidationError as error:
@@ -150,9 +150,9 @@ def _require_readable(job: JobSpec, values: SampleValues) -> None:
 
 
 def _learned(door: Door, brief: AttemptBrief, point: ResumePoint, reporter: Reporter) -> TrialSpec:
-    """Draw a sample's values from what the others measured, have them stored, and return its training run.
+    """Draw a sample's values from the measurements of others, store them, and return its training run.
 
-    Where another sample has drawn the same meanwhile, that one keeps them, and this one draws again.
+    If another sample has drawn the same values meanwhile, that one keeps them, and this one draws again.
     """
     for num_left in reversed(range(MAX_DRAWS)):
         drawn = _draw(brief, point)
@@ -167,7 +167,7 @@ def _learned(door: Door, brief: AttemptBrief, point: ResumePoint, reporter: Repo
 
 
 def _draw(brief: AttemptBrief, point: ResumePoint) -> SampleDrawn:
-    """Return values for a sample, which are to be new, unless there are no others left."""
+    """Return values for a sample. They must be new, unless no new ones are left."""
     seen = [Seen(each.values, each.share, each.value, each.cost) for each in brief.seen]
     others = [each.sample for each in brief.trials if each.sample is not None and not each.finished]
     pending = [each.values for each in others if each.values is not None]
