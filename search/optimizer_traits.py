@@ -1,4 +1,4 @@
-"""The controller's knowledge of each optimizer: where its good rates lie, and what a step of it is worth."""
+"""The controller's knowledge of each optimizer: where its good rates lie, and what one of its steps is worth."""
 
 from typing import Literal
 
@@ -6,31 +6,31 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class OptimizerTraits(BaseModel):
-    """Traits of an optimizer kind that the controller needs."""
+    """The traits of an optimizer kind that the controller uses."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     centre: float = Field(description="the wide search is centred on guess x centre")
-    pick: float = Field(description="the run uses the rate in the middle of the plateau x pick")
+    pick: float = Field(description="the run uses the middle of the plateau x pick")
     decays: bool = Field(description="whether the rate must decay at the end of the budget")
     length_power: float = Field(0.0, description="the best rate of a run falls with this power of its length")
     rises: bool = Field(False, description="whether a commit's own gradients may raise the rate")
-    wakes: bool = Field(False, description="whether the rate may rise while a net learns nothing, until it does")
+    wakes: bool = Field(False, description="whether the rate may rise while a model learns nothing, until it does")
     usual: float | None = Field(
         None,
-        description="the rate that is usual: of a loss of 1 and a sharpness of 1 without momentum, of weights of scale "
-        "1 in a single matrix, or of all models; None: none is",
+        description="the usual rate: for a loss of 1 and a sharpness of 1 without momentum, for weights of scale 1 in "
+        "a single matrix, or for all models; None: there is none",
     )
     told_by: Literal["sharpness", "weights", "optimizer"] = Field(
-        "weights", description="what tells the usual rate: something of the model, or the optimizer by itself"
+        "weights", description="what the usual rate follows from: a property of the model, or the optimizer alone"
     )
-    step_worth: float = Field(1.0, description="steps of `adamw` that teach as much as one of its own does")
-    momentum_power: float = Field(0.0, description="by this power of 1 - momentum the usual rate is lower")
-    density_power: float = Field(0.0, description="by this power of the exchange's density the usual rate is higher")
-    ramps: bool = Field(False, description="whether the rate must rise slowly where a model has many matrices")
+    step_worth: float = Field(1.0, description="how many steps of `adamw` teach as much as one of its own")
+    momentum_power: float = Field(0.0, description="the usual rate is multiplied by this power of 1 - momentum")
+    density_power: float = Field(0.0, description="the usual rate is divided by this power of the exchange's density")
+    ramps: bool = Field(False, description="whether the rate must rise slowly in a model with many matrices")
 
 
-#: `pick` as chosen by benchmarks/suite/constants.py (docs/decisions/0014); of an unknown kind it is SGD's, the lowest.
+#: `pick` was chosen by benchmarks/suite/constants.py (docs/decisions/0014); an unknown kind has SGD's, the lowest.
 #: `length_power` of AdamW is that of Bjorck et al., "Scaling Optimal LR Across Token Horizons" (ICLR 2025); SGD showed
 #: none (docs/decisions/0025). `usual` was chosen in the same way as `pick` (docs/decisions/0032 to 0035, 0042, 0045),
 #: and so was `step_worth` (0040, 0043).
@@ -69,13 +69,14 @@ OPTIMIZER_TRAITS: dict[str, OptimizerTraits] = {
     "schedulefree_plus": OptimizerTraits(
         centre=1.0, pick=0.3, decays=False, usual=0.42, told_by="optimizer", step_worth=0.4
     ),
-    # as AdamW, to whose size steps are scaled; but a direction that has momentum in it always points on
+    # as AdamW, since steps are scaled to its size; but it does not rise: a direction with momentum in it always agrees
+    # with the update before
     "from_exchange": OptimizerTraits(centre=1.0, pick=1.2, decays=True, length_power=0.32),
     "own": OptimizerTraits(centre=1.0, pick=0.35, decays=True),
 }
 
 
 def usual_rate_told_by(optimizer: str) -> Literal["sharpness", "weights", "optimizer"] | None:
-    """Return what tells the rate that is usual for `optimizer`; None: no rate is."""
+    """Return what the usual rate of `optimizer` follows from; None: it has none."""
     traits = OPTIMIZER_TRAITS.get(optimizer)
     return None if traits is None or traits.usual is None else traits.told_by

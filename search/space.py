@@ -15,12 +15,12 @@ from search.optimizer_traits import OPTIMIZER_TRAITS
 from search.types import SEARCHED, Value, Values
 
 Array = NDArray[np.float64]
-#: Ratio of the magnitudes of two options: no factor that is asked about is as large.
+#: The ratio of two options, in place of one of magnitudes: larger than any factor that is compared with it.
 OPTIONS_APART = 100.0
 
 
 def magnitude(name: str, value: float) -> float:
-    """Return the positive number whose logarithm is the coordinate of `value`; it rises with `value`."""
+    """Return the positive number whose logarithm is the coordinate of `value`; it grows with `value`."""
     scale = SEARCHED[name].scale
     if scale == "complement":
         return 1 / (1 - value)
@@ -41,7 +41,7 @@ def of_magnitude(name: str, size: float) -> float:
 
 
 class Axis(Value):
-    """A range of one of the values, ends included."""
+    """The range of a searched value, ends included."""
 
     name: str
     low: bool | int | float
@@ -57,7 +57,7 @@ class Axis(Value):
 
     @property
     def is_discrete(self) -> bool:
-        """Return whether there is nothing between two neighbouring values."""
+        """Return whether the values are whole numbers, or false and true."""
         return SEARCHED[self.name].scale in ("integer", "choice")
 
     @property
@@ -70,7 +70,7 @@ class Axis(Value):
         return (self.to_unit(value),)
 
     def of_coordinates(self, point: Sequence[float]) -> float:
-        """Inverse of `coordinates`; between legal values, the nearest."""
+        """Return the legal value nearest to the coordinates `point`: the inverse of `coordinates`."""
         return self.from_unit(point[0])
 
     def bounds(self, region: "Axis") -> tuple[Array, Array]:
@@ -78,7 +78,7 @@ class Axis(Value):
         return np.array(self.coordinates(region.low)), np.array(self.coordinates(region.high))
 
     def opening(self, value: float | None) -> float:
-        """Return what a run opens with that was given `value`, or nothing: then the middle."""
+        """Return the first value of a run: `value` moved into the range, or the middle if it is None."""
         return self.from_unit(0.5) if value is None else self.clip(value)
 
     def to_unit(self, value: float) -> float:
@@ -87,7 +87,7 @@ class Axis(Value):
         return math.log(magnitude(self.name, value) / low) / math.log(high / low)
 
     def from_unit(self, unit: float) -> float:
-        """Inverse of `to_unit`, exact at both ends; between legal values, the nearest."""
+        """Return the legal value nearest to `unit`: the inverse of `to_unit`, exact at both ends."""
         if unit <= 0 or unit >= 1:
             return self.low if unit <= 0 else self.high
         low, high = magnitude(self.name, self.low), magnitude(self.name, self.high)
@@ -98,7 +98,7 @@ class Axis(Value):
         return min(self.high, max(self.low, value))
 
     def times(self, value: float, factor: float) -> float:
-        """Multiply the magnitude of `value` by `factor`, as far as the range goes."""
+        """Multiply the magnitude of `value` by `factor`, within the range."""
         return self.clip(of_magnitude(self.name, magnitude(self.name, value) * factor))
 
     def around(self, value: float, factor: float) -> "Axis":
@@ -106,7 +106,7 @@ class Axis(Value):
         return Axis(name=self.name, low=self.times(value, 1 / factor), high=self.times(value, factor))
 
     def moves(self, value: float, factor: float) -> list[float]:
-        """Return what is `factor` above `value`, and below."""
+        """Return the values a `factor` above `value` and below it."""
         return [self.times(value, factor), self.times(value, 1 / factor)]
 
     def among(self, values: Sequence[float]) -> "Axis":
@@ -121,10 +121,10 @@ class Axis(Value):
 
 
 class OptionAxis(Value):
-    """Several exchanges, of which one is in force; from dense to sparse, which orders moves and nothing else.
+    """Several exchanges, from dense to sparse, of which one is used. The order matters for moves alone.
 
-    On the unit cube each has a coordinate of its own, 1 where it is in force and else 0: a kernel with a length scale
-    per coordinate is then one of the Hamming distance.
+    On the unit cube each has a coordinate: 1 if it is used, else 0. A kernel with a length scale per coordinate then
+    measures the Hamming distance.
     """
 
     name: Literal["option"] = "option"
@@ -132,7 +132,7 @@ class OptionAxis(Value):
 
     @property
     def is_discrete(self) -> bool:
-        """Return whether there is nothing between two options: always."""
+        """Return True: there is nothing between two options."""
         return True
 
     @property
@@ -141,7 +141,7 @@ class OptionAxis(Value):
         return len(self.options)
 
     def coordinates(self, value: str) -> tuple[float, ...]:
-        """Return the coordinates of an option; of one that is not among these, zeros."""
+        """Return the coordinates of an option; zeros if it is not among these."""
         return tuple(float(option == value) for option in self.options)
 
     def of_coordinates(self, point: Sequence[float]) -> str:
@@ -153,11 +153,11 @@ class OptionAxis(Value):
         return np.zeros(len(self.options)), np.array([float(option in region.options) for option in self.options])
 
     def opening(self, value: str | None) -> str:
-        """Return what a run opens with that was given `value`, or nothing: then the densest."""
+        """Return the first option of a run: `value`, or the densest if it is None."""
         return self.options[0] if value is None else value
 
     def clip(self, value: str) -> str:
-        """Return `value`: options are no range."""
+        """Return `value` as it is: options have no range."""
         return value
 
     def around(self, value: str, factor: float) -> "OptionAxis":
@@ -172,7 +172,7 @@ class OptionAxis(Value):
         return [self.options[other] for other in (place - 1, place + 1) if 0 <= other < len(self.options)]
 
     def among(self, values: Sequence[str]) -> "OptionAxis":
-        """Return those of the options that are in `values`."""
+        """Return the axis of those options that are in `values`."""
         return OptionAxis(options=tuple(option for option in self.options if option in values))
 
     def grid(self, num_points: int) -> list[str]:
@@ -184,9 +184,9 @@ AnyAxis = Axis | OptionAxis
 
 
 class Weights(NamedTuple):
-    """The matrices that a model trains, before its first step: how many there are, and how large their entries.
+    """The number of matrices that a model trains, and the size of their entries before the first step.
 
-    `scale` is the geometric mean of the root mean squares of the matrices. Those of zeros alone do not count.
+    `scale` is the geometric mean of the matrices' root mean squares. Matrices of zeros do not count.
     """
 
     num_matrices: int
@@ -198,33 +198,33 @@ class SearchSpace(Value):
     """The guess, and the axes that are searched beside the learning rate."""
 
     optimizer: str  # a key of OPTIMIZER_TRAITS
-    chosen_because: str = ""  # why this one, where it was chosen of several before the first step
+    chosen_because: str = ""  # why this optimizer, if it was chosen from several before the first step
     guess: Values  # the user's values, and where each axis opens: the first stage's incumbent
     axes: tuple[AnyAxis, ...] = ()
     level_name: str = "level"  # what the exchange calls its level: density, threshold
-    period: int = Field(1, ge=1)  # steps from one average of workers that train apart to the next; 1: all step alike
-    periods: tuple[tuple[str, int], ...] = ()  # the same of each exchange that competes and has one
-    dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link has no say
-    menu: tuple[str, ...] = ()  # every exchange of several that may be used, whether or not it competes; dense first
-    teaching: tuple[tuple[str, float], ...] = ()  # by exchange: what a step is expected to teach, of a dense one's
-    exchanges: tuple[OptionCost, ...] = ()  # all that may compete, where those that do follow the link
-    link: Link | None = None  # as it was found before the first step; None: it is not measured
-    step: StepCost | None = None  # what a step was found to cost before the first one; None: nobody measured it
+    period: int = Field(1, ge=1)  # steps between averages of workers that train apart; 1: they exchange every step
+    periods: tuple[tuple[str, int], ...] = ()  # the same, by competing exchange that has one
+    dense_bytes: int | None = None  # sent per step by one worker without compression; None: the link is ignored
+    menu: tuple[str, ...] = ()  # every exchange that may be used, whether or not it competes; dense first
+    teaching: tuple[tuple[str, float], ...] = ()  # by exchange: what a step teaches, as a share of a dense step
+    exchanges: tuple[OptionCost, ...] = ()  # all that may compete, if the competing ones follow the link
+    link: Link | None = None  # as measured before the first step; None: not measured
+    step: StepCost | None = None  # the cost of a step as measured before the first one; None: not measured
     num_alone: int = Field(1, ge=1)  # coarse probes at a time, each by one worker alone; 1: all workers train each
-    batch_size: int | None = Field(None, ge=1)  # samples that a step of a coarse probe trains; None: not known
+    batch_size: int | None = Field(None, ge=1)  # samples in a step of a coarse probe; None: not known
     weights: Weights | None = None  # None: not known
     first_loss: float | None = None  # of the model before its first step; None: not known
-    sharpness: float | None = Field(None, gt=0)  # and how much its gradient turns there
+    sharpness: float | None = Field(None, gt=0)  # how much the gradient turns there; None: not known
     momentum: float = Field(0.9, ge=0, lt=1)  # of SGD
-    warms_up: bool = False  # True: the optimizer itself raises the rate in a run's first steps
-    rewinds_data: bool = True  # a probe sees the batches of the one before; False: the loop's next ones
+    warms_up: bool = False  # whether the optimizer itself raises the rate in a run's first steps
+    rewinds_data: bool = True  # whether all probes see the same batches; False: each gets the loop's next ones
     max_learning_rate: float = 1e3
     min_learning_rate: float = 1e-8
 
     @model_validator(mode="before")
     @classmethod
     def _without_what_competed(cls, given: Any) -> Any:
-        """Read the space of any run of an earlier release: it has a list, mostly empty, of optimizers that competed."""
+        """Read the space of an earlier release, which also lists optimizers that competed (mostly none)."""
         return {name: given[name] for name in given if name != "optimizers"} if isinstance(given, dict) else given
 
     @model_validator(mode="after")
@@ -243,7 +243,7 @@ class SearchSpace(Value):
         return self
 
     def check_guess(self) -> None:
-        """Raise ValueError for an optimizer that nobody knows, or a guess outside the range of rates."""
+        """Raise ValueError for an unknown optimizer, or a guess outside the range of rates."""
         known, (low, high) = sorted(OPTIMIZER_TRAITS), (self.min_learning_rate, self.max_learning_rate)
         rate = self.guess.learning_rate
         if self.optimizer not in known:
@@ -253,19 +253,19 @@ class SearchSpace(Value):
 
     @property
     def opening(self) -> Values:
-        """The guess, moved into every axis; where it says nothing, the axis's middle."""
+        """The guess, moved into every axis; the middle of an axis that it does not set."""
         return self.guess.model_copy(
             update={axis.name: axis.opening(getattr(self.guess, axis.name)) for axis in self.axes}
         )
 
     @property
     def sparsest(self) -> Values:
-        """The opening values, at the searched level that sends least."""
+        """The opening values, at the searched level that sends the least."""
         axis = self.axis("level")
         return self.opening if axis is None else self.opening.model_copy(update={"level": self.sparse_first(axis)[0]})
 
     def sparse_first(self, axis: Axis) -> tuple[float, float]:
-        """Return the ends of `axis`, some levels, that which sends less first: a high threshold, a low density."""
+        """Return the ends of an `axis` of levels, the one that sends less first: a high threshold, a low density."""
         return (axis.high, axis.low) if self.level_name == "threshold" else (axis.low, axis.high)
 
     @property
@@ -275,25 +275,25 @@ class SearchSpace(Value):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The exchanges that compete, from dense to sparse; none unless several do."""
+        """The competing exchanges, from dense to sparse; empty if none compete."""
         return next((axis.options for axis in self.axes if isinstance(axis, OptionAxis)), ())
 
     @property
     def synchronous(self) -> tuple[str, ...]:
-        """The exchanges that compete under which workers train as one: they exchange in every step."""
+        """The competing exchanges with which workers train as one, exchanging in every step."""
         return tuple(option for option in self.options if self.period_of_option(option) == 1)
 
     def period_of_option(self, option: str | None) -> int:
-        """Return the steps from one average to the next under this exchange, if several compete; 1: none, or all do."""
+        """Return the steps between averages with this competing exchange; 1 if it has no period."""
         return dict(self.periods).get(option or "", 1)
 
     def period_of(self, values: Values) -> int:
-        """Return the steps from one average to the next with `values`; 1: workers never train apart."""
+        """Return the steps between averages with `values`; 1: workers never train apart."""
         return values.period or dict(self.periods).get(values.option or "", self.period)
 
     @property
     def longest_period(self) -> int:
-        """The steps from one average to the next, with whatever value that may be tried has the most."""
+        """The most steps between averages, over all values that may be tried."""
         searched = self.axis("period")
         of_options = [number for option, number in self.periods if option in (*self.options, self.guess.option)]
         return max(self.period, *of_options, 1 if searched is None else int(searched.high))
@@ -304,7 +304,7 @@ class SearchSpace(Value):
 
     @property
     def decides_costs(self) -> bool:
-        """True where a value that is searched, or may be later, decides what a step costs."""
+        """True if the cost of a step depends on a value that is searched, or may be later."""
         return bool(self.exchanges) or any(SEARCHED[axis.name].costs for axis in self.axes)
 
     @property
@@ -324,7 +324,7 @@ def _is_range(axis: Axis) -> bool:
 
 
 class Box(Value):
-    """A range of each value that is searched, the learning rate's first."""
+    """A range of each searched value, the learning rate first."""
 
     axes: tuple[AnyAxis, ...]
 
@@ -340,7 +340,7 @@ class Box(Value):
         return self.rates.low, self.rates.high
 
     def spans(self) -> Iterator[tuple[Any, slice]]:
-        """Yield each axis and where its coordinates are in a point of the unit cube."""
+        """Yield each axis, and the slice of its coordinates in a point of the unit cube."""
         start = 0
         for axis in self.axes:
             yield axis, slice(start, start + axis.num_coordinates)
@@ -351,11 +351,11 @@ class Box(Value):
         return tuple(chain.from_iterable(axis.coordinates(getattr(values, axis.name)) for axis, _ in self.spans()))
 
     def from_unit(self, point: Sequence[float], like: Values) -> Values:
-        """Inverse of `to_unit`; what is not searched is that of `like`."""
+        """Return the values at `point`: the inverse of `to_unit`. Values that are not searched are those of `like`."""
         return like.model_copy(update={axis.name: axis.of_coordinates(point[span]) for axis, span in self.spans()})
 
     def bounds(self, region: "Box") -> Array:
-        """Return the lowest and the highest coordinates `(2, d)` of `region`, which has the same axes within these."""
+        """Return the lowest and the highest coordinates `(2, d)` of `region`, which has the same axes, in this box."""
         parts = [axis.bounds(part) for (axis, _), part in zip(self.spans(), region.axes, strict=True)]
         return np.stack([np.concatenate(ends) for ends in zip(*parts, strict=True)])
 
@@ -374,7 +374,7 @@ class Box(Value):
 
 
 def _pairs(first: Values, second: Values, names: Iterable[str]) -> Iterator[tuple[float, float]]:
-    """Yield the magnitudes of what both set; those of two options are as far apart as any two."""
+    """Yield the magnitudes of the values that both set. All pairs of options are equally far apart."""
     for name in names:
         one: Any = getattr(first, name)
         other: Any = getattr(second, name)

@@ -1,8 +1,8 @@
 """The controller: one wide search, then a trust region around the incumbent, on events or at every stage.
 
-It is a fold over its journal: what was asked, told and decided. What the journal holds is applied as it stands
-and never computed again, so a restored controller stands by what was acted upon, whatever the machine. Of what it
-is told it keeps a reading, in the journal and in memory alike: both decide from the same numbers.
+The controller is a fold over its journal of what was asked, told and decided. A restored controller applies the journal
+as it stands and computes nothing again, so it agrees with what was acted upon, on any machine. Journal and memory hold
+the same summary of each observation, so both decide from the same numbers.
 """
 
 import json
@@ -44,7 +44,7 @@ from search.surrogate.posterior import on_grid
 from search.types import Candidate, Course, Decision, Observation, Piece, Refusal, Spent, Steer, Tax, Values
 
 FORMAT = "wiretune.controller/3"
-#: What the journal holds: events by name, each with its value.
+#: The events of the journal by name, each with the type of its value.
 EVENTS: dict[str, TypeAdapter[Any]] = {
     "steer": TypeAdapter(tuple[Steer, ...]),
     "ask": TypeAdapter(Candidate),
@@ -58,7 +58,7 @@ EVENTS: dict[str, TypeAdapter[Any]] = {
 
 
 class Controller:
-    """A `search.protocol.Strategy`. Several candidates may be asked for before the first is told."""
+    """A `search.protocol.Strategy`. The caller may `ask` for several candidates before it `tell`s the first."""
 
     def __init__(
         self, space: SearchSpace, config: SearchConfig, seed: int, *, budget: Budget, prior: Prior = NO_PRIOR
@@ -70,8 +70,8 @@ class Controller:
         """
         space = with_best_density(_narrowed(space, config), budget)
         space.check_guess()
-        self._space = space  # as it was given; that of the setup follows the link
-        self._free = SearchSetup(space=space, config=config, budget=budget, seed=seed)  # but for what people say
+        self._space = space  # as it was given; the setup's space follows the link
+        self._free = SearchSetup(space=space, config=config, budget=budget, seed=seed)  # without steers
         self._setup = self._free
         self._prior = prior
         self._stage = Stage(
@@ -88,15 +88,15 @@ class Controller:
         self._journal: list[dict[str, Any]] = []
         self._steers: tuple[Steer, ...] = ()
         self._voided: frozenset[int] = frozenset()  # of steers whose pinned rate failed
-        self._searched: frozenset[int] = frozenset()  # of steers that asked for a search, which was made
+        self._searched: frozenset[int] = frozenset()  # of steers whose search was made
 
     # -- the protocol ------------------------------------------------------------------------------
 
     def steer(self, steers: Sequence[Steer]) -> None:
-        """Take over all that people say, as it is when the stage opens.
+        """Replace the steers in force by `steers`, when a stage opens.
 
         Raises:
-            ValueError: the open stage has been asked for a probe, or is decided; or a steer names no value of a run.
+            ValueError: the open stage has been asked for a probe, or is decided; or a steer names an unknown value.
         """
         if tuple(steers) == self._steers:
             return
@@ -117,7 +117,7 @@ class Controller:
         candidate = None if stage.is_complete else self._next_candidate()
         if candidate is not None:
             self._record("ask", candidate)
-        elif not stage.pending:  # a probe that still runs may yet open another one
+        elif not stage.pending:  # the result of a running probe may call for another one
             stage.is_complete = True
         return candidate
 
@@ -138,10 +138,11 @@ class Controller:
             self._record("tell", Reading.of(observation, period=period))
 
     def watch(self, observation: Observation) -> Course:
-        """Return `end` for a probe that is not worth its rest, and for a commit in which something happened.
+        """Judge a running probe, or the commit. A commit that goes on may get a higher rate.
 
-        `roll_back` for a commit that does worse than it would have without its switch, or diverges. One that goes on
-        may get a higher rate.
+        Returns:
+            `end` for a probe that is not worth finishing, and for a commit with an event; `roll_back` for a commit
+            that diverges, or does worse than without its switch; else `go_on`.
 
         Raises:
             ValueError: no such probe is running, or no commit is.
@@ -160,9 +161,9 @@ class Controller:
         return promotion.leading(self._setup, self._stage)
 
     def decide(self, held: Collection[str] = ()) -> Decision:
-        """Choose the open stage's values; asked again, the answer is the same.
+        """Choose the open stage's values. Asked again, the answer is the same.
 
-        `held`: the probes whose end the caller can go on from. The winner's steps stay if it is one of them.
+        `held`: the probes whose end the caller can go on from. If the winner is one of them, its steps are kept.
         """
         if self._stage.decision is None:
             decision, rises = self._decide(held), awakens(self._setup, self._stage)
@@ -173,7 +174,7 @@ class Controller:
         return self._stage.decision
 
     def values(self, spent: Spent) -> Values:
-        """Return what the committed line uses at these totals: rates may begin on a ramp, and plain ones end at 0."""
+        """Return the values of the committed line at these totals, with the rate's ramp, rise and decay applied."""
         decision = self._stage.decision
         chosen = self._stage.incumbent if decision is None else decision.values
         rate = self._setup.clip_rate(chosen.learning_rate * self._stage.course.rise)
@@ -185,7 +186,7 @@ class Controller:
         return is_decaying(self._setup, spent)
 
     def piece(self, spent: Spent) -> Piece | None:
-        """Return None: rates follow from what is spent. Steps across a ramp's end go straight to its rate."""
+        """Return None: rates follow from what is spent. Steps across the end of a ramp go straight to its rate."""
         return None
 
     def state_dict(self) -> Mapping[str, Any]:
@@ -227,8 +228,8 @@ class Controller:
     # -- the fold ----------------------------------------------------------------------------------
 
     def _record(self, what: str, value: Any) -> None:
-        """Write an event into the journal, and apply it; a restored controller applies it alike."""
-        # by way of text: NaN and infinity become strings, as strict JSON wants
+        """Write an event into the journal, and apply it just as a restored controller will."""
+        # by way of text: NaN and infinity become strings, as strict JSON requires
         self._journal.append({what: json.loads(EVENTS[what].dump_json(value))})
         self._apply(what, value)
 
@@ -252,14 +253,14 @@ class Controller:
                 self._apply_close(value)
 
     def _apply_tell(self, reading: Reading) -> None:
-        before = spending.later(self._spent, reading.searched_from)  # an evaluation between is no part of the search
+        before = spending.later(self._spent, reading.searched_from)  # an evaluation in between is not charged to it
         took, self._spent = spending.minus(reading.spent, before), reading.spent
         self._search = spending.plus(self._search, took)
         self._stage.readings[reading.candidate_id] = reading
         candidate = next(each for each in self._stage.candidates if each.id == reading.candidate_id)
         if candidate.origin == "wide":
             self._stage.search_coarse = spending.plus(self._stage.search_coarse, took)
-        if not candidate.alone:  # else its steps cost less than those of all workers
+        if not candidate.alone:  # a step of one worker costs less than one of all
             self._costs.record(self._setup, candidate.values, reading)
         if is_too_slow(self._setup, self._stage, reading):
             self._stage.too_slow[candidate.id] = too_slow(self._setup, self._stage, candidate, reading)
@@ -275,7 +276,7 @@ class Controller:
     def _apply_close(self, ending: Ending) -> None:
         self._spent = ending.spent
         self._searched |= {steer.id for steer in self._stage.steered.steers if steer.search_now}
-        if ending.has_failed:  # nobody may be there to withdraw it
+        if ending.has_failed:  # a pinned rate that failed is dropped: nobody may be there to withdraw it
             self._voided |= {steer.id for steer in self._stage.steered.steers if RATE in steer.pin}
         self._stage = next_stage(self._setup, self._stage, ending, search=self._search)
         self._free = listed(self._free, self._stage)
@@ -290,7 +291,7 @@ class Controller:
         return steering_of(heard(self._steers, level_name=level_name, voided=self._voided, done=self._searched))
 
     def _steer_stage(self) -> None:
-        """Have the stage that opens begin with what people say."""
+        """Apply the steers to the stage that opens."""
         steering = self._steering()
         self._setup = steered_setup(self._free, steering)
         self._stage = steered_stage(self._stage, self._free.space, steering)
@@ -298,7 +299,7 @@ class Controller:
     # -- what is new -------------------------------------------------------------------------------
 
     def _next_candidate(self) -> Candidate | None:
-        """Return the next probe that fits; what does not is refused, unless nothing fits any more."""
+        """Return the next probe that fits the cap, or None. Proposals that do not fit are refused."""
         setup, stage = self._setup, self._stage
         if (
             stage.is_pinned
@@ -320,10 +321,10 @@ class Controller:
                     origin=proposal.origin,
                     rung=proposal.rung,
                     decay=probe_decay(setup, proposal),
-                    # decades show without the exchange, and on the smaller batch of one worker
+                    # coarse probes need neither the exchange nor more than one worker's batch
                     alone=proposal.origin == "wide" and setup.space.num_alone > 1,
                 )
-            if stage.pending:  # what still runs may leave room
+            if stage.pending:  # a running probe may leave room
                 return None
             self._record("refuse", too_expensive(setup, stage, self._costs, proposal))
         return None
@@ -340,7 +341,7 @@ class Controller:
         commit = spending.scale(spending.remaining(setup.budget, start), part)
         decay = commit_decay(setup, start, part)
         new_ramp = ramp_steps(setup, stage)
-        is_on_ramp = new_ramp > 0 or stage.is_on_ramp  # no probe tells of such a commit
+        is_on_ramp = new_ramp > 0 or stage.is_on_ramp  # no probe can forecast such a commit
         reports = probe_reports(setup, stage, commit=commit, choice=choice)
         searched = spending.minus(self._search, kept)
         search = spending.minus(searched, stage.search_before)
@@ -378,7 +379,7 @@ class Controller:
 
 
 def _to_json(value: BaseModel) -> Any:
-    # by way of text: NaN and infinity become strings, as strict JSON wants
+    # by way of text: NaN and infinity become strings, as strict JSON requires
     return json.loads(value.model_dump_json())
 
 

@@ -1,4 +1,4 @@
-"""Decide between a stage's probes, and say why: pure functions."""
+"""Choose a stage's values from its probes, and say why: pure functions."""
 
 import math
 from collections.abc import Sequence
@@ -47,16 +47,16 @@ from search.types import Values
 
 Array = NDArray[np.float64]
 
-#: What an incumbent that diverged on the committed line is multiplied by.
+#: The factor of a rate that diverged on the committed line.
 DIVERGED_FACTOR = 0.25
 #: Fewer coarse probes than this do not bracket a rate.
 MIN_COARSE = 3
-#: What the incumbent is multiplied by when every probe diverged.
+#: The factor of the lowest rate tried when every probe diverged.
 ALL_DIVERGED_FACTOR = 0.5
 
 
 class Choice(NamedTuple):
-    """A stage's outcome; the posterior of each finite probe by its candidate's id."""
+    """The chosen values of a stage. `posterior` has mean and standard deviation of each finite probe, by candidate."""
 
     values: Values
     reason: str
@@ -66,7 +66,7 @@ class Choice(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The winner of the compared values, and its lead over the incumbent (index 0)."""
+    """The winner's index, its probability to beat the incumbent (index 0), and its gain over it."""
 
     winner: int
     probability: float
@@ -74,7 +74,7 @@ class Verdict(NamedTuple):
 
 
 def trust_region(setup: SearchSetup, incumbent: Values, *, may_rise: bool, width: float = 1.0) -> Box:
-    """Return where a later stage looks: limits ** `width` around `incumbent`, within the space."""
+    """Return the trust region of a later stage: limits ** `width` around `incumbent`, within the space."""
     config, space = setup.config, setup.space
     rate = incumbent.learning_rate
     high = min(space.max_learning_rate, rate * (config.max_up**width if may_rise else 1.0))
@@ -95,7 +95,7 @@ def bounding_box(setup: SearchSetup, values: Sequence[Values], region: Box | Non
 
 
 def compare(means: Array, covariance: Array) -> Verdict:
-    """Judge the values with the largest of the posterior `means` `(m,)` against those at index 0."""
+    """Compare the largest of the posterior `means` `(m,)` with the incumbent's, at index 0."""
     winner = int(np.argmax(means))
     if winner == 0:
         return Verdict(winner=0, probability=0.5, gain=0.0)
@@ -106,7 +106,7 @@ def compare(means: Array, covariance: Array) -> Verdict:
 
 
 def may_switch(verdict: Verdict, config: SearchConfig, *, is_trusted: bool = True) -> bool:
-    """Return whether the winner is surely and sufficiently better than a trusted incumbent; else better at all."""
+    """Return whether the winner is surely and sufficiently better than a trusted incumbent, or better than another."""
     if verdict.winner == 0 or not is_trusted:
         return verdict.winner != 0 and verdict.gain > 0
     return verdict.probability >= config.switch_probability and verdict.gain >= config.min_gain
@@ -133,7 +133,7 @@ def _choose(setup: SearchSetup, stage: Stage) -> Choice:
     if stage.lacks_control:
         return _choose_without_control(setup, stage)
     if not stage.probes:
-        stays = "without a search" if stage.note else "stays"  # the note says how the rate came to be another one
+        stays = "without a search" if stage.note else "stays"  # the note says why the rate has changed
         return Choice(stage.incumbent, f"{name(setup, stage.incumbent)} {stays}: {reasons.unsearched(setup, stage)}")
     if not any_sound(stage):
         return _choose_after_divergence(setup, stage)
@@ -141,7 +141,7 @@ def _choose(setup: SearchSetup, stage: Stage) -> Choice:
 
 
 def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
-    """Choose a run's first values: what is usual, or by the wide search if its probes show progress, or the guess."""
+    """Choose a run's first values: the usual rate, or by the wide search if its probes show progress, or the guess."""
     if begins_as_usual(setup, stage):
         values = setup.opening.model_copy(update={"learning_rate": usual_pick(setup, stage)})
         is_asked = stage.steered.search_asked  # for a search that has no room
@@ -155,12 +155,12 @@ def _choose_opening(setup: SearchSetup, stage: Stage) -> Choice:
         return _choose_after_divergence(setup, stage.decisive)
     if not knows_rate(setup, stage):
         return _choose_blindly(setup, stage)
-    finalists = stage.at(FINAL_RUNG).probes  # of a single one nothing follows for the rate
+    finalists = stage.at(FINAL_RUNG).probes  # a single one says nothing about the rate
     return _choose_wide(setup, stage) if len(finalists) > 1 else _choose_by_coarse_probes(setup, stage.at(0))
 
 
 def _choose_without_control(setup: SearchSetup, stage: Stage) -> Choice:
-    """Go where the link leads if that was seen to train: what has become so slow is no measure."""
+    """Choose the exchange that suits the link, if a probe shows that it trains: the incumbent's probe was too slow."""
     option = promising(setup, stage)
     sound = [score.values for score in scores(stage) if score.reward is not None and score.values.option == option]
     used = name(setup, stage.incumbent)
@@ -171,19 +171,19 @@ def _choose_without_control(setup: SearchSetup, stage: Stage) -> Choice:
 
 
 def knows_rate(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the wide search tells one rate from another, or the model's weights say which is usual."""
+    """Return whether the wide search tells rates apart, or a usual rate may be trusted."""
     return not shows_nothing(stage) or trusted_rate(setup, stage.at(0)) is not None
 
 
 def shows_nothing(stage: Stage) -> bool:
-    """Return whether the wide search tells no rate from another: all train alike, or not at all."""
+    """Return whether the wide search does not tell rates apart: all train alike, or not at all."""
     if stage.has_incumbent or len(stage.probes) < MIN_COARSE or not any_sound(stage.decisive):
         return False
     return not (shows_progress(stage.at(0)) or shows_progress(stage.decisive))
 
 
 def _choose_blindly(setup: SearchSetup, stage: Stage) -> Choice:
-    """Begin below what may be right, if the rate rises until something is learned; else keep the guess."""
+    """Begin at a rate that is surely not too high, if it may rise until something is learned; else keep the guess."""
     why = "no probe trained better than that of the lowest rate"
     if not awakens(setup, stage):
         return _keep_guess(setup, stage, why)
@@ -193,19 +193,19 @@ def _choose_blindly(setup: SearchSetup, stage: Stage) -> Choice:
 
 
 def awakens(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the commit of the wide search begins below what may be right, and rises."""
+    """Return whether the commit after the wide search begins at a low rate, and rises until something is learned."""
     return may_awaken(setup, stage) and not knows_rate(setup, stage)
 
 
 def ramp_steps(setup: SearchSetup, stage: Stage) -> int:
-    """Return the steps in which the rate rises to what the wide search found; 0 where it found nothing."""
+    """Return the steps in which the rate rises to the one that the wide search found; 0 if it found none."""
     is_searched = not stage.has_incumbent and len(stage.probes) >= MIN_COARSE and any_sound(stage.decisive)
     is_found = begins_as_usual(setup, stage) or (is_searched and knows_rate(setup, stage))
     return setup.ramp_steps(run_steps(setup, stage)) if is_found else 0
 
 
 def _keep_guess(setup: SearchSetup, stage: Stage, why: str) -> Choice:
-    """Keep the guess, unless it was seen to diverge: what probes do not tell apart they do not replace."""
+    """Keep the guess unless a probe shows that it diverges or does harm: the probes do not tell rates apart."""
     opening, diverged = setup.opening, diverged_values(stage)
     if is_barred(opening, diverged):
         finite = [(score.reward, score.values) for score in scores(stage) if score.reward is not None]
@@ -247,7 +247,7 @@ def _choose_local(setup: SearchSetup, stage: Stage) -> Choice:
         values = found[order[int(np.argmax(means))]].values
         reason = f"{name(setup, values)} replaces the incumbent {name(setup, stage.incumbent)}, whose probe diverged"
         return Choice(values, reason, None, posterior, fit)
-    # After a failure the incumbent is what was left, and nothing to hold on to.
+    # After a failure the incumbent is a fallback, so a rival need not be surely better.
     is_trusted = stage.line.before is None or not stage.line.before.has_failed
     has_signal = _has_signal(stage)
     if (has_signal or not is_trusted) and may_switch(verdict, setup.config, is_trusted=is_trusted):
@@ -260,7 +260,7 @@ def _choose_local(setup: SearchSetup, stage: Stage) -> Choice:
 
 
 def _has_signal(stage: Stage) -> bool:
-    """Return whether a probe got below its starting loss; of those that did not, noise alone is the best."""
+    """Return whether a probe got below its starting loss: if none did, noise alone picks the best."""
     start, judged = start_loss(stage), zip(stage.probes, scores(stage), strict=True)
     sound = [probe.reading for probe, score in judged if score.reward is not None]
     return start is None or any(makes_progress(reading, start=start) for reading in sound)
@@ -281,7 +281,7 @@ def _fit(setup: SearchSetup, stage: Stage) -> Fit | None:
 
 
 def _believe(fit: Fit | None, known: Evidence, finite: Sequence[Score]) -> tuple[Array, Array]:
-    """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by GP if there is one."""
+    """Return mean `(m,)` and covariance `(m, m)` of the rewards of the `finite` scores, by the surrogate if any."""
     if fit is not None:
         return fit.surrogate.joint(np.array([fit.box.to_unit(score.values) for score in finite]))
     rewards, variances = (np.array(part[: len(finite)]) for part in (known.rewards, known.variances))  # own come first
@@ -293,7 +293,7 @@ def _believe(fit: Fit | None, known: Evidence, finite: Sequence[Score]) -> tuple
 
 
 def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
-    """Choose the learning rate, and nothing else."""
+    """Choose the learning rate alone; other values are those that the run opens with."""
     rate = setup.clip_rate(coarse_pick(setup, stage) * length_factor(setup, stage))
     values = setup.opening.model_copy(update={"learning_rate": rate})
     probes = reasons.from_probes(stage)
@@ -313,10 +313,10 @@ def _choose_by_coarse_probes(setup: SearchSetup, stage: Stage) -> Choice:
 
 
 def _choose_wide(setup: SearchSetup, stage: Stage) -> Choice:
-    """Choose by the finalists; the rate lies half-way between theirs and that of the coarse probes.
+    """Choose by the finalists. The rate is half-way (in logarithms) between their best and that of the coarse probes.
 
-    Where finalists differ in the level too, they cannot tell both: then the rate is that of the coarse probes. All of
-    them are short, and a long run may want a lower one.
+    If finalists also differ in the level, they cannot tell both apart, and the rate is that of the coarse probes. All
+    probes are short, so a long run may get a lower rate.
     """
     finalists, pick = stage.decisive, coarse_pick(setup, stage.at(0))
     fit = _fit(setup, finalists)
@@ -337,11 +337,12 @@ def _choose_wide(setup: SearchSetup, stage: Stage) -> Choice:
 
 
 def wide_best(setup: SearchSetup, stage: Stage, fit: Fit | None) -> tuple[Values, str, dict[str, tuple[float, float]]]:
-    """Return the values where the highest reward is expected inside the probed range, how, and the probes' posterior.
+    """Return the values with the highest expected reward in the probed range, their origin, and the probes' posterior.
 
-    Interpolated: the grid's best probe would jump by a cell between seeds. Rewards rise slowly with the rate and fall
-    steeply, which no one length scale of a posterior follows: where the rate alone is searched, and no past jobs speak,
-    the best three probes say more. Without a surrogate and a vertex it is the best probe.
+    The values are interpolated: the best probe itself would jump by a cell of the grid between seeds. Rewards rise
+    slowly with the rate and fall steeply, which a posterior with one length scale cannot follow. So if the rate alone
+    is searched, and no past jobs inform it, a parabola through the best three probes is used. Without a surrogate and
+    a vertex it is the best probe.
     """
     judged = zip(stage.probes, scores(stage), strict=True)
     finite = [(probe.candidate.id, score) for probe, score in judged if score.reward is not None]

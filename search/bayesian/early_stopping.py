@@ -1,4 +1,4 @@
-"""Decide whether a running probe or commit continues, ends, or rolls back: pure functions of what it has measured."""
+"""Decide whether a running probe or commit continues, ends, or rolls back: pure functions of its measurements."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +32,16 @@ Array = NDArray[np.float64]
 
 #: Standard normal quantile at 99.9 %, one-sided.
 SURE = 3.09
-#: Shares that differ by less are equal.
+#: Shares that differ by less count as equal.
 ROUNDING = 1e-9
-#: Fewer losses than this, in the half that is compared, have no noise to speak of.
+#: Fewer losses than this, in the half that is compared, do not show their noise.
 MIN_POINTS = 8
 
 
 def is_hopeless(stage: Stage, reading: Reading) -> bool:
-    """Return whether a running probe diverges, or is sure to stay behind the one to beat, by what it shows so far.
+    """Return whether a running probe has diverged, or is sure to stay behind the probe to beat.
 
-    The two are compared step by step, or, if their steps differ in cost, where both had spent as much.
+    The two are compared step by step or, if their steps differ in cost, at equal cost.
     """
     start = stage.line.start_loss
     if start is None:
@@ -60,9 +60,10 @@ def is_hopeless(stage: Stage, reading: Reading) -> bool:
 
 
 def _to_beat(stage: Stage, candidate: Candidate) -> Probe | None:
-    """Return the incumbent's probe; in the wide search, for another exchange than the opening one, the best so far.
+    """Return the probe that `candidate` must beat, or None.
 
-    Those of the wide search that look for the rate end in their own time: the curve through them needs bad rates too.
+    In a later stage it is the incumbent's. In the wide search, a probe of another exchange must beat the best so far.
+    Probes that look for the rate run to their end: the curve through them needs bad rates too.
     """
     if stage.has_incumbent:
         return None if usable_control(stage) is None else as_averages(stage, stage.probes)[0]
@@ -77,8 +78,9 @@ def _to_beat(stage: Stage, candidate: Candidate) -> Probe | None:
 def stays_behind(gaps: Array, *, left: float) -> bool:
     """Return whether losses that exceed the control's by `gaps` `(m,)` so far will still do so at the end.
 
-    `left`: the steps to come, as a multiple of those seen. The mean gap of the last half is above 0 with 99.9 %
-    (Student's t by its expansion, Abramowitz & Stegun, 1964, 26.7.5), and in a straight line it would not close.
+    They will if the mean gap of the last half is above 0 with 99.9 % (Student's t by its expansion, Abramowitz &
+    Stegun, 1964, 26.7.5), and its linear trend does not close it. `left`: the steps to come, as a multiple of those
+    seen.
     """
     half = gaps[len(gaps) // 2 :]
     if len(half) < MIN_POINTS:
@@ -87,22 +89,22 @@ def stays_behind(gaps: Array, *, left: float) -> bool:
     quantile = SURE + (SURE**3 + SURE) / (4 * degrees) + (5 * SURE**5 + 16 * SURE**3 + 3 * SURE) / (96 * degrees**2)
     gap, middle = float(half.mean()), len(half) // 2
     change = float(half[middle:].mean() - half[:middle].mean())
-    # of what was seen, the two lie a quarter apart, and the last half's centre moves by three quarters per `left`
+    # in units of the steps seen: the two parts are 1/4 apart, and the last half's centre moves by 3/4 x `left`
     return gap > quantile * standard_error(half) and gap + 3 * max(0.0, left) * min(0.0, change) > 0
 
 
-#: Workers of a commit drift apart if their average's loss is higher than their own by this share, and by so many
-#: standard errors, since it is looked at again and again; seen in so many averages.
+#: Workers of a commit drift apart if their average's loss is higher than their own by the share `DRIFT_SHARE`, and by
+#: `DRIFT_ERRORS` standard errors (many, since it is checked again and again), over at least `LEAST_AVERAGES` averages.
 DRIFT_SHARE, DRIFT_ERRORS, LEAST_AVERAGES = 0.1, 4.0, 4
-#: After a rollback the same rise is excused until so many times the steps after which it was seen.
+#: After a rollback the same rise is excused for this multiple of the steps after which it was seen.
 REPEATED = 2
 
 
 def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, costs: StepCosts, search: Spent) -> Course:
-    """Return where a probe, or the commit, goes from here; `search`: what all probes have spent.
+    """Return whether a probe or the commit goes on, ends, or rolls back; `search`: what all probes have spent.
 
-    A commit in which something happened ends, if a search may follow; it is taken back if it was better without. One
-    that rose above the run's best, and is still worth more than its start, ends in any case: at a lower rate.
+    A commit with an event ends if a search may follow. It is rolled back if its start is the better state. A commit
+    that rose above the run's best, but is still better than its start, always ends: the next has a lower rate.
     """
     if observation.candidate_id is not None:
         reading = Reading.of(observation)
@@ -121,7 +123,7 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
         return "end"
     if setup.config.revisit == "stages" or stage.is_pinned:
         return "go_on"
-    if stage.course.awakens:  # its gradients grow when it begins to learn
+    if stage.course.awakens:  # gradients grow when a model begins to learn
         return "roll_back" if was_killed_waking(setup, stage, signs, observation) else "go_on"
     if is_asleep(setup, stage, signs, observation, is_over=part >= 1):
         return "roll_back"
@@ -131,7 +133,7 @@ def course_of(setup: SearchSetup, stage: Stage, observation: Observation, *, cos
 
 
 def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Signs:
-    """Return what the open commit shows."""
+    """Return the signs that the open commit shows."""
     decision = stage.decision
     assert decision is not None
     known = Known(
@@ -153,12 +155,12 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
     excused = {"has_diverged": False, "has_worsened": False} if _repeats_a_rise(stage, signs) else {}
     is_retried = stage.line.before is not None and stage.line.before.rolled_back and stage.line.before.signs.is_dead
     if is_retried or stage.is_on_ramp or (stage.course.awakens and not signs.has_learned):
-        excused |= {"is_dead": False}  # at a quarter of the rate too: its start is dead, or it is but slow
+        excused |= {"is_dead": False}  # dead at a quarter of the rate too: the start is dead, or training is just slow
     return signs.model_copy(update={**excused, "client_drift": drift_of_commit(setup, stage, observation)})
 
 
 def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) -> float:
-    """Return by how much the average's loss is clearly higher than the workers' own; 0: no other exchange competes."""
+    """Return how much higher the average's loss is than the workers' own; 0: not clearly, or no exchange to go to."""
     assert stage.decision is not None
     period = setup.space.period_of_option(stage.decision.values.option)
     averaged = first_steps(len(observation.losses), period=period, steps_to_meeting=observation.steps_to_meeting)
@@ -173,7 +175,7 @@ def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) 
 
 
 def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
-    """Return whether the commit before was rolled back for a rise here: one at a lower rate too is the data's."""
+    """Return whether the commit before was rolled back for a rise here: seen at a lower rate too, it is the data's."""
     before = stage.line.before
     if before is None or not before.rolled_back or before.diverged:
         return False
@@ -183,9 +185,9 @@ def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
 
 
 def events_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: Signs) -> tuple[Event, ...]:
-    """Return what happened in the open commit; on the ramp, where nothing is searched, only divergence and drift count.
+    """Return the events of the open commit. On the ramp, where nothing is searched, only divergence and drift count.
 
-    Gradients jump there where a net begins to learn. A step time that has changed is seen by the next commit, too.
+    Gradients jump there when a model begins to learn. The next commit will see a changed step time too.
     """
     if observation.diverged:
         return ("divergence",)
@@ -194,9 +196,9 @@ def events_of(setup: SearchSetup, stage: Stage, observation: Observation, signs:
 
 
 def part_done(setup: SearchSetup, stage: Stage, observation: Observation) -> float:
-    """Return how much of the open commit is done, in [0, 1]: the largest share of a cap of its own.
+    """Return how much of the open commit is done, in [0, 1]: the largest share of its caps.
 
-    All of it is where another step would pass the cap: a run ends before that, short of its bytes and seconds.
+    It is 1 if another step would pass a cap: the run ends before that, short of its bytes and seconds.
     """
     before, now = spending.amounts(setup.budget, stage.decided), spending.amounts(setup.budget, observation.spent)
     whole = commit_amounts(setup, stage)

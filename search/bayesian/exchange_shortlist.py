@@ -1,4 +1,4 @@
-"""Shorten the list of exchanges that compete after the link has changed, by their cost there now."""
+"""Choose the exchanges that compete after the link has changed, or workers have drifted apart."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ from search.space import OptionAxis
 def listed(setup: SearchSetup, stage: Stage) -> SearchSetup:
     """Return `setup` with the exchanges that compete from `stage` on, which is about to open.
 
-    They change after workers drifted apart, for good, and after steps came to take another time. What was tried lately
-    stays among them.
+    They change after workers drifted apart, for good, and after the step time changed. Exchanges that were tried lately
+    stay.
     """
     if "client_drift" in stage.line.events:
         return without_drift(setup)
@@ -29,7 +29,7 @@ def listed(setup: SearchSetup, stage: Stage) -> SearchSetup:
 
 
 def without_drift(setup: SearchSetup) -> SearchSetup:
-    """Return `setup` with those exchanges alone under which workers train as one."""
+    """Return `setup` with the synchronous exchanges alone, with which workers train as one."""
     space, kept = setup.space, setup.space.synchronous
     competing = [OptionAxis(options=kept)] if len(kept) > 1 else []
     exchanges = tuple(each for each in space.exchanges if space.period_of_option(each.option) == 1)
@@ -40,7 +40,7 @@ def without_drift(setup: SearchSetup) -> SearchSetup:
 
 
 def promising(setup: SearchSetup, stage: Stage) -> str | None:
-    """Return the exchange that a run would open with on the link as it has become; None: it has not changed."""
+    """Return the exchange that a run would open with on the link as it is now; None: the link has not changed."""
     found = _short_list(setup, stage)
     return None if found is None else found[1]
 

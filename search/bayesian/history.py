@@ -1,8 +1,8 @@
-"""Scores of earlier stages beside the present incumbent, discounted as the landscape drifts.
+"""Reuse the scores of earlier stages, discounted as the landscape drifts.
 
-A *history* holds the finite scores of the last stages, newest first, each stage's relative to that of the values
-nearest to the present incumbent. The *drift* is how far rewards move from a stage to the next, as a share of their
-standard deviation.
+A *history* holds the finite scores of the last stages, newest first. Each stage's scores are relative to the score of
+the values nearest to the present incumbent. The *drift* is how far rewards move from one stage to the next, as a share
+of their standard deviation.
 """
 
 import itertools
@@ -17,23 +17,24 @@ from search.types import Values
 
 #: Stages that are remembered.
 MAX_AGE = 3
-#: Drift before anything is known about it; the prior counts as one comparison, and none shows more than `MOST_DRIFT`.
+#: The prior of the drift, which counts as one comparison, and the most that any comparison shows.
 DRIFT, MOST_DRIFT = 0.5, 2.0
-#: Values this near, in natural logarithms, are compared across stages: a factor of 1.25.
+#: Values within this distance in natural logarithms, a factor of 1.25, are compared across stages.
 NEAR = 0.22
 
 
 def extended(history: History, scores: Iterable[Score], *, incumbent: Values) -> History:
-    """Return the history after a stage with `scores`, before one with `incumbent`; the oldest stage is forgotten."""
+    """Add a stage with `scores` to the history, for the next one's `incumbent`; the oldest stage is dropped."""
     finite = tuple(score for score in scores if score.reward is not None)
     return tuple(_aligned(stage, incumbent) for stage in (finite, *history)[:MAX_AGE])
 
 
 def learned_drift(history: History) -> float:
-    """Return the drift that `history` shows where nearly the same values were tried in two stages.
+    """Estimate the drift from values of `history` that were tried in two stages, nearly the same.
 
-    If rewards walk at random from stage to stage, the square of their difference exceeds its noise by
-    (stages apart) x drift^2 x (variance of a stage's rewards). The mean of all that were seen, and of the prior.
+    If rewards follow a random walk from stage to stage, the square of their difference exceeds its noise by
+    (stages apart) x drift^2 x (variance of a stage's rewards). The estimate is the mean of all comparisons and the
+    prior.
     """
     squares = [DRIFT**2]
     for (age, newer), (older_age, older) in itertools.combinations(enumerate(history), 2):
@@ -44,7 +45,7 @@ def learned_drift(history: History) -> float:
 
 
 def discounted(history: History, drift: float) -> list[Score]:
-    """Return all scores, their variances grown by age x (drift x standard deviation of their stage)^2."""
+    """Return all scores, with variances increased by age x (drift x standard deviation of their stage)^2."""
     return [
         score._replace(variance=score.variance + age * drift**2 * _variance(stage))
         for age, stage in enumerate(history, start=1)
@@ -57,7 +58,7 @@ def _excesses(newer: Sequence[Score], older: Sequence[Score]) -> list[float]:
     return [
         (first.reward - second.reward) ** 2 - first.variance - second.variance
         for first, second in itertools.product(newer, older)
-        # those at 0 are the origins, which agree by definition
+        # a reward of 0 is its stage's origin; origins agree by definition
         if first.reward and second.reward and distance(first.values, second.values) <= NEAR
     ]
 

@@ -1,4 +1,4 @@
-"""The level that the budget asks for: before the first step, and by the link as it was measured since."""
+"""Choose the level that suits the budget: before the first step, and later on the link as measured."""
 
 from search.bayesian import reasons
 from search.bayesian.decision import Choice
@@ -12,7 +12,7 @@ from search.space import SearchSpace
 
 
 def with_best_density(space: SearchSpace, budget: Budget) -> SearchSpace:
-    """Return `space` with the density to open with, where a budget without seconds counts what a step sends."""
+    """Return `space` with the density to open with, if the budget caps bytes but not seconds."""
     best = _best_density(space, budget, Link(compute_s=0, seconds_per_byte=0))
     if best is None or space.guess.level is not None or budget.seconds is not None:
         return space
@@ -20,12 +20,11 @@ def with_best_density(space: SearchSpace, budget: Budget) -> SearchSpace:
 
 
 def measured_link(setup: SearchSetup, stage: Stage, batch_size: int | None) -> Link | None:
-    """Return the link by `stage`'s probes where they tell it, else as it was known before.
+    """Return the link as measured by `stage`'s probes, or as known before if they do not show it.
 
-    Steps that by what is known differ less than they scatter tell nothing.
-    Steps with another batch size than `batch_size` compute for longer, or shorter, whatever the link. Probes that were
-    too slow to go on tell it too, those of single workers do not. A budget without seconds reads no clock, and knows no
-    link.
+    Steps show nothing if they differ by less than they scatter. Only probes of this `batch_size` count: others compute
+    for longer or shorter, whatever the link. Probes that were too slow to finish count, those of single workers do not.
+    A budget without seconds reads no clock, and knows no link.
     """
     if setup.budget.seconds is None:
         return None
@@ -40,9 +39,9 @@ def measured_link(setup: SearchSetup, stage: Stage, batch_size: int | None) -> L
 
 
 def changed_link(setup: SearchSetup, stage: Stage, ending: Ending, known: Link | None) -> Link | None:
-    """Return the link after the commit of `stage`: what its steps came to wait longer, or less, is put down to it.
+    """Return the link after the commit of `stage`: a change in the waits of its steps counts as the link's.
 
-    `known` is the link before. Where nobody measures waits it may be the machine that has changed: probes will show it.
+    `known` is the link before. If waits are not measured, the machine may have changed instead: probes will show it.
     """
     assert stage.decision is not None
     used = stage.decision.values
@@ -56,7 +55,7 @@ def changed_link(setup: SearchSetup, stage: Stage, ending: Ending, known: Link |
 
 
 def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
-    """Return `choice` at the level that the link suggests; where every stage searches, the search chooses it."""
+    """Return `choice` at the level that the link suggests. If every stage searches, the search chooses the level."""
     measured, current = measured_link(setup, stage, choice.values.batch_size), choice.values.level
     if setup.config.revisit == "stages" or measured is None or current is None:
         return choice
@@ -72,7 +71,7 @@ def follow_link(setup: SearchSetup, stage: Stage, choice: Choice) -> Choice:
 
 
 def suggested_level(setup: SearchSetup, link: Link, current: float) -> float:
-    """Return the level that `link` suggests, or `current` where that is near, or the level is not searched."""
+    """Return the level that `link` suggests, or `current` if it is near, or the level is not searched."""
     best = _best_density(setup.space, setup.budget, link)
     if best is None or max(best, current) <= DEAD_BAND * min(best, current):
         return current
@@ -80,7 +79,7 @@ def suggested_level(setup: SearchSetup, link: Link, current: float) -> float:
 
 
 def _best_density(space: SearchSpace, budget: Budget, link: Link) -> float | None:
-    """Return the density by which `budget` teaches the most; None: none is searched, or nobody knows what it sends."""
+    """Return the density at which `budget` teaches the most; None: none is searched, or the bytes are not known."""
     axis, dense_bytes = space.axis("level"), space.dense_bytes
     if axis is None or dense_bytes is None:
         return None

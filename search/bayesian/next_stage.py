@@ -1,4 +1,4 @@
-"""Hand the results of a closed stage to the next one."""
+"""Open the next stage with the results of the one that closed."""
 
 import math
 from typing import NamedTuple
@@ -20,41 +20,41 @@ from search.curves.forecast import is_usable, standard_error
 from search.types import Forecast, Spent, Values
 
 WIDEST = 1.0
-#: Values nearer than this allows are not told apart by probes.
+#: In a narrower trust region, probes could not tell values apart.
 NARROWEST = 0.25
 FACTOR = 2.0
-#: A commit that was rolled back without a blow-up was too high by less.
+#: The rate after a commit that was rolled back without diverging: it was too high by less.
 ROLLED_BACK_FACTOR = 0.5
-#: One whose loss stood still is followed by one at this share of its rate (docs/decisions/0027).
+#: The rate after a commit whose loss stood still (docs/decisions/0027).
 STALLED_FACTOR = 0.4
-#: Fewer losses than this, in each half, do not tell whether it stood still.
+#: Fewer losses than this in each half do not tell whether the loss stood still.
 LEAST_HALF = 20
-#: A commit that ended within so many standard deviations of its forecast, or below it, has met it.
+#: A commit has met its forecast if it ended at most this many standard deviations above it.
 MET_STDS = 2.0
 
 
 def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spent) -> Stage:
-    """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: all probes so far.
+    """Return the stage after the decided `stage`, whose commit ended as `ending`; `search`: the cost of all probes.
 
-    After a commit that failed, and after any event but a change of the step time, rates stay down until a commit meets
-    its forecast.
+    After a commit that failed, and after any event but `step_time` and `client_drift`, rates do not rise until a commit
+    meets its forecast.
     """
     assert stage.decision is not None
     drifts = "client_drift" in ending.events
-    # losses of workers that fit their own data are below what the line, which is their average, has reached
+    # workers that drift apart have lower losses than their average, which is the line
     ending = ending.raised(ending.signs.client_drift) if drifts else ending
     start, best = start_loss(stage), None if drifts else stage.line.best
     woke = stage.course.awakens and ending.signs.has_learned
     is_stalled = has_stalled(setup, stage, ending)
     begin = _begin(setup, stage, ending, is_stalled=is_stalled)
-    # steps that were rolled back are none of the committed line
+    # steps that were rolled back do not belong to the committed line
     reached = faults.reached(ending.losses) if ending.is_kept else None
     if reached is not None:
         best = faults.lower(best, reached)
-    is_waking = woke and not ending.has_failed  # its gradients grow when a net begins to learn
+    is_waking = woke and not ending.has_failed  # gradients grow when a model begins to learn
     events = tuple(event for event in ending.events if event == "client_drift" or not is_waking)
     is_quiet = not ending.has_failed and set(events) <= {"step_time", "client_drift"}
-    # rewards of workers that drift apart are of losses that their average does not have
+    # rewards of workers that drift apart come from losses that their average does not have
     history = () if drifts else extended(stage.line.history, scores(stage.decisive), incumbent=begin.incumbent)
     line = CommittedLine(
         start_loss=ending.end_loss if ending.end_loss is not None else start,
@@ -76,7 +76,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
     )
     was, met = stage.course, has_met(stage.decision.forecast, ending)
     since_search = was.rise if stage.probes else was.raised * was.rise
-    is_new = ending.has_failed or was.awakens  # what has woken a net is no rise of a rate that was chosen
+    is_new = ending.has_failed or was.awakens  # the rise that wakes a model is not one of a chosen rate
     course = RateCourse(
         ramp=was.ramp.ended(ending.spent.steps) if ending.is_kept else was.ramp.begun(ending.spent.steps),
         raised=1.0 if is_new else since_search,
@@ -100,9 +100,10 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
 
 
 def has_stalled(setup: SearchSetup, stage: Stage, ending: Ending) -> bool:
-    """Return whether a quiet commit at a constant rate has got no lower: by less than a standard error, half by half.
+    """Return whether the loss of a quiet commit at a constant rate stood still.
 
-    Its rate may be too high for the noise of its batches, or the loss is at its floor, where a lower rate does no harm.
+    It did if the second half's mean is not lower than the first's by a standard error. Then the rate is too high for
+    the noise of its batches, or the loss is at its floor, where a lower rate does no harm.
     """
     is_held = setup.traits.decays and setup.config.revisit == "events" and not (stage.is_pinned or stage.course.awakens)
     losses = np.asarray(ending.losses)
@@ -117,14 +118,14 @@ def has_stalled(setup: SearchSetup, stage: Stage, ending: Ending) -> bool:
 
 
 def has_met(forecast: Forecast | None, ending: Ending) -> bool:
-    """Return whether a commit did as its decision had forecast; one without a forecast shows nothing."""
+    """Return whether a commit did as well as its decision had forecast; False without a forecast."""
     if forecast is None or ending.end_loss is None:
         return False
     return ending.end_loss <= forecast.mean + MET_STDS * forecast.std
 
 
 def _initial(setup: SearchSetup, stage: Stage, ending: Ending) -> float | None:
-    """Return the loss at which the run started; None: it is not known yet."""
+    """Return the loss at which the run started; None: not known yet."""
     opening = usable_median(ending.opening or ending.losses[:OPENING_LOSSES])
     start = _first_known(stage.line.initial, start_loss(stage), opening, setup.space.first_loss)
     known = faults.Known(initial=stage.line.initial, first=setup.space.first_loss)
@@ -149,8 +150,8 @@ class _Begin(NamedTuple):
 def _begin(setup: SearchSetup, stage: Stage, ending: Ending, *, is_stalled: bool) -> _Begin:
     """Return how the next stage begins.
 
-    A switch that was rolled back leaves the incumbent, which its probe shows to train, as it was. Any other commit
-    that failed cuts the rate and bars what it used. One whose loss stood still cuts the rate alone.
+    After a switch that was rolled back, the old incumbent stays: its probe has shown that it trains. Any other commit
+    that failed cuts the rate and bars the values it used. A commit whose loss stood still only cuts the rate.
     """
     if ending.has_failed:
         begin = _after_failure(setup, stage, ending)
@@ -162,7 +163,7 @@ def _begin(setup: SearchSetup, stage: Stage, ending: Ending, *, is_stalled: bool
 
 
 def _raised(setup: SearchSetup, stage: Stage) -> tuple[Values, str]:
-    """Return the values that a commit ended with, and how they came to differ from those of its decision."""
+    """Return the values that a commit ended with, and why they differ from those of its decision."""
     assert stage.decision is not None
     used = stage.decision.values
     rate = setup.clip_rate(used.learning_rate * stage.course.rise)
@@ -182,7 +183,7 @@ def _after_a_stall(setup: SearchSetup, stage: Stage) -> _Begin:
 
 
 def _without_drift(setup: SearchSetup, stage: Stage, begin: _Begin) -> _Begin:
-    """Go on with the best exchange under which workers train as one: by its probe, else as expected."""
+    """Go on with the best synchronous exchange: by its probe, else by expectation."""
     assert stage.decision is not None
     options, used = setup.space.synchronous, stage.decision.values.option
     probed = {each.values.option: each.reward for each in scores(stage.decisive) if each.reward is not None}
@@ -217,7 +218,7 @@ def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
 
 
 def _cut(ending: Ending) -> tuple[float, str]:
-    """Return what the rate of a commit that failed is multiplied by, and how it failed."""
+    """Return the factor of the rate after a commit that failed, and how it failed."""
     if ending.diverged:
         return DIVERGED_FACTOR, "diverged"
     if ending.signs.is_dead:
@@ -226,10 +227,10 @@ def _cut(ending: Ending) -> tuple[float, str]:
 
 
 def next_width(setup: SearchSetup, stage: Stage, *, has_lasted: bool) -> float:
-    """Return the width after a decided stage: twice its own if its switch `has_lasted`, half if it found none.
+    """Return the trust region's width after a decided stage: doubled if its switch `has_lasted`, halved if it had none.
 
-    TuRBO counts several failures first; a run has too few stages for that. The wide search, and a stage without
-    probes, show neither. Controllers without a surrogate keep the width.
+    TuRBO counts several failures first; a run has too few stages for that. The width stays after the wide search, after
+    a stage without probes, and for controllers without a surrogate.
     """
     assert stage.decision is not None
     if not setup.config.has_surrogate or not stage.has_incumbent or not stage.probes:

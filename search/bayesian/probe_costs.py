@@ -1,4 +1,4 @@
-"""Limit the cost of probing: shares of the budget by stage, and whether one more probe fits."""
+"""Limit the cost of probing: each stage's share of the budget, and whether one more probe fits."""
 
 import math
 
@@ -12,27 +12,27 @@ from search.curves.curve_summary import Reading
 from search.space import distance
 from search.types import SEARCHED, Allowance, Candidate, Refusal, Spent, Values
 
-#: Finalists of which one probe may take the place: a costly one leaves room for as many.
+#: The search's cap must hold at least this many finalists, however costly one is.
 MIN_FINALISTS = 2
 #: A later search compares at least the incumbent and one rival.
 MIN_PROBES = 2
-#: From this share of the budget on nothing is searched: what is left is too short to gain from it.
+#: From this share of the budget on nothing is searched: the rest is too short to gain from it.
 LAST_SEARCH = 0.9
-#: Where searches are rare, one may take this part of what searching may still spend.
+#: Where searches open on events, one may take this share of what probes may still spend.
 EVENT_PART = 0.5
-#: What the cost of a step depends on.
+#: The values that the cost of a step depends on.
 COSTLY = tuple(name for name, searched in SEARCHED.items() if searched.costs)
 
 
 def costly(values: Values) -> tuple[float | str | None, ...]:
-    """Return what of `values` decides what a step costs."""
+    """Return those of `values` that decide the cost of a step."""
     return tuple(getattr(values, name) for name in COSTLY)
 
 
 class StepCosts:
-    """Mutable: the latest cost of a step with each combination that was trained with of what it depends on.
+    """Mutable: the latest cost of a step, by combination of the values that it depends on.
 
-    Where coarse probes train alone, a step of all workers begins with what the warm-up showed.
+    Where coarse probes train alone, the cost for all workers begins with what the warm-up showed.
     """
 
     def __init__(self, setup: SearchSetup) -> None:
@@ -46,36 +46,37 @@ class StepCosts:
             self._known[costly(values)] = values, cost
 
     def of(self, values: Values) -> Amounts | None:
-        """Return the cost of a step with `values`, that of the nearest known ones; None: their exchange is new."""
+        """Return the cost of a step with the known values nearest to `values`; None: their exchange is new."""
         known = [each for each in self._known.values() if each[0].option == values.option]
         if not known:
             return None
         return min(known, key=lambda each: distance(each[0], values, COSTLY))[1]
 
     def likely(self, values: Values) -> Amounts | None:
-        """Return the cost of a step with `values`, or another exchange's where theirs is new; None: none is known."""
+        """Return the cost of a step with `values`, or with another exchange if theirs is new; None: none is known."""
         others = (cost for _, cost in self._known.values())
         return self.of(values) or next(others, None)
 
 
 def search_cap(setup: SearchSetup) -> Amounts:
-    """Return what all probes of a run may spend together."""
+    """Return the cap: what all probes of a run together may spend."""
     return spending.scale(spending.caps(setup.budget), setup.search_fraction)
 
 
 def room(setup: SearchSetup, search: Spent, spent: Spent) -> Amounts:
-    """Return what all probes to come may still spend together: they leave as much of the run to use what they find."""
+    """Return what all further probes together may spend: at most half of the rest of the run, which uses the result."""
     left = spending.subtract(search_cap(setup), spending.amounts(setup.budget, search))
     return spending.least(left, spending.scale(spending.remaining(setup.budget, spent), 1 / 2))
 
 
 def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
-    """Return what each probe of `stage` should spend: the same for all of them, fixed when the stage opened.
+    """Return what each probe of `stage` should spend: the same for all, fixed when the stage opens.
 
-    Finalists of the wide search share what the probes before them left of the cap. One more may extend their range: of
-    the rate alone it takes what is kept for later searches, else it has its part. A later probe gets `probe_fraction`
-    of its stage's commit, but no more than an equal part of what searching may still spend: of the stage's share of it
-    where every stage searches, else of half.
+    Finalists of the wide search share what the coarse probes left of the cap. One more may extend their range. If the
+    rate alone is searched, it uses what is kept for later searches, else it has a share of its own.
+
+    A later probe gets `probe_fraction` of its stage's commit, but no more than an equal part of what probes may still
+    spend: of the stage's share of that where every stage searches, else of half.
     """
     config, budget = setup.config, setup.budget
     if not stage.has_incumbent:
@@ -90,12 +91,12 @@ def probe_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
 
 
 def most_finalists(setup: SearchSetup) -> int:
-    """Return the finalists among whom a wide search shares what it may spend, with one that extends their range."""
+    """Return the most finalists that share the wide search's budget, with one that extends their range."""
     return max(setup.wide_probes, FINALISTS) + (not setup.is_of_rate_alone)
 
 
 def most_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
-    """Return what a probe of `stage` may cost at most: so much that the least useful number of them fits."""
+    """Return the most that a probe of `stage` may cost: the smallest useful number of them must fit."""
     if not stage.has_incumbent:
         return spending.scale(search_cap(setup), 1 / MIN_FINALISTS)
     return spending.scale(room(setup, stage.search_before, stage.opened), 1 / MIN_PROBES)
@@ -104,11 +105,11 @@ def most_amounts(setup: SearchSetup, stage: Stage) -> Amounts:
 def probe_allowance(
     setup: SearchSetup, stage: Stage, costs: StepCosts, *, proposal: Proposal, search: Spent, spent: Spent
 ) -> Allowance | None:
-    """Return what a probe of the `proposal` may spend, or None if that is too much.
+    """Return what a probe of the `proposal` may spend, or None if it does not fit.
 
-    A probe that tells decades apart has a length of its own. Any other is at least `min_probe_steps` long, and where
-    the cap has room it sees an average; what still runs is reserved. A later stage opens only if its control and one
-    rival fit: alone, a control decides nothing.
+    Coarse probes have a length of their own. Any other probe has at least `min_probe_steps`, and sees an average if the
+    cap has room for that. Running probes keep their reserve. A later stage opens only if its control and one rival fit:
+    a control alone decides nothing.
     """
     if proposal.origin == "wide":
         num_steps = setup.coarse_steps
@@ -118,7 +119,7 @@ def probe_allowance(
     is_opening = stage.has_incumbent and not stage.candidates
     num_reserved = len(stage.pending) + (MIN_PROBES if is_opening else 1)
     least, longest = setup.config.min_probe_steps, steps_to_see_average(setup, stage, costs, proposal.values)
-    of_one = setup.space.longest_period + 1  # steps of a probe that sees one average, where two may not fit after all
+    of_one = setup.space.longest_period + 1  # steps of a probe that sees one average, in case two do not fit
     for num_steps in (longest, *((of_one,) if least < of_one < longest else ()), least):
         shortest = shortest_probe(setup, cost, num_steps)
         has_room = spending.fits(spending.scale(spending.most(wanted, shortest), num_reserved), left)
@@ -128,12 +129,12 @@ def probe_allowance(
 
 
 def steps_to_see_average(setup: SearchSetup, stage: Stage, costs: StepCosts, values: Values) -> int:
-    """Return the fewest steps of a probe of `stage`: the loss of the last one is after an average, if there are any.
+    """Return the fewest steps of a probe of `stage`: enough that its last loss is after an average, if there are any.
 
-    Where exchanges compete it is after two, if these fit: they tell more of workers that drift apart.
-    It is the same for all of them, since they are compared at equal cost; but what may cost more than all others is not
-    drawn out for their sake before its first step has told. Without room for as many probes as of `min_probe_steps`,
-    it is that.
+    Where exchanges compete it is after two averages, if they fit: these show better whether workers drift apart. All
+    exchanges get the same number, since they are compared at equal cost. But a probe is not made longer for the others'
+    sake before the cost of its step is known: it may be the most costly. If longer probes leave no room for as many as
+    of `min_probe_steps`, the result is `min_probe_steps`.
     """
     is_known = costs.of(values) is not None or [*spending.caps(setup.budget)] == ["steps"]
     period = setup.space.longest_period if is_known else setup.space.period_of(values)
@@ -149,18 +150,18 @@ def steps_to_see_average(setup: SearchSetup, stage: Stage, costs: StepCosts, val
 
 
 def steps_cost(setup: SearchSetup, step_cost: Amounts | None) -> Amounts:
-    """Return what a step costs, in units that are known: before the first step, steps alone are."""
+    """Return the cost of a step, 0 in units where it is not known: before the first step, only steps are."""
     known = {**dict.fromkeys(spending.caps(setup.budget), 0.0), **(step_cost or {})}
     return known | ({"steps": 1.0} if "steps" in known else {})
 
 
 def shortest_probe(setup: SearchSetup, step_cost: Amounts | None, num_steps: int | None = None) -> Amounts:
-    """Return what `num_steps` cost, or `min_probe_steps`, in units that are known."""
+    """Return the cost of `num_steps` (by default `min_probe_steps`), 0 in units where it is not known."""
     return spending.scale(steps_cost(setup, step_cost), num_steps or setup.config.min_probe_steps)
 
 
 def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
-    """Return whether a probe that is shorter than any should be costs too much to go on."""
+    """Return whether a probe that has not reached its least number of steps costs too much to go on."""
     candidate = next(each for each in stage.candidates if each.id == reading.candidate_id)
     least = candidate.allowance.min_steps
     if reading.diverged or not 0 < reading.num_steps < least:
@@ -170,9 +171,10 @@ def is_too_slow(setup: SearchSetup, stage: Stage, reading: Reading) -> bool:
 
 
 def coarse_cost(setup: SearchSetup, stage: Stage, num_probes: int) -> Amounts:
-    """Return what `num_probes` coarse probes cost, by the first that was told; those of one round cost as one.
+    """Return what `num_probes` coarse probes cost. Those of one round cost as much as one.
 
-    Before that by the warm-up, unless workers probe alone: then they send nothing, and wait for nobody.
+    The first finished probe shows the cost of a step, and before it the warm-up. Where workers probe alone the warm-up
+    does not count: alone they send nothing, and wait for nobody.
     """
     first = _first_timed(stage)
     warm_up = setup.step_cost if setup.space.num_alone == 1 else None
@@ -186,12 +188,12 @@ def _first_timed(stage: Stage) -> Reading | None:
 
 
 def least_search(setup: SearchSetup, stage: Stage) -> Amounts:
-    """Return what the shortest wide search costs: a probe in every decade."""
+    """Return the cost of the shortest wide search: a probe in every decade."""
     return coarse_cost(setup, stage, len(setup.coarse_rates))
 
 
 def has_room_for_wide(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the shortest wide search fits under the cap, or may fit: the warm-up's steps may be slow ones."""
+    """Return whether the shortest wide search fits under the cap, or may fit: steps of the warm-up may be slow."""
     needed = dict(least_search(setup, stage))
     if "seconds" in needed and _first_timed(stage) is None:
         needed["seconds"] *= ESTIMATED_PART
@@ -199,7 +201,7 @@ def has_room_for_wide(setup: SearchSetup, stage: Stage) -> bool:
 
 
 def has_room_for_search(setup: SearchSetup, costs: StepCosts, *, values: Values, search: Spent, spent: Spent) -> bool:
-    """Return whether a later search could open now, and would leave some of the budget to gain from."""
+    """Return whether a later search could open now, and leave enough of the budget to gain from."""
     if is_decaying(setup, spent) or spending.fraction_spent(setup.budget, spent) >= LAST_SEARCH:
         return False
     needed = spending.scale(shortest_probe(setup, costs.of(values)), MIN_PROBES)

@@ -10,15 +10,15 @@ from search.curves.curve_summary import Reading
 from search.space import distance
 from search.types import Spent, Values
 
-#: A finalist within this factor of the chosen values has begun the run that they would.
+#: A finalist within this factor of the chosen values has trained as they would.
 PROMOTABLE_FACTOR = 4.0
 
 
 def winner(setup: SearchSetup, stage: Stage, chosen: Values) -> Probe | None:
     """Return the probe that trained the `chosen` values to its end, if its steps may stay.
 
-    Of the wide search it is the best finalist, if that was trained with much the same values: its rate fell to 0 as
-    the run's will, so its end is a good place to go on from.
+    In the wide search it is the best finalist, if its values are near the chosen ones. Its rate fell to 0 as the run's
+    will, so its end is a good place to go on from.
     """
     if not setup.config.promote:
         return None
@@ -40,7 +40,7 @@ def leading(setup: SearchSetup, stage: Stage) -> str | None:
 
 
 def cost(reading: Reading | None) -> Spent:
-    """Return what the steps of a promoted probe took; None: nothing was promoted."""
+    """Return the cost of a promoted probe's steps; 0 if `reading` is None: nothing was promoted."""
     if reading is None:
         return Spent()
     seconds = reading.num_steps * (reading.step_seconds or 0.0)

@@ -34,20 +34,20 @@ from search.types import Candidate, Origin, Refusal, Values
 Array = NDArray[np.float64]
 #: Skip an extension that is clipped below this factor.
 LEAST_EXTENSION = 1.5
-#: An end of the finalists' range that turns out best is extended once: they share what there is with one more.
+#: If an end of the finalists' range does best, it is extended once: one more finalist has room.
 MAX_FINALIST_EXTENSIONS = 1
-#: Neighbouring finalists differ by this factor of the learning rate: where no other value has a range, and elsewhere.
+#: The factor between the rates of neighbouring finalists: if the rate is the only range, and else.
 RATE_STEP, JOINT_STEP = math.sqrt(10), 2.0
-#: From this share of the budget on, a learning rate no longer rises: a probe does not see slow divergence.
+#: From this share of the budget on, a search tries no higher rate: a probe does not see slow divergence.
 LAST_RISE = 0.5
-#: Values closer than this were tried already.
+#: Values within this factor of tried ones count as tried.
 TRIED_FACTOR = 1.02
-#: ... and with less than this between two rates, a probe between them would tell little.
+#: A rate within this factor of a tried one is not worth a probe at the vertex.
 SAME_RATE = 1.15
 
 
 def propose(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    """Return what to try next in `stage`, or None if it has tried enough, or has no reason to search."""
+    """Return the next values to try in `stage`, or None if it has tried enough, or has no reason to search."""
     if not stage.has_incumbent:
         return _propose_wide(setup, stage)
     has_reason = setup.config.revisit == "stages" or bool(stage.line.events) or stage.steered.search_asked
@@ -58,9 +58,9 @@ def propose(setup: SearchSetup, stage: Stage) -> Proposal | None:
 
 
 def _propose_wide(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    """Tell decades apart by coarse probes, then train finalists about their pick for longer, where any are wanted.
+    """Compare decades by coarse probes, then train finalists around their pick for longer, if any are wanted.
 
-    Nothing where the model tells the rate, and that alone is searched.
+    Propose nothing if the run begins with the usual rate.
     """
     if begins_as_usual(setup, stage):
         return None
@@ -89,9 +89,9 @@ def _coarse_extension(setup: SearchSetup, stage: Stage) -> Proposal | None:
 
 
 def coarse_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
-    """Return the decades to look at, the most central one first.
+    """Return the values of the coarse probes, the most central rate first.
 
-    Three about the rate that past runs found best, where they say which it is, and it is not at an end of the range.
+    If past runs found a best rate, and it is not at an end of the range, they are three rates around it.
     """
     past = _past_rate(setup, stage.prior)
     about = [] if past is None else [setup.clip_rate(past * factor) for factor in (0.1, 1.0, 10.0)]
@@ -102,7 +102,7 @@ def coarse_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
 
 
 def _past_rate(setup: SearchSetup, prior: Prior) -> float | None:
-    """Return the rate that past runs found best; None: they say nothing, or it lies beyond the rates to look at."""
+    """Return the rate that past runs found best; None: there is none, or it lies outside the coarse rates."""
     probed = [probe.values for search in prior.searches for probe in search.probes if probe.reward is not None]
     if not probed:
         return None
@@ -123,7 +123,7 @@ def _propose_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:
     num_refused = len(refused) + sum(each.origin != "wide" for each in stage.too_slow.values())
     knows_rate = shows_progress(stage.at(0)) or trusted_rate(setup, stage.at(0)) is not None
     first = setup.rate_probes or (0 if knows_rate else FINALISTS)
-    wanted = first + min(first, num_refused)  # others are tried for what was refused
+    wanted = first + min(first, num_refused)  # refused ones are replaced
     if left and len(own) < wanted:
         return Proposal(left[0], "finalist", rung)
     if not stage.pending and len(extensions) < MAX_FINALIST_EXTENSIONS:
@@ -140,10 +140,10 @@ def _propose_finalist(setup: SearchSetup, stage: Stage) -> Proposal | None:
 
 
 def finalist_plan(setup: SearchSetup, stage: Stage) -> list[Values]:
-    """Return the finalists of a wide search whose coarse probes are told: their pick, one above and one below.
+    """Return the first finalists: the rate that the coarse probes pick, one above it and one below.
 
-    A searched level opens at the best rate, and is tried lower above and higher below it: further finalists must tell
-    rate and level apart. Further axes start from where the run opens, and are then spread over their ranges (Sobol).
+    A searched level is the opening one at the picked rate, lower above it and higher below it: further finalists must
+    tell rate and level apart. Further axes begin where the run opens, then are spread over their ranges (Sobol).
     """
     centre = coarse_pick(setup, stage.at(0))
     rates = [setup.clip_rate(centre * _finalist_step(setup) ** step) for step in (0, 1, -1)]
@@ -159,14 +159,14 @@ def _finalist_step(setup: SearchSetup) -> float:
 
 
 def _around_finalists(setup: SearchSetup, tried: list[Values]) -> Box:
-    """Return the box around what was `tried`, at the exchange that the run opens with."""
+    """Return the box around the values `tried`, with the exchange that the run opens with."""
     axes = bounding_box(setup, tried).axes
     opening = [setup.opening.option or ""]
     return Box(axes=tuple(axis.among(opening) if isinstance(axis, OptionAxis) else axis for axis in axes))
 
 
 def _spread(setup: SearchSetup, num_points: int) -> list[Values]:
-    """Return the opening values, and then some that fill the ranges of the further axes."""
+    """Return the opening values, then others that fill the ranges of the further axes."""
     opening, axes = setup.opening, setup.space.further
     if not axes:
         return [opening] * num_points
@@ -186,7 +186,7 @@ def _alternating_levels(setup: SearchSetup, distances: list[int]) -> list[float 
 
 
 def _untried_option(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    """Return the best rate so far at an exchange that was not tried; those most like the opening one come first."""
+    """Return the best rate so far with an exchange that was not tried: first the nearest to the opening one."""
     options, tried = setup.space.options, [each.values.option for each in stage.tried if each.origin != "wide"]
     left = [option for option in options if option not in tried]
     judged = scores(stage) if left else ()
@@ -200,7 +200,7 @@ def _untried_option(setup: SearchSetup, stage: Stage) -> Proposal | None:
 
 
 def _at_the_vertex(setup: SearchSetup, stage: Stage) -> Proposal | None:
-    """Return where the best three probes expect the peak, unless it is known or another probe is on its way there."""
+    """Return the vertex of the best three probes, unless it is near a tried rate, or another probe is running."""
     if stage.pending or not setup.config.has_surrogate:
         return None
     peak = parabola_peak(setup, stage)
@@ -211,8 +211,8 @@ def _at_the_vertex(setup: SearchSetup, stage: Stage) -> Proposal | None:
 def _extension(setup: SearchSetup, stage: Stage, factor: float) -> Values | None:
     """Return a point `factor` beyond the end of the range that did best; below it if everything diverged.
 
-    It is about the exchange that the run opens with: of the others there is a probe each. None if it is not the end
-    that did best, if what is beyond was refused or diverged, or if the lowest rate only seems best because none trains.
+    Only probes with the exchange that the run opens with count: the others have one probe each. None if neither end did
+    best, if the point was tried, refused or diverged, or if the lowest rate only seems best because none trains.
     """
     own = [score for score in steady_scores(stage) if score.values.option == setup.opening.option]
     if not own:
@@ -230,7 +230,7 @@ def _extension(setup: SearchSetup, stage: Stage, factor: float) -> Values | None
 
 
 def _is_worse(score: Score, best: Score) -> bool:
-    """Return whether a higher rate did clearly worse than the best one, which lies at the lower end."""
+    """Return whether a higher rate did clearly worse than the best one, at the lower end."""
     return score.reward is None or best.reward is None or best.reward - score.reward > LEAST_PROGRESS
 
 
@@ -256,12 +256,12 @@ def _propose_local(setup: SearchSetup, stage: Stage) -> Proposal | None:
 
 
 def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
-    """Return the incumbent at another level, or another exchange, since the contrast tells compute from transfer.
+    """Return the incumbent at another level, or with another exchange: the contrast tells compute from transfer.
 
-    At a sparser one if steps take longer than they did: it is cheaper, and where the link would lead.
-    Where the link is known, the exchange that a run would open with now. None: neither is searched.
+    It is sparser if steps take longer than before: that is cheaper, and suits the link. If the link is known, it is the
+    exchange that a run would open with now. None: neither is searched.
     """
-    assert stage.line.before is not None  # it is its signs that showed an event
+    assert stage.line.before is not None  # its signs showed the event
     start, signs = stage.incumbent, stage.line.before.signs
     is_slower = (signs.slower or 1.0) > 1
     for axis, _ in region.spans():
@@ -279,9 +279,9 @@ def _other_exchange(setup: SearchSetup, stage: Stage, region: Box) -> Proposal |
 
 
 def _move(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
-    """Return the first of up, down (and the same for other axes) that is new; the others go first every other stage.
+    """Return the first new move: the rate up or down, or another axis. The other axes go first in every second stage.
 
-    Up and down are the region's ends; half-way down, in logarithms, comes before all the way, and so do the others.
+    Up and down go to the region's ends. Half-way down, in logarithms, comes before all the way, and so do other axes.
     """
     config, start = setup.config, stage.incumbent
     up, down = config.max_up**stage.width, config.max_down**stage.width
@@ -305,7 +305,7 @@ def _move(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
 def _acquire(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
     """Return the most promising point of `region` by the surrogate, or a space-filling one without it."""
     known = [*evidence(stage).values, *(candidate.values for candidate in stage.pending)]
-    # the surrogate works in the unit cube of all that is known and all that may be asked
+    # the surrogate works in the unit cube around all known values and the region
     outer, like = bounding_box(setup, known, region), stage.incumbent
     bounds = outer.bounds(region)
     diverged = diverged_values(stage)
@@ -313,11 +313,11 @@ def _acquire(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
     def is_legal(point: Array) -> bool:
         return _is_open(stage, outer.from_unit(point.tolist(), like), diverged)
 
-    # functions of where the run stands, not of how it got there: a restored controller asks the same
+    # seeds depend on where the run stands, not on how it got there: a restored controller asks the same
     stage_seed = (setup.seed * 1_000_003 + stage.index * 1_009) % 2**31
     surrogate = surrogate_of(setup, stage, outer)
     if surrogate is None:
-        # one sequence for the stage: its points keep their distance
+        # one sequence per stage, so its points keep their distance
         cloud = outer.snap(sobol_points(32, bounds, seed=stage_seed))
         free = next(filter(is_legal, cloud), None)
         return None if free is None else Proposal(outer.from_unit(free.tolist(), like), "sobol")
@@ -334,7 +334,7 @@ def _acquire(setup: SearchSetup, stage: Stage, region: Box) -> Proposal | None:
 
 
 def _is_open(stage: Stage, values: Values, diverged: tuple[Values, ...]) -> bool:
-    """Return whether `values` are new, unlike any diverged, and nearer to the incumbent than to a rolled-back one."""
+    """Return whether `values` are new, not barred by diverged ones, and nearer to the incumbent than to a rejected."""
     own = distance(values, stage.incumbent)
     is_rejected = any(distance(values, other) < own for other in stage.rejected)
     return not (is_rejected or is_barred(values, diverged) or _was_tried(stage, values))

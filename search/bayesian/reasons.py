@@ -1,4 +1,4 @@
-"""Say why a stage uses its values: the sentences that the page, the CLI and the schedule file show."""
+"""Explain why a stage uses its values, in the sentences that the page, the CLI and the schedule file show."""
 
 import math
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from search.types import Band, Forecast, Setting, Values
 
 
 def number(value: float | str) -> str:
-    """Return a value of a job as people read it."""
+    """Return a value as people read it."""
     return f"{value:.3g}" if isinstance(value, float) else str(value).lower()  # whole, false and true, an option
 
 
 def level(setup: SearchSetup, value: float) -> str:
-    """Return a level by what the job calls it; a density is a share."""
+    """Return a level by its name in the job; a density is a share in percent."""
     return setting(setup, "level", value)
 
 
 def setting(setup: SearchSetup, value_name: str, value: Setting, *, side: str = "") -> str:
-    """Return a value by its name, or all on one `side` of it."""
+    """Return a value with its name; or, with `side`, all values on that side of it."""
     is_share = value_name == "level" and setup.space.level_name == "density"
     written = f"{100 * float(value):.3g} %" if is_share else number(value)
     return " ".join(filter(None, [_called(setup, value_name), side, written]))
@@ -59,7 +59,7 @@ def too_few_probes(setup: SearchSetup, stage: Stage, least: int) -> str:
 
 
 def _least_budget(setup: SearchSetup, unit: str, needed: float) -> float:
-    """Return the smallest budget of which probes may spend `needed`: their share falls as budgets grow."""
+    """Return the smallest budget that lets probes spend `needed`: their share falls as budgets grow."""
     if setup.num_steps is None:
         return needed / setup.search_fraction
     step = spending.caps(setup.budget)[unit] / setup.num_steps
@@ -87,7 +87,7 @@ def switch(setup: SearchSetup, stage: Stage, winner: int, probability: float) ->
 
 
 def keep(setup: SearchSetup, stage: Stage, winner: int, *, probability: float, gain: float, has_signal: bool) -> str:
-    """Return why the incumbent stays where the probe `winner` (its index) did best."""
+    """Return why the incumbent stays, though the probe `winner` (its index) did best."""
     config, stays = setup.config, f"{name(setup, stage.incumbent)} stays"
     if winner == 0:
         rivals = len(stage.probes) - 1
@@ -103,7 +103,7 @@ def keep(setup: SearchSetup, stage: Stage, winner: int, *, probability: float, g
 
 
 def of_model(setup: SearchSetup) -> str:
-    """Return for what a rate is usual."""
+    """Return what the usual rate follows from."""
     space = setup.space
     if setup.traits.told_by == "sharpness" and space.sharpness is not None and space.first_loss is not None:
         return f"for a loss of {number(space.first_loss)} and a sharpness of {number(space.sharpness)}"
@@ -135,7 +135,7 @@ def _vetoed(setup: SearchSetup, value_name: str, veto: Band | tuple[bool | str, 
 
 
 def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -> Iterator[str]:
-    """Yield what else led to the choice: the optimizer's, a rollback, an event, past jobs, a surrogate that failed."""
+    """Yield the other reasons for a choice: the optimizer, drift, steers, a rollback, events, past jobs, a fallback."""
     if stage.index == 0:
         yield setup.space.chosen_because
     yield _without_average(setup, stage)
@@ -154,7 +154,7 @@ def remarks(setup: SearchSetup, stage: Stage, chosen: Values, fit: Fit | None) -
 
 
 def _without_average(setup: SearchSetup, stage: Stage) -> str:
-    """Return which probes ended before workers that train apart had averaged once, for which the cap had no room."""
+    """Return how many probes ended before workers that train apart had averaged, as the cap had no room for that."""
     periods = [
         (setup.space.period_of(probe.candidate.values), probe.reading.num_steps)
         for probe in stage.probes
@@ -168,7 +168,7 @@ def _without_average(setup: SearchSetup, stage: Stage) -> str:
 
 
 def _drifting(stage: Stage) -> str:
-    """Return in which probes workers fitted their own data, and by how much their average's loss is higher."""
+    """Return the exchanges with which workers drift apart, and how much higher the loss of their average is."""
     return " and ".join(
         f"under {option}, workers drift apart: the loss of their average is {rise:.2g} higher"
         for option, rise in client_drifts(stage.decisive).items()
@@ -176,7 +176,7 @@ def _drifting(stage: Stage) -> str:
 
 
 def _lasting(stage: Stage, chosen: Values) -> str:
-    """Return which exchange's probe got lower than that of the chosen one, where this is expected to pass it."""
+    """Return the exchange whose probe got lower than the chosen one's, which is expected to overtake it."""
     rewards = [(score.reward, score.values.option or "") for score in scores(stage) if score.reward is not None]
     fastest = fastest_option(stage)
     if not rewards or max(rewards)[1] != chosen.option or fastest in (None, chosen.option):
@@ -191,7 +191,7 @@ def _tail(stage: Stage, index: int) -> str:
 
 
 def signs_in_words(signs: Signs, *, is_timed: bool) -> str:
-    """Return what was looked at, with numbers."""
+    """Return the signs that were looked at, with numbers."""
     parts = [_step_words(signs)] if is_timed and signs.step is not None else []
     if signs.gradient_drift is not None:
         parts.append(f"gradient scale {signs.gradient_drift:.2g}x")
@@ -203,7 +203,7 @@ def signs_in_words(signs: Signs, *, is_timed: bool) -> str:
 
 
 def _event(event: Event, signs: Signs) -> str:
-    """Return what `event` was, with numbers."""
+    """Return `event` in words, with numbers."""
     match event:
         case "step_time":
             return f"the step time changed ({_step_words(signs)})"

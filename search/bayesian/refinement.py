@@ -1,4 +1,4 @@
-"""Raise the rate of a commit whose own course asks for more, without a probe: pure functions."""
+"""Raise the rate of a running commit without a probe, if its own steps show that it is too low: pure functions."""
 
 import math
 
@@ -11,30 +11,31 @@ from search.curves.curve_summary import trace_of
 from search.curves.events import Signs
 from search.types import Observation, Spent
 
-#: By so much the log of the rate rises with a step that points just where the update before went.
+#: The log of the rate rises by this much with a step that points just where the update before went.
 RISE_PER_STEP = 0.05
-#: A smaller change of the rate is none.
+#: A rise by a smaller factor is ignored.
 LEAST_RISE = 1.01
-#: Where nothing was learned, a commit is given up after this share of the run's steps, and so many at least. From the
-#: run's first one alone a net comes back that a high rate has killed: it is given up at its end, unless it is so short
-#: that a net may well begin later.
+#: A commit that learns nothing is given up after this share of the run's steps, and at least this many. The run's first
+#: commit is given up at its end, unless it is so short that the model may well begin later: if a high rate has killed
+#: the model, only a rollback of that commit brings it back.
 PATIENCE_SHARE, PATIENCE_STEPS = 0.05, 40
-#: The next one begins at the higher of the first two shares, of its rate and of the guess. It begins no higher than the
-#: third, of the guess, in a run that is long enough to rise from there, ...
+#: The next commit begins at the higher of `START_OF_RATE` x the rate and `START_OF_GUESS` x the guess. In a run that is
+#: long enough to rise from there, it begins no higher than `MOST_OF_GUESS` x the guess ...
 START_OF_RATE, START_OF_GUESS, MOST_OF_GUESS = 1 / 16, 1 / 8, 1 / 4
-#: ... and rises by the factor in each such share of the run's steps, up to so many times the rate that it begins with.
+#: ... and rises by `AWAKENING_FACTOR` in each share `AWAKENING_SHARE` of the run's steps, by at most `AWAKENING_MOST`.
 AWAKENING_FACTOR, AWAKENING_SHARE, AWAKENING_MOST = 4.0, 0.08, 256.0
-#: A net wakes when its gradients are so many times as large as they were. Its loss falls a little later.
+#: A model wakes when its gradients have grown by this factor. Its loss falls a little later.
 WAKING_GRADIENTS = 1.5
-#: One of which they were so large, and are so no more, has been killed while it woke.
+#: A model whose gradients had grown by this factor, and fell back, was killed while it woke.
 AWAKE_GRADIENTS = 3.0
 
 
 def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Observation, *, is_over: bool) -> bool:
-    """Return whether a commit is to be given up because it learns nothing, at a rate that nothing speaks for.
+    """Return whether to give up a commit because it learns nothing.
 
-    Probes of a few steps show nothing of a net that learns nothing at first. So which way the rate is wrong is not
-    known. It is given up once, and while enough of the budget is left to try others. `is_over`: it ends here.
+    A few steps show nothing about a model that learns nothing at first, so it is unknown which way the rate is wrong. A
+    run gives up one commit at most, and only while enough of the budget is left to try other rates. `is_over`: the
+    commit ends here.
     """
     if not (signs.is_ignorant and may_awaken(setup, stage)) or is_decaying(setup, observation.spent):
         return False
@@ -46,7 +47,7 @@ def is_asleep(setup: SearchSetup, stage: Stage, signs: Signs, observation: Obser
 
 
 def was_killed_waking(setup: SearchSetup, stage: Stage, signs: Signs, observation: Observation) -> bool:
-    """Return whether a net that woke in an awakening commit sleeps again: its gradients had grown, and fell back."""
+    """Return whether a model that woke in an awakening commit learns nothing again: its gradients grew, then fell."""
     if not signs.is_ignorant or is_decaying(setup, observation.spent):
         return False
     had_grown = _growth(stage, signs, signs.gradient_peak) >= AWAKE_GRADIENTS
@@ -54,7 +55,7 @@ def was_killed_waking(setup: SearchSetup, stage: Stage, signs: Signs, observatio
 
 
 def awakening_start(setup: SearchSetup, rate: float) -> float:
-    """Return the rate by which to begin where a net learns nothing at `rate`, or probes showed nothing up to it."""
+    """Return the rate to begin with if a model learns nothing at `rate`, or probes showed nothing up to it."""
     guess = min(rate, setup.opening.learning_rate)
     is_long = AWAKENING_SHARE * (setup.num_steps or 0.0) >= PATIENCE_STEPS
     most = MOST_OF_GUESS * guess if is_long else guess
@@ -62,9 +63,9 @@ def awakening_start(setup: SearchSetup, rate: float) -> float:
 
 
 def may_awaken(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the rate may rise without a limit of the job's: once, under an optimizer whose rates may.
+    """Return whether the rate may rise until the model learns: once in a run, if the optimizer and the job allow it.
 
-    A net that is known to have been trained before is awake, however little its loss falls.
+    A model that is known to have been trained before is awake, however little its loss falls.
     """
     if setup.is_pretrained:
         return False
@@ -73,14 +74,16 @@ def may_awaken(setup: SearchSetup, stage: Stage) -> bool:
 
 
 def raise_of(setup: SearchSetup, stage: Stage, observation: Observation, signs: Signs) -> float:
-    """Return what the open commit's rate is to be multiplied by from now on.
+    """Return the factor of the open commit's rate from now on.
 
-    The hypergradient of a few steps prefers rates that are too low, as short probes do. Where even it asks for a higher
-    one, the rate is too low (docs/decisions/0017). The rate never falls below the decision's, but a rise may be taken
-    back. While the rate decays, and after something happened on the line, the factor stays. So does that of a pinned
-    rate, and of a commit that begins on the ramp, where low rates let all steps point the same way.
+    The hypergradient of a few steps prefers rates that are too low, as short probes do. If even it asks for a higher
+    rate, the rate is too low (docs/decisions/0017). A rise may be taken back, but the rate never falls below the
+    decision's.
 
-    A net that learned nothing yet is awakened: its rate rises steadily until it wakes (docs/decisions/0026).
+    The factor stays while the rate decays, after an event on the line, for a pinned rate, and for a commit that begins
+    on the ramp, where low rates let all steps point the same way.
+
+    A model that has learned nothing yet is awakened: its rate rises steadily until it learns (docs/decisions/0026).
     """
     if stage.is_pinned or is_decaying(setup, observation.spent):
         return stage.course.rise
@@ -110,7 +113,7 @@ def _awakening(setup: SearchSetup, stage: Stage, signs: Signs, spent: Spent) -> 
 
 
 def _most_awakening(stage: Stage) -> float:
-    """Return the highest factor of the decision's rate that stays below what a probe has seen diverge, 1 at least."""
+    """Return the highest factor, at least 1, that keeps the rate below those at which a probe diverged."""
     lowest = lowest_diverged(stage)
     if lowest is None:
         return math.inf
@@ -119,7 +122,7 @@ def _most_awakening(stage: Stage) -> float:
 
 
 def _run_steps(setup: SearchSetup, spent: Spent) -> float:
-    """Return how many steps the budget holds: as the warm-up tells, else if they go on as they have so far."""
+    """Return how many steps the budget holds, by the cost in the warm-up, or else by the cost so far."""
     if setup.num_steps is not None:
         return setup.num_steps
     part = spending.fraction_spent(setup.budget, spent)
@@ -127,7 +130,7 @@ def _run_steps(setup: SearchSetup, spent: Spent) -> float:
 
 
 def _growth(stage: Stage, signs: Signs, scale: float | None) -> float:
-    """Return a gradient's `scale` over that where the run began or, if it was killed, where it lay; 0: not known."""
+    """Return a gradient's `scale`, relative to the smaller of the run's first and the commit's first; 0: not known."""
     known = [each for each in (stage.line.gradient_scale, signs.gradient_start) if each is not None]
     return scale / min(known) if scale is not None and known else 0.0
 

@@ -1,4 +1,4 @@
-"""Report a decision to people: every probe's forecast at the end of the commit, and the decision's own."""
+"""Report a decision: each probe's forecast at the end of the commit, and that of the decision itself."""
 
 import math
 from typing import NamedTuple
@@ -14,26 +14,26 @@ from search.curves.forecast import forecast_loss
 from search.space import distance
 from search.types import Forecast, ProbeReport, Values
 
-#: Horizon of a commit whose steps cost nothing that the budget caps.
+#: The horizon, in steps, of a commit whose steps cost nothing that the budget caps.
 LONGEST_COMMIT = 1e7
-#: A commit ends lower than its curve leads to at a constant rate: the controller changes the rate for the better, and
-#: lets it fall to 0. The log of its loss falls further by `FURTHER` for each factor e between what was seen and the
-#: horizon, and by `DECAY_FALL` where the whole rate is decayed away, within `DECAY_STD` of the loss. They were chosen
-#: with one family of tasks left out in turn, so that 92 % of the others' outcomes lie within 2 standard deviations.
+#: A commit ends lower than its curve predicts at a constant rate: the controller improves the rate, and lets it fall to
+#: 0. The log of its loss falls further by `FURTHER` for each factor e between the steps seen and the horizon, and by
+#: `DECAY_FALL` if the whole rate decays away, with the standard deviation `DECAY_STD` x loss. They were chosen with one
+#: family of tasks left out in turn, so that 92 % of the others' outcomes lie within 2 standard deviations.
 FURTHER, DECAY_FALL, DECAY_STD = 0.09, 0.06, 0.3
-#: A probe this near, as a factor of the learning rate, forecasts for values that were not probed themselves.
+#: Values without a probe get the forecast of one whose learning rate is within this factor.
 NEAR_RATE = 10**0.5
 
 
 class Reach(NamedTuple):
-    """A forecast at a constant rate, for so many times the steps that were seen."""
+    """A forecast at a constant rate; `ratio` is its horizon as a multiple of the steps seen."""
 
     forecast: Forecast
     ratio: float
 
 
 def probe_reports(setup: SearchSetup, stage: Stage, *, commit: Amounts, choice: Choice) -> tuple[ProbeReport, ...]:
-    """Return a report of each finished probe of `stage`; `commit` is what the stage's commit may spend."""
+    """Return a report on each finished probe of `stage`; `commit` is what the stage's commit may spend."""
     reports = []
     for probe, score in zip(stage.probes, scores(stage), strict=True):
         mean, std = choice.posterior.get(probe.candidate.id, (None, None))
@@ -53,10 +53,10 @@ def probe_reports(setup: SearchSetup, stage: Stage, *, commit: Amounts, choice: 
 def commit_forecast(
     setup: SearchSetup, stage: Stage, values: Values, *, commit: Amounts, decay: float
 ) -> Forecast | None:
-    """Return the forecast of a commit with `values`, from the probe nearest to them, or from the commit before it.
+    """Return the forecast of a commit with `values`, from the nearest probe, or else from the commit before.
 
-    None if no probe is near, and the commit before does not go on. `decay` is the share of the learning rate that is
-    decayed away in the commit.
+    None if no probe is near, and the commit before does not go on. `decay` is the share of the learning rate that
+    decays away in the commit.
     """
     found = _of_nearest(setup, stage, values, commit) or _of_line(stage, commit)
     return None if found is None else of_commit(found.forecast, ratio=found.ratio, decay=decay)
@@ -72,7 +72,7 @@ def _of_nearest(setup: SearchSetup, stage: Stage, values: Values, commit: Amount
 
 
 def _of_line(stage: Stage, commit: Amounts) -> Reach | None:
-    """Return the forecast of a commit without probes, from the commit before it; None if that does not go on."""
+    """Return the forecast of a commit without probes, from the commit before; None if that does not go on."""
     before = stage.line.before
     if before is None or not before.is_kept or not before.losses or stage.is_displaced:
         return None
@@ -88,7 +88,7 @@ def _of_line(stage: Stage, commit: Amounts) -> Reach | None:
 
 
 def _horizon(setup: SearchSetup, probe: Probe, commit: Amounts) -> float:
-    """Return how many of the probe's steps the commit is long, or 1 if the probe finished none."""
+    """Return the length of the commit in steps of the probe; 1 if the probe finished none."""
     num_steps = probe.reading.num_steps
     if not num_steps:
         return 1.0
@@ -112,7 +112,7 @@ def _of_probe(setup: SearchSetup, stage: Stage, probe: Probe, score: Score, comm
 
 
 def of_commit(found: Forecast, *, ratio: float, decay: float) -> Forecast:
-    """Return a forecast at a constant rate, `ratio` times as far as was seen, as one of a commit with a `decay`."""
+    """Turn a forecast at a constant rate, `ratio` times as far as was seen, into one of a commit with a `decay`."""
     if found.status == "diverged":
         return found
     fall = 1 - math.exp(-FURTHER * math.log(ratio) - DECAY_FALL * decay)

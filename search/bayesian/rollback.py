@@ -1,4 +1,4 @@
-"""Roll back switches whose commit does worse than the incumbent was forecast to do."""
+"""Roll back a switch whose commit does worse than forecast for the incumbent."""
 
 import math
 
@@ -17,16 +17,16 @@ from search.types import Observation
 
 #: A switch is judged once this share of its commit is done ...
 FIRST_CHECK = 0.2
-#: ... and from this share on only if it has also lost what the stage had begun with: going back costs all of it.
+#: ... and from this share on, only if its loss is also above the stage's start: a rollback undoes the whole commit.
 LATE = 0.4
 #: Standard deviations above the incumbent's forecast.
 WORSE_STDS = 1.2
 
 
 def is_setback(setup: SearchSetup, stage: Stage, commit: Observation, *, part: float, whole: Amounts) -> bool:
-    """Return whether `commit`, of which `part` is done and which may spend `whole`, does worse than without its switch.
+    """Return whether the share `part` of a `commit` that may spend `whole` does worse than it would without its switch.
 
-    The median of its last losses is compared with the incumbent's probe, forecast to the same point.
+    The median of its last losses is compared with a forecast from the incumbent's probe, at the same point.
     """
     control, recent = usable_control(stage), last_losses(commit.losses, num_steps_of(commit))
     median, start = usable_median(recent), start_loss(stage)

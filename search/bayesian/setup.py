@@ -1,4 +1,4 @@
-"""Everything about a run that does not change: its space, its knobs and its budget, and what follows from them."""
+"""The parts of a run that do not change: its space, settings and budget, and what follows from them."""
 
 import math
 from dataclasses import dataclass
@@ -12,29 +12,29 @@ from search.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits
 from search.space import SearchSpace
 from search.types import Spent, Values
 
-#: Of what searching may spend, the part that the wide search keeps for later ones; its shortest probes may use it too.
+#: The share of the search's cap that the wide search keeps for later searches. Its shortest probes may use it too.
 KEPT_PART = {"events": 0.25, "stages": 0.6}
-#: Coarse probes on smaller batches than the first are longer: by the root of how many times the second is as large.
-#: Together they take at most this share of the run.
+#: On batches below `SMALL_BATCH`, coarse probes are longer by the factor sqrt(`LARGE_BATCH` / batch size). Together
+#: they take at most the share `COARSE_SHARE` of the run.
 SMALL_BATCH, LARGE_BATCH, COARSE_SHARE = 16, 32, 0.12
-#: More steps than this tell little more.
+#: A coarse probe learns little from more steps than this.
 MOST_COARSE_STEPS = 20
-#: Where the warm-up alone tells how long a step takes, it may take this part of that.
+#: A step may turn out to take only this share of the time that the warm-up showed.
 ESTIMATED_PART = 2 / 3
-#: Finalists more where the level is searched: a surrogate needs four.
+#: Additional finalists where the level is searched: a surrogate needs four.
 LEVEL_PROBES = 2
-#: A model of more matrices than the first needs a ramp under AdamW: of so many steps for each matrix, at most so many,
-#: and at most this part of the run (docs/decisions/0032).
+#: Under AdamW, a model of more than `SHALLOW` matrices needs a ramp: `RAMP_PER_MATRIX` steps for each, at most
+#: `MOST_RAMP` steps, and at most the share `RAMP_PART` of the run (docs/decisions/0032).
 SHALLOW, RAMP_PER_MATRIX, MOST_RAMP, RAMP_PART = 4, 10, 100, 1 / 3
 #: The least steps of a run's first commit.
 FIRST_COMMIT_STEPS = 2 * SHORTEST_WINDOW
-#: An end of the coarse probes' range that turns out best is extended, at most this often.
+#: If an end of the coarse probes' range does best, the range is extended there, at most this often.
 MAX_EXTENSIONS = 2
 
 
 @dataclass(frozen=True)
 class SearchSetup:
-    """A run's space, knobs and budget."""
+    """A run's space, settings and budget."""
 
     space: SearchSpace
     config: SearchConfig
@@ -47,7 +47,7 @@ class SearchSetup:
 
     @property
     def is_pretrained(self) -> bool:
-        """True where the model is known to have been trained before."""
+        """True if the model is known to have been trained before."""
         return self.space.weights is not None and not self.space.weights.is_new
 
     @property
@@ -61,30 +61,30 @@ class SearchSetup:
 
     @property
     def num_steps(self) -> float | None:
-        """Steps that the budget holds, by what one cost before the clock started; None: nothing tells."""
+        """The steps that the budget holds, by the cost of a step before the clock started; None: not known."""
         cost, caps = self.step_cost, spending.caps(self.budget)
         return min((cap / cost[unit] for unit, cap in caps.items() if cost.get(unit)), default=None)
 
     @property
     def step_cost(self) -> spending.Amounts:
-        """The cost of a step of all workers before the clock started, in the budget's units; one step if unmeasured."""
+        """The cost of a step of all workers before the clock started, in those of the budget's units that are known."""
         step = self.space.step
         cost = {"steps": 1.0} | ({} if step is None else {"bytes": step.bytes, "seconds": step.seconds})
         return {unit: cost[unit] for unit in spending.caps(self.budget) if unit in cost}
 
     @property
     def search_fraction(self) -> float:
-        """Most of the budget that probes may spend."""
+        """The largest share of the budget that probes may spend."""
         return self.config.search_fraction(self.num_steps)
 
     @property
     def wide_probes(self) -> int:
-        """Probes of the wide search's last rung, extensions of its range apart; 0: the coarse ones decide."""
+        """The number of finalists of the wide search, without extensions; 0: the coarse probes decide."""
         return self.rate_probes + max(0, len(self.space.options) - 1)
 
     @property
     def rate_probes(self) -> int:
-        """Those of them with the exchange that does best; each that competes with it has one more."""
+        """The finalists with the exchange that the run opens with. Each competing exchange has one more."""
         first = self.config.wide_probes
         if first is None:
             first = FINALISTS if self._finalists_pay or self.space.ranges else int(bool(self.space.options))
@@ -93,19 +93,19 @@ class SearchSetup:
 
     @property
     def is_timed(self) -> bool:
-        """True where seconds are short, and something searched decides how many a step takes: the rate does not."""
+        """True if the budget caps seconds, and a searched value decides how many a step takes: the rate does not."""
         return self.budget.seconds is not None and self.space.decides_costs
 
     @property
     def is_of_rate_alone(self) -> bool:
-        """True where the learning rate is the only value that is searched."""
+        """True if only the learning rate is searched."""
         return not (self.space.ranges or self.space.options)
 
     @property
     def _finalists_pay(self) -> bool:
-        """True where the cap leaves each finalist enough steps to tell the rate better than coarse probes do.
+        """True if the cap leaves each finalist enough steps to find a better rate than coarse probes do.
 
-        Exchanges that compete have one more each, and may have one that extends the range of rates.
+        Each competing exchange has one more finalist, and one may extend the range of rates.
         """
         if self.num_steps is None:
             return False
@@ -114,10 +114,10 @@ class SearchSetup:
 
     @property
     def coarse_steps(self) -> int:
-        """Steps of a probe that tells decades apart: of small batches so many that noise falls, where there is room.
+        """The steps of a coarse probe: more on small batches, to reduce noise, if there is room.
 
-        The noise of what probes saw falls with the root of their samples. Where more than the rate is searched,
-        finalists need what there is.
+        The noise falls with the square root of a probe's samples. If more than the rate is searched, finalists need
+        the room.
         """
         least, batch_size = self.config.coarse_probe_steps, self.space.batch_size
         if not self.is_of_rate_alone or self.num_steps is None or batch_size is None or batch_size >= SMALL_BATCH:
@@ -129,7 +129,7 @@ class SearchSetup:
         return math.floor(max(least, min(wanted, room, MOST_COARSE_STEPS)))
 
     def ramp_steps(self, num_steps: float | None) -> int:
-        """Return the steps in which the rate rises to what the wide search found, in a run of `num_steps` if known."""
+        """Return the steps in which the rate rises to the one found, in a run of `num_steps`; None: number unknown."""
         weights = self.space.weights
         if self.config.ramp_steps is not None:
             return self.config.ramp_steps
@@ -148,7 +148,7 @@ class SearchSetup:
 
     @property
     def coarse_rates(self) -> list[float]:
-        """Learning rates a decade apart, by which the wide search begins: in the stated range, or about the guess."""
+        """The rates of the coarse probes, a decade apart: in the stated range, or around the guess."""
         low, high = map(self.clip_rate, self.config.stated_rates or self._rates_around_guess())
         return [float(rate) for rate in np.geomspace(low, high, num_coarse(math.log10(high / low)))]
 
@@ -162,11 +162,11 @@ class SearchSetup:
         return min(self.space.max_learning_rate, max(self.space.min_learning_rate, rate))
 
     def commit_part(self, index: int, num_taken_back: int, spent: Spent) -> float:
-        """Return which part of what is left the commit of stage `index` takes, in (0, 1].
+        """Return the share, in (0, 1], of the rest of the budget that the commit of stage `index` takes.
 
-        They take 1 : 2 : 4 : ..., and past the last stage all is one. Of those before it the first few that were taken
-        back do not count. From the first one alone a net comes back that has died in it, so it is long enough to show
-        that.
+        Commits take 1 : 2 : 4 : ..., and one past the last stage takes all. Commits that were taken back do not count,
+        up to the number of stages. The first commit is long enough to show whether the model has died: only from that
+        one can it come back.
         """
         num_stages = self.config.num_stages
         place = index - min(num_taken_back, num_stages)

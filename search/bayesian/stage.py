@@ -1,4 +1,4 @@
-"""The open stage: what was asked in it and what came back. The one mutable value that a controller holds."""
+"""The open stage: its candidates and their measurements. A controller mutates it, and nothing else does."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,11 +16,11 @@ from search.types import Candidate, Decision, Origin, Refusal, Spent, Steer, Val
 if TYPE_CHECKING:
     from search.surrogate.model import AnySurrogate
 
-#: A rate that diverged bars those at or above this share of it ...
+#: A rate that diverged bars all rates from this share of it on ...
 BARRED_SHARE = 0.7
-#: ... at values within this factor of what also decides whether a rate diverges (momentum: of 1 - momentum).
+#: ... if the values of `BARRED_AXES` lie within this factor (momentum: of 1 - momentum): they matter for divergence.
 BARRED_FACTOR = 3.0
-#: Rung 0 are the probes that tell decades apart.
+#: The rung of the finalists. Rung 0 has the coarse probes.
 FINAL_RUNG = 1
 BARRED_AXES = ("level", "batch_size", "momentum", "option")
 
@@ -39,7 +39,7 @@ class Probe(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A probe's reward: the fall of the log loss, and its variance. None: it diverged."""
+    """A probe's reward, the fall of its log loss, and the variance of that. None: it diverged."""
 
     values: Values
     reward: float | None
@@ -47,9 +47,9 @@ class Score(NamedTuple):
 
 
 class Ramp(NamedTuple):
-    """The steps of the committed line in which the rate rises to what was found: how many, and how many it has done.
+    """The first steps of the committed line, in which the rate rises to the one found: their number, and those done.
 
-    Probes, and commits that are taken back, are no steps of the line.
+    Steps of probes, and of commits that are taken back, do not count.
     """
 
     num_steps: int = 0
@@ -61,7 +61,7 @@ class Ramp(NamedTuple):
         return self.done >= self.num_steps
 
     def factor(self, step: int) -> float:
-        """Return what the rate is multiplied by at a total of `step` steps, in (0, 1]."""
+        """Return the factor of the rate, in (0, 1], at a total of `step` steps."""
         done = self.done + step - self.start
         return (done + 1) / self.num_steps if done < self.num_steps else 1.0
 
@@ -80,23 +80,23 @@ History = tuple[tuple[Score, ...], ...]
 
 @dataclass(frozen=True)
 class CommittedLine:
-    """The committed line where a stage opens, as the stages before have shown it."""
+    """The state of the committed line when a stage opens, as earlier stages have shown it."""
 
-    start_loss: float | None = None  # where the stage starts
+    start_loss: float | None = None  # the loss at which the stage starts
     initial: float | None = None  # the loss at which the run started
-    best: LossLevel | None = None  # the lowest that the line has reached
+    best: LossLevel | None = None  # the lowest loss that the line has reached
     probed: Probed | None = None  # the lowest loss that a probe of an earlier stage ended at
-    gradient_scale: float | None = None  # in the run's beginning
-    num_taken_back: int = 0  # commits
+    gradient_scale: float | None = None  # at the beginning of the run
+    num_taken_back: int = 0  # commits that were rolled back
     before: Ending | None = None  # how the stage before ended
     loss_before: float | None = None  # the loss at which that stage started
     events: tuple[Event, ...] = ()  # what happened in it
-    reference: StepTime | None = None  # a step after the last search; None: this commit will show it
+    reference: StepTime | None = None  # the time of a step after the last search; None: this commit will show it
     link: Link | None = None
     history: History = ()
-    drift: float = 0.0  # of rewards from stage to stage, as far as `history` shows it
+    drift: float = 0.0  # of rewards from stage to stage, as learned from `history`
     outcomes: tuple[Outcome, ...] = ()  # of the last stages that had a forecast
-    barred: tuple[Values, ...] = ()  # diverged on the line
+    barred: tuple[Values, ...] = ()  # values that failed on the line
     lowest_diverged: float | None = None  # the lowest rate at which a probe of an earlier stage diverged
 
 
@@ -105,22 +105,22 @@ NO_RAMP = Ramp()
 
 @dataclass(frozen=True)
 class RateCourse:
-    """The way that the rate goes on from what a stage decides, without a probe."""
+    """The changes of the rate after a stage's decision, without a probe."""
 
     ramp: Ramp = NO_RAMP  # after the wide search
-    rise: float = 1.0  # what this commit has multiplied the rate by so far ...
-    raised: float = 1.0  # ... and those before it since the last search
+    rise: float = 1.0  # the factor by which this commit has raised the rate so far ...
+    raised: float = 1.0  # ... and that of the commits before it, since the last search
     may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
-    awakens: bool = False  # nothing was learned yet: the rate rises until something is
-    has_awakened: bool = False  # an earlier stage did: what rate it was lost at is known
+    awakens: bool = False  # nothing was learned yet, so the rate rises until something is
+    has_awakened: bool = False  # whether an earlier stage has awakened
 
 
 class Steered(NamedTuple):
-    """The wishes of people for a stage."""
+    """The steers that hold in a stage."""
 
-    steers: tuple[Steer, ...] = ()  # that hold in it
-    pinned: frozenset[str] = frozenset()  # the values that they have pinned
-    unsteered: Values | None = None  # the incumbent as it would be without them; None: as it is
+    steers: tuple[Steer, ...] = ()
+    pinned: frozenset[str] = frozenset()  # the names of the pinned values
+    unsteered: Values | None = None  # the incumbent without steers; None: as it is
     search_asked: bool = False
 
 
@@ -133,65 +133,65 @@ class Stage:
 
     index: int
     incumbent: Values
-    has_incumbent: bool = True  # False: the wide search, which compares with nothing
-    note: str = ""  # why the incumbent is not what the stage before used
-    rejected: tuple[Values, ...] = ()  # rolled back, from where this stage starts again
+    has_incumbent: bool = True  # False: the wide search, which has nothing to compare with
+    note: str = ""  # why the incumbent differs from the values of the stage before
+    rejected: tuple[Values, ...] = ()  # values of the commit that was rolled back to where this stage starts
     line: CommittedLine = CommittedLine()
     course: RateCourse = RateCourse()
     steered: Steered = NOT_STEERED
-    is_paired: bool = True  # its probes of one batch size see the same batches, step by step
+    is_paired: bool = True  # probes of one batch size see the same batches, step by step
     teaching: Mapping[str, float] = field(default_factory=dict)  # as `SearchSpace.teaching` says
     prior: Prior = NO_PRIOR  # of the wide search; later stages have a `history`
     width: float = 1.0  # of the trust region: the exponent of its limits
     opened: Spent = field(default_factory=Spent)
     search_before: Spent = field(default_factory=Spent)
-    search_coarse: Spent = field(default_factory=Spent)  # by the probes that tell decades apart
+    search_coarse: Spent = field(default_factory=Spent)  # by the coarse probes
     candidates: list[Candidate] = field(default_factory=list)
     readings: dict[str, Reading] = field(default_factory=dict)
-    refused: list[Refusal] = field(default_factory=list)  # without a step
+    refused: list[Refusal] = field(default_factory=list)  # before their first step
     too_slow: dict[str, Refusal] = field(default_factory=dict)  # by candidate, after a few steps
     is_complete: bool = False
     decision: Decision | None = None
     decided: Spent = field(default_factory=Spent)  # the run's totals when its commit began
-    #: Fitted, by what they learned from (`search.bayesian.rewards.Evidence`) and where.
+    #: Fitted surrogates, by their evidence (`search.bayesian.rewards.Evidence`) and their box.
     surrogates: "dict[tuple[Hashable, Box], AnySurrogate | None]" = field(default_factory=dict, compare=False)
 
     @property
     def probes(self) -> list[Probe]:
-        """The finished probes, without those that were too slow, in the order in which they were asked for."""
+        """The finished probes in the order of asking, without those that were too slow."""
         done = [each for each in self.candidates if each.id in self.readings and each.id not in self.too_slow]
         return [Probe(candidate, self.readings[candidate.id]) for candidate in done]
 
     @property
     def rung(self) -> int:
-        """The rung that the search has reached: the one of its last candidate."""
+        """The rung of the last candidate."""
         return self.candidates[-1].rung if self.candidates else 0
 
     def at(self, rung: int) -> "Stage":
-        """Return the stage as if its candidates of `rung` were all: probes are compared with those of their rung."""
+        """Return the stage with its candidates of `rung` alone: probes are compared with those of their rung."""
         if all(candidate.rung == rung for candidate in self.candidates):
             return self
         return replace(self, candidates=[candidate for candidate in self.candidates if candidate.rung == rung])
 
     @property
     def decisive(self) -> "Stage":
-        """The stage as if those probes were all that decide it: of the last rung that has some."""
+        """The stage with the probes that decide it alone: those of the last rung that has some."""
         last = self.at(self.rung)
         return last if last.probes else self.at(0)
 
     @property
     def is_pinned(self) -> bool:
-        """Return whether a person has pinned its learning rate: then there is nothing to search."""
+        """Return whether the learning rate is pinned: then nothing is searched."""
         return "learning_rate" in self.steered.pinned
 
     @property
     def is_on_ramp(self) -> bool:
-        """Return whether its commit begins before the rate has risen to what the wide search found."""
+        """Return whether the commit begins before the rate has risen to what the wide search found."""
         return not self.course.ramp.is_over
 
     @property
     def is_displaced(self) -> bool:
-        """Return whether it begins with other values than it would without what people say."""
+        """Return whether steers have changed the incumbent."""
         return self.steered.unsteered not in (None, self.incumbent)
 
     @property
@@ -200,7 +200,7 @@ class Stage:
 
     @property
     def lacks_control(self) -> bool:
-        """Return whether the incumbent's probe took too long, so that there is nothing to compare others with."""
+        """Return whether the incumbent's probe was too slow, so there is nothing to compare others with."""
         return self.has_incumbent and bool(self.candidates) and self.candidates[0].id in self.too_slow
 
     @property
@@ -210,7 +210,7 @@ class Stage:
 
     @property
     def tried(self) -> list[Candidate | Refusal]:
-        """All that was proposed, whether or not it was probed."""
+        """All proposals, whether or not they were probed."""
         return [*self.candidates, *self.refused]
 
 

@@ -1,7 +1,7 @@
-"""Steer a running controller: the space without what people vetoed, and the stage with what they pinned.
+"""Steer a running controller: apply people's vetoes to the space, and their pins to the stage. Pure functions.
 
-Pure functions. A veto narrows the space. A pinned value leaves it: it is no longer searched. With the learning rate
-pinned nothing is, since every search compares rates.
+A veto narrows the space. A pinned value leaves it: it is no longer searched. If the learning rate is pinned, nothing is
+searched, since every search compares rates.
 """
 
 import math
@@ -15,12 +15,12 @@ from search.space import AnyAxis, Axis, OptionAxis, SearchSpace, are_within
 from search.types import SEARCHED, Band, Setting, Steer, Values
 
 RATE = "learning_rate"
-#: Earlier probes with a pinned value within this factor say something of what is searched beside it.
+#: Earlier probes still count if they lie within this factor of the pinned values.
 PINNED_FACTOR = 1.02
 
 
 class Steering(NamedTuple):
-    """The steers that hold together, by name of a value."""
+    """All steers in force, and their pins and vetoes by name of a value."""
 
     steers: tuple[Steer, ...] = ()
     pins: dict[str, Setting] = {}  # noqa: RUF012  (never mutated)
@@ -29,9 +29,9 @@ class Steering(NamedTuple):
 
 
 def heard(steers: Sequence[Steer], *, level_name: str, voided: Collection[int], done: Collection[int]) -> list[Steer]:
-    """Return what of `steers` still says something, by names of `Values`.
+    """Return the parts of `steers` that are still in force, by names of `Values`.
 
-    Those `voided` pin no rate any more; the searches that those `done` asked for were made.
+    The steers in `voided` no longer pin the rate. Those in `done` have had their search.
     """
     found = []
     for steer in steers:
@@ -47,7 +47,7 @@ def heard(steers: Sequence[Steer], *, level_name: str, voided: Collection[int], 
 
 
 def require_names(steers: Sequence[Steer], *, level_name: str) -> None:
-    """Raise ValueError for a steer that names no value of a run; a level may go by the exchange's own name."""
+    """Raise ValueError for a steer that names an unknown value. A level may go by the exchange's name for it."""
     for steer in steers:
         for name in (*steer.pin, *steer.veto):
             if _own_name(name, level_name) not in SEARCHED:
@@ -60,14 +60,14 @@ def _own_name(name: str, level_name: str) -> str:
 
 
 def _legal(name: str, value: Setting) -> Setting:
-    """Return a value as the type that it has in `Values`: JSON writes 1 for 1.0."""
+    """Return a value with the type that it has in `Values`: JSON writes 1 for 1.0."""
     if SEARCHED[name].scale in ("log", "complement"):
         return float(value)
     return int(value) if SEARCHED[name].scale == "integer" else value
 
 
 def steering_of(steers: Sequence[Steer]) -> Steering:
-    """Return what `steers` say together; of two pins of one value the later holds."""
+    """Combine `steers`. Of two pins of one value, the later holds."""
     bands: dict[str, tuple[Band, ...]] = {}
     lists: dict[str, frozenset[Setting]] = {}
     for name, veto in (each for steer in steers for each in steer.veto.items()):
@@ -80,7 +80,7 @@ def steering_of(steers: Sequence[Steer]) -> Steering:
 
 
 def steered_setup(setup: SearchSetup, steering: Steering) -> SearchSetup:
-    """Return the setup as people leave it to the controller."""
+    """Return the setup with the space that the steers leave to the controller."""
     if not steering.steers:
         return setup
     space = setup.space
@@ -100,10 +100,10 @@ def steered_setup(setup: SearchSetup, steering: Steering) -> SearchSetup:
 
 
 def steered_stage(stage: Stage, space: SearchSpace, steering: Steering) -> Stage:
-    """Return the stage that opens with what people say; `space` is that without it.
+    """Return the stage that opens, with its steers; `space` is the one without them.
 
-    Of what earlier stages have shown, only that counts which is still about the values that are searched. On the ramp
-    no stage searches, so whoever asks for one waits: the stage that is to search has the steer.
+    From earlier stages, only scores of values that may still be used count. On the ramp no stage searches, so a request
+    for a search waits for the first stage after it.
     """
     own = stage.steered.unsteered or stage.incumbent
     incumbent = fitted(own, space, steering)
@@ -113,7 +113,7 @@ def steered_stage(stage: Stage, space: SearchSpace, steering: Steering) -> Stage
     steered = Steered(steers, frozenset(steering.pins), own, any(each.search_now for each in steers))
     if incumbent == own:
         return replace(stage, incumbent=incumbent, steered=steered, line=line)
-    # The new values' steps may take another time, and no commit has shown what rises suit their rate.
+    # The steps of the new values may take another time, and no commit has shown which rises suit their rate.
     line, course = replace(line, reference=None), replace(stage.course, raised=1.0)
     return replace(stage, incumbent=incumbent, steered=steered, line=line, course=course)
 
@@ -123,7 +123,7 @@ def _without_searches(steers: Sequence[Steer]) -> tuple[Steer, ...]:
 
 
 def fitted(values: Values, space: SearchSpace, steering: Steering) -> Values:
-    """Return `values` with what is pinned, and moved out of what is vetoed."""
+    """Return `values` with the pins, moved out of the vetoes."""
     if not steering.steers:
         return values
     low, high = _narrowed(space.min_learning_rate, space.max_learning_rate, steering.bands.get(RATE, ()))
@@ -137,14 +137,14 @@ def fitted(values: Values, space: SearchSpace, steering: Steering) -> Values:
 
 
 def _allowed_options(space: SearchSpace, steering: Steering) -> tuple[str, ...]:
-    """Return the exchanges that compete and are not vetoed; where none is left, those that did not compete."""
+    """Return the competing exchanges that are not vetoed; if none is left, others of the menu."""
     banned = steering.lists.get("option", frozenset())
     competing = tuple(each for each in space.options if each not in banned)
     return competing or tuple(each for each in space.menu if each not in banned) or space.menu
 
 
 def _left_of(axis: AnyAxis, space: SearchSpace, steering: Steering) -> AnyAxis | None:
-    """Return what of an axis is searched; None: one value is left."""
+    """Return the part of an axis that is still searched; None: one value is left."""
     if axis.name in steering.pins:
         return None
     if isinstance(axis, OptionAxis):
@@ -155,7 +155,7 @@ def _left_of(axis: AnyAxis, space: SearchSpace, steering: Steering) -> AnyAxis |
 
 
 def _within_vetoes(axis: Axis, steering: Steering) -> Axis:
-    """Return an axis without what is vetoed; whoever lets steers in sees to it that something is left."""
+    """Return an axis without the vetoed values. The service only accepts vetoes that leave some."""
     if SEARCHED[axis.name].scale == "choice":
         legal = [each for each in (False, True) if each not in steering.lists.get(axis.name, ())] or [False, True]
         return Axis(name=axis.name, low=legal[0], high=legal[-1])
@@ -171,7 +171,7 @@ def _narrowed(low: float, high: float, bands: Sequence[Band]) -> tuple[float, fl
 
 
 def _may_use(values: Values, steering: Steering) -> bool:
-    """Return whether `values` are vetoed by nobody, and have what is pinned beside the rate."""
+    """Return whether `values` are not vetoed, and agree with all pins but the rate's."""
     pinned = values.model_copy(update={name: value for name, value in steering.pins.items() if name != RATE})
     if not are_within(values, pinned, PINNED_FACTOR):
         return False

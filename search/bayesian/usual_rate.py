@@ -1,4 +1,4 @@
-"""Know the rate that is usual for a model before its first step, and where a run may begin with it."""
+"""Predict a model's usual learning rate before its first step, and decide whether a run may begin with it."""
 
 import math
 
@@ -8,19 +8,19 @@ from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import Stage, is_barred
 from search.config import WideConfig
 
-#: Standard deviations in decades: of the best rate about what the plateau asks for, and about what is usual ...
+#: Standard deviations, in decades, of the best rate about the plateau's and about the usual one ...
 PLATEAU_STD, USUAL_STD = 0.6, 0.2
-#: ... but for this share of runs, which want a rate anywhere in so many decades.
+#: ... except for this share of runs, whose best rate lies anywhere in this many decades.
 UNUSUAL_SHARE, UNUSUAL_DECADES = 0.1, 6.0
-#: By these powers of a model's sharpness and of its first loss its usual rate is lower (docs/decisions/0042). They add
-#: up to 1, so c times the loss is trained at 1 / c of the rate.
+#: The usual rate is divided by these powers of a model's sharpness and first loss (docs/decisions/0042). They add up to
+#: 1, so c times the loss is trained at 1 / c of the rate.
 SHARPNESS_POWER, LOSS_POWER = 0.8, 0.2
 
 
 def usual_rate(setup: SearchSetup, stage: Stage) -> float | None:
-    """Return the rate that is usual for the optimizer on such a model.
+    """Return the usual rate of the optimizer on this model.
 
-    None: nobody knows one, a probe diverged at it, or a stated range or past jobs know more.
+    None: none is known, a probe diverged at it, or a stated range or past jobs say more.
     """
     rate = _told_rate(setup, stage)
     return None if rate is None or _is_barred(setup, stage, rate) else rate
@@ -36,13 +36,13 @@ def _is_barred(setup: SearchSetup, stage: Stage, rate: float) -> bool:
 
 
 def rate_of_model(setup: SearchSetup) -> float | None:
-    """Return the rate that follows from the model before its first step, or that is usual for all; None: none is.
+    """Return the usual rate by the optimizer, and by the model before its first step; None: there is none.
 
-    AdamW moves an entry by about the rate in each step, so it is a share of the entries' size. In a chain of L matrices
-    changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024). SGD moves
-    them by rate x gradient: the sharper the loss, the sooner the gradient turns. With momentum a gradient is used
-    1 / (1 - momentum) times. A loss that is not above 0 has no scale. Muon's steps have singular values of one size,
-    whatever the gradient.
+    - AdamW moves an entry by about the rate in each step, so the rate is a share of the entries' size. In a chain of L
+      matrices changes add up, and each may be smaller by the root of L (Yang et al., "Tensor Programs VI", ICLR 2024).
+    - SGD moves an entry by rate x gradient: the sharper the loss, the sooner the gradient turns. With momentum a
+      gradient is used 1 / (1 - momentum) times. A loss that is not above 0 has no scale, so no rate follows.
+    - Muon's steps have singular values of one size, whatever the gradient, so one rate is usual for all models.
     """
     traits, weights = setup.traits, setup.space.weights
     sharpness, loss = setup.space.sharpness, setup.space.first_loss
@@ -58,10 +58,10 @@ def rate_of_model(setup: SearchSetup) -> float | None:
 
 
 def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:
-    """Return the usual rate where a run may begin with it though no probe has shown it to train; None: elsewhere.
+    """Return the usual rate if a run may begin with it although no probe has shown it to train; else None.
 
-    Where weights tell that rate it is one of new models, and those that were trained before may be ruined by it. If a
-    probe diverged at about that rate, it is half of the rate of that probe.
+    A rate that follows from the weights holds for new models, and may ruin one that was trained before. If a probe
+    diverged at about that rate, the result is half of that probe's rate.
     """
     is_safe = setup.traits.told_by != "weights" or not setup.is_pretrained
     rate = _told_rate(setup, stage) if is_safe else None
@@ -72,9 +72,9 @@ def trusted_rate(setup: SearchSetup, stage: Stage) -> float | None:
 
 
 def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether the run begins with the rate that is usual, without a probe (docs/decisions/0033).
+    """Return whether the run begins with the usual rate, without a probe (docs/decisions/0033).
 
-    A person who pins the rate has it, and one who asks for a search, as far as the cap has room for one.
+    It does not if a person pins the rate, or asks for a search for which the cap has room.
     """
     config = setup.config
     return (
@@ -88,15 +88,15 @@ def begins_as_usual(setup: SearchSetup, stage: Stage) -> bool:
 
 
 def past_tells(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether a past job has searched what this one searches."""
+    """Return whether a past job has searched all axes of this one."""
     return stage.prior.tells([axis.name for axis in setup.space.axes])
 
 
 def expected_rate(asked: float, usual: float | None) -> float:
-    """Return the rate to expect as the best where the plateau asks for the rate `asked`, and another one is `usual`.
+    """Return the expected best rate, given the rate `asked` by the plateau and the `usual` one.
 
-    It is the mean of a posterior of the log rate: seven steps know less about it than the weights do. The prior is part
-    normal and part flat, so a run that is far from what is usual is drawn towards it by less (docs/decisions/0032).
+    It is the mean of a posterior over the log rate: the weights say more about it than probes of seven steps. The prior
+    is part normal and part flat, so the usual rate draws less on a run that is far from it (docs/decisions/0032).
     """
     if usual is None:
         return asked

@@ -1,4 +1,4 @@
-"""Fit the cost of a step on the link, and derive the level that it suggests."""
+"""Fit the cost of a step on the link, and derive the level that suits it."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -6,45 +6,45 @@ from collections.abc import Callable, Iterable, Sequence
 from search.budget import spending
 from search.types import Value
 
-#: What a step teaches rises with this power of its density: below a density of `KNEE`, and above it
-#: (docs/decisions/0039).
+#: A step teaches more by these powers of its density: `BELOW` and `ABOVE` a density of `KNEE` (docs/decisions/0039).
 BELOW, KNEE, ABOVE = 0.38, 0.1, 0.17
 #: Densities of a range that are compared: steps of 5 % on 1.5 decades.
 NUM_DENSITIES = 65
-#: Steps at levels this far apart, as a ratio of their bytes, tell compute from transfer.
+#: The least ratio between the bytes of two steps that tells compute from transfer.
 MIN_CONTRAST = 1.5
-#: Seconds of a step scatter by this share; where they differ by a larger factor from what is known, the link may too.
+#: The seconds of a step scatter by the share `SCATTER`. If they differ from the link's prediction by more than the
+#: factor `STEADY`, the link may have changed.
 SCATTER, STEADY = 0.2, 1.5
-#: The rule is coarse, and loss hardly depends on the level: nearer than this factor the current one stays.
+#: Within this factor of the suggestion the current level stays: the rule is coarse, and loss hardly depends on it.
 DEAD_BAND = 2.0
-#: Of several exchanges, one that costs more than this share of a denser one of its family gains nothing by that.
+#: An exchange must cost less than this share of a denser one of its family, or it is not worth a probe.
 WORTH_IT = 0.95
-#: More of them than this are not probed.
+#: At most this many exchanges are probed.
 MOST_OPTIONS = 4
-#: The family of those that send every entry: none teaches more than they do, nor they more than each other.
+#: The family of exchanges that send every entry. They all teach the same in a step, and no other teaches more.
 DENSE = ""
 
 
 class StepCost(Value):
-    """A step as measured: bytes sent by one worker, and seconds."""
+    """The measured cost of a step: bytes sent by one worker, and seconds."""
 
     bytes: float
     seconds: float
 
 
 class OptionCost(Value):
-    """An exchange of several that compete: what a step sends, and what it takes of the budget, as predicted."""
+    """A competing exchange: the bytes that a step sends, and its predicted cost."""
 
     option: str
     bytes: float
     cost: float  # in the budget's unit: seconds, bytes, or steps
-    family: str = DENSE  # in which the denser teaches no less in a step
-    spared: float = 0.0  # seconds a step computes less than one that exchanges gradients
-    teaches: float = 1.0  # what a step is expected to teach, as a share of what a dense one does
+    family: str = DENSE  # within a family, a denser exchange teaches at least as much per step
+    spared: float = 0.0  # seconds of compute that a step saves against one that exchanges gradients
+    teaches: float = 1.0  # what a step is expected to teach, as a share of a dense step
 
     @property
     def cost_of_dense(self) -> float:
-        """The cost of learning as much as in a dense step, as expected."""
+        """The expected cost of learning as much as in a dense step."""
         return self.cost / self.teaches
 
 
@@ -74,7 +74,7 @@ def fit(steps: Sequence[StepCost]) -> Link | None:
 
 
 def is_hidden(link: Link, steps: Sequence[StepCost]) -> bool:
-    """Return whether `steps` take the seconds that `link` predicts, with too few bytes to measure it again."""
+    """Return whether `steps` take about as long as `link` predicts, but differ too little to measure it again."""
     expected = [link.step_s(step.bytes) for step in steps]
     as_known = (
         step.seconds <= STEADY * known <= STEADY**2 * step.seconds for step, known in zip(steps, expected, strict=True)
@@ -83,18 +83,18 @@ def is_hidden(link: Link, steps: Sequence[StepCost]) -> bool:
 
 
 def teaches(density: float) -> float:
-    """Return what a step at `density` is expected to teach, as a share of one at `KNEE`."""
+    """Return what a step at `density` is expected to teach, as a share of a step at `KNEE`."""
     return float((density / KNEE) ** (BELOW if density < KNEE else ABOVE))
 
 
 def best_density(available: spending.Amounts, densities: Iterable[float], cost: Callable[[float], StepCost]) -> float:
-    """Return the one of `densities` by which a budget teaches the most: by the steps that fit, and what each does."""
+    """Return the one of `densities` at which the budget teaches the most: the steps that fit x what each teaches."""
 
     return max(densities, key=lambda density: steps_that_fit(available, cost(density)) * teaches(density))
 
 
 def steps_that_fit(available: spending.Amounts, step: StepCost) -> float:
-    """Return how many such steps a budget pays for."""
+    """Return how many such steps a budget holds."""
     costs = {"steps": 1.0, "bytes": step.bytes, "seconds": step.seconds}
     return spending.num_steps(available, {unit: costs[unit] for unit in available})
 
@@ -102,15 +102,16 @@ def steps_that_fit(available: spending.Amounts, step: StepCost) -> float:
 def short_list(costs: Sequence[OptionCost]) -> tuple[tuple[str, ...], str]:
     """Return the exchanges that are worth a probe, from dense to sparse, and the one to open with.
 
-    Opened with is the one that costs least for what it is expected to teach. Listed with it are the best of each other
-    family, then the next best, at most 4 together. On a logarithmic scale tasks scatter about the expectation by
-    about as much as it lies below 1. So its square is a low guess, and what costs more than the opening would then is
-    left out.
+    The opening exchange costs the least for what it is expected to teach. The list adds the best of each other family,
+    then the next best, up to 4 in all.
+
+    On a logarithmic scale, tasks scatter about the expectation by about as much as it lies below 1, so its square is a
+    low estimate. An exchange is left out if it costs more than the opening one would at that estimate.
     """
     listed = list[OptionCost]()
     for each in sorted(costs, key=lambda each: -each.bytes):
         if all(each.cost < WORTH_IT * other.cost for other in listed if other.family in (DENSE, each.family)):
-            if each.family == DENSE:  # a probe is too short to tell what is rounded: the cheapest stands for all
+            if each.family == DENSE:  # probes are too short to measure rounding: the cheapest stands for all
                 listed = [other for other in listed if other.family != DENSE]
             listed.append(each)
     best_first = sorted(listed, key=lambda each: each.cost_of_dense)

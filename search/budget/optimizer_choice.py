@@ -1,4 +1,4 @@
-"""Choose a run's optimizer before its first step, by what a step costs and what it is worth (docs/decisions/0040)."""
+"""Choose a run's optimizer before its first step, by the cost and the worth of a step (docs/decisions/0040)."""
 
 from collections.abc import Collection, Mapping
 
@@ -8,15 +8,15 @@ from search.optimizer_traits import OPTIMIZER_TRAITS
 
 
 def best_optimizer(available: Amounts, steps: Mapping[str, StepCost]) -> str:
-    """Return the optimizer by which a budget teaches the most: by the steps that fit, and what each is worth.
+    """Return the optimizer with which the budget teaches the most: the steps that fit x what each is worth.
 
-    Of equals it is the first. `steps` has what a step of each costs.
+    Of equals, the first. `steps` has the cost of a step by optimizer.
     """
     return max(steps, key=lambda kind: steps_that_fit(available, steps[kind]) * OPTIMIZER_TRAITS[kind].step_worth)
 
 
 def why_best(best: str, steps: Mapping[str, StepCost], *, timed: Collection[str] = ()) -> str:
-    """Return in words why it is the best of them; what steps take is known of those that were `timed`."""
+    """Return in words why `best` was chosen. Only the steps of `timed` optimizers have known seconds."""
     return f"{best} is expected to learn most: {', '.join(_told(kind, steps[kind], kind in timed) for kind in steps)}"
 
 

@@ -1,6 +1,6 @@
-"""Arithmetic on budgets: allowances, and what is spent. Only units that the budget caps are ever read.
+"""Arithmetic on budgets, allowances and totals. Only units that the budget caps are ever read.
 
-*Amounts* map such a unit to a quantity, so a budget in steps or bytes cannot reach a clock.
+*Amounts* map such a unit to a quantity. So nothing reads a clock under a budget in steps or bytes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ Amounts = Mapping[str, float]
 
 
 def caps(limits: Budget | Allowance) -> Amounts:
-    """Return the caps of a run, or of a probe."""
+    """Return the caps of a budget, or of a probe's allowance."""
     given = {unit: getattr(limits, unit) for unit in UNITS}
     return {unit: float(cap) for unit, cap in given.items() if cap is not None}
 
@@ -31,7 +31,7 @@ def fraction_spent(budget: Budget, spent: Spent) -> float:
 
 
 def decay_factor(fraction: float, *, share: float) -> float:
-    """Return what the rate is multiplied by: 1, and linearly to 0 over the last `share` of the budget."""
+    """Return the factor of the rate: 1, then linearly down to 0 over the last `share` of the budget."""
     return min(1.0, (1 - fraction) / share) if share else 1.0
 
 
@@ -91,7 +91,7 @@ def plus(first: Spent, second: Spent) -> Spent:
 
 
 def step_cost(budget: Budget, reading: Reading) -> Amounts:
-    """Return what a step of `reading`, which has some, cost on average."""
+    """Return the mean cost of a step of `reading`, which has at least one."""
     return _costs(reading, caps(budget))
 
 
@@ -105,10 +105,9 @@ def _costs(reading: Reading, units: Iterable[str]) -> Amounts:
 
 
 def num_allowances(allowance: Allowance, reading: Reading) -> float:
-    """Return how many times what it was allowed a probe has spent; 0 without a step, and where nothing is capped.
+    """Return what a probe has spent, as a multiple of its `allowance`; 0 without a step, and if nothing is capped.
 
-    An allowance of 0 counts as 1, so the result is what the probe has spent. All probes of a rung have the same
-    allowance, so they still compare.
+    A cap of 0 counts as 1. All probes of a rung have the same allowance, so they still compare.
     """
     if not reading.num_steps:
         return 0.0
@@ -117,9 +116,9 @@ def num_allowances(allowance: Allowance, reading: Reading) -> float:
 
 
 def part_spent(allowance: Allowance, own: Spent) -> float:
-    """Return which part, in [0, 1], of its `allowance` a probe has spent that took `own` so far.
+    """Return the share, in [0, 1], of its `allowance` that a probe with the cost `own` so far has spent.
 
-    Until it has its least number of steps, what is missing of them counts too.
+    It is at most the share of `min_steps` that the probe has done.
     """
     parts = [getattr(own, unit) / cap for unit, cap in caps(allowance).items() if cap]
     return min(1.0, max(parts, default=1.0), own.steps / allowance.min_steps)
@@ -131,13 +130,13 @@ def num_steps(available: Amounts, cost: Amounts) -> float:
 
 
 def allowance(quantities: Amounts, *, min_steps: int) -> Allowance:
-    """Return a probe's allowance; a cap of less than one step or byte is one."""
+    """Return a probe's allowance. A cap below one step or byte becomes one."""
     whole = {unit: max(1, round(quantities[unit])) for unit in ("steps", "bytes") if unit in quantities}
     return Allowance(**whole, seconds=quantities.get("seconds"), min_steps=min_steps)
 
 
 def commit_end(budget: Budget, spent: Spent, part: float) -> Allowance:
-    """Return the totals at which a commit ends that takes the `part` of what is left; 1: the budget."""
+    """Return the totals at which a commit ends that takes the share `part` of what is left; 1: the budget's."""
     if part >= 1:
         return Allowance(steps=budget.steps, bytes=budget.bytes, seconds=budget.seconds)
     used = amounts(budget, spent)
@@ -147,6 +146,6 @@ def commit_end(budget: Budget, spent: Spent, part: float) -> Allowance:
 
 
 def stretched(until: Allowance, before: Budget, budget: Budget) -> Allowance:
-    """Return a commit's end with every part that was that of the budget `before` moved to that of the larger one."""
+    """Return a commit's end after the budget `before` has grown to `budget`: each cap that was `before`'s moves."""
     ends = {unit: cap for unit, cap in budget if cap is not None and getattr(until, unit) == getattr(before, unit)}
     return until.model_copy(update=ends)
