@@ -1,4 +1,4 @@
-"""Every operation of the OpenAPI document x every role x whose job or key it is: nothing leaks."""
+"""Every operation of the OpenAPI document x every role x every ownership of the job or key: nothing leaks."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What competing exchanges took, and which workers were away, is on the bill, wherever one looks."""
+"""The cost of each competing exchange, and the absences of workers, are on the bill in every view."""
 
 import pytest
 from fastapi.testclient import TestClient

@@ -1,4 +1,4 @@
-"""Who asks for the cluster sees its nodes, and of what runs there only what is their project's."""
+"""Callers who ask for the cluster see its nodes, and only their own project's jobs on them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Code that a user uploads: kept once for their project, named by their jobs, run from a package of its own."""
+"""Uploaded user code: stored once per project, named by jobs, and run as a package of its own."""
 
 import io
 import json

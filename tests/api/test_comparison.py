@@ -1,4 +1,4 @@
-"""Several jobs side by side, over HTTP: what is told of them, and to whom."""
+"""The comparison of jobs over HTTP: its content, and who may see it."""
 
 import pytest
 from fastapi.testclient import TestClient

@@ -1,4 +1,4 @@
-"""Jobs as text: YAML 1.2, nothing said twice, and every job of the documentation is a valid one."""
+"""Jobs as text: YAML 1.2, no repeated fields, and every job in the documentation is valid."""
 
 import re
 from pathlib import Path

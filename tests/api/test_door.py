@@ -1,4 +1,4 @@
-"""The cluster's door: what a running attempt may do over HTTP, and nobody else."""
+"""The routes for the cluster: what a running attempt, and nobody else, may do over HTTP."""
 
 import math
 import secrets

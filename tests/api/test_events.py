@@ -1,4 +1,4 @@
-"""Streams of events: nothing is lost and nothing comes twice, whoever stops, stalls or comes back."""
+"""Event streams lose and repeat nothing, whichever side stops, stalls or comes back."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""`wiretune export --to`: what a tracker's own files hold is what the service holds, each point once."""
+"""`wiretune export --to`: a tracker's own files hold the service's data, each point once."""
 
 import importlib
 import json

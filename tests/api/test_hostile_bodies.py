@@ -1,4 +1,4 @@
-"""Bodies made to be costly: each costs little time and little memory, is refused in few words, and delays nobody."""
+"""Hostile bodies cost little time and memory, get a short refusal, and delay nobody."""
 
 import gc
 import re

@@ -1,4 +1,4 @@
-"""A job as a handle, blocking and awaited: what it shows, and that its figures are the store's."""
+"""A job as a handle, blocking and async: its views, and figures equal to the store's."""
 
 import asyncio
 import builtins

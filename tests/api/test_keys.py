@@ -1,4 +1,4 @@
-"""Keys over HTTP and from a terminal, limits, and signing in to the page."""
+"""Keys over HTTP and from a terminal, rate limits, and signing in to the page."""
 
 import json
 import re

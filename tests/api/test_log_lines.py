@@ -1,4 +1,4 @@
-"""The service's log in JSON: whose request, job and attempt each line tells of, and none of the secrets."""
+"""The service's log in JSON: each line names its request, job and attempt, and no secrets."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The end of a log can be asked for alone, in whole lines, and the rest is read on from where it began."""
+"""The tail of a log alone, in whole lines, and how to read on from there."""
 
 import pytest
 from fastapi.testclient import TestClient

@@ -1,4 +1,4 @@
-"""The list of methods over HTTP, in the client and on the command line: one answer."""
+"""The list of methods is the same over HTTP, in the client and on the command line."""
 
 import json
 import time

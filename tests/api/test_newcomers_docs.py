@@ -1,4 +1,4 @@
-"""The newcomers' pages do what they say, in front of a service whose jobs are run by a stand-in."""
+"""The newcomers' pages do what they say, with a service whose jobs are run by a fake."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Answers of a newer service, which clients and running drivers read at every depth: its new fields, and its words."""
+"""Clients and running drivers can read the answers of a newer service, with new fields and words at every depth."""
 
 import json
 import pickle

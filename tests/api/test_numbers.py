@@ -1,4 +1,4 @@
-"""Numbers that no column holds, and values of another type, are refused with their place; none is a 500."""
+"""Numbers too large for a column, and values of a wrong type, are refused with their place, never with a 500."""
 
 from typing import Any
 

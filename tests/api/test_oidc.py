@@ -1,4 +1,4 @@
-"""Tokens of an OpenID Connect issuer: a real one, over HTTP on this machine."""
+"""Tokens of a real OpenID Connect issuer, over HTTP on this machine."""
 
 import base64
 import json

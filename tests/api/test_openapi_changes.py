@@ -1,4 +1,4 @@
-"""docs/openapi.json is the document of the routes, and what a change of it breaks is found."""
+"""docs/openapi.json matches the routes, and changes that break clients are found."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""`If-Match` on verbs: by HTTP, by the client, and from a terminal; and what another site's page may not do."""
+"""`If-Match` on verbs, by HTTP, by the client and from a terminal; and requests from other sites' pages."""
 
 import re
 

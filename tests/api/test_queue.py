@@ -1,4 +1,4 @@
-"""The queue and its quotas as users see and change them, with a reconciler over a cluster in memory."""
+"""The queue and its quotas as users see and change them, with a reconciler over an in-memory cluster."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A job's labels, notes and place in lists are its users' to change, and all of it theirs to delete."""
+"""Users edit their jobs' labels, notes and archiving, and delete their jobs."""
 
 import base64
 import hashlib

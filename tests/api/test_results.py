@@ -1,4 +1,4 @@
-"""Results as files: over HTTP and through `wiretune export`, they are what the trials reported."""
+"""Results as files, over HTTP and through `wiretune export`, equal what the trials reported."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Calls that are made again: never done twice, and never for nothing."""
+"""Retries never do work twice, and happen only where they may help."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""The server as a process: found, started, stopped; ports, keys, and how long it lingers."""
+"""The server as a process: how it is found, started and stopped; ports, keys, and lingering."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A storage, a Ray or a database that is slow costs those who ask for it, and no driver its lease."""
+"""A slow storage, Ray or database delays only the callers who need it, and costs no driver its lease."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Clients that stop reading, never finish their request, or go away: nobody else waits for them, nothing stays open."""
+"""Clients that stop reading, never finish a request, or disconnect: nobody waits for them, and nothing stays open."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""One call has all that a page shows, and the next one what has changed: merged, both are the whole."""
+"""A snapshot has all data of a page, and the next one the changes; merged, they equal a full one."""
 
 import gzip
 import json

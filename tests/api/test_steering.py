@@ -1,4 +1,4 @@
-"""People steer a job over REST, from Python and from the command line, and its results say so."""
+"""Users steer a job over REST, from Python and from the command line, and its results record it."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A job with a field that this release does not know is shown and can be ended; what needs its parts says so."""
+"""A job with a field unknown to this release is shown and can be ended; operations that need its parts refuse."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a user asks of a job: by HTTP, by the client, and from a terminal."""
+"""The verbs of a job, by HTTP, by the client, and from a terminal."""
 
 import json
 from pathlib import Path

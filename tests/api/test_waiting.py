@@ -1,4 +1,4 @@
-"""Whoever waits for jobs: how often they are looked at, one by one and several at once."""
+"""Waiting for jobs: how often they are polled, one by one and several at once."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The number of workers that a job is to go on with, by HTTP and from a terminal."""
+"""Continuing a job with another number of workers, by HTTP and from a terminal."""
 
 import pytest
 from fastapi.testclient import TestClient

@@ -1,4 +1,4 @@
-"""The comparison of `auto` with its options: what runs, when a run ends, and the pure parts of its table."""
+"""The comparison of `auto` with its options: the runs, their ends, and the pure parts of its table."""
 
 import inspect
 import sys

@@ -1,4 +1,4 @@
-"""The comparison of all methods: that it has all of them, and the pure parts of its table."""
+"""The comparison of all methods: its completeness, and the pure parts of its table."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The predictor on recorded rows: each place predicted from the others, and the file that the package carries."""
+"""The predictor on recorded rows: each place is predicted from the others; and the packaged file."""
 
 import json
 from pathlib import Path

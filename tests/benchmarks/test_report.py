@@ -1,4 +1,4 @@
-"""The report is made of recorded rows, and README's and docs' figures are those of the report."""
+"""The report derives from recorded rows, and the figures in the README and docs are those of the report."""
 
 import json
 from pathlib import Path

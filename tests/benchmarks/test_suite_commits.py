@@ -1,4 +1,4 @@
-"""Commits are recorded of the controller that whole runs of the suite are trained with, which is that of jobs."""
+"""The suite records commits of the same controller that jobs use."""
 
 import pytest
 

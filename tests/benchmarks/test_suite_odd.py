@@ -1,4 +1,4 @@
-"""The suite's odd tasks: each trains with both optimizers, and the table says how far above the reference runs end."""
+"""The suite's odd tasks: each trains with both optimizers, and the table compares them with the reference runs."""
 
 import json
 import math

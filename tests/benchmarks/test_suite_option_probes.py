@@ -1,4 +1,4 @@
-"""What exchanges are expected to teach is what was recorded, and choosing by it is no worse than by probes alone."""
+"""The expected teaching of exchanges matches the records, and choosing by it is no worse than by probes alone."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The tuners that the suite compares with: what they may spend, and which model they end with."""
+"""The rival tuners of the suite: their budgets, and their final models."""
 
 import math
 from collections.abc import Sequence

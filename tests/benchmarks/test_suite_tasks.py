@@ -1,4 +1,4 @@
-"""The suite's tasks: each trains with its own optimizer, and can be put back."""
+"""The suite's tasks: each trains with its own optimizer, and its state can be restored."""
 
 import pytest
 

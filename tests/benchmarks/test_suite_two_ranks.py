@@ -1,4 +1,4 @@
-"""The suite's part with two ranks: what its arms share, and its answer."""
+"""The suite's part with two ranks: what its arms share, and its result."""
 
 import json
 from pathlib import Path

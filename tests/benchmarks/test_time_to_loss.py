@@ -1,4 +1,4 @@
-"""The race to a loss: what the arms state, which rate they take, and what the table says of few seeds."""
+"""The race to a loss: the specs of its arms, their rates, and the table for few seeds."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A group whose training is arithmetic, so that a run's every turn can be tried in milliseconds."""
+"""A worker group with arithmetic instead of training, so that every path of a run takes milliseconds."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Coarse probes by one worker each, in whole runs: what they cost, what is reported, and where all train each."""
+"""Coarse probes by single workers, in whole runs: their cost, their reports, and when all workers train each one."""
 
 from collections.abc import Callable
 from pathlib import Path

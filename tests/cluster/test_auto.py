@@ -1,4 +1,4 @@
-"""A run whose exchanges compete, with two real workers: searched, cut off, gone on with, replayed by its schedule."""
+"""A run with competing exchanges and two real workers: searched, cut off, resumed, and replayed by its schedule."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A run's checkpoints on storage: none is begun that the disk cannot hold."""
+"""A run's checkpoints on storage: none is begun that does not fit on the disk."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""When a commit is looked at, and which state stays after one that the strategy takes back at its end."""
+"""When a commit is checked, and which state remains after the strategy rolls it back at its end."""
 
 from collections.abc import Callable
 from pathlib import Path

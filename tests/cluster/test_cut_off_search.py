@@ -1,4 +1,4 @@
-"""A search that was cut off goes on behind its last acknowledged probe, and ends like the undisturbed one."""
+"""A search that was cut off resumes after its last acknowledged probe, and ends like an undisturbed one."""
 
 import itertools
 from collections.abc import Callable

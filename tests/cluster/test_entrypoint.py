@@ -1,4 +1,4 @@
-"""How an attempt ends follows from how its trials did."""
+"""The outcome of an attempt follows from its trials' outcomes."""
 
 import subprocess
 import sys

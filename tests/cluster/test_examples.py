@@ -1,4 +1,4 @@
-"""The example jobs in the stage loop, with spawned workers: cut off at any moment, each ends like the undisturbed."""
+"""The example jobs in the stage loop, with spawned workers: cut off anywhere, each ends like an undisturbed one."""
 
 import random
 from collections.abc import Iterable

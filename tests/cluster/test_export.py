@@ -1,4 +1,4 @@
-"""Which weights a run exports: those of its end, or of its best checkpoint."""
+"""The exported weights of a run: the last ones, or those of its best checkpoint."""
 
 import itertools
 import json

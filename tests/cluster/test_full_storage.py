@@ -1,4 +1,4 @@
-"""A checkpoint that cannot be written leaves nothing behind, and what was there stays."""
+"""A checkpoint that cannot be written leaves nothing behind and damages nothing."""
 
 import errno
 import shutil

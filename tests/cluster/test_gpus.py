@@ -1,4 +1,4 @@
-"""A worker gets its GPU for itself, or it is known who has it. Tables are as `nvidia-smi` prints them."""
+"""Each worker gets a GPU of its own, or the error names who holds it. Tables are as `nvidia-smi` prints them."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Several worker groups in one trial: side by side they find what they would find one after the other."""
+"""Several worker groups in one trial find the same side by side as one after the other."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What a run on several machines asks of each of them, and whom it names where one does not do."""
+"""A run on several machines: its requirements for each, and the error that names the one that fails."""
 
 import socket
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a node of a cluster tells `wiretune doctor --ray` of itself."""
+"""A cluster node's report to `wiretune doctor --ray`."""
 
 from pathlib import Path
 from typing import Any

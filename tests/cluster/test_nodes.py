@@ -1,4 +1,4 @@
-"""A job on machines of their own, of which one after the other is taken away: namespaces, at 100 Mbit, as root."""
+"""A job on several machines, which fail one after the other: network namespaces at 100 Mbit, as root."""
 
 import json
 import os

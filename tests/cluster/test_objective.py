@@ -1,4 +1,4 @@
-"""The objective with real ranks: patience, both kinds of weights bit for bit after a cut, and where a loss fails."""
+"""The objective with real ranks: patience, both kinds of weights bit for bit after a cut, and failing losses."""
 
 import itertools
 from collections.abc import Callable

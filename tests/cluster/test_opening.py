@@ -1,4 +1,4 @@
-"""A job's ranges become the axes of its search, and what is chosen on them reaches workers, records and schedule."""
+"""A job's ranges become axes of its search; workers, records and schedule get the chosen values."""
 
 from pathlib import Path
 from types import SimpleNamespace

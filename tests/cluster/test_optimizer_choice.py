@@ -1,4 +1,4 @@
-"""A run of several optimizers, with real workers: one is chosen before the first step, and trains as if alone."""
+"""A run that chooses among optimizers, with real workers: it then trains as if it had only the chosen one."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run that goes on with fewer or more workers: real groups, and the loss keeps falling."""
+"""A run that continues with fewer or more workers, in real groups: the loss keeps falling."""
 
 from pathlib import Path
 from typing import Any

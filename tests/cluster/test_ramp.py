@@ -1,4 +1,4 @@
-"""A run whose rate rises slowly after its search, with a real worker: cut off on the ramp, gone on with, replayed."""
+"""A run whose rate warms up after its search, with a real worker: cut off on the ramp, resumed, and replayed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A searched run, and the job that its schedule makes: with two real workers it ends with the same weights."""
+"""A searched run and the replay of its schedule end with the same weights, on two real workers."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Records arrive once and in order, whatever the API does; a word from it ends the run."""
+"""Records arrive once and in order, whatever the API does; its answer can end the run."""
 
 import json
 import threading

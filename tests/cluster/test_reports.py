@@ -1,4 +1,4 @@
-"""The points of a run are stored on a clock that does not go back."""
+"""A run's points are stored on a clock that never goes back."""
 
 from hypothesis import given, strategies as st
 

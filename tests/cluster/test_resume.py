@@ -1,4 +1,4 @@
-"""Whatever the moment a run is cut off, it ends as if nothing had happened; budgets here read no clock."""
+"""A run that is cut off at any moment ends as if nothing had happened; budgets here read no clock."""
 
 import itertools
 import json

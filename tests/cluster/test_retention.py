@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the newest, the best, and whatever something goes on from."""
+"""Which checkpoints are kept: the newest, the best, and those that something resumes from."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pushes never pass a cap, always move on, and read no clock where none is budgeted."""
+"""Segments never pass a cap, always advance, and read no clock without a time budget."""
 
 import pytest
 from hypothesis import given, strategies as st

@@ -1,4 +1,4 @@
-"""People steer a run under way: from the next stage on, and wherever it is cut off it ends as if it had not been."""
+"""Users steer a running job from the next stage on; cut off anywhere, it ends like an undisturbed one."""
 
 import itertools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The bill adds up, and the schedule says what was trained."""
+"""The bill adds up, and the schedule matches the training."""
 
 import math
 

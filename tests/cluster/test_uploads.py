@@ -1,4 +1,4 @@
-"""A checkpoint is copied on the training clock, and goes to its storage beside the training."""
+"""Copying a checkpoint counts on the training clock; its upload runs in parallel to the training."""
 
 import json
 import os

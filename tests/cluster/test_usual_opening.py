@@ -1,4 +1,4 @@
-"""A job of SGD or Schedule-Free begins with the rate that its model tells: whatever the guess, and when resumed."""
+"""A job with SGD or Schedule-Free begins with the rate measured on its model, whatever the guess, also when resumed."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a user asks of a run under way: a pause changes nothing, a stop keeps what there is, a larger budget goes on."""
+"""Verbs on a running job: a pause changes nothing, a stop keeps the results, a larger budget continues."""
 
 import itertools
 from collections.abc import Callable

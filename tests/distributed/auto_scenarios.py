@@ -1,4 +1,4 @@
-"""What one rank of a real group does whose exchange changes between steps; a scenario returns what it saw, as JSON."""
+"""Scenarios of one rank in a real group whose exchange changes between steps; each returns its findings as JSON."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What one rank of a real gloo group does when blocks of the model are drawn."""
+"""Scenarios of one rank in a real gloo group that draws blocks of the model."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What one rank does with its exchange under torch's DistributedDataParallel, on real data-parallel groups."""
+"""One rank's exchange under torch's DistributedDataParallel, on real data-parallel groups."""
 
 import hashlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""One rank's exchange over made-up gradients, and what becomes of them."""
+"""One rank's exchange over made-up gradients, and its results."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What all kinds of exchange are asked alike, on one rank of a real group."""
+"""Checks that all kinds of exchange must pass, on one rank of a real group."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What two ranks that share a GPU train by each method, beside what the same ranks train on the CPU."""
+"""Training by each method on two ranks that share a GPU, compared with the same ranks on the CPU."""
 
 from typing import Any
 

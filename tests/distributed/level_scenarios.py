@@ -1,4 +1,4 @@
-"""What one rank of a real group does while levels change; a scenario returns what it saw, as JSON."""
+"""Scenarios of one rank in a real group while levels change; each returns its findings as JSON."""
 
 from pathlib import Path
 from typing import Any

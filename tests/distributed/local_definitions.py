@@ -1,4 +1,4 @@
-"""The published local-update methods, worker by worker in one process: what real ranks are compared with."""
+"""The published local-update methods in one process, worker by worker: the reference for real ranks."""
 
 from collections.abc import Callable, Sequence
 from math import floor, sqrt

@@ -1,4 +1,4 @@
-"""What one rank of a real group does under 0/1 Adam, which exchanges ever more rarely; it returns what it saw."""
+"""Scenarios of one rank in a real group under 0/1 Adam, which exchanges ever more rarely; each returns its findings."""
 
 import json
 import math

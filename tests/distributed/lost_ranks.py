@@ -1,4 +1,4 @@
-"""What ranks see of an exchange when one of them falls silent, or dies in the middle of it."""
+"""The ranks' view of an exchange when one of them falls silent, or dies in the middle of it."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""What becomes of averages that leave out a rank, of which the last one has something wrong."""
+"""Averages that leave out a rank when the last rank has something wrong."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What ranks do whose fragments meet one after the other, beside those that meet with all they have."""
+"""Ranks that average fragments one after the other, compared with ranks that average everything at once."""
 
 from itertools import product
 from typing import Any

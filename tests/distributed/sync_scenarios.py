@@ -1,4 +1,4 @@
-"""What one rank of a real group does under each policy; a scenario returns what it saw, as JSON."""
+"""Scenarios of one rank in a real group under each sync policy; each returns its findings as JSON."""
 
 import copy
 import json

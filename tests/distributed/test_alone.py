@@ -1,4 +1,4 @@
-"""Real workers that train one candidate each: their results, the state behind them, and what goes wrong on one."""
+"""Real workers that train one candidate each: their results, the restored state, and failures of one of them."""
 
 import os
 import signal

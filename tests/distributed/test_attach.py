@@ -1,4 +1,4 @@
-"""Laws of `attach` in a script of the user's own, on two ranks."""
+"""Laws of `attach` in a user's own script, on two ranks."""
 
 import math
 import re

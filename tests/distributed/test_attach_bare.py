@@ -1,4 +1,4 @@
-"""A bare module becomes that of rank 0 when it is attached, whatever its types are."""
+"""Attaching a bare module copies it from rank 0, whatever its dtypes."""
 
 from scenarios import Reports
 

@@ -1,4 +1,4 @@
-"""The callback for Lightning in the package itself, on two ranks: a run that resumes, and what validation sees."""
+"""The Lightning callback with the real package, on two ranks: a resumed run, and one model in validation."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""All workers killed at random moments of a run that checkpoints as it goes: it ends with the same weights."""
+"""All workers are killed at random moments of a run with checkpoints: it ends with the same weights."""
 
 import itertools
 import os

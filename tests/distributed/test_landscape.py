@@ -1,4 +1,4 @@
-"""Ranks share the batches that tell of a new model's loss."""
+"""Ranks share the batches that measure a new model's loss."""
 
 import pytest
 

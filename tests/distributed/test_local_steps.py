@@ -1,4 +1,4 @@
-"""0/1 Adam that exchanges ever more rarely, on two ranks and three that want different things."""
+"""0/1 Adam that exchanges ever more rarely, on two and three ranks with different optima."""
 
 import math
 from typing import Any

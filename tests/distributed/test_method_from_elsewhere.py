@@ -1,4 +1,4 @@
-"""A compressor of another package is a choice like ours: no file of this repository names it."""
+"""A compressor from another package works like a built-in one: no file of this repository names it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a group of real ranks makes of a user's model: a refusal, or an error that tells whether to try again."""
+"""A user's model in a group of real ranks: a refusal, or an error that says whether to retry."""
 
 import errno
 from pathlib import Path

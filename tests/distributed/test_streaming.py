@@ -1,4 +1,4 @@
-"""Laws of fragments that meet one after the other, and of averages that leave a rank out, on two and three ranks."""
+"""Laws of fragments averaged one after the other, and of averages that leave out a rank, on two and three ranks."""
 
 from itertools import pairwise, product
 from typing import Any

@@ -1,4 +1,4 @@
-"""Laws of exchanges that return the direction to step by, on three ranks whose gradients differ."""
+"""Laws of exchanges that return the step direction, on three ranks whose gradients differ."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The workloads with packaged data and two real ranks: they learn, repeat themselves, and exchange what is trained."""
+"""The workloads with packaged data on two real ranks: they learn, are reproducible, and exchange what is trained."""
 
 from collections.abc import Iterator
 from statistics import mean

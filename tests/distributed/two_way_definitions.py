@@ -1,4 +1,4 @@
-"""Two-way compression as published, with one server for all entries: what real ranks are compared with."""
+"""Two-way compression as published, with one server for all entries: the reference for real ranks."""
 
 from collections.abc import Sequence
 

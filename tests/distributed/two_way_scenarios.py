@@ -1,4 +1,4 @@
-"""What one rank of a real group does whose exchange compresses both ways; a scenario returns what it saw, as JSON."""
+"""Scenarios of one rank whose exchange compresses both ways; each returns its findings as JSON."""
 
 import math
 from typing import Any, NamedTuple

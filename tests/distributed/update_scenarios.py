@@ -1,4 +1,4 @@
-"""What one rank of a real group does whose exchange returns the direction to step by; it returns what it saw."""
+"""Scenarios of one rank whose exchange returns the step direction; each returns its findings."""
 
 from typing import Any
 

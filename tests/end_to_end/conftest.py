@@ -1,4 +1,4 @@
-"""The processes of docker-compose.yml on this host: its own commands, with other ports and folders."""
+"""The processes of docker-compose.yml on this host: the same commands, with other ports and folders."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""Jobs of a live service whose processes are killed while they train, and all that a job ends with."""
+"""Jobs of a live service whose processes are killed during training, and their complete results."""
 
 import csv
 import hashlib

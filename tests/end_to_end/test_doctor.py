@@ -1,4 +1,4 @@
-"""`wiretune doctor` against a cluster that somebody else runs."""
+"""`wiretune doctor` against an external cluster."""
 
 from contextlib import closing
 from importlib.metadata import version

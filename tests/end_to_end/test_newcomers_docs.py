@@ -1,4 +1,4 @@
-"""The newcomers' pages do what they say where jobs are trained."""
+"""The newcomers' pages that train jobs do what they say."""
 
 import shutil
 from pathlib import Path

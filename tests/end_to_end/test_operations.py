@@ -1,4 +1,4 @@
-"""A job on an embedded Ray, as an operator watches and saves it: traces of every process, a backup that goes on."""
+"""A job on an embedded Ray as an operator sees it: traces of every process, and a backup that resumes."""
 
 import io
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A job that is paused for a more urgent one goes on by itself, to the weights of one that was left alone."""
+"""A job paused for a more urgent one resumes by itself, and ends with the weights of an undisturbed one."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A search over a job's fields, for real: its samples train, some end at a rung, and kills change no ranking."""
+"""A real search over a job's fields: samples train, some end at a rung, and kills change no ranking."""
 
 import re
 from collections.abc import Iterator

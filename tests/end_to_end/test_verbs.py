@@ -1,4 +1,4 @@
-"""What is asked of a job on a real cluster leaves no trace in its result."""
+"""Verbs leave no trace in a job's result, on a real cluster."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The wheel and its constraints are all that an installation needs: no checkout, and nothing of this environment."""
+"""The wheel and its constraints suffice for an installation, without a checkout or this environment."""
 
 import os
 import subprocess

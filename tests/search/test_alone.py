@@ -1,4 +1,4 @@
-"""Coarse probes that single workers train: asked for together, counted once a round, and no measure of the exchange."""
+"""Coarse probes by single workers: requested together, counted once per round, and not used to time the exchange."""
 
 import itertools
 import math

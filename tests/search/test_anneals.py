@@ -1,4 +1,4 @@
-"""A strategy knows from where on a larger budget would have given it other rates."""
+"""A strategy knows the step from which a larger budget would have given it other rates."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The published AutoLRS: its stages, its search and its forecast as they were, without what made them fail."""
+"""The published AutoLRS: its stages, search and forecast as in the paper, without the causes of its failures."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What outcomes say of forecasts, and what the next forecasts learn from them."""
+"""Calibration: how outcomes rate forecasts, and how the next forecasts learn from them."""
 
 from statistics import NormalDist
 

@@ -1,4 +1,4 @@
-"""Workers that train apart on data of their own: their losses hide what those of their average show."""
+"""Client drift: workers that train on their own data have losses that hide those of their average."""
 
 import math
 

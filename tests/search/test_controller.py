@@ -1,4 +1,4 @@
-"""The controller on a simulated run: it finds the rate, stays within its means, and replays to the bit."""
+"""The controller on a simulated run finds the rate, stays within its budget, and replays to the bit."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What is kept of a curve: short ones as they are, long ones as block means that hide no divergence."""
+"""Summaries of curves: short ones unchanged, long ones as block means that hide no divergence."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Probes are compared by the steps for which all of them had the budget."""
+"""Probes are compared over the number of steps that all of them could afford."""
 
 import numpy as np
 import pytest

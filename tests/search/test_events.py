@@ -1,4 +1,4 @@
-"""Every event on synthetic commits, and what is no event: thresholds, windows, words."""
+"""Every event on synthetic commits, and near misses: thresholds, windows, words."""
 
 import math
 

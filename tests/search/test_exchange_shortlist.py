@@ -1,4 +1,4 @@
-"""The exchanges that compete follow the link: what was left out comes in when it has come to pay."""
+"""The competing exchanges follow the link: one that was left out joins once it pays."""
 
 import json
 

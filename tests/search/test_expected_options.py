@@ -1,4 +1,4 @@
-"""Exchanges are judged by their probes and by what they are expected to teach for what they cost."""
+"""Exchanges are judged by their probes, and by their expected teaching for their cost."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What counts as a line that worsened or a net that died, and what of a healthy course never does."""
+"""Faults of a run: a line that worsens or is lost, and a dead network; a healthy run shows none."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The forecaster: as accurate, and as sure, as it claims; blind to spikes; total on anything."""
+"""The forecaster is as accurate and as certain as it claims, ignores spikes, and accepts any input."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""The plain Gaussian process agrees with BoTorch's, and takes over where that one fails."""
+"""The plain Gaussian process agrees with BoTorch's, and replaces it where that one fails."""
 
 import math
 

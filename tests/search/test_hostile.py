@@ -1,4 +1,4 @@
-"""Whatever is measured, the controller goes on: with finite candidates, a status for every probe, and a decision."""
+"""The controller survives all measurements: finite candidates, a status for every probe, and a decision."""
 
 import json
 import math

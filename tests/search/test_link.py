@@ -1,4 +1,4 @@
-"""The link rule: what is measured tells compute from transfer, and the level follows."""
+"""The link rule: measurements separate compute from transfer, and the level follows."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Exchanges that compete: which are worth a probe, how they are searched, and what a fast and a slow link lead to."""
+"""Competing exchanges: which deserve a probe, how they are searched, and the choice on a fast and a slow link."""
 
 import json
 import math

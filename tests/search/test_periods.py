@@ -1,4 +1,4 @@
-"""Probes of workers that train apart: as long as it takes to see an average, where the cap on the search has room."""
+"""Probes of local updates last until an average is seen, if the cap on the search allows it."""
 
 import pytest
 from hypothesis import given, settings, strategies as st

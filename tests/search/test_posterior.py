@@ -1,4 +1,4 @@
-"""The posterior that is stored with a decision is the surrogate's, and small."""
+"""The posterior stored with a decision equals the surrogate's, and is small."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""After the wide search the rate of a deep model rises slowly to what was found."""
+"""After the wide search, the rate of a deep model warms up slowly to the chosen one."""
 
 import json
 import math

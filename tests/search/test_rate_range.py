@@ -1,4 +1,4 @@
-"""A stated range of learning rates is what the search spans, and what it stays in."""
+"""The search spans a stated range of learning rates and stays in it."""
 
 import pytest
 

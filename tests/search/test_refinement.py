@@ -1,4 +1,4 @@
-"""A commit whose own gradients keep their course gets a higher rate, without a probe."""
+"""A commit whose gradients keep their direction gets a higher rate, without a probe."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The example that trains with a learned schedule does so, with every optimizer that a schedule may name."""
+"""The example that trains by a learned schedule works with every optimizer that a schedule may name."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""The controllers that share the stages of `bo` and not its surrogate: the best of what was probed wins."""
+"""Controllers that share the stages of `bo` but not its surrogate: the best probe wins."""
 
 import math
 

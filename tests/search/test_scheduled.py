@@ -1,4 +1,4 @@
-"""A learned schedule that is followed again: the same values at the same steps, then its last ones."""
+"""Following a learned schedule again: the same values at the same steps, and then its last ones."""
 
 import pytest
 

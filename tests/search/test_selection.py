@@ -1,4 +1,4 @@
-"""What the controller picks among recorded probes: real losses, and what became of them."""
+"""The controller's picks among recorded probes: real losses, and their later outcomes."""
 
 import forecasts
 import numpy as np

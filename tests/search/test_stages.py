@@ -1,4 +1,4 @@
-"""`revisit: stages`: where a stage looks, what it remembers, which probes end early, which steps stay."""
+"""`revisit: stages`: where a stage searches, what it remembers, which probes end early, which steps stay."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""People steer a running controller: what they pin is used, what they veto is not, and the journal replays both."""
+"""Users steer a running controller: it uses pins, obeys vetoes, and replays both from the journal."""
 
 import json
 

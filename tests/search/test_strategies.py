@@ -1,4 +1,4 @@
-"""Every kind of controller keeps the protocol's promises: it can be stopped anywhere, and goes on as it would have."""
+"""Every controller keeps the promises of the protocol: stopped anywhere, it resumes as if undisturbed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Sweeps: what is drawn, who goes on at a rung, and who ranks where: pure functions of what is given."""
+"""Sweeps as pure functions: samples, survivors of a rung, and rankings."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""The example that puts a controller into a plain torchrun script trains by what the controller says."""
+"""The example with a controller in a plain torchrun script trains by its decisions."""
 
 import math
 import os

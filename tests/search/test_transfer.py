@@ -1,4 +1,4 @@
-"""A past search helps where it explains the present one, and costs next to nothing where it does not."""
+"""A past search helps if it explains the present one, and costs almost nothing if not."""
 
 import json
 import math

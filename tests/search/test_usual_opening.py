@@ -1,4 +1,4 @@
-"""Where a new model tells which rate is usual, a run begins with it, without a probe."""
+"""If a new model reveals its usual rate, a run begins with that, without a probe."""
 
 import json
 import re

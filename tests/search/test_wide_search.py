@@ -1,4 +1,4 @@
-"""The wide search on simulated runs: a plateau by coarse probes, and finalists in the shape of the run where wanted."""
+"""The wide search on simulated runs: a plateau from coarse probes, and where needed finalists shaped like the run."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""A store whose clock a test turns."""
+"""A store with a clock that tests turn."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Roles: who may do what, to whose jobs and keys."""
+"""Roles: who may do what to whose jobs and keys."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A job is refused exactly where placement could never succeed."""
+"""A job is refused exactly if it can never be placed."""
 
 import pytest
 from hypothesis import given, strategies as st

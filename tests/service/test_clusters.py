@@ -1,4 +1,4 @@
-"""The embedded Ray starts when it is needed, beside the reconciler's rounds, and is let go of when it is not."""
+"""The embedded Ray starts when needed, in parallel to the reconciler's rounds, and is released when not."""
 
 from pathlib import Path
 

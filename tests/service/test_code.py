@@ -1,4 +1,4 @@
-"""A package of code is what its files are, and a hostile zip is none: refused by name, at a small price."""
+"""A package of code equals its files; a hostile zip is refused by name, at a small cost."""
 
 import errno
 import io

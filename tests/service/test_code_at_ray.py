@@ -1,4 +1,4 @@
-"""The reconciler gives Ray the code that a job names, once, and only what was uploaded."""
+"""The reconciler uploads the code that a job names to Ray, once, and nothing else."""
 
 import io
 import threading

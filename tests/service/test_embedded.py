@@ -1,4 +1,4 @@
-"""The embedded Ray starts, is adopted, and leaves nothing."""
+"""The embedded Ray starts, is adopted, and leaves nothing behind."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What is done about a job follows from its row and from Ray alone."""
+"""The action on a job follows from its row and from Ray alone."""
 
 import pytest
 

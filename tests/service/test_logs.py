@@ -1,4 +1,4 @@
-"""An attempt's log outlives Ray, whole or cut in the middle, without the attempt's token."""
+"""An attempt's log outlives Ray, whole or without its middle, and never with the attempt's token."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the service does by itself goes on after a bad round, and a rest that was too long is noticed."""
+"""Background loops survive a failed round and notice pauses that were too long."""
 
 import math
 from contextlib import nullcontext

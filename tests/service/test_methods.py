@@ -1,4 +1,4 @@
-"""The list of methods says of each what the job, its checks and its costs say."""
+"""The list of methods agrees with the job, its checks and its costs."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What outlives its attempt is found and ended; what lives, or is another service's, is left alone."""
+"""Processes that outlive their attempt are found and killed; live ones and those of other services are not."""
 
 import tempfile
 from contextlib import closing

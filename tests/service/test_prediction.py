@@ -1,4 +1,4 @@
-"""What is predicted of a step: its bytes are those of the methods, its time follows the link, unknowns are said."""
+"""Predicted steps: bytes equal the methods' own, time follows the link, and unknowns are stated."""
 
 import math
 import re

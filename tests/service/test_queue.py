@@ -1,4 +1,4 @@
-"""The queue's decisions: who starts, who is paused, who waits for what, whatever waits and runs."""
+"""The queue's decisions, for any set of jobs: who starts, who is paused, who waits for what."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Ray's answers become ours."""
+"""Ray's answers are translated into our types."""
 
 import json
 

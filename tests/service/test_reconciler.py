@@ -1,4 +1,4 @@
-"""A job is brought from the queue to its end, whatever Ray does."""
+"""The reconciler brings a job from the queue to its end, whatever Ray does."""
 
 import sys
 import threading

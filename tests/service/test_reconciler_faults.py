@@ -1,4 +1,4 @@
-"""Drivers that hang, a database or a storage that fails, a machine that sleeps: no job is held, none is lost for it."""
+"""Hanging drivers, failing databases and storage, a machine that sleeps: no job is held up or lost."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What a job came to: when arms reached which loss, and means over seeds."""
+"""The report of a job: when arms reached which loss, and means over seeds."""
 
 import pytest
 from hypothesis import given, settings, strategies as st

@@ -1,4 +1,4 @@
-"""Storage on a real S3 server: what it refuses is said with the URL, what was tried, and what to do."""
+"""Storage on a real S3 server: errors name the URL, the attempted action, and the remedy."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused at the start, each by its variable."""
+"""Unworkable settings are refused at the start, each by its variable."""
 
 from pathlib import Path
 

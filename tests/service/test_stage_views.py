@@ -1,4 +1,4 @@
-"""A stage is shown as its release decided it: decisions that were stored before open too."""
+"""Stages appear as their release decided them; old stored decisions can still be read."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Files of a job on storage: what is there, what is not, and what is nobody's business."""
+"""A job's files on storage: existing, missing and forbidden ones."""
 
 import os
 import shutil

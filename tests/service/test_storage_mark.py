@@ -1,4 +1,4 @@
-"""A folder of storage that is not mounted is not taken for an empty one."""
+"""An unmounted storage folder is not mistaken for an empty one."""
 
 import shutil
 

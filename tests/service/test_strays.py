@@ -1,4 +1,4 @@
-"""What a killed worker leaves behind is ended; what Ray is made of is not."""
+"""Processes left by a killed worker are killed; those of Ray are not."""
 
 import subprocess
 import sys

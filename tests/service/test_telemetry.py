@@ -1,4 +1,4 @@
-"""What operators watch: counts that are right, and a dashboard and alerts that name what there is."""
+"""Telemetry: correct counts, and a dashboard and alerts that name existing metrics."""
 
 import json
 import re

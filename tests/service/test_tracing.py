@@ -1,4 +1,4 @@
-"""Traces: off unless asked for; one trace for each job, however many processes tell of it."""
+"""Traces are off by default; with them, each job has one trace over all its processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Silence counts once the service, its database, its clock and Ray have been there for long enough."""
+"""Silence counts only once the service, its database, its clock and Ray have been up for long enough."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A job's end is told to its webhook: signed, at least once whatever restarts, and to no address that is private."""
+"""Webhooks for a job's end: signed, at least once despite restarts, and never to a private address."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""What workers see of the service's environment is what is listed."""
+"""Workers see only the listed variables of the service's environment."""
 
 from service.control.ray_cluster.worker_environment import inherited
 

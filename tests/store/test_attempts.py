@@ -1,4 +1,4 @@
-"""What users see of a job's attempts, of disturbances, and of what a clone was made of."""
+"""The users' view of a job's attempts, of disturbances, and of a clone's original."""
 
 from service.wire.events import EventKind
 from service.wire.records import Bill, Billed

@@ -1,4 +1,4 @@
-"""A backup of a live service, restored in a fresh place: every job is there and goes on from its checkpoint."""
+"""A backup of a live service, restored elsewhere: every job is there and resumes from its checkpoint."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A restored service finds its files, and a backup is of the database that there is."""
+"""A restored service finds its files, and a backup copies the configured database."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Points that an earlier release stored as rows, under a job that goes on."""
+"""Points that an earlier release stored as rows, under a job that continues."""
 
 import pytest
 from sqlalchemy import column, func, insert, select, table

@@ -1,4 +1,4 @@
-"""Long series: packed, thinned, taken back and written again, they are what was reported."""
+"""Long series that are packed, thinned, rolled back and written again equal what was reported."""
 
 import math
 

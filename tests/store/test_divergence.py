@@ -1,4 +1,4 @@
-"""A job whose every trial diverged has failed, at once and for good; one of several is a note in the report."""
+"""A job whose trials all diverged fails at once and for good; a single divergence is a note in the report."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What survives: a restart, a killed process, a second opener."""
+"""Durability: a restart, a killed process, a second opener."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Labels, notes and archiving change nothing else of a job; a deleted job leaves an event, and nothing else."""
+"""Labels, notes and archiving change nothing else of a job; a deleted job leaves only an event."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""How attempts end, and what becomes of their jobs."""
+"""The ends of attempts, and their effect on jobs."""
 
 import pytest
 

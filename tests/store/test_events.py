@@ -1,4 +1,4 @@
-"""Every change is told once, in the order of commits, and with the change or not at all."""
+"""Every change is announced once, in commit order, in the same transaction or not at all."""
 
 import pytest
 

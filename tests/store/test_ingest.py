@@ -1,4 +1,4 @@
-"""What the store promises attempts: each batch once, in order, from the owner alone."""
+"""The store's promises to attempts: each batch once, in order, from the owner alone."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor

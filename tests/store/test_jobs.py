@@ -1,4 +1,4 @@
-"""What the store promises users: idempotency, legal transitions, complete pages."""
+"""The store's promises to users: idempotency, legal transitions, complete pages."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -1,4 +1,4 @@
-"""A JSON column gives back what was put into it, to the bit, on both databases."""
+"""A JSON column returns its content to the bit, on both databases."""
 
 from typing import Any
 

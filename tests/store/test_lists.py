@@ -1,4 +1,4 @@
-"""Lists of jobs: every filter, every order, and pages that hold each job once."""
+"""Lists of jobs: every filter, every order, and pages that contain each job once."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""A database that is full, read-only or restarted: refused with 503 and a time to come back, and then as before."""
+"""A database that is full, read-only or restarted: 503 with a time to retry, and then normal service."""
 
 import base64
 import math

@@ -1,4 +1,4 @@
-"""A part of a long series is read without the rest of it."""
+"""A part of a long series is read without the rest."""
 
 import pytest
 from sqlalchemy import create_engine, event

@@ -1,4 +1,4 @@
-"""A verb that is meant for a job as its user saw it does nothing to one that has moved on."""
+"""A verb meant for a version of a job does nothing once the job has changed."""
 
 from concurrent.futures import ThreadPoolExecutor
 

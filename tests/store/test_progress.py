@@ -1,4 +1,4 @@
-"""How far the jobs of a list are: shares of budgets, the values in force, and a short curve of each."""
+"""The progress of listed jobs: shares of budgets, current values, and a short curve each."""
 
 import pytest
 from sqlalchemy import func, select

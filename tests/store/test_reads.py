@@ -1,4 +1,4 @@
-"""What a read costs, whatever is stored: pages come from an index, and no more of a job is read than is asked for."""
+"""The cost of reads does not grow with the data: pages use an index, and only requested parts are read."""
 
 import itertools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A PostgreSQL that crashes and comes back: refused meanwhile, as before afterwards, and nothing counts twice."""
+"""A PostgreSQL that crashes and recovers: refusals meanwhile, normal service afterwards, and nothing counts twice."""
 
 import pytest
 from sqlalchemy import event, select

@@ -1,4 +1,4 @@
-"""Two replicas of the API on one PostgreSQL: what both are told counts once. SQLite serves one process."""
+"""Two replicas of the API on one PostgreSQL: reports to both count once. SQLite serves one process."""
 
 import threading
 import time

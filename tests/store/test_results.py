@@ -1,4 +1,4 @@
-"""What the store gives out about results, on every database."""
+"""The store's results, on every database."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The same job gives the same rows, whichever database stores it."""
+"""The same job gives the same rows on every database."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is stored of a search under way, and where the next attempt goes on."""
+"""The stored state of a running search, and where the next attempt resumes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the store keeps of reported series."""
+"""The store's reported series."""
 
 import pytest
 

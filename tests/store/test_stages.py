@@ -1,4 +1,4 @@
-"""What the store keeps of trials and their stages, and where a new attempt goes on."""
+"""Stored trials and stages, and where a new attempt resumes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Steers: they reach the trials that they name until they are withdrawn, whoever dies, and each counts once."""
+"""Steers reach their trials until they are withdrawn, whatever crashes, and each counts once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sweeps: samples are stored before anything trains, a rung is told once, and the same rows give the same ranking."""
+"""Sweeps: samples are stored before training, a rung is announced once, and rankings follow from the rows."""
 
 from typing import Any
 

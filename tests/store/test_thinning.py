@@ -1,4 +1,4 @@
-"""Thinning keeps what a reader looks for."""
+"""Thinning keeps the features that a reader looks for."""
 
 import pytest
 from hypothesis import given, strategies as st

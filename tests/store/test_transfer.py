@@ -1,4 +1,4 @@
-"""What the store promises about past jobs: whom a job may learn from, and that every attempt learns from the same."""
+"""Past jobs: which ones a job may learn from, and that every attempt learns from the same."""
 
 import pytest
 

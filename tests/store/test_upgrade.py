@@ -1,4 +1,4 @@
-"""A job that runs while the service is replaced by a newer one goes on, whatever schema it was begun under."""
+"""A job that runs through an upgrade of the service continues, whatever schema it began under."""
 
 from pathlib import Path
 

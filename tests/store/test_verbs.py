@@ -1,4 +1,4 @@
-"""What a user may ask of a job, and what is kept and what is taken back when it goes on."""
+"""Verbs in the store: which are allowed, and what is kept and what is rolled back when a job continues."""
 
 import fsspec
 import pytest

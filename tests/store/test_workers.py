@@ -1,4 +1,4 @@
-"""A job that goes on with another number of workers."""
+"""A job that continues with another number of workers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One transaction for many, and an error for its cause alone."""
+"""Group commits: one transaction for many writers, with each error only for its cause."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

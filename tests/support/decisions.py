@@ -1,4 +1,4 @@
-"""Decisions as a controller gives them, for tests of what becomes of their records."""
+"""Decisions as a controller makes them, for tests of their records."""
 
 from collections.abc import Sequence
 

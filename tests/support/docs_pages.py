@@ -1,4 +1,4 @@
-"""Runs a page of the documentation from top to bottom, and compares what it prints with what the page says."""
+"""Runs a page of the documentation from top to bottom, and compares its output with the page."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""The jobs of examples/jobs, each with a budget in steps that takes seconds: an exact result, by the same method."""
+"""The jobs of examples/jobs with budgets of a few seconds in steps, so that results are exact."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A cluster in memory, and a clock turned by hand: what a reconciler deals with, in tests."""
+"""A fake in-memory cluster, and a clock turned by hand, for tests of the reconciler."""
 
 import sys
 

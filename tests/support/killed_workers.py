@@ -1,4 +1,4 @@
-"""Runs of real workers, of which one is killed: between two segments, or in a meeting."""
+"""Runs of real workers one of which is killed: between two segments, or during an average."""
 
 import os
 import signal

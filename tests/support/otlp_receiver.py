@@ -1,4 +1,4 @@
-"""An OTLP collector of this process, for tests of traces."""
+"""An OTLP collector in this process, for tests of traces."""
 
 import threading
 from collections.abc import Iterator

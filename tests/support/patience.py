@@ -1,4 +1,4 @@
-"""The time that tests allow: it follows from how busy the machine is, never from how fast it usually is."""
+"""The time limits of tests, which follow from the present load of the machine, not from its usual speed."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A database that takes no writes for a while."""
+"""A database that temporarily refuses writes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What is wrong with a job, for the tests of its parts."""
+"""The problems of a job, for the tests of its parts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What drivers report in tests of the store."""
+"""Drivers' reports for tests of the store."""
 
 from service.wire.records import Bill, MetricPoints, ScheduleEntry, TrialFinished
 

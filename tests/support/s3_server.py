@@ -1,4 +1,4 @@
-"""A real S3 server in this process (moto's), which can be told to fail for a moment, and to hold an upload."""
+"""A real S3 server (moto's) in this process, which can fail for a moment or hold an upload."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator

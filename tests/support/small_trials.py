@@ -1,4 +1,4 @@
-"""Small trials, and sinks that keep what they report."""
+"""Small trials, and sinks that keep their reports."""
 
 from pathlib import Path
 from typing import Any

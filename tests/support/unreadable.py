@@ -1,4 +1,4 @@
-"""A job with every part that a job can have, and another release's field in one of them."""
+"""A job with every possible part, and a field of another release in one of them."""
 
 import copy
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a worker trains by itself follows from the state alone, whichever rank it is; nothing is sent."""
+"""Single-worker training follows from the state alone, on any rank, and sends nothing."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""JointSpar: what is not drawn is not computed, and on average every block is trained as if all were."""
+"""JointSpar: blocks that are not drawn are not computed, and on average all are trained as in full training."""
 
 import math
 from collections.abc import Callable

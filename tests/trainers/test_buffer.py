@@ -1,4 +1,4 @@
-"""The flat buffer behind all gradients, and when its buckets are full."""
+"""The flat buffer behind all gradients, and when its buckets are complete."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The optimizer of a job in a loop of the user's own, which is what a learned schedule names."""
+"""The optimizer of a job in a user's own loop, which a learned schedule names."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the ranks' outcomes say about each other."""
+"""Conclusions from the outcomes of several ranks."""
 
 import errno
 import gzip

@@ -1,4 +1,4 @@
-"""Tiles of cosine coefficients, messages of the largest of them, and the step that DeMo makes of them."""
+"""DeMo: tiles of DCT coefficients, messages of the largest ones, and the resulting step."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""DropIT: exact where it says so, and what is dropped is smaller than what is kept."""
+"""DropIT: exact where it claims to be, and dropped values are smaller than kept ones."""
 
 from collections.abc import Callable
 

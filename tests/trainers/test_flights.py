@@ -1,4 +1,4 @@
-"""The table of flights: who is held out, which ids are known, and what is told about other files."""
+"""The table of flights: the held-out days, the known ids, and refusals of other files."""
 
 import itertools
 import zipfile

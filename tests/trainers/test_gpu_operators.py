@@ -1,4 +1,4 @@
-"""The operators of the exchange on a GPU say what they say on a CPU."""
+"""The operators of the exchange give the same results on a GPU as on a CPU."""
 
 import pytest
 import torch

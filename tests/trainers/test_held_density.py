@@ -1,4 +1,4 @@
-"""What `hold` promises, on a single worker whose gradients are made up."""
+"""The promise of `hold`, on a single worker with made-up gradients."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""All comparisons are exact: a kernel agrees with its plain form in every bit."""
+"""Kernels agree with their plain forms in every bit; all comparisons are exact."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The landscape about a new model's weights: its loss, its gradient, and how much that turns on the way of a step."""
+"""The landscape around a new model's weights: its loss, its gradient, and how much that turns along a step."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""LARS moves each layer by a share of its own length, and plain SGD is what is left without that."""
+"""LARS moves each layer by a share of its own norm; without that, plain SGD remains."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What changes the level of an exchange, as pure functions and on a single worker."""
+"""Level policies, as pure functions and on a single worker."""
 
 import math
 from collections.abc import Callable, Sequence

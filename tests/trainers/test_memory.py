@@ -1,4 +1,4 @@
-"""Laws of the memories, each on one rank and without a network."""
+"""Laws of the memories, each on one rank without a network."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""State that a model itself carries: BatchNorm's statistics, and the generator that dropout draws from."""
+"""State inside a model: BatchNorm's statistics, and the generator of dropout."""
 
 from collections.abc import Callable
 from pathlib import Path

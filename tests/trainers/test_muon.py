@@ -1,4 +1,4 @@
-"""Muon for matrices and AdamW for the rest, behind one rate: each parameter steps as its own optimizer's."""
+"""Muon for matrices and AdamW for the rest, with one rate: each parameter steps as under its own optimizer."""
 
 import copy
 

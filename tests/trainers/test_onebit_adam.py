@@ -1,4 +1,4 @@
-"""The directions of one worker's 1-bit Adam: Adam's own, to the bit, and then about as long."""
+"""1-bit Adam on one worker: first Adam's steps, to the bit, and then steps of about the same length."""
 
 import math
 

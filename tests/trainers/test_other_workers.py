@@ -1,4 +1,4 @@
-"""A checkpoint taken over by another number of ranks: what is not sent yet stays."""
+"""Resuming a checkpoint with another number of ranks keeps the residuals."""
 
 import itertools
 import logging

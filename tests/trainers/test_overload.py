@@ -1,4 +1,4 @@
-"""An overloaded machine is named as such where something is late, and nowhere else."""
+"""Overload of the machine is named if something is late, and nowhere else."""
 
 import pytest
 

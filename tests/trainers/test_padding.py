@@ -1,4 +1,4 @@
-"""What of a payload is billed as padding: the room that its entries do not take, known when the step has ended."""
+"""Padding on the bill: the room in a payload that its entries do not use, known once the step ends."""
 
 from collections import Counter
 

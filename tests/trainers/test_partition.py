@@ -1,4 +1,4 @@
-"""How samples are divided among workers: whose data differ, and how much."""
+"""Partitions of samples among workers: whose data differ, and how much."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What CAT takes for the price of a message on the job's link, stated or measured."""
+"""The message prices that CAT assumes on the job's link, stated or measured."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The model in the README trains as it stands there, and so do the snippets of docs/own_model.md."""
+"""The model in the README trains as printed, and so do the snippets of docs/own_model.md."""
 
 import re
 from itertools import islice

@@ -1,4 +1,4 @@
-"""How the library refuses a configuration: by the names of its fields, as a job is refused."""
+"""Refused configurations in the library name fields, like refused jobs."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""A rehearsal trains a workload as a job does, or says in a sentence why it cannot be trained."""
+"""A rehearsal trains a workload like a job, or says in one sentence why that is impossible."""
 
 from pathlib import Path
 from typing import Any

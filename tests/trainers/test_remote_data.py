@@ -1,4 +1,4 @@
-"""Data by URL: downloaded once for a node, held to the hash, kept within bounds, and never from where it may not be."""
+"""Data by URL: downloaded once per node, checked by hash, bounded in size, and never from forbidden places."""
 
 import errno
 import hashlib

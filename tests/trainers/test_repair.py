@@ -1,4 +1,4 @@
-"""Repair, with ranks whose training is arithmetic: every turn can be tried in milliseconds."""
+"""Repair with ranks that compute arithmetic instead of training, so that every path takes milliseconds."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence

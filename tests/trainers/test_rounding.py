@@ -1,4 +1,4 @@
-"""Averages in float16 of one rank, whose magnitude changes from one step to the next."""
+"""Averages in float16 on one rank, with magnitudes that change from step to step."""
 
 from collections.abc import Callable
 

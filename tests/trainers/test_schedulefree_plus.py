@@ -1,4 +1,4 @@
-"""ScheduleFree+ steps as its formulas say: in NumPy, in one vector, with x kept."""
+"""ScheduleFree+ follows its formulas: in NumPy, on one vector, with x stored."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A value that is searched trains, once a segment gives it, as the same value fixed in the configuration."""
+"""A searched value given by a segment trains like the same value fixed in the configuration."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Messages of the largest entries of each chunk, and the memory of what they lack."""
+"""Messages of the largest entries of each chunk, and the memory of the rest."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Local updates on one rank, and what of them is a pure function."""
+"""Local updates on one rank, and their pure functions."""
 
 import io
 import json

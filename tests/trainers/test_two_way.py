@@ -1,4 +1,4 @@
-"""Two-way compression on one rank, and what of it is a pure function."""
+"""Two-way compression on one rank, and its pure functions."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How often an exchange reads a tensor on the host: on a GPU that is to wait for all that was asked of it before."""
+"""How often an exchange reads a tensor on the host; on a GPU each read waits for all earlier work."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Data that may be missing or damaged: what a user is told."""
+"""Missing or damaged data, and the error messages."""
 
 import gzip
 import importlib

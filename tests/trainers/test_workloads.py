@@ -1,4 +1,4 @@
-"""What holds for every built-in workload, and for those with data that are always there."""
+"""Properties of every built-in workload, and of those whose data are always present."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The package `wiretune`: public names that resolve, that a page explains, and that load nothing before their use."""
+"""The package `wiretune`: public names resolve, are documented on a page, and load nothing before their use."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The callback for the Trainer of Lightning; a stand-in takes that package's place."""
+"""The callback for Lightning's Trainer, tested with a fake of that package."""
 
 import sys
 from importlib import import_module

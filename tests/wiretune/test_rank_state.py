@@ -1,4 +1,4 @@
-"""A rank's part of a run that a framework trains."""
+"""A rank's state in a run that a framework trains."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The callback for the Trainer of transformers, which is attached once; a stand-in takes that package's place."""
+"""The callback for transformers' Trainer, attached once, tested with a fake of that package."""
 
 import sys
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""A controller in a loop: what probes did is undone, and what stays is training at the rates that it committed."""
+"""A controller in a loop: probes are undone, and the rest trains at the committed rates."""
 
 import math
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""`wiretune clean`: says how much finished jobs left, frees exactly that, and leaves live jobs alone."""
+"""`wiretune clean` reports the files that finished jobs left, removes exactly those, and leaves live jobs alone."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A newcomer's commands: `init`, `check`, `doctor`, `compare`, `list`, and what they say when something is missing."""
+"""A newcomer's first commands (`init`, `check`, `doctor`, `compare`, `list`), and their advice on errors."""
 
 import json
 import socket

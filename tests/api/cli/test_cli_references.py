@@ -1,4 +1,4 @@
-"""A job goes by its id, a part of that, its name, or `latest`; a service by its host alone."""
+"""References: a job by its id, a part of that, its name, or `latest`; a service by its host alone."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""At 80 columns nothing is cut off, no word is split, and a reason has lines of its own."""
+"""At 80 columns no text is cut off, no word is split, and each reason has lines of its own."""
 
 import pytest
 from rich.console import Console

@@ -1,4 +1,4 @@
-"""`wiretune doctor --ray` tells of each node of a cluster what is not as on this machine."""
+"""`wiretune doctor --ray` reports how each node of a cluster differs from this machine."""
 
 import platform
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A stored decision, as the API, `wiretune explain` and the page tell it."""
+"""The API, `wiretune explain` and the page show a stored decision alike."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A job's file may name a schedule by its path; the job that is sent holds the schedule itself."""
+"""A job's file may name a schedule by its path; the submitted job contains the schedule itself."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`wiretune logs --follow`: everything that every attempt prints, once."""
+"""`wiretune logs --follow` prints the output of every attempt, completely and once."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a person is told about a job while it runs, and at its end."""
+"""A job's progress on the terminal, while it runs and at its end."""
 
 from typing import Any
 

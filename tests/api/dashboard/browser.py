@@ -1,4 +1,4 @@
-"""A real browser without a window: Playwright's, driving the machine's own Chromium."""
+"""A headless browser: Playwright drives the machine's own Chromium."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""The page as it is served; how it looks is for eyes."""
+"""The page as the service delivers it; its looks are not tested here."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every page is one that anybody can use: axe-core finds no violation, at two widths, light and dark."""
+"""Every page is accessible: axe-core finds no violation, at two widths, light and dark."""
 
 import os
 from pathlib import Path

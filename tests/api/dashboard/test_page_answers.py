@@ -1,4 +1,4 @@
-"""What a page shows while answers are late, refused, or of something that is no longer asked for; without a browser."""
+"""A page whose answers are late, refused, or for something no longer requested; without a browser."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""Several jobs on one page, in a real browser: what is asked for, what is told, and what becomes a file."""
+"""The comparison of several jobs in a real browser: its requests, its content, and its files."""
 
 import pytest
 

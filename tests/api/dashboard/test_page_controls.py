@@ -1,4 +1,4 @@
-"""The buttons of a job's page, in a real browser: which there are, what they ask for, and on which job they act."""
+"""The buttons of a job's page in a real browser: which exist, what they request, and for which job."""
 
 import os
 from pathlib import Path

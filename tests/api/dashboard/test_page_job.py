@@ -1,4 +1,4 @@
-"""A job's page in a real browser: what the reader chooses, looks closer at, and follows."""
+"""A job's page in a real browser: the reader's choices, zooming, and live updates."""
 
 import json
 import math

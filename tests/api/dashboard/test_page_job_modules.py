@@ -1,4 +1,4 @@
-"""What the modules of a job's page compute, without a browser."""
+"""The computations of the modules of a job's page, without a browser."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The pages around a job's, in a real browser: the list, the form, keys, and who sees which button."""
+"""The pages around a job's in a real browser: the list, the form, keys, and the buttons of each role."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager

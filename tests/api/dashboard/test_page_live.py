@@ -1,4 +1,4 @@
-"""The page in a real browser: what it asks for, what stays while it changes, and how it looks where that went wrong."""
+"""The live page in a real browser: its requests, what stays during updates, and its look after failures."""
 
 from contextlib import closing
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""What the page's modules compute, without a browser: how figures are written, and how changes are merged."""
+"""The computations of the page's modules, without a browser: formats of figures, and merging of changes."""
 
 import json
 import shutil

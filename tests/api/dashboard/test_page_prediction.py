@@ -1,4 +1,4 @@
-"""The form's panel "What would each method take?": what it asks, and what "use" makes of the job."""
+"""The form's panel "What would each method take?": its requests, and how "use" changes the job."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The API's reference at /docs: types, defaults and bounds of parameters, fields of bodies, a link to each model."""
+"""The API reference at /docs: types, defaults and bounds of parameters, fields of bodies, links to models."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A page that is looked at while its job trains: the reader's zoom stays, and memory does not grow."""
+"""A page that stays open while its job trains: the reader's zoom stays, and memory does not grow."""
 
 import time
 from typing import NamedTuple

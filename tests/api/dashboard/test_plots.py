@@ -1,4 +1,4 @@
-"""Plots as files: complete by themselves, and nothing that a job is called is markup in them."""
+"""Plots as files: they need nothing else, and they escape all text from jobs."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a job may say of the activations that its layers keep."""
+"""The activation settings of a job: shares per arm, ranges to search, and refusals."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""A legal job that is unwise gets a sentence that says what to give instead; a good one gets none."""
+"""A valid but unwise job gets advice on what to change; a good one gets none."""
 
 import re
 from pathlib import Path

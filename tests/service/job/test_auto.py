@@ -1,4 +1,4 @@
-"""How a job lets exchanges compete, what it is refused for, and which of them a run has on its link."""
+"""Competing exchanges in a job: valid forms, refusals, and the options for a link."""
 
 from typing import Any
 

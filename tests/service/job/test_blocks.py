@@ -1,4 +1,4 @@
-"""What a job may say of the blocks that a step trains."""
+"""The settings of a job for the blocks that a step trains."""
 
 from typing import Any
 

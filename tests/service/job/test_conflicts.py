@@ -1,4 +1,4 @@
-"""A conflict is told at the part that an arm sets, or else at the job's, once, with the arms that have it."""
+"""A conflict is reported once: at the part that an arm sets, or else at the job, with the arms concerned."""
 
 from typing import Any
 

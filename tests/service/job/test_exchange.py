@@ -1,4 +1,4 @@
-"""An exchange that a job may not have is refused by field, with the value that was given and what is allowed."""
+"""An invalid exchange in a job is refused by field, with the given value and the allowed ones."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""No field of a job takes infinity: JSON has no word for it, so that nobody could read the stored job again."""
+"""No field of a job accepts infinity: JSON cannot express it, so the stored job could not be read again."""
 
 import math
 from collections.abc import Iterator

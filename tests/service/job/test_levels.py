@@ -1,4 +1,4 @@
-"""How a job says what changes its exchange's level, and what it is refused for."""
+"""Level policies in a job: valid forms and refusals."""
 
 from typing import Any
 

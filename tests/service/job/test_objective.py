@@ -1,4 +1,4 @@
-"""The metric that a job is judged by is one that its workload measures, in the direction that the workload says."""
+"""A job's objective must be a metric of its workload, in the direction that the workload states."""
 
 from typing import Any
 

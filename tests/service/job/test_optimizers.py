@@ -1,4 +1,4 @@
-"""How a job has one of several optimizers chosen, and what it is refused for."""
+"""A choice among optimizers in a job: valid forms and refusals."""
 
 import json
 from typing import Any

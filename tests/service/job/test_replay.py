@@ -1,4 +1,4 @@
-"""What a schedule has to say of its run to be replayed, and what is said of a replay whose weights differ."""
+"""Replays: the facts that a schedule must state, and the report on different weights."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A refused job names every problem at once: where, what was given, what is allowed."""
+"""A refused job lists every problem at once: the place, the given value, the allowed ones."""
 
 from typing import Any
 

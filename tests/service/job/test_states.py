@@ -1,4 +1,4 @@
-"""The table of states is sound."""
+"""The table of states is consistent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A job with `params`: what it may vary is told early, with the field, the value, what is allowed, and where."""
+"""Errors in `params` are reported early, with the field, the value, the allowed ones, and the place."""
 
 from typing import Any
 

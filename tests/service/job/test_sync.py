@@ -1,4 +1,4 @@
-"""How a job says what keeps its workers together and who sees which samples, and what it is refused for."""
+"""Sync and partition settings in a job: valid forms and refusals."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How a job asks for two-way compression, and what it is refused for."""
+"""Two-way compression in a job: valid forms and refusals."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A field that is not there is refused with the one that was meant."""
+"""An unknown field is refused, with the likely intended one."""
 
 from typing import Any
 

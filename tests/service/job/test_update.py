@@ -1,4 +1,4 @@
-"""What an exchange that returns the direction to step by goes with, and what it is refused beside."""
+"""Exchanges that return the step direction: which settings they go with, and refusals."""
 
 from typing import Any
 

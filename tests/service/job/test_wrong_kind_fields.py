@@ -1,4 +1,4 @@
-"""A field that another kind has is refused with the kinds that have it."""
+"""A field of another kind is refused, with the kinds that have it."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Every k-th entry: a compressor of somebody else's package. Pydantic only."""
+"""Every k-th entry: a compressor from another package. Pydantic only."""
 
 from typing import Literal
 
