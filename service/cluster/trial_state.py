@@ -211,9 +211,9 @@ class TrialState:
     def save(self, commit: OpenCommit | None, *, is_timed: bool = False, beside: bool = False) -> dict[str, Any]:
         """Write a checkpoint. Return what a later attempt needs to resume from it. `commit` is the open commit.
 
-        `is_timed` means that a clock chose the moment. Under a budget without seconds, the exported state must not depend
-        on a clock, so such a checkpoint does not become the best. The training clock counts the copying of the state, but
-        not the writing of the copy. With `beside`, the writing is only begun.
+        `is_timed` means that a clock chose the moment. Under a budget without seconds, the exported state must not
+        depend on a clock, so such a checkpoint does not become the best. The training clock counts the copying of the
+        state, but not the writing of the copy. With `beside`, the writing is only begun.
         """
         self.settle()
         started = self.seconds()

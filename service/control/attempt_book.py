@@ -1,4 +1,4 @@
-"""The attempts of all jobs: what their drivers ask and report, and what the reconciler does to them."""
+"""The attempts of all jobs: their drivers' requests and reports, and the reconciler's actions on them."""
 
 import hmac
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from service.wire.trials import AttemptView
 
 
 class AttemptBook:
-    """Reads and writes the attempts of all jobs. Thread-safe; `Store.attempts` has it."""
+    """Reads and writes the attempts of all jobs. Thread-safe; available as `Store.attempts`."""
 
     def __init__(
         self,
@@ -40,21 +40,21 @@ class AttemptBook:
         self._db, self._storage, self._settings = db, storage, settings
         self._secret, self._note_batch = secret, note_batch
         name, is_apart = keys.storage_id(secret), bool(settings.storage_url)
-        #: By which machines tell the storage from a folder of their own.
+        #: The mark by which machines tell the storage from a folder of their own.
         self.mark = StorageMark(db, storage, name=name, is_remembered=is_apart)
 
-    # What a driver asks and reports
+    # Requests and reports of drivers
 
     def token(self, job_id: str, number: int | str) -> str:
-        """Return the token with which attempt `number` reports."""
+        """Return the token of attempt `number` for its reports."""
         return keys.attempt_token(self._secret, job_id, number)
 
     def check_token(self, job_id: str, number: int | str, token: str) -> bool:
-        """Return whether `token` is that attempt's. One that has ended is refused by what it calls (Fenced)."""
+        """Return whether `token` is that attempt's. An ended attempt passes, and its call then raises Fenced."""
         return hmac.compare_digest(self.token(job_id, number).encode(), token.encode())
 
     def brief(self, job_id: str, number: int) -> AttemptBrief:
-        """Return what attempt `number` needs to start; raises Fenced if it does not own the job, and UnreadableJob."""
+        """Return the brief of attempt `number`. Raises Fenced if it does not own the job, and UnreadableJob."""
         settings = self._settings
         with self._db.reading() as session:
             job = queries.job_row(session, job_id)
@@ -76,7 +76,7 @@ class AttemptBook:
             )
 
     def ingest(self, job_id: str, number: int, batch: Batch) -> Acknowledgement:
-        """Store a batch exactly once; see `Ingest.take` for what is raised."""
+        """Store a batch exactly once. Raises as `Ingest.take` does."""
 
         def take(session: Session, job: JobRow) -> tuple[Acknowledgement, bool]:
             settings = self._settings
@@ -97,7 +97,7 @@ class AttemptBook:
         return acknowledgement
 
     def renew(self, job_id: str, number: int) -> Acknowledgement:
-        """Extend the attempt's lease; raises Fenced. The answer's sequence is 0: nothing was sent."""
+        """Extend the attempt's lease. Raises Fenced. The answer's sequence is 0, as no batch was sent."""
 
         def renew(session: Session, job: JobRow) -> Acknowledgement:
             attempt = attempts.require_owner(session, job, number)
@@ -106,7 +106,7 @@ class AttemptBook:
 
         return jobs.on_job(self._db, job_id, renew)
 
-    # What there is
+    # Reads
 
     def one(self, job_id: str, number: int | None = None) -> Attempt:
         """Return an attempt of the job, by default the last; raises NotFound."""
@@ -119,20 +119,20 @@ class AttemptBook:
             return attempt_of(row)
 
     def of_job(self, job_id: str) -> tuple[AttemptView, ...]:
-        """Return the lives that the job has had on the cluster, oldest first; raises NotFound."""
+        """Return the job's lives on the cluster, oldest first; raises NotFound."""
         with self._db.reading() as session:
             queries.job_row(session, job_id)
             query = select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)
             return tuple(map(queries.attempt_view, session.scalars(query)))
 
     def without_log(self) -> tuple[Attempt, ...]:
-        """Return the attempts, live or ended, whose whole log was not taken over from Ray."""
+        """Return the attempts, live or ended, whose log is not yet completely saved from Ray."""
         query = select(AttemptRow).where(AttemptRow.log_kept.is_(False))
         with self._db.reading() as session:
             return tuple(attempt_of(row) for row in session.scalars(query))
 
     def note_log(self, job_id: str, number: int) -> None:
-        """Remember that nothing more of the attempt's log is to be had from Ray."""
+        """Record that Ray has nothing more of the attempt's log."""
 
         def note(session: Session, _: JobRow) -> None:
             session.get_one(AttemptRow, (job_id, number)).log_kept = True
@@ -140,13 +140,13 @@ class AttemptBook:
         jobs.on_job(self._db, job_id, note)
 
     def last_checkpoints(self, job_id: str) -> list[str]:
-        """Return the checkpoint that each unfinished trial goes on from, if it has any; raises NotFound."""
+        """Return the checkpoint from which each unfinished trial resumes, if it has one. Raises NotFound."""
         with self._db.reading() as session:
             unfinished = (trial for trial in queries.trials(session, job_id) if trial.outcome is None)
             resumes = [attempts.resume_of(session, trial) for trial in unfinished]
         return [str(resume["checkpoint"]) for resume in resumes if resume and "checkpoint" in resume]
 
-    # What the reconciler does
+    # Actions of the reconciler
 
     def begin(self, job_id: str, start: Start | None = None, nodes: Sequence[Node] = ()) -> Work:
         """Start the queued job's next attempt, as the queue decided; None: in any case, one training run at a time.
@@ -164,7 +164,7 @@ class AttemptBook:
         return jobs.on_job(self._db, job_id, begin)
 
     def preempt(self, job_id: str, *, by: str) -> None:
-        """Have a running job paused for the job `by`; it is queued again by itself. Nothing if either has moved on."""
+        """Pause a running job for the job `by`. It queues again by itself. Do nothing if either job has moved on."""
 
         def preempt(session: Session, job: JobRow) -> None:
             attempts.preempt(job, queries.job_row(session, by), now=self._db.now())
@@ -172,7 +172,7 @@ class AttemptBook:
         jobs.on_job(self._db, job_id, preempt)
 
     def regroup(self, job_id: str) -> None:
-        """Have a running job paused for a moment, to go on with more workers; nothing if it does not run any more."""
+        """Pause a running job briefly, so that it resumes with more workers. Do nothing if it no longer runs."""
 
         def regroup(session: Session, job: JobRow) -> None:
             attempts.regroup(job, now=self._db.now())
@@ -180,9 +180,9 @@ class AttemptBook:
         jobs.on_job(self._db, job_id, regroup)
 
     def lose(self, job_id: str, number: int, *, reason: str) -> JobView:
-        """End attempt `number` for `reason`: the job queues again, fails, or becomes cancelled.
+        """End attempt `number` for `reason`. The job queues again, fails, or becomes cancelled.
 
-        Does nothing when the attempt has ended by itself, or another has begun.
+        Does nothing if the attempt has ended by itself, or another has begun.
         """
 
         def lose(session: Session, job: JobRow) -> None:

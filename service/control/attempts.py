@@ -1,4 +1,4 @@
-"""An attempt's life: begun with a lease, renewed by its driver, ended; and what a resumed job forgets."""
+"""The life of an attempt: begin it with a lease, renew it, end it, and drop what a resumed job repeats."""
 
 import re
 import secrets
@@ -24,34 +24,35 @@ from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Sampl
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
 _MAX_BACK_OFF_S = 60.0
-#: What the ids of our Ray Jobs begin with.
+#: The prefix of the ids of our Ray Jobs.
 PREFIX = "wiretune-"
 _NAME = re.compile(rf"(?:{PREFIX})?(job-[0-9a-f]+)-a(\d+)(?:-[0-9a-f]+)?")
 STOPPED_EARLY = "stopped early by the user"
 _TOLD = {JobState.PAUSING: Control.PAUSE, JobState.STOPPING: Control.STOP, JobState.CANCELLING: Control.CANCEL}
-#: What becomes of a job whose attempt ended, however it did.
+#: The next state of a job whose attempt has ended in any way, by the job's state.
 _WANTED = {JobState.PAUSING: JobState.PAUSED, JobState.CANCELLING: JobState.CANCELLED}
 
 
 def submission_id(job_id: str, number: int) -> str:
-    """Return a new id for the attempt's Ray Job; the attempt keeps it, however often it is submitted.
+    """Return a new id for the attempt's Ray Job. The attempt keeps it, however often it is submitted.
 
-    Its tail is the attempt's own: a restored database begins attempts again that Ray, which lives on, has seen end.
+    The id ends in random characters. A restored database may begin an attempt number again whose Ray Job a running Ray
+    has already seen end.
     """
     return f"{PREFIX}{job_id}-a{number}-{secrets.token_hex(4)}"
 
 
 def attempt_named(name: str) -> tuple[str, int] | None:
-    """Return the job and the number in a Ray Job's id, or in the name of Tune's folder; None: it is neither."""
+    """Parse the job and attempt number from a Ray Job's id or the name of Tune's folder; None for other names."""
     found = _NAME.fullmatch(name)
     return None if found is None else (found[1], int(found[2]))
 
 
 def begin(session: Session, job: JobRow, size: Size, *, trials: int, now: float, lease_s: float) -> AttemptRow:
-    """Start the job's next attempt, of that size; drops what its trials reported after their last checkpoint."""
+    """Start the job's next attempt at `size`, and drop what its trials reported after their last checkpoint."""
     job.attempt += 1
     job.preempted_by = None
-    # Before the job is told of: its event has the trials' clocks.
+    # Before the transition, whose event contains the trials' clocks.
     for trial in session.scalars(select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.outcome.is_(None))):
         _rewind(session, trial)
     jobs.transition(job, JobState.STARTING, now=now)
@@ -71,7 +72,7 @@ def begin(session: Session, job: JobRow, size: Size, *, trials: int, now: float,
 
 
 def _rewind(session: Session, trial: TrialRow) -> None:
-    """Take the trial back to where it can go on; what came later will be reported again."""
+    """Take the trial back to where it can resume. Everything later will be reported again."""
     step, bill = -1, Bill()  # the trial begins anew
     if trial.searching is not None:
         search = Searched.model_validate(trial.searching)
@@ -87,16 +88,16 @@ def _rewind(session: Session, trial: TrialRow) -> None:
 
 
 def _forget_stages(session: Session, trial: TrialRow, *, beyond: int, but: Collection[str] = ()) -> None:
-    """Delete what was decided in stages `beyond` this one, and their probes `but` those."""
+    """Delete the decisions of the stages `beyond` a number, and their probes except `but`."""
     session.execute(delete(StageRow).where(StageRow.trial_id == trial.id, StageRow.stage > beyond))
     probes = delete(ProbeRow).where(ProbeRow.trial_id == trial.id, ProbeRow.stage > beyond)
     session.execute(probes.where(ProbeRow.probe_id.not_in(but)))
 
 
 def reopen(session: Session, trial: TrialRow, *, before: Budget, budget: Budget) -> None:
-    """Have a finished trial go on: from where its schedule began to depend on the budget's end, else from its end.
+    """Let a finished trial go on, from the point where its schedule began to depend on the budget's end, else its end.
 
-    Its budget was `before`. Its last weights stay until it has others.
+    Its budget was `before`. Its last weights stay until it has new ones.
     """
     trial.outcome = trial.schedule = None
     if trial.steady is None:
@@ -112,11 +113,11 @@ def reopen(session: Session, trial: TrialRow, *, before: Budget, budget: Budget)
 
 
 def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
-    """Delete what was measured beyond `step` committed steps, -1: all; the trial's row shows what remains."""
+    """Delete the measurements beyond `step` committed steps (-1: all), and update the trial's row to what remains."""
     points.forget(session, trial.id, step)
     committed = select(StageRow).where(StageRow.trial_id == trial.id, StageRow.num_steps.is_distinct_from(0))
     stage = session.scalars(committed.order_by(StageRow.stage.desc()).limit(1)).first()
-    rate = points.newest(session, Key(trial.id, "learning_rate"))  # of a ramp, where it got to
+    rate = points.newest(session, Key(trial.id, "learning_rate"))  # within a ramp, the rate that it had reached
     trial.learning_rate = stage.learning_rate if rate is None and stage is not None else rate
     trial.level = None if stage is None else stage.level
     trial.validation_loss = points.newest(session, Key(trial.id, "validation_loss"))
@@ -126,14 +127,14 @@ def forget_beyond(session: Session, trial: TrialRow, step: int) -> None:
 
 
 def keep(trial: TrialRow, step: int, bill: Bill) -> None:
-    """Note that the trial holds `step` committed steps, at the cost of `bill`."""
+    """Record that the trial has `step` committed steps, at the cost of `bill`."""
     trial.step, trial.seconds, trial.bill = step, bill.seconds_training, bill.model_dump(mode="json")
 
 
 def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
-    """Return where each of the job's trials goes on from, what it learns from past jobs, and what people say."""
+    """Return each trial's resume point, with its prior from past jobs and its steers."""
     priors, pruned_at = transfer.kept(session, job.id), sweeps.pruned_trials(session, job)
-    # Of a trial that is over nobody reads it, and a sweep has hundreds of them.
+    # Nobody reads the resume of a finished trial, and a sweep has hundreds of these.
     trials = [
         (trial, resume_of(session, trial) if trial.outcome is None else None)
         for trial in queries.trials(session, job.id)
@@ -153,7 +154,7 @@ def resume_points(session: Session, job: JobRow) -> tuple[ResumePoint, ...]:
 
 
 def resume_of(session: Session, trial: TrialRow) -> Json | None:
-    """Return what a later attempt goes on with; None: the trial starts anew."""
+    """Return the state from which a later attempt resumes the trial; None: it starts anew."""
     if trial.searching is not None:
         resume: Json = trial.searching["resume"]
         return resume
@@ -162,13 +163,13 @@ def resume_of(session: Session, trial: TrialRow) -> Json | None:
 
 
 def last_resumable(session: Session, trial_id: str) -> StageRow | None:
-    """Return the stage a later attempt goes on from, closed or checkpointed; None: it starts anew."""
+    """Return the stage, closed or checkpointed, from which a later attempt resumes; None: it starts anew."""
     resumable = select(StageRow).where(StageRow.trial_id == trial_id, StageRow.resume_step.is_not(None))
     return session.scalars(resumable.order_by(StageRow.stage.desc()).limit(1)).first()
 
 
 def preempt(job: JobRow, by: JobRow, *, now: float) -> None:
-    """Have the running job paused for `by`, which waits; nothing where that does not hold any more."""
+    """Pause the running job for `by`. Do nothing unless `by` still waits and has a higher priority."""
     outranks = Priority(by.priority).rank > Priority(job.priority).rank
     if job.job_state is JobState.RUNNING and by.job_state is JobState.QUEUED and outranks:
         job.preempted_by = by.id
@@ -178,7 +179,7 @@ def preempt(job: JobRow, by: JobRow, *, now: float) -> None:
 
 
 def regroup(job: JobRow, *, now: float) -> None:
-    """Have the running job paused for a moment, to go on with more workers; nothing where it does not run any more."""
+    """Pause the running job briefly, so that it resumes with more workers. Do nothing if it no longer runs."""
     if job.job_state is JobState.RUNNING:
         job.preempted_by = job.id  # nobody has to resume it
         reason = "paused for a moment: there is room for more of its workers, with which it goes on by itself"
@@ -186,7 +187,7 @@ def regroup(job: JobRow, *, now: float) -> None:
 
 
 def num_workers(job: JobRow, attempt: AttemptRow) -> int | None:
-    """Return how many workers the attempt has in each lane; None: an earlier release has not said."""
+    """Return the number of workers in each lane of the attempt; None if an earlier release began it."""
     if attempt.workers is None:
         return None
     return attempt.workers // (Shape.of_json(job.spec).lanes * (attempt.trials or 1))
@@ -203,32 +204,32 @@ def require_owner(session: Session, job: JobRow, number: int) -> AttemptRow:
 
 
 def control(job: JobRow) -> Control:
-    """Return what the job's own driver is told."""
+    """Return the control request to the job's current driver."""
     if job.job_state is JobState.STARTING and job.stops:
         return Control.STOP
     return _TOLD.get(job.job_state, Control.RUN)
 
 
 def run(job: JobRow, *, now: float) -> None:
-    """Note the first report of a starting job's driver."""
+    """Record the first report of a starting job's driver."""
     to, reason = (JobState.STOPPING, STOPPED_EARLY) if job.stops else (JobState.RUNNING, "")
     jobs.transition(job, to, now=now, reason=reason)
 
 
 def end(session: Session, job: JobRow, attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
-    """Close the attempt; its writes are refused from now on. What it took counts in its project's share."""
+    """Close the attempt. Its writes are refused from now on, and its use counts in its project's share."""
     attempt.ended_at, attempt.outcome, attempt.reason = now, outcome, reason
     if attempt.cpus is not None and attempt.gpus is not None:
         quotas.charge(session, job.project, Size(attempt.cpus, attempt.gpus), began_at=attempt.began_at, now=now)
 
 
 def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts: int) -> None:
-    """End the current attempt for `reason`: the job queues again, fails, or was to be cancelled or paused anyway."""
+    """End the current attempt for `reason`. The job queues again or fails, or completes its cancel or pause."""
     if job.job_state not in ACTIVE:
         return
     attempt = require_owner(session, job, job.attempt)
     if (wanted := _WANTED.get(job.job_state)) is not None:
-        why = reason if job.preempted_by is None else job.reason  # the driver knows of no other pause than a person's
+        why = reason if job.preempted_by is None else job.reason  # the driver sees any pause as a person's
         end(session, job, attempt, outcome=wanted.value, reason=why, now=now)
         if wanted is JobState.PAUSED and job.preempted_by is not None:  # nobody has to resume it
             wanted, job.attempts_before, job.not_before = JobState.QUEUED, job.attempt, 0.0
@@ -244,14 +245,14 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
 
 
 def back_off_s(num_tried: int) -> float:
-    """Return how long a job waits after `num_tried` attempts in a row that got it no further: one may be chance."""
+    """Return the seconds to wait after `num_tried` attempts in a row without progress. The first may be chance."""
     return 0.0 if num_tried == 1 else min(_MAX_BACK_OFF_S, _BACK_OFF_S * 2 ** (num_tried - 2))
 
 
 def succeed(session: Session, job: JobRow, *, now: float) -> None:
-    """End the current attempt with the job's result; one that was being cancelled is; one about to pause is over.
+    """End the current attempt with the job's result. A job being cancelled is cancelled; one about to pause succeeds.
 
-    A job whose every trial diverged, or every sample failed, fails: another attempt would not do better.
+    If every trial diverged, or every sample failed, the job fails: another attempt would do no better.
     """
     attempt = require_owner(session, job, job.attempt)
     failure = divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)])

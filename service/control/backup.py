@@ -1,7 +1,7 @@
-"""Backup of a service, also while it runs: its database, its secrets, and files of a local storage; and restoring it.
+"""Back up and restore a service, even while it runs: its database, its secrets, and the files of a local storage.
 
-The folder of a backup holds `backup.json`, `database.sqlite` or `database.dump`, `secret` and `api_key`, and
-`storage/`. Files of a storage elsewhere, on S3 say, are left to its own versions: the backup names its URL.
+A backup's folder holds `backup.json`, `database.sqlite` or `database.dump`, `secret` and `api_key`, and `storage/`.
+Files of remote storage, such as S3, are not copied: the backup names its URL, and its versioning must keep them.
 """
 
 import errno
@@ -53,14 +53,14 @@ T = TypeVar("T")
 MANIFEST, FILES = "backup.json", "storage"
 _DATABASES = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
 _PRIVATE = ("secret", "api_key")
-#: Files that SQLite reads with a database: changes that are not in it yet, or are to be undone.
+#: Files that SQLite reads along with a database: changes to apply to it or to undo.
 _BESIDE_SQLITE = ("-wal", "-shm", "-journal")
 _TRIES = 5
 _TIMEOUT_S = 3600.0
 
 
 class Backup(BaseModel):
-    """A backup, as its folder says."""
+    """The manifest of a backup."""
 
     made_at: datetime
     wiretune: str
@@ -71,10 +71,10 @@ class Backup(BaseModel):
 
 
 def back_up(settings: Settings, folder: Path) -> Backup:
-    """Write a backup into `folder`, which is new or empty. Raises Unavailable, and says what to do.
+    """Write a backup into `folder`, which must be new or empty. Raises Unavailable, and says what to do.
 
-    Files are copied before the database and again after it: first the checkpoints that its rows name. If a running job
-    has removed one meanwhile, both are copied again, so each that a job goes on from is there.
+    Files are copied before the database and again after it, first the checkpoints that its rows name. If a running job
+    has removed one meanwhile, both are copied again. So every checkpoint that a job resumes from is in the backup.
     """
     _prepare(folder)
     url = settings.resolved_database_url
@@ -98,15 +98,15 @@ def back_up(settings: Settings, folder: Path) -> Backup:
         storage_url=settings.resolved_storage_url,
         has_files=is_local,
     )
-    (folder / MANIFEST).write_text(made.model_dump_json(indent=2) + "\n")  # last: without it the folder is no backup
+    (folder / MANIFEST).write_text(made.model_dump_json(indent=2) + "\n")  # last: without it, this is no backup
     return made
 
 
 def restore(settings: Settings, folder: Path, *, are_files_moved: bool = False) -> Backup:
-    """Put a backup where `settings` say; its jobs go on once a service is started there.
+    """Restore a backup to the places in `settings`. Its jobs go on once a service starts there.
 
-    Raises Unavailable where a service of these settings has anything already, or runs; and where rows would name files
-    that are not there, unless `are_files_moved`: the caller has copied them to the storage that `settings` name.
+    Raises Unavailable if a service with these settings runs or has any data already; and if rows would name missing
+    files, unless `are_files_moved`: the caller has copied them to the storage in `settings`.
     """
     made = _read(folder)
     url = settings.resolved_database_url
@@ -131,7 +131,7 @@ def restore(settings: Settings, folder: Path, *, are_files_moved: bool = False) 
 
 
 def _put_back(made: Backup, settings: Settings, folder: Path) -> None:
-    """Copy files and secrets, then the database: without one, a restore that failed can be repeated.
+    """Copy files and secrets, then the database. While there is no database, a failed restore can be repeated.
 
     Raises OSError, and SQLAlchemyError where rows could not be changed.
     """
@@ -148,11 +148,11 @@ def _put_back(made: Backup, settings: Settings, folder: Path) -> None:
         _move_urls(url, old, new)
         return
     file = Path(make_url(url).database or "").resolve()
-    with TemporaryDirectory(dir=file.parent) as draft:  # the file appears when it is whole
+    with TemporaryDirectory(dir=file.parent) as draft:  # the file appears only when complete
         whole = Path(draft, file.name)
         shutil.copy(source, whole)
         _move_urls(_url_of(whole), old, new)
-        if os.listdir(draft) != [whole.name]:  # the disk had no room to write the changes from `-wal` into it
+        if os.listdir(draft) != [whole.name]:  # the disk had no room to apply the changes in `-wal`
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
         whole.replace(file)
 
@@ -179,7 +179,7 @@ def _read(folder: Path) -> Backup:
 
 
 def _require_files(made: Backup, settings: Settings, folder: Path) -> None:
-    """Raise Unavailable where the files will not be at the storage of `settings`, by which rows are to name them."""
+    """Raise Unavailable if the files will not be at the storage in `settings`, where restored rows look for them."""
     old, new = made.storage_url, settings.resolved_storage_url
     if old.rstrip("/") == new.rstrip("/") or (made.has_files and _folder_of(new) is not None):
         return
@@ -193,13 +193,13 @@ def _require_files(made: Backup, settings: Settings, folder: Path) -> None:
 
 
 def _folder_of(storage_url: str) -> Path | None:
-    """Return the folder of a local storage; None: it is elsewhere."""
+    """Return the folder of a local storage; None if it is remote."""
     protocol, path = fsspec.core.split_protocol(storage_url)
     return Path(path) if protocol in (None, "file", "local") else None
 
 
 def _copy_database(settings: Settings, folder: Path, kind: str) -> None:
-    """Copy the database as of one moment, and the checkpoints from which its jobs go on. Raises Unavailable."""
+    """Copy a snapshot of the database, and the checkpoints from which its jobs resume. Raises Unavailable."""
     lost: set[str] = set()
     for _ in range(_TRIES):
         missing = {url for url in _dump(settings, folder, kind) if not _is_copied(settings, folder, url)}
@@ -210,20 +210,20 @@ def _copy_database(settings: Settings, folder: Path, kind: str) -> None:
 
 
 def _is_copied(settings: Settings, folder: Path, url: str) -> bool:
-    """Copy the checkpoint at `url`, and return whether the backup has all of it; true where storage is elsewhere."""
+    """Copy the checkpoint at `url`. Return whether the backup has all of it; True if storage is remote."""
     root = _folder_of(settings.resolved_storage_url)
     inside = url.removeprefix(f"{settings.resolved_storage_url.rstrip('/')}/")
     if root is None or inside == url:
         return True
     source, target = root / inside, folder / FILES / inside
-    if not source.resolve().is_relative_to(root.resolve()):  # a link that a job made: no checkpoint of ours
+    if not source.resolve().is_relative_to(root.resolve()):  # a link made by a job, not our checkpoint
         return True
     _copy_below(source, target)
     return is_complete(target)
 
 
 def _copy_files(settings: Settings, folder: Path) -> None:
-    """Copy files that are not there yet, or have changed."""
+    """Copy files that are missing or have changed."""
     source = _folder_of(settings.resolved_storage_url)
     if source is None:
         return
@@ -240,13 +240,13 @@ def _copy_below(source: Path, target: Path, *, fail: Callable[[OSError], None] |
 def _copy_changed(source: Path, target: Path) -> None:
     try:
         found = source.lstat()
-        if not stat.S_ISREG(found.st_mode):  # jobs' own code can leave links and devices, which lead anywhere
+        if not stat.S_ISREG(found.st_mode):  # user code can leave links and devices, which may lead anywhere
             return
         if target.exists() and (target.stat().st_size, target.stat().st_mtime_ns) == (found.st_size, found.st_mtime_ns):
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
-    except FileNotFoundError:  # it was removed meanwhile; a copy that was made before may be what a row names
+    except FileNotFoundError:  # removed meanwhile; keep an earlier copy, as a row may name it
         return
     except OSError as error:
         raise Unavailable(f"cannot copy {source} to {target}: {error.strerror}; mend that, and begin again") from error
@@ -259,10 +259,10 @@ def _copy_private(source: Path, target: Path) -> None:
 
 
 def _dump(settings: Settings, folder: Path, kind: str) -> set[str]:
-    """Write the database as of one moment; return the checkpoints from which jobs that are not over go on there."""
+    """Write a snapshot of the database; return the checkpoints from which its unfinished jobs resume."""
     url, target = settings.resolved_database_url, folder / _DATABASES[kind]
     try:
-        target.touch(mode=0o600)  # the folder may be somebody else's, who lets others read it
+        target.touch(mode=0o600)  # others may be able to read the folder
     except OSError as error:
         raise Unavailable(f"cannot write {target}: {error.strerror}; name another folder") from error
     if kind == "postgresql":
@@ -272,7 +272,7 @@ def _dump(settings: Settings, folder: Path, kind: str) -> set[str]:
             closing(sqlite3.connect(_reading(make_url(url).database or ""), uri=True)) as source,
             closing(sqlite3.connect(target)) as copy,
         ):
-            source.backup(copy)  # one moment of the database, whoever writes
+            source.backup(copy)  # a consistent snapshot, even during writes
     except sqlite3.Error as error:
         raise Unavailable(f"the database could not be copied: {error}; try again") from error
     return _on(_url_of(target), _checkpoints)
@@ -283,7 +283,7 @@ def _url_of(file: Path) -> str:
 
 
 def _reading(file: str) -> str:
-    """Return the URI with which SQLite opens a file that is there, and does not make one."""
+    """Return the URI with which SQLite opens an existing file, and does not create one."""
     return f"{Path(file).absolute().as_uri()}?mode=ro"
 
 
@@ -297,7 +297,7 @@ def _dump_postgresql(url: str, target: Path, connection: Connection) -> set[str]
 
 
 def _checkpoints(connection: Connection) -> set[str]:
-    """Return the checkpoints from which jobs that are not over go on; none of a database of another release."""
+    """Return the checkpoints from which unfinished jobs resume; none if the database is of another release."""
     if not is_current(connection):
         return set()
     last = (
@@ -316,16 +316,16 @@ def _checkpoints(connection: Connection) -> set[str]:
     found: set[str] = set()
     for steady, searching, resume in rows:
         goes_on_from = [record["resume"] for record in (steady, searching) if record] + [resume]
-        # The list of all that were there also names those that are removed at the next checkpoint.
+        # `checkpoints` also lists those that the next save may remove.
         found |= {url for pointer, url in places(goes_on_from, "") if "/checkpoints/" not in pointer}
     return found
 
 
 def _run_program(program: str, *arguments: str, url: str) -> None:
-    """Run a client program of PostgreSQL on the database; its password is no argument, which others could see."""
+    """Run a PostgreSQL client program on the database. The password is not an argument, which others could see."""
     address, password = without_password(url)
     secret = {} if password is None else {"PGPASSWORD": password}
-    plain = address.set(drivername="postgresql").render_as_string().replace("+", "%20")  # libpq knows no other spaces
+    plain = address.set(drivername="postgresql").render_as_string().replace("+", "%20")  # libpq needs %20
     try:
         done = subprocess.run(
             [program, *arguments, plain], env=os.environ | secret, capture_output=True, text=True, timeout=_TIMEOUT_S
@@ -356,7 +356,7 @@ def _require_empty(settings: Settings) -> None:
 
 
 def _move_urls(url: str, old: str, new: str) -> None:
-    """Make rows name the files where they are now."""
+    """Update the rows to name the files' new places."""
     if old == new:
         return
 
@@ -374,7 +374,7 @@ def _move_urls(url: str, old: str, new: str) -> None:
 def _moving(column: Column[Any], old: str, new: str, *, is_typed: bool) -> Any:
     text = cast(column, Text)
     moved: Any = func.replace(text, f"{old}/", f"{new}/")
-    moved = cast(moved, column.type) if is_typed else moved  # SQLite keeps JSON as text, and would make it a number
+    moved = cast(moved, column.type) if is_typed else moved  # SQLite stores JSON as text, and would make it a number
     return update(column.table).where(text.contains(f"{old}/", autoescape=True)).values({column: moved})
 
 
@@ -386,7 +386,7 @@ def _on(url: str, ask: Callable[[Connection], T]) -> T:
 
 
 def _within(url: str, ask: Callable[[Connection], T]) -> T:
-    """Return what `ask` does in a transaction of its own."""
+    """Return the result of `ask` in its own transaction."""
     engine = connect(url)
     try:
         with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""Measure and remove what finished jobs left behind. Nothing of a job that is not over is touched."""
+"""Measure and remove what finished jobs left behind. Unfinished jobs are never touched."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -18,32 +18,32 @@ from service.wire.code import CodeView
 from service.wire.jobs import JobPage
 
 _RAYS_FILES = "Ray's files"
-#: The job for which code was uploaded may be about to come.
+#: The least age of unused code: the job for which it was uploaded may follow soon.
 _KEPT = timedelta(days=1)
 
 
 class Leftover(BaseModel):
-    """Files that nobody needs."""
+    """Files that are no longer needed."""
 
     what: str  # "results of JOB", "Tune's files of JOB", "Ray's files", "code of PROJECT"
     place: str
     num_bytes: int
     num_files: int
-    job_id: str | None = None  # whose folder on storage this is of
+    job_id: str | None = None  # the job whose folder on storage holds them
     paths: list[str] = Field(default=[], exclude=True)  # on storage
     code: str | None = None  # the digest of a package that no job needs
     project: str | None = None  # which has the package; others may have the same one
 
 
 class JobPages(Protocol):
-    """Whoever knows the jobs, archived ones too: the store, or a client of the service that has it."""
+    """A source of all jobs, archived ones included: the store, or a client of its service."""
 
     def __call__(self, *, limit: int, cursor: str | None) -> JobPage:
         """Return a page of jobs."""
 
 
 def finished_jobs(pages: JobPages, *, before: datetime) -> Iterator[str]:
-    """Yield the jobs that were over by `before`; none of them runs again unless its user asks for it."""
+    """Yield the jobs that had ended by `before`. None runs again unless its user asks."""
     cursor: str | None = None
     while True:
         page = pages(limit=MAX_PAGE, cursor=cursor)
@@ -55,14 +55,14 @@ def finished_jobs(pages: JobPages, *, before: datetime) -> Iterator[str]:
 
 
 def leftovers(settings: Settings, finished: Iterable[str], *, with_weights: bool) -> list[Leftover]:
-    """Return what `finished` jobs left on storage and on this machine, and what a killed Ray did.
+    """Return what `finished` jobs, and a killed Ray, left on storage and on this machine.
 
-    Weights stay unless `with_weights`. Raises Unavailable where the storage cannot be listed.
+    Weights are included only `with_weights`. Raises Unavailable if the storage cannot be listed.
     """
     job_ids = list(finished)
     storage = Storage(settings.resolved_storage_url)
     found = [_on_storage(storage, job_id, with_weights=with_weights) for job_id in job_ids]
-    found += [  # of drivers that were killed: a job that is over has none
+    found += [  # left by killed drivers, as a finished job has none
         _folder(f"Tune's files of {job_id}", folder)
         for folder, attempts in tune_folders()
         for job_id in {name.rpartition("-a")[0] for name in attempts}.intersection(job_ids)
@@ -73,7 +73,7 @@ def leftovers(settings: Settings, finished: Iterable[str], *, with_weights: bool
 
 
 def unused_code(packages: Iterable[CodeView], *, before: datetime) -> list[Leftover]:
-    """Return the packages that no job needs, and that were last used before `before`, at the latest a day ago."""
+    """Return the packages that no job needs and that were last used before `before`, and at least a day ago."""
     latest = min(before, datetime.now(UTC) - _KEPT)
     return [
         Leftover(
@@ -90,11 +90,11 @@ def unused_code(packages: Iterable[CodeView], *, before: datetime) -> list[Lefto
 
 
 def remove(settings: Settings, leftover: Leftover) -> None:
-    """Remove what `leftovers` found, and no more. Raises Unavailable or NotFound where that cannot be done (now)."""
+    """Remove exactly what `leftovers` found. Raises Unavailable or NotFound if that is not possible now."""
     if leftover.job_id is not None:
         Storage(settings.resolved_storage_url).remove(leftover.job_id, leftover.paths)
     elif leftover.what == _RAYS_FILES:
-        embedded.clear_stale(settings)  # looks again: a service may have started
+        embedded.clear_stale(settings)  # checks again, as a service may have started
     else:
         shutil.rmtree(leftover.place, ignore_errors=True)
 

@@ -1,6 +1,6 @@
-"""Packages of users' code: a row for each project that has one, and a zip on storage.
+"""Packages of user code: a row for each project that has one, and a zip on storage.
 
-A row is deleted before its file, and leaves a `CodeRemovalRow` until the file is gone. A package with a row has a file.
+Every row has its file. A row is deleted before the file, and a `CodeRemovalRow` stands for it until the file is gone.
 """
 
 import base64
@@ -33,7 +33,7 @@ _PLACE = TypeAdapter(tuple[float, str, str])
 
 
 class CodeShelf:
-    """Takes, finds and deletes packages of code. Thread-safe.
+    """Stores, finds and deletes packages of code. Thread-safe.
 
     Args:
         db: has the rows.
@@ -45,9 +45,9 @@ class CodeShelf:
         self._db, self._storage, self._max_packages = db, storage, max_packages
 
     def add(self, package: Package, *, by: Principal) -> CodeView:
-        """Keep a package for the project of `by`; one that it has already is only noted as used.
+        """Store a package for the project of `by`. If the project has it already, only note its use.
 
-        Raises TooMuchCode where the project has as many others as it may.
+        Raises TooMuchCode if the project has as many other packages as it may.
         """
         with self._db.reading() as session:  # before there is a file
             self._require_room(session, by.project, package.digest)
@@ -69,7 +69,7 @@ class CodeShelf:
             return _view(session, row)
 
         view = self._db.write(add)
-        if not self._storage.has_code(by.project, package.digest):  # somebody deleted it between the file and the row
+        if not self._storage.has_code(by.project, package.digest):  # deleted by somebody between the two writes
             self._storage.write(url, package.content)
         return view
 
@@ -81,7 +81,7 @@ class CodeShelf:
             raise TooMuchCode(f"project `{project}` has {num} packages of code, and {allowed}: {remedy}")
 
     def list(self, *, by: Principal, limit: int = MAX_PAGE, cursor: str | None = None) -> CodePage:
-        """Return a page of the packages that `by` sees, newest first; raises InvalidRequest for a bad cursor."""
+        """Return a page of the packages that `by` may see, newest first. Raises InvalidRequest for a bad cursor."""
         place = (CodeRow.created_at, CodeRow.project, CodeRow.digest)
         query = select(CodeRow).order_by(*(column.desc() for column in place)).limit(limit + 1)
         if (project := visible_project(by)) is not None:
@@ -95,28 +95,28 @@ class CodeShelf:
             return CodePage(packages=tuple(_view(session, row) for row in shown), next_cursor=following)
 
     def get(self, digest: str, *, by: Principal, project: str | None = None) -> CodeView:
-        """Return the package of that digest; raises NotFound.
+        """Return the package with this digest. Raises NotFound.
 
-        Several projects may have it. `project` names one; None: one's own, or else the oldest that one sees.
+        Several projects may have it. `project` names one; None: the caller's own, or else the oldest that they may see.
         """
         with self._db.reading() as session:
             return _view(session, _find(session, digest, by, project=project))
 
     def owner_of(self, digest: str, *, by: Principal, project: str | None = None) -> Owned:
-        """Return whose package `get` gives; raises NotFound."""
+        """Return the owner of the package that `get` returns. Raises NotFound."""
         found = self.get(digest, by=by, project=project)
         return Owned(found.owner, found.project)
 
     def remove(self, digest: str, *, by: Principal, project: str | None = None) -> None:
-        """Delete the package that `get` gives, and its file; raises CodeInUse while a job needs it, and NotFound.
+        """Delete the package that `get` returns, and its file. Raises CodeInUse while a job needs it; NotFound.
 
-        A file that storage does not remove now is left to `remove_expired`.
+        If storage does not remove the file now, `remove_expired` does so later.
         """
 
         def remove(session: Session) -> tuple[str, float]:
             now = self._db.now()
             row = _find(session, digest, by, project=project, is_locked=True)
-            rows.store(session)  # jobs of the same group, which may name it
+            rows.store(session)  # including new jobs of the same group, which may name it
             if (job := _live_job(session, row)) is not None:
                 raise CodeInUse(f"job `{job}` needs `{digest}`: cancel the job, or wait until it is over")
             session.delete(row)
@@ -131,7 +131,7 @@ class CodeShelf:
             _log.warning("the file of deleted code stays for now: %s", error)
 
     def remove_expired(self) -> None:
-        """Remove the files of deleted packages. Raises Unavailable where the database does not answer."""
+        """Remove the files of deleted packages. Raises Unavailable if the database does not answer."""
         removals = select(CodeRemovalRow.project, CodeRemovalRow.digest, CodeRemovalRow.created_at)
         with self._db.reading() as session:
             found = session.execute(removals).all()
@@ -139,14 +139,14 @@ class CodeShelf:
             now = self._db.now()
             if not self._db.write(partial(_claim, project=project, digest=digest, created_at=created_at, now=now)):
                 continue
-            with suppress(Unavailable):  # `remove` has told of it; the next time
+            with suppress(Unavailable):  # `remove` has logged it; try again next time
                 self._remove_file(project, digest, now)
 
     def _remove_file(self, project: str, digest: str, created_at: float) -> None:
-        """Do an order to remove a file.
+        """Remove a deleted package's file, and then the order to remove it.
 
-        Another replica may have taken the order over and done it, and the code may have been uploaded again since. Then
-        the file that went was the new one's, and its row goes, too: who needs the code is told to upload it.
+        Another replica may have done this already, and the code may have been uploaded again since. Then this call
+        removed the new file, so the new row is deleted, too, and users are told to upload the code again.
         """
         self._storage.remove_code(project, digest)
         done = partial(_end_removal, project=project, digest=digest, created_at=created_at)
@@ -155,13 +155,13 @@ class CodeShelf:
 
 
 def _claim(session: Session, *, project: str, digest: str, created_at: float, now: float) -> bool:
-    """Renew an order to remove a file. Return whether it still held: the code may have been uploaded again since."""
+    """Renew an order to remove a file. Return whether it still existed, as another replica may have done it."""
     renewed = update(CodeRemovalRow).where(_is_removal(project, digest, created_at)).values(created_at=now)
     return bool(session.execute(renewed.returning(CodeRemovalRow.digest)).all())
 
 
 def _end_removal(session: Session, *, project: str, digest: str, created_at: float) -> bool:
-    """Delete an order that was done. Return whether it still held: while it does, nobody uploads the code again."""
+    """Delete a completed order. Return whether it still existed: while it does, nobody can upload the code again."""
     done = delete_from(CodeRemovalRow).where(_is_removal(project, digest, created_at))
     return bool(session.execute(done.returning(CodeRemovalRow.digest)).all())
 
@@ -178,7 +178,7 @@ def _is_removal(project: str, digest: str, created_at: float) -> ColumnElement[b
 
 
 def use(session: Session, spec: JobSpec, *, project: str, now: float) -> None:
-    """Note that a job of `project` needs the code that it names. Raises InvalidJob where the project has none such."""
+    """Note that a job of `project` uses the code that it names. Raises InvalidJob if the project does not have it."""
     if (digest := spec.code) is not None:
         row = session.get(CodeRow, (project, digest), with_for_update=True)
         if row is None:
@@ -187,7 +187,7 @@ def use(session: Session, spec: JobSpec, *, project: str, now: float) -> None:
 
 
 def require(session: Session, spec: JobSpec, *, project: str) -> None:
-    """Raise InvalidJob where the project has no such code as the job names."""
+    """Raise InvalidJob if the project does not have the code that the job names."""
     if (digest := spec.code) is not None and session.get(CodeRow, (project, digest)) is None:
         raise _unknown(digest)
 
@@ -204,7 +204,7 @@ def _encode(row: CodeRow) -> str:
 def _decode(cursor: str) -> tuple[float, str, str]:
     try:
         place = _PLACE.validate_json(base64.b64decode(cursor, altchars=b"-_", validate=True))
-        if "\0" in "".join(map(str, place)):  # which PostgreSQL does not take
+        if "\0" in "".join(map(str, place)):  # PostgreSQL does not accept it
             raise ValueError("a NUL")
     except ValueError as error:
         message = "`cursor` is not one that this service gave out; start again without it"
@@ -213,7 +213,7 @@ def _decode(cursor: str) -> tuple[float, str, str]:
 
 
 def _find(session: Session, digest: str, by: Principal, *, project: str | None, is_locked: bool = False) -> CodeRow:
-    """Return the row that `by` means: of `project` if given, else of their own, else of another that they see."""
+    """Return the row that `by` means: of `project` if given, else of their own, else of another that they may see."""
     query = select(CodeRow).where(CodeRow.digest == digest)
     if is_locked:
         query = query.with_for_update()

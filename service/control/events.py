@@ -1,8 +1,8 @@
-"""Events: what changed of a job, stored in the transaction that changed it, and read in the order of commits.
+"""Events: changes of jobs, stored in the transaction that made them, and read in commit order.
 
-A reader goes by ids alone, so an event must never appear behind one with a higher id. SQLite has one writer. On
-PostgreSQL transactions of several replicas overlap, and would commit their ids in any order. Therefore a transaction
-stores its events last, and from the first of them to its commit holds a lock that all replicas share.
+Readers follow ids, so an event must never appear after one with a higher id. SQLite has one writer. On PostgreSQL,
+transactions of several replicas overlap, and could commit their ids in any order. A transaction therefore stores
+its events last, and holds a lock shared by all replicas from the first event to its commit.
 """
 
 import threading
@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session, object_session
 from service.control.models import EventRow, JobRow, MessageRow, TrialRow
 from service.wire.events import EventKind
 
-#: Of the newest events so many stay; a reader that was away for longer finds a gap.
+#: The number of newest events that stay. A reader that was away for longer finds a gap.
 KEPT_EVENTS = 100_000
-#: Of these kinds every event stays for as long as its job: timelines are drawn from them, and there are few.
+#: Kinds of events that stay as long as their job: timelines are drawn from them, and there are few.
 SPARED = frozenset({EventKind.JOB, EventKind.REPAIR})
-_LOCK = 8471  # any number that every release agrees on, other than the migrations'
+_LOCK = 8471  # any number that all releases share, other than that of migrations
 _MAX_TEXT = 500
-_NOBODY = ""  # the job of the one row that stands for those that are gone
+_NOBODY = ""  # the job id of the one row that stands for pruned events
 _EVENTS = insert(EventRow)
 
 
@@ -33,20 +33,20 @@ class _Told(NamedTuple):
 
 
 class Bell:
-    """Wakes whoever waits for events that this process stores. Thread-safe."""
+    """Wakes threads that wait for events stored by this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self.num_rings = 0
 
     def ring(self) -> None:
-        """Wake everybody."""
+        """Wake all waiting threads."""
         with self._changed:
             self.num_rings += 1
             self._changed.notify_all()
 
     def wait(self, num_rings: int, *, timeout_s: float) -> None:
-        """Return once the bell has rung more than `num_rings` times, at the latest after `timeout_s`."""
+        """Wait until the bell has rung more than `num_rings` times, for `timeout_s` at most."""
         with self._changed:
             self._changed.wait_for(lambda: self.num_rings > num_rings, timeout_s)
 
@@ -55,7 +55,7 @@ class Bell:
 
 
 def tell(row: JobRow | MessageRow | TrialRow, kind: EventKind, *, within: Session | None = None, **data: Any) -> None:
-    """Have the row's transaction, or the one of `within`, store an event when it commits; long texts are cut."""
+    """Add an event to the row's transaction, or that of `within`, to be stored at its commit. Long texts are cut."""
     session = within or object_session(row)
     assert session is not None
     job = row if isinstance(row, JobRow) else session.get_one(JobRow, row.job_id)
@@ -64,7 +64,7 @@ def tell(row: JobRow | MessageRow | TrialRow, kind: EventKind, *, within: Sessio
 
 
 def tell_progress(trial: TrialRow, *, first_step: int | None = None, loss: float | None = None) -> None:
-    """Tell how far the trial is; `first_step` is the lowest one of new points. One event a transaction says it all."""
+    """Add a progress event; `first_step` is the lowest step of new points. A transaction merges them into one."""
     tell(
         trial,
         EventKind.PROGRESS,
@@ -81,17 +81,17 @@ def tell_progress(trial: TrialRow, *, first_step: int | None = None, loss: float
 
 
 def num_waiting(session: Session) -> int:
-    """Return how many events wait for the commit."""
+    """Return the number of events that wait for the commit."""
     return len(_waiting(session))
 
 
 def take_back(session: Session, num_kept: int) -> None:
-    """Drop what was told after the first `num_kept` events: a part of the transaction is undone."""
+    """Drop the events after the first `num_kept`, when a part of the transaction is undone."""
     del _waiting(session)[num_kept:]
 
 
 def store(session: Session, *, now: float) -> None:
-    """Store what was told. The caller commits next, and waits for nothing before that: it may hold others up."""
+    """Store the waiting events. The caller must commit next without waiting, as it may hold up other replicas."""
     told = _joined(_waiting(session))
     if not told:
         return
@@ -106,7 +106,7 @@ def _waiting(session: Session) -> list[_Told]:
 
 
 def _joined(told: list[_Told]) -> list[_Told]:
-    """Return the events with one for all the progress of a trial, where its last was."""
+    """Return the events, with each trial's progress merged into its last progress event."""
     joined: dict[object, _Told] = {}
     for number, each in enumerate(told):
         is_progress = each.kind is EventKind.PROGRESS
@@ -123,15 +123,15 @@ def _both(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
 
 
 def forget(session: Session, job_id: str) -> None:
-    """Delete the events of a job."""
+    """Delete a job's events."""
     session.execute(delete(EventRow).where(EventRow.job_id == job_id))
 
 
 def prune(session: Session, *, kept: int) -> None:
-    """Delete all but the newest events, `kept` ids, and those that are spared. The last one to go leaves its id."""
+    """Delete all events except the newest `kept` ids and spared kinds. The last pruned one leaves its id as a mark."""
     old = (EventRow.id <= bounds(session)[1] - kept) & EventRow.kind.not_in([kind.value for kind in SPARED])
     last = session.scalar(select(func.max(EventRow.id)).where(old))
-    if last is None or last == bounds(session)[0] - 1:  # which stands there already, before spared ones
+    if last is None or last == bounds(session)[0] - 1:  # the marker stands there already, before spared events
         return
     session.execute(delete(EventRow).where(old, EventRow.id < last))
     gone = {"job_id": _NOBODY, "project": _NOBODY, "kind": EventKind.GAP.value, "data": {}}
@@ -142,9 +142,9 @@ def prune(session: Session, *, kept: int) -> None:
 
 
 def bounds(session: Session, kinds: Collection[EventKind] = ()) -> tuple[int, int]:
-    """Return two ids: from the first on no event of `kinds` (none: of any) was pruned, and the second is the newest's.
+    """Return the first id from which on no event of `kinds` (default: any) was pruned, and the newest event's id.
 
-    0 and 0: there is no event.
+    Both are 0 if there is no event.
     """
     oldest, newest = session.execute(select(func.min(EventRow.id), func.max(EventRow.id))).one()
     if kinds and SPARED.issuperset(kinds):
@@ -154,13 +154,13 @@ def bounds(session: Session, kinds: Collection[EventKind] = ()) -> tuple[int, in
 
 
 def is_gap(session: Session, after: int, kinds: Collection[EventKind] = ()) -> bool:
-    """Return whether events of the kinds, by default all, are gone after this id, or the id was never given."""
+    """Return whether events of `kinds` (default: any) after this id were pruned, or the id was never given out."""
     oldest, newest = bounds(session, kinds)
     return not max(0, oldest - 1) <= after <= newest
 
 
 def newest_of(session: Session, job_id: str) -> int:
-    """Return the id of the job's newest event; 0: it has none."""
+    """Return the id of the job's newest event; 0 if it has none."""
     return session.scalar(select(func.max(EventRow.id)).where(EventRow.job_id == job_id)) or 0
 
 
@@ -173,9 +173,9 @@ def after(
     job_id: str | None = None,
     kinds: Collection[EventKind] = (),
 ) -> tuple[Sequence[EventRow], int]:
-    """Return up to `limit` events behind `cursor`, oldest first, and where to go on.
+    """Return up to `limit` events after `cursor`, oldest first, and the next cursor.
 
-    A cursor that was never given, as after an older backup was restored, is before all of them.
+    A cursor that was never given out, as after an older backup was restored, counts as 0.
     """
     newest = bounds(session)[1]
     cursor = cursor if cursor <= newest else 0
