@@ -1,4 +1,4 @@
-"""Add up the ranks' selections of a bucket; here: every rank gathers those of all."""
+"""Sum the ranks' selections of a bucket: the protocol, and `Gather`, by which every rank gathers all payloads."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from trainers.traffic.buckets import Bucket
 
 @dataclass(frozen=True)
 class Report:
-    """A bucket's exchange as all ranks know it. Numbers of entries."""
+    """The result of a bucket's exchange that all ranks know. Counts are numbers of entries."""
 
     loss: float  # mean over the ranks
     is_finite: bool
@@ -39,7 +39,7 @@ class Unread(NamedTuple):
 
 
 def read(unread: Sequence[Unread]) -> list[Report]:
-    """Return the reports; here, behind the last bucket, the host first waits for a GPU."""
+    """Return the reports. The host waits for a GPU only here, after the last bucket."""
     host = torch.cat([each.words for each in unread]).cpu()
     ends = accumulate(len(each.words) for each in unread)
     return [each.read(host[end - len(each.words) : end]) for each, end in zip(unread, ends, strict=True)]
@@ -52,13 +52,13 @@ class Aggregator(Protocol):
         """Return the bytes that a rank sends for payloads of `capacity` entries."""
 
     def reduce(self, selection: Selection, capacity: int, *, loss: Tensor, memory: Memory, out: Tensor) -> Unread:
-        """Overwrite `out` by the mean over the ranks of what they sent; what did not fit goes back to `memory`."""
+        """Overwrite `out` with the ranks' mean of what they sent. Entries that did not fit go back to `memory`."""
 
     def release(self, values: Tensor) -> None:
-        """Add to `values`, which will be averaged densely, what this rank keeps for others."""
+        """Add what this rank keeps for others to `values`, which will be averaged densely."""
 
     def rescale(self, factor: float) -> None:
-        """Use what is kept for others times `factor` in the coming step."""
+        """Multiply what is kept for others by `factor` in the coming step."""
 
     def commit(self) -> None: ...
     def tensors(self) -> dict[str, Tensor]: ...
@@ -80,7 +80,7 @@ class Forgetful(Stateless):
 
 
 class Gather(Forgetful):
-    """Every rank gets every payload: (N-1) payloads leave each rank."""
+    """Send every payload to every rank: N-1 payloads leave each rank."""
 
     def __init__(self, config: SparseConfig, bucket: Bucket, connection: Connection) -> None:
         self._bucket, self._connection, self._dtype = bucket, connection, config.values
@@ -114,7 +114,7 @@ def read_headers(words: Tensor) -> list[Header]:
 
 
 def report(headers: list[Header], capacity: int) -> Report:
-    """Return what the ranks' headers say together of payloads with room for `capacity` entries."""
+    """Combine the ranks' headers into one report. Payloads had room for `capacity` entries."""
     return Report(
         loss=sum(each.loss for each in headers) / len(headers),
         is_finite=all(each.is_finite and math.isfinite(each.loss) for each in headers),

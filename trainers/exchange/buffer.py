@@ -1,4 +1,4 @@
-"""One flat float32 buffer behind all gradients, cut into buckets; it knows which of them backward has filled."""
+"""A flat float32 buffer for all gradients, cut into buckets. It tracks which buckets backward has filled."""
 
 import math
 import threading
@@ -17,7 +17,7 @@ from trainers.traffic import buckets
 from trainers.traffic.buckets import Bucket, Layer
 from trainers.workload import WorkloadError
 
-#: Entries before the gradient for numbers that are sent with it; 64 bytes, so that the gradient stays aligned.
+#: Entries before the gradient, for numbers that are sent with it. They take 64 bytes, so the gradient stays aligned.
 LEAD = 16
 
 
@@ -26,9 +26,9 @@ class BackwardFailed(Exception):
 
 
 class GradientBuffer:
-    """The gradient of parameters of given shapes as one vector `gradient` `(d,)`, float32 on one device.
+    """The gradients of all parameters as one vector `gradient` `(d,)`, float32 on one device.
 
-    One thread trains and calls `expect`, `finish` or `abort`; another may `wait`. `words` is memory to use, of at
+    The training thread calls `expect`, `finish` or `abort`; another thread may `wait`. `words` is memory to use, of at
     least `LEAD` + d entries.
     """
 
@@ -50,7 +50,7 @@ class GradientBuffer:
         self._words = words[: LEAD + self.num_elements]
         self.gradient = self._words[LEAD:]
         self._owner = {layer.start: bucket.index for bucket in self.buckets for layer in bucket.layers}
-        #: Those whose gradient it is, in the order of the layers, if backward fills it.
+        #: The parameters, in the order of the layers, if backward fills the buffer.
         self.parameters: list[Parameter] = []
         self._views: list[Tensor] = []  # of each parameter's range
         self._filling: Collection[Layer] = self.layers
@@ -59,19 +59,19 @@ class GradientBuffer:
         self._missing: dict[int, set[int]] = {}  # starts of the layers that backward has yet to fill, by bucket
         self._expects = self._has_failed = False
         self._pooled: set[int] = set()
-        self.waited_s = 0.0  # that `wait` has waited for backward since the beginning
+        self.waited_s = 0.0  # seconds that `wait` has waited for backward since the beginning
         self.part()
 
     def part(self) -> None:
-        """Leave the exchange that this buffer was built into, before it is built into another."""
-        #: What each bucket goes through, once a step, before anybody gets it; changes it in place.
+        """Detach the buffer from its exchange, before it is built into another."""
+        #: Called once a step with each bucket's gradient, before `wait` returns it. May change it in place.
         self.pool: Callable[[Tensor], None] = lambda gradient: None
-        #: Sees each bucket's gradient, once a step, when it is pooled.
+        #: Called once a step with each bucket and its gradient, after `pool`.
         self.watch: Callable[[Bucket, Tensor], None] = lambda bucket, gradient: None
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Give buckets as backward has filled them, to another exchange than the one that this buffer is built into."""
+        """Serve buckets as backward filled them, to an exchange other than the one that this buffer is built into."""
         pool, watch = self.pool, self.watch
         self.part()
         try:
@@ -81,10 +81,10 @@ class GradientBuffer:
 
     @classmethod
     def behind(cls, parameters: Sequence[Parameter], config: ExchangeBase) -> Self:
-        """Return a buffer whose views are the `.grad` of `parameters` once backward has ended.
+        """Return a buffer whose views become the `.grad` of `parameters` when backward has ended.
 
-        Backward fills tensors of its own, and each is copied when complete. To accumulate in the buffer, it would have
-        to be cleared first and read again.
+        Backward fills its own tensors, and each is copied when it is complete. That is cheaper than to accumulate in
+        the buffer, which would have to be cleared first and read again.
         """
         buffer = cls([tuple(each.shape) for each in parameters], config, parameters[0].device)
         buffer.parameters = list(parameters)
@@ -98,7 +98,7 @@ class GradientBuffer:
         return buffer
 
     def restrict(self, layers: Collection[Layer]) -> None:
-        """Have backward fill `layers` alone from now on: other parameters have no gradient, and zeros in the vector."""
+        """Let backward fill only `layers` from now on. Other parameters get no gradient, and zeros in the vector."""
         self._filling = layers
         for parameter, layer, view in zip(self.parameters, self.layers, self._views, strict=True):
             parameter.requires_grad_(layer in layers)
@@ -109,7 +109,7 @@ class GradientBuffer:
         return self.gradient[layer.start : layer.stop]
 
     def led_by(self, numbers: Tensor, bucket: Bucket) -> Tensor:
-        """Return up to `LEAD` `numbers` `(n,)`, and behind them the gradient of the bucket that starts at 0: a view."""
+        """Return a view of at most `LEAD` `numbers` `(n,)` followed by the gradient of `bucket`, which starts at 0."""
         assert bucket.start == 0 and len(numbers) <= LEAD
         words = self._words[LEAD - len(numbers) : LEAD + bucket.num_elements]
         words[: len(numbers)] = numbers
@@ -122,7 +122,7 @@ class GradientBuffer:
 
     @torch.no_grad()
     def _gather(self, index: int) -> None:
-        """Move a parameter's gradient into the buffer, where it is not there yet; what has none has zeros."""
+        """Copy a parameter's gradient into the buffer if it is not there yet; without a gradient, write zeros."""
         parameter, view = self.parameters[index], self._views[index]
         gradient, parameter.grad = parameter.grad, view if parameter.requires_grad else None
         if gradient is None:
@@ -131,7 +131,7 @@ class GradientBuffer:
             view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
 
     def arrive(self, layer: Layer) -> None:
-        """This layer's gradient is complete."""
+        """Note that a layer's gradient is complete."""
         index = self._owner[layer.start]
         if layer.start not in self._missing[index]:
             raise WorkloadError(
@@ -148,7 +148,7 @@ class GradientBuffer:
         self._filled[index].set()
 
     def expect(self) -> None:
-        """From now on buckets are what the coming backward fills."""
+        """Begin a backward: no bucket counts as filled until it fills it."""
         self._missing = {bucket.index: set() for bucket in self.buckets}
         for layer in self._filling:
             self._missing[self._owner[layer.start]].add(layer.start)
@@ -164,7 +164,7 @@ class GradientBuffer:
                 self._fill(bucket.index)
 
     def finish(self) -> None:
-        """Backward has ended: layers that it did not come to have a gradient of zero."""
+        """End a backward: layers that it did not reach get a gradient of zero."""
         self._expects = False
         for index, parameter in enumerate(self.parameters):
             if parameter.requires_grad:
@@ -174,12 +174,12 @@ class GradientBuffer:
                 self._fill(bucket.index)
 
     def abort(self) -> None:
-        """Backward has failed: whoever waits gets BackwardFailed."""
+        """End a backward that failed: `wait` raises BackwardFailed."""
         self._has_failed = True
         self.finish()
 
     def wait(self, bucket: Bucket) -> Tensor:
-        """Return the bucket's gradient, a view, when backward has filled it and it is pooled; raises BackwardFailed."""
+        """Wait until backward has filled the bucket, and return its pooled gradient, a view. Raises BackwardFailed."""
         started = time.monotonic()
         self._filled[bucket.index].wait()
         self.waited_s += time.monotonic() - started
@@ -195,12 +195,12 @@ class GradientBuffer:
         return gradient
 
     def wait_for(self, layer: Layer) -> Tensor:
-        """Return a layer's gradient, a view, when `wait` returns its bucket's."""
+        """Wait for a layer's bucket, and return the layer's gradient, a view. Raises BackwardFailed."""
         self.wait(self.buckets[self._owner[layer.start]])
         return self.of(layer)
 
     def wait_for_all(self) -> Tensor:
-        """Return the whole gradient when backward has filled it; raises BackwardFailed."""
+        """Wait for all buckets, and return the whole gradient. Raises BackwardFailed."""
         for bucket in self.buckets:
             self.wait(bucket)
         return self.gradient
@@ -212,7 +212,7 @@ class GradientBuffer:
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Raise WorkloadError if the body changes which gradients there are: that is backward's to do."""
+        """Raise WorkloadError if the body replaces a parameter's `.grad`, which only backward may do."""
         before = [parameter.grad for parameter in self.parameters]
         yield
         if any(parameter.grad is not gradient for parameter, gradient in zip(self.parameters, before, strict=True)):

@@ -1,4 +1,4 @@
-"""The one thread that exchanges gradients, step by step and bucket by bucket, beside backward."""
+"""The thread that exchanges gradients bucket by bucket while backward runs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from trainers.exchange.step_result import Exchanged
 
 
 def own_thread(name: str, device: torch.device, *, threads: int) -> ThreadPoolExecutor:
-    """Return an executor of one thread, for which torch uses so many `threads`; on a GPU it has a stream of its own."""
+    """Return an executor with one thread, in which torch uses `threads` threads; on a GPU it has its own stream."""
 
     def start() -> None:
         torch.set_num_threads(threads)  # torch counts them for each thread that calls it
@@ -23,19 +23,19 @@ def own_thread(name: str, device: torch.device, *, threads: int) -> ThreadPoolEx
 
 
 class Communication:
-    """Runs exchanges in the order given. All ranks give the same, so their collectives meet in one order."""
+    """Runs exchanges in the order given. All ranks must give the same order, so that their collectives match."""
 
     def __init__(self, buffer: GradientBuffer, device: torch.device, *, threads: int) -> None:
         self._buffer, self._device = buffer, device
         self._thread = own_thread("wiretune-exchange", device, threads=threads)
-        self.exposed_s = 0.0  # that `outcome` has waited since the beginning, on the host
-        self.busy_s = 0.0  # that exchanges have taken, without their waits for backward
+        self.exposed_s = 0.0  # seconds that `outcome` has waited on the host since the beginning
+        self.busy_s = 0.0  # seconds that exchanges have taken, without their waits for backward
 
     @contextmanager
     def beside(self, step: Callable[[], Exchanged]) -> Iterator[Future[Exchanged]]:
-        """Run `step` beside the body, which is the backward whose gradient it exchanges; yields what is pending.
+        """Run `step` in the thread while the body runs backward; yields the future of its result.
 
-        A body that fails ends the step too, and waits for it: nobody may close a group that is in a collective.
+        If the body fails, the step is ended and awaited too: nobody may close a group that is in a collective.
         """
         pending = self.start(step)
         try:
@@ -47,13 +47,13 @@ class Communication:
         self._buffer.finish()
 
     def start(self, step: Callable[[], Exchanged]) -> Future[Exchanged]:
-        """Run `step` from now on; the caller tells the buffer what arrives, and when that is all."""
+        """Start `step` in the thread. The caller tells the buffer which layers arrive, and when backward has ended."""
         self._buffer.expect()
         asked = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
         return self._thread.submit(self._run, step, asked)
 
     def outcome(self, pending: Future[Exchanged]) -> Exchanged:
-        """Return what came of the step, after the body; raises what it raised."""
+        """Wait for the step after the body, and return its result. Raises what the step raised."""
         started = time.monotonic()
         outcome = pending.result()
         self.exposed_s += time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Makes a collective last as long as a given link would need for it, in real time."""
+"""Emulate a link: make each collective last as long, in real time, as that link would take."""
 
 import time
 from typing import Protocol
@@ -11,7 +11,7 @@ SPIN_S = 0.0001
 
 
 class Pacer(Protocol):
-    """Waits at the end of a collective that began at `started` on the monotonic clock, as `link` asks."""
+    """Waits at the end of a collective, which began at `started` on the monotonic clock, as long as `link` asks."""
 
     @property
     def link(self) -> EmulateLink | None: ...

@@ -1,7 +1,8 @@
-"""A server of compressed gradients that is spread over the ranks: each sums its shard of every bucket for all.
+"""A parameter server spread over the ranks: each rank sums its shard of every bucket of compressed gradients.
 
-Two collectives a bucket: codes to the owners of their entries, and the codes of the owners' sums to all. What all ranks
-get is what one server of the whole bucket would send them. Ranks may do without a server, and send their codes to all.
+Each bucket takes two collectives. Ranks send codes to the owners of the entries, and the owners send codes of their
+sums to all. All ranks receive what a single server of the whole bucket would send. They may also do without a server,
+and send their codes to all.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ HEADER_BYTES = WORD_BYTES
 
 
 class BlockCode(Protocol):
-    """Sends neighbouring entries, block by block. Of values that are not finite it makes some that are not either."""
+    """Encodes neighbouring entries, block by block. If values are not finite, some decoded ones are not either."""
 
     @property
     def num_bytes(self) -> int:
@@ -31,11 +32,11 @@ class BlockCode(Protocol):
         """Write `values` `(d,)` to `payload` `(num_bytes,)` uint8, which starts at a multiple of 4 bytes."""
 
     def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
-        """Add `factor` * what `payload` `(num_bytes,)` says to `out` `(d,)`, in place."""
+        """Decode `payload` `(num_bytes,)`, and add `factor` times the result to `out` `(d,)` in place."""
 
 
 class Server:
-    """Of one bucket; this rank's part keeps what the codes of its sums get wrong, in units of the mean."""
+    """The server of one bucket. This rank's part keeps the residual of its sums, in units of the mean."""
 
     def __init__(
         self,
@@ -51,12 +52,12 @@ class Server:
         self._codes = [code(span.stop - span.start, self._shards.block) for span in self._spans]
         self._useful_bytes = sum(each.num_bytes for each in self._codes)
         self._row_bytes = config.row_bytes(self._shards)
-        #: Of this rank's shard; zeros behind it `(size of the largest shard,)`.
+        #: The residual of this rank's shard, padded with zeros to `(size of the largest shard,)`.
         self.error, self._next_error = (torch.zeros(self._shards.size, device=device) for _ in range(2))
         self._factor = 1.0
 
     def encode(self, values: Tensor, loss: Tensor) -> Tensor:
-        """Return the payloads of `values` `(d,)`, a row for each owner; `values` becomes what they get wrong."""
+        """Return the payloads of `values` `(d,)`, one row per owner. `values` becomes their residual, in place."""
         num_bytes = HEADER_BYTES + self._row_bytes
         rows = torch.zeros(len(self._codes), num_bytes, dtype=torch.uint8, device=values.device)
         rows.view(torch.float32)[:, 0] = loss
@@ -67,7 +68,7 @@ class Server:
         return rows
 
     def average(self, rows: Tensor, out: Tensor) -> Tensor:
-        """Overwrite `out` `(d,)` by what the owners make of all ranks' payloads; returns their losses `(N,)`."""
+        """Overwrite `out` `(d,)` with the owners' decoded means of all payloads. Returns the ranks' losses `(N,)`."""
         count, width = len(rows), self._row_bytes
         padding = count * width - self._useful_bytes
         received = self._connection.all_to_all(
@@ -81,12 +82,12 @@ class Server:
         return received.view(torch.float32)[:, 0]
 
     def _sum(self, received: Tensor) -> Tensor:
-        """Return the payload of this rank's shard: of the mean of what was `received`, and of what was wrong before."""
+        """Return the payload of this rank's shard: the mean of what was `received`, plus the residual, encoded."""
         code = self._codes[self._connection.rank]
         self._next_error.copy_(self.error).mul_(self._factor)
         span = self._spans[self._connection.rank]
         mean = self._next_error[: span.stop - span.start]
-        # One rank after the other: the order of additions, and with it every bit, follows from nothing else.
+        # Add rank by rank: a fixed order of additions fixes every bit of the sum.
         for row in received[:, HEADER_BYTES:]:
             code.add_decoded(row[: code.num_bytes], mean, factor=1 / len(received))
         sent = torch.zeros(self._row_bytes, dtype=torch.uint8, device=received.device)
@@ -95,29 +96,29 @@ class Server:
         return sent
 
     def release(self, values: Tensor) -> None:
-        """Add to `values` `(d,)`, of which the mean over the ranks counts, what this rank keeps for all."""
+        """Add this rank's residual to `values` `(d,)`, scaled for the mean over the ranks that is taken next."""
         span = self._spans[self._connection.rank]
         values[span].add_(self.error[: span.stop - span.start], alpha=self._factor * len(self._spans))
         self._next_error.zero_()
 
     def stretch(self, factors: Tensor) -> None:
-        """Multiply what this rank keeps by its entries of `factors` `(d,)`."""
+        """Multiply this rank's residual by its shard of `factors` `(d,)`."""
         span = self._spans[self._connection.rank]
         self.error[: span.stop - span.start] *= factors[span]
 
     def rescale(self, factor: float) -> None:
-        """Use what is kept times `factor` in the coming step."""
+        """Multiply the residual by `factor` in the coming step."""
         self._factor = factor
 
     def commit(self) -> None:
-        """Take over what the step left."""
+        """Make the state that the step wrote the current one."""
         self.error, self._next_error = self._next_error, self.error
 
 
 class Serverless(Server):
-    """One collective a bucket, of all ranks' codes: nothing is encoded again, so nothing is kept for all.
+    """No server: one all-gather of all codes per bucket. Nothing is encoded twice, so the owners have no residual.
 
-    What a server had kept, as a checkpoint of an earlier release has it, is sent with this rank's first codes.
+    If a checkpoint of an earlier release has a server's residual, this rank sends it with its first codes.
     """
 
     def encode(self, values: Tensor, loss: Tensor) -> Tensor:
@@ -133,14 +134,14 @@ class Serverless(Server):
         }
         received = self._connection.all_gather(rows.flatten(), parts).view(count, *rows.shape)
         out.zero_()
-        for of_rank in received:  # in the order of ranks, from which every bit follows
+        for of_rank in received:  # in the order of the ranks, which fixes every bit
             for code, span, row in zip(self._codes, self._spans, of_rank[:, HEADER_BYTES:], strict=True):
                 code.add_decoded(row[: code.num_bytes], out[span], factor=1 / count)
         return received.view(torch.float32)[:, 0, 0]
 
 
 def kept_for_all(kept: Kept, bucket: Bucket, config: TwoWayConfig) -> Tensor:
-    """Return what an old rank kept of the bucket for all `(bucket.num_elements,)`."""
+    """Return an old rank's residual as owner, placed in the bucket `(bucket.num_elements,)`; zeros elsewhere."""
     means = torch.zeros(bucket.num_elements)
     span = BlockShards(bucket.num_elements, kept.of, config.block).span(kept.index)
     means[span] = kept.tensors[name_of(bucket.index)][: span.stop - span.start].cpu()
@@ -148,5 +149,5 @@ def kept_for_all(kept: Kept, bucket: Bucket, config: TwoWayConfig) -> Tensor:
 
 
 def name_of(index: int) -> str:
-    """Return the name of what is kept of bucket number `index` in a checkpoint."""
+    """Return the name in a checkpoint of the server residual of bucket number `index`."""
     return f"server.{index}"

@@ -1,7 +1,8 @@
 """Sparse exchanges: a selector chooses the entries to send, a memory keeps the others, an aggregator sums them.
 
 Each bucket takes one or two collectives, whose shapes all ranks know. These also carry the loss, a finite flag and the
-number of wanted entries. So all ranks agree on the next capacity, and stop at the same step if a gradient is not finite.
+number of wanted entries. So all ranks agree on the next capacity, and stop at the same step if a gradient is not
+finite.
 """
 
 import math

@@ -1,7 +1,8 @@
-"""Sums by owners: each rank adds up one shard of a bucket for all, and sends the largest sums around.
+"""Sum by owner: each rank sums one shard of a bucket for all, and sends its largest sums to all.
 
-A gather costs a rank N-1 payloads; here it is 2(N-1)/N of one, whatever N. The sum of all selections has more entries
-than one of them: what an owner does not send around it keeps, and adds to its later sums, so that nothing is lost.
+A gather costs each rank N-1 payloads; this costs 2(N-1)/N of one, whatever N is. The sum of all selections has more
+entries than a single selection. An owner keeps the sums that it does not send and adds them to later ones, so nothing
+is lost.
 """
 
 from functools import partial
@@ -23,15 +24,15 @@ from trainers.traffic import collectives
 from trainers.traffic.buckets import Bucket
 
 BLOCK = collectives.SHARD_BLOCK
-#: Shifts and masks take a tenth of the time of a division of integers, and of its remainder.
+#: Shifts and masks take a tenth of the time of integer division and remainder.
 BLOCK_BITS = BLOCK.bit_length() - 1
 assert BLOCK == 1 << BLOCK_BITS
 
 
 class Piece(NamedTuple):
-    """The entries of a selection that belong to one owner, as far as there is room for them."""
+    """The entries of a selection that belong to one owner, as many as there is room for."""
 
-    places: Tensor  # (k,) int32, in the selection; behind it, in unused slots
+    places: Tensor  # (k,) int32, in the selection; unused slots point past its end
     indices: Tensor  # (k,) int32, in the owner's shard
     wanted: Tensor  # int32 scalar: how many there are, whether or not there is room for them
 
@@ -58,15 +59,15 @@ class Shards:
         return pieces
 
     def join(self, indices: Tensor, owner: int) -> Tensor:
-        """Return where the entries at `indices` `(k,)` of the owner's shard lie in the bucket, in the same order.
+        """Map `indices` `(k,)` of the owner's shard to indices of the bucket, in the same order.
 
-        Behind the bucket lies what is behind the shard: unused slots stay unused.
+        Indices past the end of the shard map to indices past the end of the bucket, so unused slots stay unused.
         """
         block = (indices >> BLOCK_BITS) * self._num_owners + owner
         return (block << BLOCK_BITS) + (indices & BLOCK - 1)
 
     def add(self, values: Tensor, owner: int, shard: Tensor) -> None:
-        """Add `shard` `(size,)` to the owner's entries of `values` `(d,)`: those of whole rounds, and the rest."""
+        """Add `shard` `(size,)` to the owner's entries of `values` `(d,)`, in place."""
         stride = BLOCK * self._num_owners
         whole = self._d // stride
         rounds = values[: whole * stride].view(whole, self._num_owners, BLOCK)[:, owner]
@@ -77,7 +78,7 @@ class Shards:
 
 
 class Sharded:
-    """Two collectives: payloads to the owners, and the owners' means to all."""
+    """An aggregator of two collectives: payloads go to the owners, and the owners' means to all."""
 
     def __init__(self, config: SparseConfig, bucket: Bucket, connection: Connection, device: torch.device) -> None:
         self._bucket, self._connection, self._dtype = bucket, connection, config.values
@@ -85,8 +86,8 @@ class Sharded:
         self._room = 0  # entries of a payload for one owner; 0: not yet known
         self._next_room = 0
         self._factor = 1.0
-        self._nothing = torch.zeros(len(Header._fields), dtype=torch.int32, device=device)  # to tell beside means
-        # Of this rank's shard: means that were not sent around.
+        self._nothing = torch.zeros(len(Header._fields), dtype=torch.int32, device=device)  # the empty header of means
+        # The means of this rank's shard that were not sent yet.
         self._kept, self._next_kept = (torch.zeros(self._shards.size, device=device) for _ in range(2))
 
     def num_bytes(self, capacity: int) -> int:
@@ -101,7 +102,7 @@ class Sharded:
         return Unread(torch.cat(words), partial(self._read, capacity))
 
     def _to_owners(self, selection: Selection, capacity: int, loss: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Send each owner its entries; returns what this one got, and how many it sent `(1,)`."""
+        """Send each owner its entries. Returns the payloads received, and the number of entries sent `(1,)`."""
         payload = self._to_owner(capacity)
         (indices, values), room = selection.entries, payload.layout.capacity
         pieces = self._shards.split(indices, room)
@@ -116,16 +117,16 @@ class Sharded:
         return received, torch.stack([piece.wanted.clamp(max=room) for piece in pieces]).sum(0, True, dtype=torch.int32)
 
     def _sum(self, rows: Tensor, capacity: int) -> None:
-        """Add the mean of the ranks' entries in this rank's shard to what it had kept."""
+        """Add the mean of the ranks' entries in this rank's shard to the means that it has kept."""
         payload = self._to_owner(capacity)
         mean = torch.mul(self._kept, self._factor, out=self._next_kept)
         for row in rows:
             scatter_add(mean, payload.entries(row), 1 / len(rows))
 
     def _to_everybody(self, capacity: int, out: Tensor) -> Tensor:
-        """Send the largest means around, keep the others, and overwrite `out` by what all owners sent.
+        """Send the largest means to all, keep the others, and overwrite `out` with what all owners sent.
 
-        Returns how many this one sent `(1,)`.
+        Returns the number of means that this rank sent `(1,)`.
         """
         payload, mean = self._to_all(capacity), self._next_kept
         chosen = take(mean, largest(mean, payload.layout.capacity))
@@ -180,7 +181,7 @@ class Sharded:
 
 
 def owned(kept: Kept, bucket: Bucket) -> Tensor:
-    """Return the means `(bucket.num_elements,)` that an old rank held as an owner; zeros if there were no owners."""
+    """Return the means `(bucket.num_elements,)` that an old rank kept as an owner; zeros if there were no owners."""
     means = torch.zeros(bucket.num_elements)
     shard = kept.tensors.get(f"aggregate.{bucket.index}.kept")
     if shard is not None:

@@ -1,7 +1,7 @@
-"""Exchanges in two levels: the ranks of a node add up densely at their leader, and leaders exchange between nodes.
+"""Two-level exchanges: the ranks of a node sum densely at their leader, and the leaders exchange between nodes.
 
-Each rank's part is scaled by nodes / ranks before it is added up, so that the leaders' mean is the mean over all ranks,
-also where nodes differ in size. Only leaders compress, and only they have memories.
+Each rank's gradient is scaled by nodes / ranks before the sum. So the leaders' mean is the mean over all ranks, even if
+nodes differ in size. Only leaders compress, and only they have memories.
 """
 
 import math
@@ -18,7 +18,7 @@ from trainers.snapshot import Kept, Stateless
 
 
 class Follower(Stateless):
-    """The part of a rank that does not lead its node: it exchanges nothing with other nodes, and keeps nothing."""
+    """The exchange of a rank that does not lead its node: nothing goes to other nodes, and there is no memory."""
 
     threshold = None
 
@@ -27,9 +27,9 @@ class Follower(Stateless):
 
 
 class TwoLevelExchange:
-    """Runs `leading` on what a node's ranks have added up, bucket by bucket, and tells all of them what came of it.
+    """Runs `leading` on the sum over a node's ranks, bucket by bucket, and broadcasts the result within the node.
 
-    The state is that of `leading`. Where each rank is a node, nothing is added up and nobody is told.
+    The state is that of `leading`. If each rank is a node, there is no sum and no broadcast.
     """
 
     def __init__(self, leading: Exchange, buffer: GradientBuffer, node_links: NodeLinks) -> None:
@@ -38,7 +38,7 @@ class TwoLevelExchange:
 
     @property
     def threshold(self) -> float | None:
-        """The cut-off in force, which leaders know."""
+        """The threshold in force, which only leaders know."""
         return self._leading.threshold
 
     @torch.no_grad()
@@ -57,7 +57,7 @@ class TwoLevelExchange:
         self._node_links.within.reduce_sum(gradient, LEADER, {"gradient": gradient.nbytes})
 
     def _told(self, outcome: Exchanged) -> Exchanged:
-        """Return the leader's `outcome`; unless it is that the step diverged, its gradient is in all buffers."""
+        """Return the leader's `outcome` on all ranks. Unless the step diverged, all buffers have its gradient."""
         within, gradient = self._node_links.within, self._buffer.gradient
         density = math.nan if outcome.density is None else outcome.density
         # `step` has scaled losses so that the mean over nodes is the ranks'; of a node by itself it is undone.

@@ -1,4 +1,4 @@
-"""The base of exchanges that compress both ways: a memory, and codes to owners of entries and back."""
+"""Base of exchanges that compress both ways: ranks send codes to the owners of entries, and owners send codes back."""
 
 from collections.abc import Callable
 
@@ -18,9 +18,10 @@ from trainers.traffic.buckets import Bucket
 
 
 class TwoWayExchange(BucketwiseExchange):
-    """A server for each bucket; the memory says what becomes of what does not reach it.
+    """An exchange with a server per bucket, and a memory for what a rank's codes leave out.
 
-    `code` makes the code of so many entries in blocks of so many, in the configuration's layout.
+    `code(num_entries, block)` makes the code of `num_entries` entries in blocks of `block`, in the configuration's
+    layout.
     """
 
     def __init__(

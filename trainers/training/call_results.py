@@ -1,4 +1,4 @@
-"""The results of a call on each rank, and the ranks that they show to be lost. Pure."""
+"""Judge the results of a call on each rank: return the answers, or find the ranks that are lost. Pure functions."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -7,19 +7,20 @@ from typing import Any, Literal, NamedTuple
 from trainers.overload import explained
 from trainers.workload import NoData, WorkloadError
 
-#: After a peer's error: how long to look for the rank that caused it, at most.
+#: The longest time to look for the rank that caused a peer's error.
 BLAME_S = 10.0
 
 Kind = Literal["answer", "peer_lost", "no_data", "refused", "error", "machine_error", "death", "silence"]
-#: What a rank brings on itself, the gravest first.
+#: Failures that a rank causes itself, the gravest first.
 _OWN: tuple[Kind, ...] = ("no_data", "refused", "error", "machine_error")
 
 
 class Outcome(NamedTuple):
-    """One rank's end of a call. `content` is the answer, or else a text that says what happened.
+    """The result of a call on one rank. `content` is the answer, or a text that says what happened.
 
-    `peer_lost`: its collective failed, as another rank or the network did. `refused`: the workload cannot be trained,
-    `no_data`: for want of data. `error`: its own, with a traceback. `machine_error`: the same, of the operating system.
+    `peer_lost`: a collective failed because another rank or the network did. `refused`: the workload cannot be trained;
+    `no_data`: because its data are missing. `error`: the rank's own code raised; `content` has the traceback.
+    `machine_error`: the same for an error of the operating system.
     """
 
     kind: Kind
@@ -27,9 +28,9 @@ class Outcome(NamedTuple):
 
 
 class WorkerLost(Exception):
-    """Workers died or fell silent; without `ranks`, only their connection broke.
+    """Workers died or fell silent. Without `ranks`, only their connection broke.
 
-    `WorkerGroup.replace(ranks)` makes the group whole. `answers` are those of the ranks that had finished the call.
+    `WorkerGroup.replace(ranks)` repairs the group. `answers` come from the ranks that had finished the call.
     """
 
     def __init__(self, ranks: Collection[int], why: str, answers: Collection[Any] = ()) -> None:
@@ -49,9 +50,9 @@ class WorkerLost(Exception):
 
 
 class WorkerFailed(Exception):
-    """A worker's own code raised: a repetition would raise again, so this is never repaired.
+    """A worker's own code raised. It would raise again, so the call is never repeated.
 
-    `is_passing`: it was the machine that failed (a full disk, storage out of reach), and later it may not.
+    `is_passing`: the machine failed (a full disk, storage out of reach), so a later attempt may succeed.
     """
 
     def __init__(self, rank: int, traceback: str, *, is_passing: bool = False) -> None:
@@ -63,12 +64,12 @@ class WorkerFailed(Exception):
 
 
 class Unfit(Exception):
-    """A worker cannot train on the machine where it has taken another's place; on others it could."""
+    """A replacement worker cannot train on its machine. On the other machines it could."""
 
 
 @contextmanager
 def in_place_of_others() -> Iterator[None]:
-    """Raise Unfit for what workers that take the place of others cannot do: those could."""
+    """Raise Unfit if a replacement worker cannot do what the worker that it replaces could."""
     try:
         yield
     except (WorkloadError, WorkerFailed) as error:
@@ -76,11 +77,11 @@ def in_place_of_others() -> Iterator[None]:
 
 
 def judge(outcomes: Mapping[int, Outcome], overload: str | None = None) -> list[Any]:
-    """Return the answers in the order of the ranks, or raise what the missing ones mean.
+    """Return the answers in the order of the ranks, or raise the error that explains the missing ones.
 
-    A death explains every other failure. An error of a rank's own explains silent peers. Ranks whose peers went away
-    prove only that somebody is gone: the silent ones, or nobody, and then it was the network. `overload` of the
-    machine, where it is that, explains what came too late.
+    A death explains every other failure, and a rank's own error explains silent peers. If peers were lost, the silent
+    ranks are to blame, or the network if no rank is silent. `overload` says that the machine is overloaded, which may
+    explain a late answer.
     Raises WorkerLost, WorkloadError or WorkerFailed.
     """
     by_kind: dict[Kind, list[int]] = {}
@@ -103,10 +104,10 @@ def judge(outcomes: Mapping[int, Outcome], overload: str | None = None) -> list[
 
 
 def patience_s(outcomes: Collection[Outcome], *, collective_timeout_s: float) -> float | None:
-    """Return for how many more seconds to wait for the other ranks; None: nothing has failed.
+    """Return how many more seconds to wait for the other ranks; None: nothing has failed.
 
-    Survivors of a death hear of it at their next collective, so they get the time of one. When a peer reports first,
-    it has waited already: whoever stays silent now is the cause.
+    Survivors of a death notice it at their next collective, so they get the time of one. A peer that reports a lost
+    collective has waited already, so a rank that is still silent is the cause.
     """
     kinds = {outcome.kind for outcome in outcomes}
     if kinds <= {"answer"}:

@@ -1,9 +1,9 @@
-"""A group that goes on without workers that are lost or late, and takes them back between two meetings.
+"""A group that continues without workers that are lost or late, and takes them back between two rounds.
 
-It is for local updates: ranks take a round's steps by themselves, each call ends where they are to meet, and whoever
-has arrived by then meets. Nobody restarts, and no step is repeated, for the sake of another rank. A rank that comes
-back takes over the state of one that was there. Deadlines follow the ranks' own arrivals, as fixed ones do not fit two
-clusters; that is the grace window of Douillard et al. (2026), "Decoupled DiLoCo".
+It is for local updates. Ranks take a round's steps by themselves, and those that arrive in time average. No rank
+restarts or repeats a step because another one failed. A rank that comes back takes over the state of a present one.
+No fixed deadline fits two clusters, so deadlines follow the ranks' own arrivals: the grace window of Douillard et al.
+(2026), "Decoupled DiLoCo".
 """
 
 import logging
@@ -24,21 +24,21 @@ from trainers.training.group import Group, Recovery, WorkerGroup
 from trainers.training.replica import BEFORE_MEETING
 from trainers.training.segment_results import in_a_row, merge, with_meeting
 
-#: Losses in a row, without a call completed in between, before they are the caller's.
+#: Failed calls in a row before the group raises WorkerLost.
 MAX_LOSSES = 5
-#: Arrivals that are remembered, and those that must be known before anybody is late.
+#: The number of arrivals to remember, and the number needed before any rank counts as late.
 REMEMBERED, KNOWN = 64, 8
-#: How much later than the middle of the ranks one is late at the earliest: a share of the round's time, and seconds.
+#: The shortest grace after the median rank's arrival: a share of the round's time, and seconds.
 LEAST_GRACE, LEAST_GRACE_S = 0.5, 2.0
-#: Median absolute deviations above the usual arrival: about seven standard deviations of normal ones.
+#: Median absolute deviations above the usual arrival: about seven standard deviations of a normal distribution.
 GRACE_MADS = 10
-#: Ranks this close to the fastest are as fast, as a share of its speed; and the least pace.
+#: A rank counts as fast as the fastest from this share of its speed on; and the least pace.
 AS_FAST, LEAST_PACE = 0.8, 0.05
-#: Weight of a round in a rank's speed.
+#: Weight of the last round in a rank's speed.
 SPEED_WEIGHT = 0.5
-#: Calls that need all ranks: whoever is away is waited for.
+#: Calls that need all ranks: the group waits for those that are away.
 OF_ALL = ("save", "load", "reset")
-#: Calls after which nothing is known of the round. All ranks are there.
+#: Calls that begin a new round, with all ranks present.
 ANEW = ("load", "reset")
 
 log = logging.getLogger("wiretune.elastic")
@@ -47,16 +47,17 @@ log = logging.getLogger("wiretune.elastic")
 class Trained(NamedTuple):
     """The part of a round that a rank has trained. A round may be cut into several calls."""
 
-    steps: float = 0.0  # those that it left out at its own pace are not counted
+    steps: float = 0.0  # without those that it left out at its own pace
     seconds: float = 0.0  # without waits for other ranks
 
 
 def deadline_s(arrivals: Sequence[float], num_ranks: int, lateness: Collection[float], *, done: float = 1.0) -> float:
-    """Return until when, in seconds of training, to wait for those of `num_ranks` that have not arrived.
+    """Return the deadline, in seconds of training, for those of `num_ranks` ranks that have not arrived.
 
-    It is infinite until more than half of them have, in `arrivals`, and while little is known. `lateness` are earlier
-    arrivals, each as a share of its round's median that it came after that. The share `done` of the round is behind
-    those who have arrived.
+    It is infinite until more than half of the ranks have arrived, and while fewer than `KNOWN` values of `lateness` are
+    known. `arrivals` are the times of the ranks that have arrived. `lateness` are earlier arrivals: how long after its
+    round's median each came, as a share of that median. `done` is the share of the round that the ranks which have
+    arrived have trained.
     """
     if len(arrivals) <= num_ranks // 2 or len(lateness) < KNOWN:
         return math.inf
@@ -66,19 +67,20 @@ def deadline_s(arrivals: Sequence[float], num_ranks: int, lateness: Collection[f
 
 
 def paces(speeds: Mapping[int, float]) -> dict[int, float]:
-    """Return the share of a round's steps that each rank can take in the time of the fastest, by their steps a second.
+    """Return the share of a round's steps that each rank can take in the time of the fastest rank.
 
-    That is DyLU of Liu et al. (2024), "Asynchronous local-SGD training for language modeling", section 5.
+    `speeds` are steps per second, by rank. This is DyLU of Liu et al. (2024), "Asynchronous local-SGD training for
+    language modeling", section 5.
     """
     shares = {rank: speed / max(speeds.values()) for rank, speed in speeds.items()}
     return {rank: 1.0 if share >= AS_FAST else max(LEAST_PACE, share) for rank, share in shares.items()}
 
 
 class ElasticGroup(Group):
-    """Wraps `group`, and owns it; a round begins when at least `least` ranks are there.
+    """Wraps `group`, and owns it. A round begins when at least `least` ranks are present.
 
-    With `own_pace` slower ranks take fewer of a round's steps, so that all arrive at about the same time.
-    Raises WorkerLost only if all workers are lost at once, or again and again, or if too few come back.
+    With `own_pace`, slower ranks take fewer of a round's steps, so that all arrive at about the same time.
+    Raises WorkerLost only if all workers are lost at once, if calls keep failing, or if too few workers come back.
     """
 
     def __init__(self, group: WorkerGroup, *, least: int, own_pace: bool = False) -> None:
@@ -90,11 +92,11 @@ class ElasticGroup(Group):
         self.matrices, self.has_batch_norm = group.matrices, group.has_batch_norm
         self.recovery = Recovery()
         self._present, self._connected = list(range(self.num_workers)), list(range(self.num_workers))
-        self._away: dict[int, str] = {}  # the call of each rank that is away which it has still to answer
+        self._away: dict[int, str] = {}  # by absent rank: the call that it has still to answer
         self._lateness: deque[float] = deque(maxlen=REMEMBERED)
-        self._speeds: dict[int, float] = {}  # steps a second, by rank
+        self._speeds: dict[int, float] = {}  # steps per second, by rank
         self._round: dict[int, Trained] = {}  # by rank, of those that have trained in this round
-        self._rounds: dict[str, dict[int, Trained]] = {}  # by slot, of the round that it was made in
+        self._rounds: dict[str, dict[int, Trained]] = {}  # by slot: `_round` at the snapshot
         self._num_losses = 0
 
     @property
@@ -115,7 +117,7 @@ class ElasticGroup(Group):
             return answers
 
     def _follow(self, method: str, *args: Any) -> None:
-        """Keep track of the round that the ranks are in after a call."""
+        """Keep track of the current round after a call."""
         if method == "snapshot":
             self._rounds[args[0]] = dict(self._round)
         elif method == "restore":
@@ -148,7 +150,7 @@ class ElasticGroup(Group):
         self._group.close()
 
     def _run_round(self, segment: Segment, begin: int) -> dict[int, SegmentResult]:
-        """Have those present train until they are to meet, or the segment ends; returns the results in time."""
+        """Let the present ranks train until an average is due or the segment ends. Returns the results in time."""
         told, started = segment.model_dump(mode="json"), time.monotonic()
         limit_s = self.config.reply_timeout_s + (segment.num_steps - begin) * self.config.collective_timeout_s
         speeds = {rank: speed for rank, speed in self._speeds.items() if rank in self._present}
@@ -169,7 +171,7 @@ class ElasticGroup(Group):
             if len(results) >= self._least:
                 due_s = deadline_s([*arrivals.values()], len(self._present), self._lateness, done=self._done(results))
                 left = [before[rank].seconds for rank in missing if rank not in results]
-                if math.isinf(due_s):  # nobody can be said to be late yet, but one that hangs must not keep the others
+                if math.isinf(due_s):  # no rank counts as late yet, but one that hangs must not stop the others
                     due_s = min(left, default=0.0) + time.monotonic() - started + self.config.collective_timeout_s
                 end_s = min(limit_s, due_s - min(left, default=0.0))
         if not results:
@@ -182,13 +184,13 @@ class ElasticGroup(Group):
         return results
 
     def _done(self, results: Mapping[int, SegmentResult]) -> float:
-        """Return which share of the round is behind those who have arrived, as far as they know its length."""
+        """Return the share of the round that the first arrival has trained, as far as it knows the round's length."""
         rank, result = next(iter(results.items()))
         steps = self._round.get(rank, Trained()).steps + len(result.losses)
         return max(1.0, steps) / max(1.0, steps + result.steps_to_meeting)
 
     def _end_round(self) -> None:
-        """Remember how fast each rank has trained in this round, and how late it was."""
+        """Remember each rank's speed and lateness in this round."""
         middle = statistics.median(each.seconds for each in self._round.values())
         for rank, (steps, seconds) in self._round.items():
             speed = steps / seconds
@@ -197,7 +199,7 @@ class ElasticGroup(Group):
         self._round = {}
 
     def _leave_behind(self, late: Collection[int], *, dead: Collection[int]) -> None:
-        """Go on without these ranks; the late ones train on, and those that are dead are replaced."""
+        """Continue without these ranks. Late ranks train on; dead ones are replaced."""
         for rank in late:
             log.warning("worker %d is late: the others meet without it", rank)
             self._away[rank] = "run_until_meeting"
@@ -207,13 +209,13 @@ class ElasticGroup(Group):
             self._group.start(rank)
             self._group.ask(rank, "build", ())
             self._away[rank] = "build"
-            self._connected = []  # with the new process nobody is
+            self._connected = []  # nobody is connected with the new process yet
         self._present = [rank for rank in self._present if rank not in {*late, *dead}]
         self._round = {rank: trained for rank, trained in self._round.items() if rank in self._present}
         self.recovery = replace(self.recovery, repairs=self.recovery.repairs + len(dead))
 
     def _lose(self, lost: WorkerLost) -> None:
-        """Go on without those that a failed call has lost; raises `lost` if nobody is left, or it goes on and on."""
+        """Continue without the ranks that a failed call lost. Raises `lost` if none is left, or calls keep failing."""
         self._num_losses += 1
         if self._num_losses > MAX_LOSSES or set(self._present) <= {*lost.ranks}:
             raise lost
@@ -226,12 +228,12 @@ class ElasticGroup(Group):
             self._connected = [*self._present]
 
     def _together(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
-        """Have those present answer, connected with each other; raises WorkerLost."""
+        """Connect the present ranks with each other, and return their answers. Raises WorkerLost."""
         self._connect()
         return self._group.call_on(self._present, method, *args, timeout_s=timeout_s)
 
     def _meet(self) -> SegmentResult:
-        """Have those present meet: all of them do, or nobody has."""
+        """Let the present ranks average. If one is lost meanwhile, undo the average and repeat it without that rank."""
         while True:
             try:
                 answers = self._together("meet")
@@ -246,7 +248,7 @@ class ElasticGroup(Group):
         return self._merged(met)
 
     def _merged(self, results: Mapping[int, SegmentResult]) -> SegmentResult:
-        """Return the results, by rank, of those that were there as one; who was away has sent nothing."""
+        """Merge the results of the ranks that were present. Absent ranks have sent nothing."""
         fields: dict[str, Any] = {
             field: tuple(
                 getattr(results[rank], field)[0] if rank in results else {} for rank in range(self.num_workers)
@@ -259,7 +261,7 @@ class ElasticGroup(Group):
         return merged.model_copy(update=fields)
 
     def _undo_meeting(self) -> None:
-        """Bring all who are left to where they were before they met, which some of them may have done."""
+        """Restore the remaining ranks to their state before the average, which some of them may have finished."""
         while True:
             try:
                 self._group.call_on(self._present, "restore", BEFORE_MEETING)
@@ -268,15 +270,15 @@ class ElasticGroup(Group):
                 self._lose(lost)
 
     def _wait_for(self, num_ranks: int) -> None:
-        """Take back who is ready between two rounds, and at any time wait until so many ranks are there.
+        """Wait until `num_ranks` ranks are present. Between two rounds, also take back every rank that is ready.
 
-        Raises WorkerLost if they do not come.
+        Raises WorkerLost if too few come back in time.
         """
         started = time.monotonic()
         while self._away:
             is_waiting = len(self._present) < num_ranks
             if self._round and not is_waiting:
-                break  # whoever joins within a round counts steps that others have taken
+                break  # a rank that joins within a round would count steps that others have taken
             if is_waiting:
                 with in_place_of_others():
                     self._group.await_places([rank for rank, call in self._away.items() if call == "build"])
@@ -295,7 +297,7 @@ class ElasticGroup(Group):
         self.recovery = replace(self.recovery, seconds=self.recovery.seconds + waited_s)
 
     def _take_back(self, heard: Mapping[int, Outcome]) -> None:
-        """Give the ranks that have been `heard` the state of one that is there, or replace them if they have died."""
+        """Give ranks that have answered the state of a present rank, and replace those that have died."""
         ready = [rank for rank, outcome in heard.items() if outcome.kind != "death"]
         built = {rank: heard[rank] for rank in ready if self._away[rank] == "build"}
         judge({rank: heard[rank] for rank in ready if rank not in built})
@@ -319,7 +321,7 @@ class ElasticGroup(Group):
         self._leave_behind((), dead=dead)
 
     def _pass_on(self, donor: int, rank: int) -> None:
-        """Have `rank` take over the state of `donor`, while the others wait; raises WorkerLost."""
+        """Send the state of `donor` to `rank` while the others wait. Raises WorkerLost."""
         self._connect()
         self._group.ask(donor, "give_state", (self._present.index(rank),))
         self._group.ask(rank, "take_state", (self._present.index(donor),))

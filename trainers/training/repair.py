@@ -1,7 +1,7 @@
-"""A group that outlives its workers: replaces the lost ones, brings all back to where they were, repeats the call.
+"""A fault-tolerant group: it replaces lost workers, restores the state of all workers, and repeats the call.
 
-The result is the undisturbed one bit for bit, since a segment follows from the state it starts from. While nothing
-fails this costs a list of calls.
+A segment depends only on the state that it starts from, so the result is bit for bit that of a run without failures.
+While nothing fails, this costs no more than a list of calls.
 """
 
 import logging
@@ -15,7 +15,7 @@ from trainers.training.call_results import WorkerLost, in_place_of_others
 from trainers.training.checkpoint import Shard, commit_manifest
 from trainers.training.group import Group, Recovery, WorkerGroup
 
-#: Repairs in a row, without a call completed in between, before the loss is the caller's.
+#: Repairs in a row, without a completed call in between, before the group raises WorkerLost.
 MAX_REPAIRS = 3
 
 log = logging.getLogger("wiretune.repair")
@@ -30,19 +30,19 @@ class Call:
     timeout_s: float | None = None
 
 
-#: Calls that lead to a state from any other one.
+#: Calls that lead from any state to a certain one.
 Trail = tuple[Call, ...]
 
 
 class History:
-    """The calls that made the ranks' state, and each slot of it."""
+    """The calls that led to the ranks' present state, and to each slot."""
 
     def __init__(self) -> None:
         self._now: Trail = (Call("reset"),)
         self._slots: dict[str, Trail] = {}
 
     def record(self, call: Call) -> None:
-        """Note a call that all ranks have completed; one that changes no state leaves no trace."""
+        """Record a call that all ranks have completed. Calls that change no state are not kept."""
         match call.method:
             case "run" | "run_alone" | "begin_save":
                 self._now += (call,)
@@ -56,7 +56,7 @@ class History:
                 self._slots.pop(call.args[0], None)
 
     def shorten(self, begun: Call, loading: Call) -> None:
-        """Have what followed `begun` follow `loading`, which leads to the state that `begun` was called in."""
+        """Replace all calls up to `begun` by `loading`, which leads to the state that `begun` was called in."""
 
         def shortened(trail: Trail) -> Trail:
             return (loading, *trail[trail.index(begun) + 1 :]) if begun in trail else trail
@@ -81,9 +81,9 @@ class History:
 
 
 class RepairingGroup(Group):
-    """Wraps `group`, and owns it. Raises WorkerLost only if all workers are lost at once, or again and again.
+    """Wraps `group`, and owns it. Raises WorkerLost only if all workers are lost at once, or repairs keep failing.
 
-    Raises Unfit if one that takes the place of a lost one cannot train on its machine, as does `ElasticGroup`.
+    Like `ElasticGroup`, raises Unfit if a replacement worker cannot train on its machine.
     """
 
     def __init__(self, group: WorkerGroup) -> None:
@@ -146,7 +146,7 @@ class RepairingGroup(Group):
         return self._group.call(call.method, *call.args, timeout_s=call.timeout_s)
 
     def _repeat(self, wanted: Call, lost: WorkerLost, started: float) -> list[Any]:
-        """Repair the group and complete `wanted`, which was lost; it had `started` on the monotonic clock."""
+        """Repair the group and repeat `wanted`, the call that failed. It `started` then on the monotonic clock."""
         for _ in range(MAX_REPAIRS):
             if len(lost.ranks) == self.num_workers:
                 break  # nobody is left to repair the group around
@@ -162,7 +162,7 @@ class RepairingGroup(Group):
         raise lost
 
     def _repair(self, wanted: Call, lost: WorkerLost) -> None:
-        """Replace the lost ranks, and bring all to the state that `wanted` started from."""
+        """Replace the lost ranks, and restore on all ranks the state that `wanted` started from."""
         log.warning("%s; in `%s`, which will be repeated", lost, wanted.method)
         self._charge(repairs=1)
         with in_place_of_others():
@@ -181,6 +181,6 @@ class RepairingGroup(Group):
 
 
 def _most_bytes(answers: Iterable[Any]) -> int:
-    """Return what the rank that sent most has sent, by its answer; most answers know of no bytes."""
+    """Return the bytes sent by the rank that sent most, from its answer. Most answers report no bytes."""
     reports = [answer for answer in answers if isinstance(answer, dict) and "bytes_sent" in answer]
     return max((sum(report["bytes_sent"][0].values()) for report in reports), default=0)
