@@ -1,4 +1,4 @@
-"""From losses to what a surrogate can learn from: rewards, their variances, and a place for what diverged."""
+"""Turn losses into data for a surrogate: rewards, their variances, and a low reward for probes that diverged."""
 
 import math
 import statistics
@@ -26,28 +26,28 @@ from search.surrogate.model import LEAST_POINTS, MIN_POINTS, AnySurrogate, fit
 from search.types import Values
 
 Array = NDArray[np.float64]
-_Kind = tuple[float | str | None, ...]  # what decides what a step costs
+_Kind = tuple[float | str | None, ...]  # the values that decide the cost of a step
 
-#: Below this share of the run's first loss a rise is never called a divergence.
+#: A rise below this share of the run's first loss is never called a divergence.
 TOLERANCE = 0.7
-#: What a level a decade away from the opening one is expected to cost, in standard deviations of the rewards.
+#: The expected loss of reward at a level a decade away from the opening one, in standard deviations of the rewards.
 STDS_PER_DECADE = 0.5
-#: Probes whose shares of their allowances differ by no more than this factor have spent the same.
+#: Probes whose shares of their allowances differ by no more than this factor count as equally long.
 SAME_SHARE = 1.25
-#: A step that costs at least this share of another's, or at most the inverse, is compared with the same step of it.
+#: Steps whose costs differ by less, as a ratio, are compared one to one.
 SAME_COST = 0.9
-#: What an exchange's probe counts beside what the exchange is expected to teach.
+#: The weight of an exchange's probe; the rest is that of what the exchange is expected to teach.
 PROBED_PART = 1 / 3
-#: Fewer steps than this have no last half to speak of.
+#: Fewer steps than this have no meaningful last half.
 FEWEST_STEPS = 4
 #: A probe of fewer steps is short.
 SHORT = 12
-#: No reward, and no error of one, is more than so many times the loss that it is relative to, which may be almost 0.
+#: The limit of a reward and of its error, as a multiple of the loss that it is relative to, which may be almost 0.
 LARGEST_RATIO = 1e3
 
 
 def opening_loss(readings: Sequence[Reading]) -> float | None:
-    """Return the starting loss of a stage whose probes are all that is known: the median of their first losses."""
+    """Return the starting loss of a stage of which only probes are known: the median of their first losses."""
     return usable_median([loss for reading in readings for loss in reading.opening])
 
 
@@ -59,14 +59,14 @@ def start_loss(stage: Stage) -> float | None:
 
 @lru_cache(maxsize=64)  # each look at a commit asks for its stage's probes
 def is_diverged(reading: Reading, *, start: float | None, initial: float | None) -> bool:
-    """Return whether a probe blew up, by its trainer's word or by its curve."""
+    """Return whether a probe diverged, as its caller reported or as its curve shows."""
     known = initial if initial is not None else start
     tolerance = 0.0 if known is None else TOLERANCE * size_of(known)
     return reading.diverged or has_diverged(reading.losses, start=start, tolerance=tolerance)
 
 
 def scores(stage: Stage) -> tuple[Score, ...]:
-    """Return what each finished probe of `stage` is worth, in their order, beside the probes of its own rung."""
+    """Return the score of each finished probe of `stage`, in their order, among the probes of its own rung."""
     rungs = {rung: iter(_scores(stage.at(rung))) for rung in {probe.candidate.rung for probe in stage.probes}}
     return tuple(next(rungs[probe.candidate.rung]) for probe in stage.probes)
 
@@ -79,7 +79,7 @@ def fastest_option(stage: Stage) -> str | None:
 
 
 def as_averages(stage: Stage, probes: Sequence[Probe]) -> list[Probe]:
-    """Return `probes`, those whose workers drift apart with the losses of their average in place of their own."""
+    """Return `probes`. Where workers drift apart, the losses are those of their average instead of their own."""
     together = [
         each
         for each in probes
@@ -100,7 +100,7 @@ def as_averages(stage: Stage, probes: Sequence[Probe]) -> list[Probe]:
 
 
 def client_drifts(stage: Stage) -> dict[str, float]:
-    """Return of each exchange under which workers drift apart by how much, at most, a probe's losses were raised."""
+    """Return for each exchange under which workers drift apart the largest rise of a probe's losses."""
     start = start_loss(stage)
     sound = [each for each in stage.probes if not is_diverged(each.reading, start=start, initial=stage.line.initial)]
     found = dict[str, float]()
@@ -123,12 +123,13 @@ def any_sound(stage: Stage) -> bool:
 def _scores(stage: Stage) -> tuple[Score, ...]:
     """Return the scores of a stage whose probes are all of one rung.
 
-    The reward is ln L0 - ln(mean loss of the probe's last half), L0 the stage's starting loss: comparable
-    between stages. Where a loss is not positive, (L0 - tail) / |L0| stands in for it; where one is negative, |L0| is 1
-    at least. The variance is that of the difference to the first probe, paired on the steps that are in both last
-    halves, as far as they saw the same batches. One that was cut short is behind the first by as much as it was when it
-    ended, with a variance that grows with what it missed, compared where both had spent as much; of one that cost more
-    than others, what they could have afforded counts.
+    The reward is ln L0 - ln(mean loss of the probe's last half), with L0 the stage's starting loss, so it compares
+    between stages. If a loss is not positive, the reward is (L0 - tail) / |L0|; if one is negative, |L0| is at least 1.
+
+    The variance is that of the difference to the first probe, paired on the steps in both last halves if they saw the
+    same batches. A probe that was cut short stays as far behind the first as it was at equal cost when it ended; its
+    variance grows with the steps it missed. Of a probe that cost more than others, only the steps that they could have
+    afforded count.
     """
     start = start_loss(stage)
     sound = [
@@ -153,13 +154,17 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
 def _tempered(
     stage: Stage, found: Sequence[Score], usable: Sequence[Probe], *, unit: float | None
 ) -> tuple[Score, ...]:
-    """Return the scores, those of each exchange moved towards what it was expected to teach for what it costs.
+    """Return the scores, with those of each exchange moved towards what it is expected to teach for its cost.
 
-    A short probe tells who starts fast, not who is ahead in the end. So the two count by `PROBED_PART` and the rest.
-    Per step an exchange teaches a share of what a dense one does, and its probes show what a step costs: the quotient
-    says by what factor it is ahead in dense steps. The best probe shows by how much the reward rises with their
-    logarithm. The first probe's exchange keeps its rewards. So do those under which workers drift apart: what they are
-    expected to teach was found where data are alike.
+    A short probe shows which exchange starts fast, not which is ahead in the end. So the probe counts by `PROBED_PART`,
+    and the expectation by the rest.
+
+    An exchange teaches a share of a dense step in each step, and its probes show the cost of a step. The quotient is
+    the factor by which it is ahead, in dense steps. The best probe shows how much the reward rises with the logarithm
+    of the steps.
+
+    The first probe's exchange keeps its rewards. So do exchanges under which workers drift apart: the expectation was
+    measured with the same data on all workers.
     """
     drifting = {probe.candidate.values.option for probe in usable if probe.reading.client_drift}
     seen = dict[str, float]()
@@ -186,12 +191,12 @@ def _tempered(
 
 
 def _lowest(probes: Sequence[Probe]) -> Probe:
-    """Return the probe that got lowest, of those that were not cut if there is one."""
+    """Return the probe that got lowest, among those that were not cut if there are any."""
     return min(probes, key=lambda probe: (probe.reading.is_cut, float(_tail_losses(probe.reading).mean())))
 
 
 def _climb(reading: Reading, *, unit: float | None) -> float:
-    """Return by how much the reward of a probe has risen with the logarithm of its steps, from a half to all."""
+    """Return the slope of a probe's reward over the logarithm of its steps, between half of them and all."""
     half, whole = (float(_tail_losses(each).mean()) for each in (reading.begun(reading.num_steps / 2), reading))
     if half <= whole:
         return 0.0
@@ -199,7 +204,7 @@ def _climb(reading: Reading, *, unit: float | None) -> float:
 
 
 def _step_cost(probes: Sequence[Probe], option: str) -> float:
-    """Return what a step by this exchange cost, as a share of a probe's allowance."""
+    """Return the cost of a step with this exchange, as a share of a probe's allowance."""
     own = [probe for probe in probes if probe.candidate.values.option == option]
     return statistics.median(
         spending.num_allowances(probe.candidate.allowance, probe.reading) / probe.reading.num_steps for probe in own
@@ -207,10 +212,10 @@ def _step_cost(probes: Sequence[Probe], option: str) -> float:
 
 
 def at_equal_cost(probes: Sequence[Probe]) -> list[Probe]:
-    """Return `probes` of one stage, of costly steps those alone for which the cheapest probes had the time, too.
+    """Return the `probes` of one stage, cut to the steps that the cheapest ones could have afforded.
 
-    No probe is shorter than a few steps, so costly ones take more than their allowance, and have more time to learn.
-    What a step costs is told by all probes of its kind: the machine may have delayed one of them.
+    Every probe has a least number of steps, so costly ones exceed their allowance, and have more time to learn. The
+    cost of a step is the median over all probes of its kind: the machine may have delayed one of them.
     """
     whole = dict[_Kind, list[Reading]]()
     shares = dict[_Kind, list[float]]()
@@ -235,9 +240,9 @@ def _within(probe: Probe, num_steps: float) -> Probe:
 
 
 def steps_at_equal_cost(probe: Probe, other: Probe) -> tuple[float, float]:
-    """Return how many first steps of `probe` and of `other`, which have some, cost as much: as many as both have.
+    """Return the most first steps of `probe` and of `other` that cost the same; each has at least one step.
 
-    Of one kind, that is equally many: what they seem to cost differs by what delayed the machine.
+    Probes of one kind compare step by step: if their costs seem to differ, something delayed the machine.
     """
     ratio = 1.0
     if costly(probe.candidate.values) != costly(other.candidate.values):
@@ -251,7 +256,7 @@ def steps_at_equal_cost(probe: Probe, other: Probe) -> tuple[float, float]:
 
 
 def lowest_probed(stage: Stage) -> Probed | None:
-    """Return the lowest loss that a probe of the run ended at: the mean of its last half; None: none went well."""
+    """Return the lowest loss that a probe of the run ended at, the mean of its last half; None: all diverged."""
     start = start_loss(stage)
     probes = stage.decisive.probes  # the coarse ones are short
     sound = (each for _, each in probes if not is_diverged(each, start=start, initial=stage.line.initial))
@@ -276,12 +281,12 @@ def usable_control(stage: Stage) -> Reading | None:
 
 class _Tail(NamedTuple):
     loss: float
-    error: float  # its standard error; that of the difference to the control, whose own is 0
+    error: float  # the standard error of its difference to the control; 0 for the control
 
 
 @lru_cache(maxsize=64)  # each ask reads all finished probes again, some of them three times
 def _tail(probe: Probe, control: Probe, *, is_paired: bool) -> _Tail:
-    """Return the mean loss of the probe's last half; of one that was cut, as it would be beside the whole control."""
+    """Return the mean loss of the probe's last half; for one that was cut, extrapolated along the control."""
     half, others = _tail_losses(probe.reading), _tail_losses(control.reading)
     if probe is control:
         return _Tail(float(half.mean()), 0.0)
@@ -302,9 +307,9 @@ def _tail(probe: Probe, control: Probe, *, is_paired: bool) -> _Tail:
 def _error(reading: Reading, control: Reading, *, saw_the_same: bool) -> float:
     """Return the standard error e of the difference between the mean losses of two last halves.
 
-    Both hold the same steps as far as a share p of the one and q of the other. With e1 and e2 the errors of the two
-    means, and e3 that of the mean difference on those steps, e^2 = (1 - q) e1^2 + (1 - p) e2^2 + p q e3^2: exact where
-    losses are independent from step to step and vary alike.
+    The steps that both halves share are a share p of the one and q of the other. With e1 and e2 the errors of the two
+    means, and e3 that of the mean difference on the shared steps, e^2 = (1 - q) e1^2 + (1 - p) e2^2 + p q e3^2. This is
+    exact if losses are independent from step to step and have equal variance.
     """
     shorter, longer = sorted((reading.num_steps, control.num_steps))
     shared = max(0.0, shorter - longer / 2) if saw_the_same else 0.0
@@ -317,7 +322,7 @@ def _error(reading: Reading, control: Reading, *, saw_the_same: bool) -> float:
 
 
 def _score(values: Values, tail: _Tail | None, *, start: float, unit: float | None) -> Score:
-    """Return the score of a probe; `unit` stands in where a logarithm has none."""
+    """Return the score of a probe; with a `unit`, the reward is a difference in it instead of one of logarithms."""
     if tail is None:
         return Score(values, None, 0.0)
     reward = math.log(start) - math.log(tail.loss) if unit is None else (start - tail.loss) / unit
@@ -332,7 +337,7 @@ def _tail_losses(reading: Reading) -> Array:
 
 
 class Evidence(NamedTuple):
-    """Data for a surrogate: n values, their rewards and variances; what diverged is in with a low reward."""
+    """Data for a surrogate: n values, their rewards and variances. Diverged values have a low reward."""
 
     values: tuple[Values, ...]
     rewards: tuple[float, ...]
@@ -347,17 +352,17 @@ class Evidence(NamedTuple):
             return None
         points = np.array([box.to_unit(values) for values in self.values])
         rewards, variances = np.array(self.rewards), np.array(self.variances)
-        # past runs, as far as they explain the probes, and the link's rule say what to expect
+        # the prior: past runs, as far as they explain the probes, and the link's rule
         belief = level_belief(box, setup.opening)
         expected = expectation(self.prior, box, points, rewards, variances, otherwise=belief)
         return fit(points, rewards, variances, expected=expected)
 
 
 def level_belief(box: Box, opening: Values) -> Function:
-    """Return what is expected of the level before any probe: that the one the run opens with is best.
+    """Return the prior mean over the level: the one that the run opens with, which suits the link, is best.
 
-    It opens with what the link suggests. A level 10 times as high, or as low, costs half of a standard deviation of
-    the rewards: probes that tell levels apart outvote it.
+    A level 10 times as high, or as low, costs half of a standard deviation of the rewards. Probes that tell levels
+    apart outvote that.
     """
     num_coordinates = sum(axis.num_coordinates for axis in box.axes)
     peak, weight = np.zeros(num_coordinates), np.zeros(num_coordinates)
@@ -369,7 +374,7 @@ def level_belief(box: Box, opening: Values) -> Function:
 
 
 def evidence(stage: Stage) -> Evidence:
-    """Return what the probes of this stage and of earlier ones say, relative to this stage's first finite reward."""
+    """Return the data of this stage's probes and of earlier ones, relative to this stage's first finite reward."""
     decisive = stage.decisive
     current = scores(decisive)
     origin = next((score.reward for score in current if score.reward is not None), 0.0)
@@ -391,7 +396,7 @@ def evidence(stage: Stage) -> Evidence:
 
 
 def surrogate_of(setup: SearchSetup, stage: Stage, box: Box) -> AnySurrogate | None:
-    """Return what `Evidence.surrogate` makes of `stage`; fitted once, however often it is asked for."""
+    """Return the surrogate of the stage's evidence over `box`; it is fitted once and then cached."""
     known = evidence(stage)
     if (known, box) not in stage.surrogates:
         stage.surrogates[known, box] = known.surrogate(setup, box)

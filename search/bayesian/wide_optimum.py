@@ -1,8 +1,8 @@
 """Estimate the best rate of a run from a wide search.
 
-By coarse probes: a place on the plateau of rates that train. By finalists along one axis: the vertex of a parabola
-through the best one and its neighbours; on several: where the posterior mean is highest, on a lattice of legal
-values, then along one axis at a time.
+- Coarse probes give a place on the plateau of rates that train.
+- Finalists along one axis give the vertex of a parabola through the best one and its neighbours.
+- Finalists on several axes give the highest posterior mean: on a lattice of legal values, then along each axis in turn.
 """
 
 import math
@@ -29,41 +29,41 @@ from search.types import Values
 
 #: Losses on the same batch that differ by a smaller share do not tell two probes apart.
 LEAST_PROGRESS = 0.001
-#: Of a net that learns nothing yet, rates that are far too low gain so little beside the lowest one, and batches alone
-#: make the loss fall by so much, or by more that the next rate sees too: the usual rate is better known. It may do harm
-#: at first, but not so much: then the model may have been trained before (docs/decisions/0044).
+#: Coarse probes say less than the usual rate if none gains more than `WEAK_GAIN` over the lowest rate, and the log loss
+#: falls by less than `WEAK_FALL`, which batches alone can cause, or the next rate falls alike. The usual rate may do
+#: harm at first, but less than `HARM_OF_USUAL`: else the model may have been trained before (docs/decisions/0044).
 WEAK_GAIN, WEAK_FALL, HARM_OF_USUAL = 0.02, 0.15, 0.7
-#: Of so many probes the best rate does not lie between the two lowest ones, which could then be alike as well.
+#: With fewer probes, the best rate may lie between the two lowest ones, which would then be alike as well.
 LEAST_SPAN = 4
 #: The plateau holds the rates that gain at least this share of what the best one gains.
 PLATEAU = 0.7
-#: What is usual draws no rate further above the plateau than by this factor.
+#: The usual rate draws a run's rate above the plateau by at most this factor.
 MOST_ABOVE = 1.8
-#: A batch W times as large, as a run has whose coarse probes were trained by single workers, wants a rate higher by
+#: If W single workers trained the coarse probes, a batch of the run is W times as large. Its best rate is higher by
 #: this power of W (docs/decisions/0013).
 BATCH_POWER = 1 / 3
-#: Runs of so many steps want the rate that `OptimizerTraits.pick` gives; longer ones may want a lower one.
+#: `OptimizerTraits.pick` holds for runs of this many steps; longer ones may need a lower rate.
 PICK_STEPS = 300
 #: A second peak at a higher rate must be better by this share of its gain.
 TWIN_SHARE = 0.15
-#: A loss jumps that lies above that of a lower rate on the same batch by this share of the loss at the start.
+#: A loss jumps if it lies above that of a lower rate on the same batch by this share of the loss at the start.
 JUMP = 0.08
-#: Where probes saw other batches, a difference counts that noise alone shows with less than this probability.
+#: If probes saw different batches, a difference counts if noise alone shows it with less than this probability.
 DOUBT = 0.05
-#: A rise of the log loss that does no harm.
+#: A smaller rise of the log loss does no harm.
 HARM = 0.005
-#: The fall of the log loss from other batches that is no noise.
+#: A larger fall of the log loss is not noise, even on different batches.
 LEAST_GAIN = 0.05
-#: Points on a line of learning rates (4 decades / 200: steps of about 5 %), and on one of another axis.
+#: Points on a line of learning rates (4 decades / 200: steps of about 5 %), and on a line of another axis.
 NUM_RATES, NUM_OTHERS = 201, 17
-#: More rounds of line searches than a posterior of a dozen probes needs.
+#: The most rounds of line searches: more than a posterior of a dozen probes needs.
 MAX_ROUNDS = 8
 
 
 def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
     """Return the rate at the vertex of the parabola, in log rate, through the best probe and its two neighbours.
 
-    None where the best of them is the lowest or the highest rate, or no better than its neighbours.
+    None if the best probe has the lowest or the highest rate, or is no better than its neighbours.
     """
     if len(rates) < 3:
         return None
@@ -77,16 +77,16 @@ def vertex(rates: Sequence[float], rewards: Sequence[float]) -> float | None:
     fall = (y[best] - y[best + 1]) / (right - x[best])
     if not rise + fall > 0:
         return None
-    # Slopes are those of the parabola half-way between two probes.
+    # `rise` and `fall` are the parabola's slopes half-way between two probes.
     middle = (left + x[best]) / 2
     peak = middle + (right - left) / 2 * rise / (rise + fall)
     return float(np.exp(np.clip(peak, left, right)))
 
 
 def lowest_peak(rewards: NDArray[np.float64]) -> int:
-    """Return the index of the best reward, in order of the rates; of two peaks, that of the lower rate.
+    """Return the index of the best of `rewards`, which are in order of the rates. Of two peaks, take the lower rate.
 
-    It must be clearly worse to be passed over: near the highest rate that trains at all, luck makes peaks.
+    The lower peak is passed over only if it is clearly worse: near the highest rate that trains, luck makes peaks.
     """
     best = int(np.argmax(rewards))
     clearly = TWIN_SHARE * abs(float(rewards[best]))
@@ -101,9 +101,10 @@ def lowest_peak(rewards: NDArray[np.float64]) -> int:
 def plateau(rates: Sequence[float], gains: Sequence[float | None]) -> tuple[float, float]:
     """Return the lowest and the highest rate between which the gain reaches `PLATEAU` of the best one.
 
-    Gains are relative to the lowest rate's, of those that did not diverge, and interpolated in log rate. A rate that
-    diverged lost as much as the best one gained, and none lost more. Where the gain does not fall, the edge is the
-    last rate. Where none gained more than the lowest rate, the plateau holds those that are not clearly behind it.
+    Gains are relative to the lowest rate that did not diverge, and interpolated in log rate. A rate that diverged
+    counts as having lost as much as the best one gained, which is also the most that any lost. If the gain does not
+    fall, the edge is the last rate. If no rate gained more than the lowest, the plateau holds those that are not
+    clearly behind it.
     """
     order = np.argsort(rates)
     finite = [(rates[index], gain) for index in order if (gain := gains[index]) is not None]
@@ -119,7 +120,7 @@ def plateau(rates: Sequence[float], gains: Sequence[float | None]) -> tuple[floa
 
 
 def _edge(x: NDArray[np.float64], y: NDArray[np.float64], target: float) -> float:
-    """Return the rate at which `y` first falls to `target`, going along `x`."""
+    """Return the rate at which `y` first falls to `target`, along the log rates `x`."""
     below = np.flatnonzero(y < target)
     if not len(below):
         return float(np.exp(x[-1]))
@@ -130,8 +131,8 @@ def _edge(x: NDArray[np.float64], y: NDArray[np.float64], target: float) -> floa
 def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
     """Return the rate that a run should use, by coarse probes of which some did not diverge.
 
-    Where so few steps do not train yet, it is the usual one, or follows from the highest rate that does no harm. Where
-    a stated range ends on the plateau, nobody knows its edge, and its middle within the range is used.
+    If so few steps show no progress, it is the usual rate, or follows from the highest rate that does no harm. If a
+    stated range ends on the plateau, the edge is unknown, and the middle of the plateau within the range is used.
     """
     larger_batch = setup.space.num_alone**BATCH_POWER
     if not shows_progress(stage) or shows_too_little(setup, stage):
@@ -148,16 +149,16 @@ def coarse_pick(setup: SearchSetup, stage: Stage) -> float:
 
 
 def usual_pick(setup: SearchSetup, stage: Stage) -> float:
-    """Return the rate of a run that `begins_as_usual`: of a large batch it is higher, of a long run it may be lower."""
+    """Return the rate of a run that `begins_as_usual`: higher for a larger batch, and maybe lower for a long run."""
     rate = usual_rate(setup, stage)
     assert rate is not None
     return setup.clip_rate(rate * setup.space.num_alone**BATCH_POWER * length_factor(setup, stage))
 
 
 def length_factor(setup: SearchSetup, stage: Stage) -> float:
-    """Return what the rate that short probes ask for is to be multiplied by in a run as long as this one.
+    """Return the factor by which a run of this length needs a lower rate than short probes do, in (0, 1].
 
-    The highest rate that does no harm says nothing about the run.
+    It is 1 for the highest rate that does no harm, which says nothing about the run.
     """
     is_known = shows_progress(stage) or trusted_rate(setup, stage) is not None
     longer = (run_steps(setup, stage) or PICK_STEPS) / PICK_STEPS
@@ -165,7 +166,7 @@ def length_factor(setup: SearchSetup, stage: Stage) -> float:
 
 
 def run_steps(setup: SearchSetup, stage: Stage) -> float | None:
-    """Return how many steps the budget holds: by the warm-up, else by what probes cost; None: nothing tells."""
+    """Return how many steps the budget holds, by the warm-up, or else by the cost of the probes; None: not known."""
     if setup.num_steps is not None:
         return setup.num_steps
     costs = [spending.step_cost(setup.budget, reading) for reading in stage.readings.values() if reading.num_steps]
@@ -181,7 +182,7 @@ def plateau_of(stage: Stage) -> tuple[float, float]:
 
 
 def harmless_rate(stage: Stage) -> float:
-    """Return the highest rate that does no harm, by probes that do not train yet."""
+    """Return the highest rate that does no harm, by probes that show no progress yet."""
     finite = [(score.values.learning_rate, score.reward) for score in scores(stage) if score.reward is not None]
     _, least = min(finite)
     return max(rate for rate, reward in finite if reward >= least - HARM)
@@ -190,8 +191,8 @@ def harmless_rate(stage: Stage) -> float:
 def shows_progress(stage: Stage) -> bool:
     """Return whether a rate trains better than the lowest one, over the last half and at its end: else no rate is best.
 
-    Where probes of one rung see the same batches, what is left of their differences is the rate's. Else it may be
-    noise, and they must differ by more.
+    If probes of one rung see the same batches, their differences come from the rate. Otherwise they may be noise, and
+    must be larger.
     """
     sound = [probe for probe, score in zip(stage.probes, scores(stage), strict=True) if score.reward is not None]
     if not sound:
@@ -202,7 +203,7 @@ def shows_progress(stage: Stage) -> bool:
 
 
 def shows_too_little(setup: SearchSetup, stage: Stage) -> bool:
-    """Return whether coarse probes gain so little that weights know the rate better, and do little harm about that."""
+    """Return whether coarse probes gain so little that the weights' usual rate is better known, and do little harm."""
     usual = trusted_rate(setup, stage) if setup.traits.told_by == "weights" else None
     finite = sorted((each.values.learning_rate, each.reward) for each in scores(stage) if each.reward is not None)
     if usual is None or len(finite) < 2:
@@ -216,7 +217,7 @@ def shows_too_little(setup: SearchSetup, stage: Stage) -> bool:
 
 
 def _is_below(probe: Probe, other: Probe, *, is_paired: bool) -> bool:
-    # the shares by which the probe's losses lie below the other's, step by step, as far as both go
+    # `gaps`: the shares by which the probe's losses lie below the other's, step by step, as far as both go
     pairs = list(zip(probe.reading.losses, other.reading.losses, strict=False))
     lowest = min((min(pair) for pair in pairs), default=0.0)
     gaps = np.array([(other_loss - loss) / (size_of(other_loss, lowest) or 1.0) for loss, other_loss in pairs])
@@ -227,10 +228,10 @@ def _is_below(probe: Probe, other: Probe, *, is_paired: bool) -> bool:
 
 
 def parabola_peak(setup: SearchSetup, stage: Stage) -> Values | None:
-    """Return the values at the vertex of the stage's probes.
+    """Return the values at the vertex of the stage's probes with the exchange that the run opens with.
 
-    None where more than the rate and the exchange is searched or past jobs speak: then the posterior knows more. None
-    too where there is no vertex, or it is barred. It is that of the exchange that the run opens with.
+    None if more than the rate and the exchange is searched, or past jobs inform the search: then the posterior knows
+    more. None too if there is no vertex, or it is barred.
     """
     if setup.space.ranges or past_tells(setup, stage):
         return None
@@ -246,12 +247,12 @@ def parabola_peak(setup: SearchSetup, stage: Stage) -> Values | None:
 
 
 def steady_scores(stage: Stage) -> list[Score]:
-    """Return the scores of `stage`, without a reward where a finalist jumps.
+    """Return the scores of `stage`, without a reward for a finalist that jumps.
 
-    It jumps if in its last third its loss lies clearly above that of the next lower rate on the same batch, all other
-    values equal. If they saw other batches, the means of their last thirds are compared. Its rate is at the edge of
-    what trains at all, and a longer run at it goes over the edge. What is before only tells that a high rate overshoots
-    at first.
+    A finalist jumps if in its last third a loss lies clearly above that of the next lower rate on the same batch, with
+    all other values equal. If the two saw different batches, the means of their last thirds are compared. Such a rate
+    is at the edge of what trains, and a longer run would go over it. Earlier losses only show that a high rate
+    overshoots at first.
     """
     found, start = scores(stage), start_loss(stage)
     by_rate = sorted(range(len(found)), key=lambda index: found[index].values.learning_rate)
@@ -270,7 +271,7 @@ def steady_scores(stage: Stage) -> list[Score]:
 def _jumps(probe: Probe, below: Probe, *, start: float, is_paired: bool) -> bool:
     values, other = probe.candidate.values, below.candidate.values
     if values.model_copy(update={"learning_rate": other.learning_rate}) != other:
-        return False  # the jump may be another value's
+        return False  # another value may cause the jump
     losses, others = (np.asarray(each.reading.losses) for each in (probe, below))
     num_points = min(len(losses), len(others))
     last = slice(2 * num_points // 3, num_points)
@@ -279,7 +280,7 @@ def _jumps(probe: Probe, below: Probe, *, start: float, is_paired: bool) -> bool
 
 
 def _is_surely_above(gaps: NDArray[np.float64], least: float) -> bool:
-    # by Student's t, as there are few of them; of a single one nothing is sure
+    # by Student's t, as there are few gaps; a single one shows nothing
     if len(gaps) < 2:
         return False
     error = gaps.std(ddof=1) / math.sqrt(len(gaps))
@@ -305,7 +306,7 @@ def interpolated_peak(
 def at_best_option(
     surrogate: AnySurrogate, box: Box, peak: Values, tried: Sequence[Values], *, barred: tuple[Values, ...]
 ) -> Values:
-    """Return `peak` with the exchange, of those in `tried`, that has the highest posterior mean there."""
+    """Return `peak` with the tried exchange that has the highest posterior mean there."""
     options = dict.fromkeys(values.option for values in tried)
     cells = [peak.model_copy(update={"option": option}) for option in options]
     return _best_of(surrogate, box, cells, barred=barred) or peak
@@ -327,7 +328,7 @@ def _line(axis: AnyAxis) -> list[Any]:
 
 
 def _settings(axes: Sequence[AnyAxis], tried: Sequence[Values]) -> list[Values]:
-    """Return a lattice over `axes`, about as many cells as one line has points, and what was tried."""
+    """Return a lattice over `axes`, with about as many cells as a line has points, and the values `tried`."""
     num_points = max(3, math.floor(NUM_OTHERS ** (1 / len(axes)))) if axes else 1
     cells = product(*(axis.grid(num_points) for axis in axes))
     lattice = [

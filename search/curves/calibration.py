@@ -1,4 +1,4 @@
-"""Calibrate forecasts by their outcomes: how far losses lay off, and how sure later forecasts may be."""
+"""Calibrate forecasts by their outcomes: measure their errors, and learn how far to follow the fitted curves."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,12 +6,12 @@ from pydantic import Field
 
 from search.types import Forecast, Value
 
-#: How far a forecast follows the fitted curves before any stage has closed: the largest with which they select recorded
-#: curves as well as their tails do. Of 188 other real curves 0.7 to 1 would have been best.
+#: How far a forecast follows the fitted curves before any stage has closed: the largest weight that selects recorded
+#: curves as well as their tails do. On 188 other real curves, 0.7 to 1 would have been best.
 FIRST_WEIGHT = 0.45
-#: The first weight counts as one stage whose curves led this share of the loss away from its tail.
+#: The first weight counts as one stage, whose curves led away from the tail by this share of the loss.
 FIRST_MOVE = 0.05
-#: So many of the last outcomes are learned from: what is true early in a run is not true late.
+#: Only this many of the last outcomes are used: early outcomes do not hold late in a run.
 MAX_OUTCOMES = 5
 
 
@@ -34,12 +34,12 @@ class Calibration(Value):
 
 
 def z_score(loss: float, *, mean: float, std: float) -> float | None:
-    """Return how many `std` a loss lies above the `mean` that was forecast; None where the forecast had no spread."""
+    """Return how many `std` a loss lies above the forecast `mean`; None if the forecast had no spread."""
     return (loss - mean) / std if std > 0 else None
 
 
 def calibration(z_scores: Iterable[float]) -> Calibration:
-    """Return how the forecasts with these z-scores did, all counted alike."""
+    """Return the calibration of forecasts with these z-scores, which all count alike."""
     scores = list(z_scores)
     if not scores:
         return Calibration(num_outcomes=0, within_1_std=None, within_2_std=None, mean_z=None)
@@ -52,7 +52,7 @@ def calibration(z_scores: Iterable[float]) -> Calibration:
 
 
 def with_outcome(outcomes: tuple[Outcome, ...], forecast: Forecast | None, loss: float | None) -> tuple[Outcome, ...]:
-    """Return the last outcomes that can be learned from, this one among them if it can."""
+    """Add an outcome to the last ones, if it can be learned from."""
     if forecast is None or forecast.average is None or loss is None:
         return outcomes
     return (*outcomes, Outcome(forecast=forecast, loss=loss))[-MAX_OUTCOMES:]

@@ -1,8 +1,8 @@
-"""The losses of workers that train apart, as the average of their parameters has them.
+"""Estimate the losses of the averaged parameters from the losses of workers that train apart.
 
-A worker with data of its own fits these between two averages: its losses fall while those of the average may rise
-(client drift; Karimireddy et al., SCAFFOLD, ICML 2020, section 3). The first step after an average shows by how much,
-since its loss is of parameters that all share.
+Between two averages, a worker fits its own data: its losses fall while those of the average may rise (client drift;
+Karimireddy et al., SCAFFOLD, ICML 2020, section 3). The first step after an average shows by how much, since its loss
+is that of the shared parameters.
 """
 
 import math
@@ -10,19 +10,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-#: Losses of a probe that rise at averages by so many standard errors say that workers drift apart.
+#: Workers drift apart if a probe's losses rise at averages by this many standard errors.
 CLEAR = 2.0
-#: Of a normal distribution: the median distance of two draws, in standard deviations.
+#: The median distance of two normal draws, in standard deviations.
 MEDIAN_DISTANCE = 0.954
 
 
 def first_steps(num_steps: int, *, period: int, steps_to_meeting: int | None) -> range:
-    """Return which of `num_steps` steps, from 0, are the first after an average; none where workers train as one.
+    """Return which of `num_steps` steps, from 0, are the first after an average; none if workers train as one.
 
     Args:
-        num_steps: that were taken.
-        period: steps from one average to the next.
-        steps_to_meeting: until the next average when they end; 0: they have just averaged; None: not known.
+        num_steps: the steps that were taken.
+        period: steps between two averages.
+        steps_to_meeting: steps left until the next average; 0: workers have just averaged; None: not known.
     """
     if period == 1 or steps_to_meeting is None:
         return range(0)
@@ -32,10 +32,10 @@ def first_steps(num_steps: int, *, period: int, steps_to_meeting: int | None) ->
 def client_drift(
     losses: Sequence[float], firsts: Sequence[int], beside: Sequence[float] | None = None, *, errors: float = CLEAR
 ) -> float:
-    """Return by how much `losses` rise, on the mean, where workers have averaged; 0: by less than `errors`, or never.
+    """Return the mean rise of `losses` right after averages; 0 if it is below `errors` standard errors, or unknown.
 
-    `errors` are standard errors of that mean. `beside` are the losses of workers that train as one on the same batches.
-    If they last until an average, the difference is looked at, which batches scatter less.
+    `beside` are the losses of workers that train as one on the same batches. If they reach an average, the difference
+    of the two curves is used, which scatters less.
     """
     values = np.asarray(losses, dtype=np.float64)
     if beside is not None and any(0 < first < len(beside) for first in firsts):
@@ -54,10 +54,10 @@ def client_drift(
         else float(np.median(np.abs(np.diff(values)))) / MEDIAN_DISTANCE
     )
     error = noise * math.sqrt((1 + 1 / width) / len(averages))
-    quantile = errors * (1 + (errors**2 + 1) / (4 * max(1, num_free)))  # Student's, of so few: to the first order
+    quantile = errors * (1 + (errors**2 + 1) / (4 * max(1, num_free)))  # Student's t to the first order
     return rise if rise > quantile * error else 0.0
 
 
 def as_averaged(losses: Sequence[float], firsts: Sequence[int], rise: float) -> tuple[float, ...]:
-    """Return the losses that the average of the workers would have had: a `rise` higher, but right after one."""
+    """Return the losses of the workers' average: higher by `rise`, except right after an average."""
     return tuple(loss if index in firsts else loss + rise for index, loss in enumerate(losses))

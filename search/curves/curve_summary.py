@@ -1,4 +1,4 @@
-"""Summarise an observation: all that any decision reads, and no more, so that a journal stays small."""
+"""Summarise an observation to what decisions read, so that a journal stays small."""
 
 from collections.abc import Sequence
 
@@ -14,16 +14,16 @@ from search.types import Observation, Spent, Value
 
 Array = NDArray[np.float64]
 
-#: Longer curves are kept as means of blocks: as many points as a forecast tells apart.
+#: Longer curves are kept as means of blocks: a forecast tells no more points apart.
 MAX_POINTS = 400
-#: Losses of a fresh run that tell where it starts: they are the same in all probes, up to the first updates.
+#: The first losses of a run, which show where it starts: they are alike in all probes, up to the first updates.
 OPENING_LOSSES = 5
-#: Committed losses whose median is the loss that a commit ended at.
+#: The number of last losses whose median is the loss that a commit ended at.
 MIN_END_LOSSES, MAX_END_LOSSES = 20, 200
 
 
 class Reading(Value):
-    """A finished probe, as its controller remembers it. A loss that is not usable is NaN."""
+    """The summary of a finished probe that a controller keeps. A loss that is not usable is NaN."""
 
     candidate_id: str
     num_steps: int
@@ -33,15 +33,15 @@ class Reading(Value):
     bytes_sent: int
     diverged: bool
     is_cut: bool = False  # ended before its allowance was spent
-    averaged: tuple[int, ...] = ()  # its first steps after an average of workers that train apart
+    averaged: tuple[int, ...] = ()  # its first steps after each average of workers that train apart
     client_drift: float = 0.0  # by how much its losses were raised to those of the workers' average
-    block_steps: int | None = None  # of which each entry of `losses` but the first is a mean; None: as `thinned` does
+    block_steps: int | None = None  # steps per entry of `losses`, except the first; None: as `thinned` chooses
     spent: Spent
     searched_from: Spent = Spent()  # the run's totals when its search opened
 
     @classmethod
     def of(cls, observation: Observation, *, period: int = 1) -> "Reading":
-        """Read the probe that `observation` measured, of workers that average every `period` steps."""
+        """Summarise the probe that `observation` measured, with workers that average every `period` steps."""
         assert observation.candidate_id is not None
         num_steps, seconds = len(observation.losses), observation.step_seconds
         averaged = first_steps(num_steps, period=period, steps_to_meeting=observation.steps_to_meeting)
@@ -62,11 +62,11 @@ class Reading(Value):
 
     @property
     def steps_per_point(self) -> float:
-        """The number of steps that an entry of `losses`, which has some, stands for."""
+        """The mean number of steps per entry of `losses`, which must not be empty."""
         return self.num_steps / len(self.losses)
 
     def begun(self, num_steps: float) -> "Reading":
-        """Return what was read of the first `num_steps` steps, at least one point of the curve, as a whole probe."""
+        """Return the summary of the first `num_steps` steps, as a whole probe with at least one point of the curve."""
         starts = self._starts
         num_points = max(1, round(num_steps / self.steps_per_point))
         end = int(starts[num_points]) if num_points < len(starts) else self.num_steps
@@ -85,7 +85,7 @@ class Reading(Value):
         return block_starts(self.num_steps, self.block_steps or block_size(self.num_steps))
 
     def means(self, num_steps: float, num_points: int) -> Array:
-        """Return the first `num_steps` steps' losses `(num_points,)` as means of equally many steps."""
+        """Return the losses of the first `num_steps` steps as `num_points` means of equally many steps."""
         starts = self._starts
         counts = np.diff(starts, append=self.num_steps)
         totals = np.concatenate([[0.0], np.cumsum(counts * np.asarray(self.losses))])
@@ -95,17 +95,17 @@ class Reading(Value):
 
 
 def side_by_side(reading: Reading, other: Reading, num_steps: float, other_steps: float) -> tuple[Array, Array]:
-    """Return the first `num_steps` and `other_steps` steps of two curves as equally many means `(m,)`, `(m,)`."""
+    """Return the first `num_steps` and `other_steps` steps of two curves, each as m means `(m,)`."""
     num_points = min(num_steps / reading.steps_per_point, other_steps / other.steps_per_point)
     whole = max(1, int(num_points))
     return reading.means(num_steps, whole), other.means(other_steps, whole)
 
 
 class Ending(Value):
-    """A finished commit, as its controller remembers it."""
+    """The summary of a finished commit that a controller keeps."""
 
-    #: The loss that it ended at; None: it was not kept, or no loss of its end is usable.
-    #: An earlier release wrote it as `level`.
+    #: The loss that the commit ended at; None: it was not kept, or no loss at its end is usable. An earlier release
+    #: wrote it as `level`.
     end_loss: float | None = Field(validation_alias=AliasChoices("end_loss", "level"))
     diverged: bool
     rolled_back: bool
@@ -114,12 +114,12 @@ class Ending(Value):
     losses: tuple[float, ...]  # the whole curve: means of equally many steps
     opening: tuple[float, ...] = ()  # its first losses, as they were
     signs: Signs
-    events: tuple[Event, ...]  # what of them is a reason to search again
+    events: tuple[Event, ...]  # the reasons among them to search again
     spent: Spent
 
     @classmethod
     def of(cls, observation: Observation, signs: Signs, events: tuple[Event, ...]) -> "Ending":
-        """Read the commit that `observation` measured."""
+        """Summarise the commit that `observation` measured."""
         trace = trace_of(observation)
         return cls(
             end_loss=end_loss(observation),
@@ -135,7 +135,7 @@ class Ending(Value):
         )
 
     def raised(self, rise: float) -> "Ending":
-        """Return it with losses a `rise` higher."""
+        """Return the summary with losses higher by `rise`."""
         end_loss = None if self.end_loss is None else self.end_loss + rise
         return self.model_copy(update={"end_loss": end_loss, "losses": tuple(loss + rise for loss in self.losses)})
 
@@ -146,36 +146,36 @@ class Ending(Value):
 
     @property
     def was_asleep(self) -> bool:
-        """Return whether it was rolled back for nothing but that it learned nothing."""
+        """Return whether it was rolled back only because it learned nothing."""
         return self.rolled_back and not self.diverged and self.signs.is_ignorant and "divergence" not in self.events
 
     @property
     def has_failed(self) -> bool:
-        """Return whether it was rolled back, or should have been: nobody trusts its values any more."""
+        """Return whether it was rolled back, or should have been: its values are not trusted any more."""
         return not self.is_kept or self.signs.has_worsened or self.signs.is_dead
 
 
 def last_losses(losses: Sequence[float], num_steps: int) -> Sequence[float]:
-    """Return the end of a commit of `num_steps`, whose median is its end loss: a fifth of it, 20 to 200 steps.
+    """Return the losses whose median is the end loss of a commit of `num_steps`: the last fifth, 20 to 200 steps.
 
-    `losses` may be no more than its last ones.
+    `losses` may be only the last ones of the commit.
     """
     return losses[-min(MAX_END_LOSSES, max(MIN_END_LOSSES, num_steps // 5)) :]
 
 
 def end_loss(observation: Observation) -> float | None:
-    """Return where a commit that was kept ended: the median of its last losses."""
+    """Return the loss that a commit ended at: the median of its last losses; None: it was not kept, or has none."""
     is_kept = not observation.diverged and not observation.rolled_back
     return usable_median(last_losses(observation.losses, num_steps_of(observation))) if is_kept else None
 
 
 def num_steps_of(observation: Observation) -> int:
-    """Return how many steps `observation` measured, of which its series may have the last ones alone."""
+    """Return how many steps `observation` measured; its series may hold only the last ones."""
     return len(observation.losses) if observation.trace is None else observation.trace.num_steps
 
 
 def trace_of(observation: Observation) -> Trace:
-    """Return the whole course of what `observation` measured."""
+    """Return the trace of all steps of `observation`."""
     if observation.trace is not None:
         return observation.trace
     return Trace().extended(
@@ -184,7 +184,7 @@ def trace_of(observation: Observation) -> Trace:
 
 
 def thinned(losses: Sequence[float]) -> tuple[float, ...]:
-    """Return `losses` as at most `MAX_POINTS` means of equally many steps; a remainder joins the first of them.
+    """Return `losses` as at most `MAX_POINTS` means of equally many steps; a remainder joins the first block.
 
     A block with a loss that is not usable is NaN, so that no divergence is averaged away.
     """
@@ -198,18 +198,18 @@ def thinned(losses: Sequence[float]) -> tuple[float, ...]:
 
 
 def block_size(num_losses: int) -> int:
-    """Return of how many losses `thinned` takes a mean, of `num_losses`."""
+    """Return the block size by which `thinned` averages `num_losses` losses."""
     return -(-num_losses // MAX_POINTS)
 
 
 def block_starts(num_losses: int, size: int) -> NDArray[np.int64]:
-    """Return where the blocks of `size` losses begin, of `num_losses` > 0; a remainder is in the first of them."""
+    """Return the first index of each block of `size` losses, for `num_losses` > 0; the first takes the remainder."""
     starts = np.arange(num_losses % size, num_losses, size)
     starts[0] = 0
     return starts
 
 
 def usable_median(losses: Sequence[float]) -> float | None:
-    """Return the median of the losses that are finite and not absurd, or None if none is."""
+    """Return the median of the losses that are finite and not absurd, or None if there are none."""
     usable = [loss for loss in losses if abs(loss) < LARGEST]
     return float(np.median(usable)) if usable else None

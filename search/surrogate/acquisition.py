@@ -1,4 +1,4 @@
-"""The one place that maximises an acquisition: over a discrete cloud, so that it takes milliseconds."""
+"""Maximise an acquisition function over a discrete cloud of points, which takes milliseconds."""
 
 from collections.abc import Callable
 from functools import cache
@@ -36,12 +36,18 @@ def sobol_points(num_points: int, bounds: Array, *, seed: int) -> Array:
 def next_point(
     surrogate: AnySurrogate, bounds: Array, *, pending: Array, snap: Snap, is_legal: IsLegal, seed: int
 ) -> Array | None:
-    """Return the point `(d,)` within `bounds` `(2, d)` that promises the most, or None if none is legal.
+    """Return the legal point `(d,)` within `bounds` `(2, d)` with the highest acquisition, or None if none is legal.
 
-    Maximises qLogNoisyExpectedImprovement (Ament et al., 2023), or of the plain surrogate the expected improvement
-    itself, over 512 Sobol points and 64 around the best mean. Points that still run are `pending` `(p, d)`. `snap`
-    moves a cloud `(m, d)` onto values that exist, so whole numbers and choices are searched exactly; `is_legal` says
-    of a point `(d,)` whether it may be tried, and is asked of the best one first.
+    The acquisition is qLogNoisyExpectedImprovement (Ament et al., 2023), or the log of the expected improvement for the
+    plain surrogate. It is maximised over 512 Sobol points and 64 around the best mean.
+
+    Args:
+        surrogate: fitted in the unit cube.
+        bounds: the lowest and the highest coordinates.
+        pending: points `(p, d)` whose probes are still running.
+        snap: moves a cloud `(m, d)` onto legal values, so whole numbers and choices are searched exactly.
+        is_legal: returns whether a point `(d,)` may be tried. It is asked about the best point first.
+        seed: of the cloud and the samples.
 
     Raises:
         one of `search.surrogate.model.NUMERICAL_FAILURES`: BoTorch's acquisition failed.
@@ -70,8 +76,8 @@ def _worth(surrogate: AnySurrogate, cloud: Array, pending: Array, seed: int) -> 
 
 
 def warm_up() -> None:
-    """Fit and ask once, on nothing: a process's first time loads libraries for some tenths of a second."""
-    with _WARMING:  # two threads that load them at once have been seen to mix up float32 and float64
+    """Fit and ask once on dummy data: the first time in a process, libraries load for some tenths of a second."""
+    with _WARMING:  # threads that load them at the same time have been seen to mix up float32 and float64
         _warm_up_once()
 
 

@@ -1,4 +1,4 @@
-"""A small Gaussian process in plain numpy: the surrogate where BoTorch's fails, and the smoother of past searches.
+"""A small Gaussian process in plain numpy: the fallback if BoTorch's fails, and the smoother of past searches.
 
 The model is that of `search.surrogate.model`: a constant mean, an RBF kernel of unit variance with one length scale per
 axis, and known noise. Symbols: X the points `(n, d)`, y their rewards `(n,)` (higher is better), Yvar their variances.
@@ -17,11 +17,11 @@ Function = Callable[[Array], Array]
 
 #: Noise is at least this share of the rewards' spread: probes never agree to the last digit.
 NOISE_FLOOR = 0.02
-#: A reward with this variance, in units of the rewards', says nothing.
+#: A reward with this variance, in units of the rewards' variance, says nothing.
 LARGEST_NOISE = 1e6
-#: The length scales that are tried; a unit cube needs none beyond.
+#: The length scales that are tried; a unit cube needs none outside this range.
 LENGTH_SCALES = np.geomspace(0.025, 10.0, 25)
-#: The length scales are chosen one axis after the other, so often.
+#: Rounds in which the length scales are chosen, one axis after the other.
 SWEEPS = 3
 
 
@@ -30,10 +30,10 @@ def _flat(points: Array) -> Array:
 
 
 class Expectation(NamedTuple):
-    """Expectations of points before any probe, in standard deviations of the rewards.
+    """The prior mean of the rewards, in their standard deviations.
 
-    `mean` maps points `(m, d)` to `(m,)`; a constant is fitted on top of it. Rewards are taken to leave it by about
-    `residual`. `weight` in [0, 1] is how much of it comes from past runs.
+    `mean` maps points `(m, d)` to `(m,)`; a constant is fitted on top of it. `residual` is how far rewards are expected
+    to lie from it. `weight` in [0, 1] is the share of it that comes from past runs.
     """
 
     mean: Function = _flat
@@ -45,7 +45,7 @@ UNKNOWN = Expectation()
 
 
 class GaussianProcess:
-    """A fitted Gaussian process. It has no iteration to fail and no matrix that is not positive definite."""
+    """A fitted Gaussian process that cannot fail: nothing iterates, and all matrices are positive definite."""
 
     def __init__(
         self,
@@ -59,10 +59,9 @@ class GaussianProcess:
     ) -> None:
         """Fit to `points` `(n, d)`, `rewards` `(n,)`, `variances` `(n,)`; all finite, n >= 1.
 
-        `failure` says why it stands in for `search.surrogate.model.Surrogate`, if it does.
-
-        The length `scales` `(d,)`, where none are given, are the most probable ones on a grid under the prior of
-        Hvarfner et al. (2024): log-normal(sqrt 2 + ln(d) / 2, sqrt 3).
+        By default, the length `scales` `(d,)` are the most probable ones on a grid under the prior of Hvarfner et al.
+        (2024): log-normal(sqrt 2 + ln(d) / 2, sqrt 3). `failure` says why this process replaces
+        `search.surrogate.model.Surrogate`, if it does.
         """
         self.points, self.expected = points, expected
         self.note = failure and f"by the fallback surrogate: {failure}"
@@ -97,7 +96,7 @@ class GaussianProcess:
     def log_improvement(self, cloud: Array, *, pending: Array) -> Array:
         """Return ln of the expected improvement `(m,)` of each point of `cloud` `(m, d)` over the best known mean.
 
-        Points that still run, `pending` `(p, d)`, are taken to bring what is expected of them.
+        Points whose probes still run, `pending` `(p, d)`, count as if they had their expected rewards.
         """
         informed = self._with(pending) if len(pending) else self
         best = float(informed.mean(informed.points).max())
@@ -105,7 +104,7 @@ class GaussianProcess:
         return np.asarray(np.log(stds) + log_h((means - best) / stds))
 
     def plain(self, failure: str) -> "GaussianProcess":
-        """Return this process: nothing is plainer."""
+        """Return this process, which is the plain one."""
         return self
 
     def _with(self, pending: Array) -> "GaussianProcess":
@@ -148,7 +147,7 @@ FAR = -20.0
 
 
 def location(rewards: Array) -> tuple[float, float]:
-    """Return mean and standard deviation of `rewards` `(n,)`; 1 where they do not differ."""
+    """Return mean and standard deviation of `rewards` `(n,)`; the latter is 1 if they do not differ."""
     return float(rewards.mean()), (float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0) or 1.0
 
 

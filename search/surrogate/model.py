@@ -1,4 +1,4 @@
-"""A Gaussian process over the unit cube: what the probes so far say about every point.
+"""A Gaussian process over the unit cube, which predicts the reward of every point from the probes so far.
 
 Symbols: X the points `(n, d)`, y their rewards `(n,)` (higher is better), Yvar the variances of y.
 """
@@ -26,21 +26,21 @@ Array = NDArray[np.float64]
 
 #: With fewer finite points a Gaussian process says less than a space-filling design ...
 MIN_POINTS = 4
-#: ... and with fewer than this nothing, whatever is expected of it.
+#: ... and with fewer than this nothing, even with a prior.
 LEAST_POINTS = 3
 MAX_FIT_ITERATIONS = 40
-#: A grid has thousands of points, and their prior covariance is computed even where no variance is asked for.
+#: Points per call: a grid has thousands, and their prior covariance is computed even if no variance is asked for.
 MEANS_AT_ONCE = 512
-#: What BoTorch, GPyTorch and torch raise where the numbers, not the code, are at fault.
+#: The errors that BoTorch, GPyTorch and torch raise for numerical problems.
 NUMERICAL_FAILURES = (RuntimeError, ArithmeticError, BotorchError, ModelFittingError)
 
-#: Said of what is legal here: a constant reward, a fit that the iteration limit ends, points close together.
+#: Warnings about what is legal here: a constant reward, a fit that the iteration limit ends, points close together.
 EXPECTED_WARNINGS = (BotorchWarning, OptimizationWarning, NumericalWarning)
 
 
 @contextmanager
 def quiet_and_single_threaded() -> Iterator[None]:
-    """Run torch on one thread inside, and drop warnings about what is legal here; both restored on exit.
+    """Run torch on one thread, and drop `EXPECTED_WARNINGS`; both are restored on exit.
 
     With matrices this small, threads only cost time.
     """
@@ -56,7 +56,7 @@ def quiet_and_single_threaded() -> Iterator[None]:
 
 
 class _ExpectedMean(ConstantMean):  # type: ignore[misc]  # gpytorch is untyped
-    """A constant, fitted, plus an expectation, which is not; in units of its residual."""
+    """A fitted constant plus a given expectation, in units of its residual."""
 
     def __init__(self, expected: Expectation) -> None:
         super().__init__()
@@ -70,18 +70,18 @@ class _ExpectedMean(ConstantMean):  # type: ignore[misc]  # gpytorch is untyped
 
 
 class Surrogate:
-    """A fitted Gaussian process; the same data give the same bits.
+    """A fitted Gaussian process. The same data give the same result, bit for bit.
 
     `model` works on standardised rewards: (y - `centre`) / `spread`.
     """
 
-    note = ""  # nothing stands in for anything
+    note = ""  # this is not the fallback
 
     def __init__(self, points: Array, rewards: Array, variances: Array, *, expected: Expectation = UNKNOWN) -> None:
         """Fit to `points` `(n, d)` in the unit cube, `rewards` `(n,)` and their `variances` `(n,)`, n >= 3.
 
-        What is `expected` is the prior mean, up to a constant. The rest is BoTorch's defaults: RBF kernel with
-        one length scale per axis, and a log-normal prior on it that grows with sqrt(d) (Hvarfner et al., 2024).
+        `expected` is the prior mean, up to a fitted constant. The rest is BoTorch's defaults: an RBF kernel with one
+        length scale per axis, and a log-normal prior on it that grows with sqrt(d) (Hvarfner et al., 2024).
 
         Raises:
             ValueError: fewer than 3 points, or a reward that is not finite.
@@ -121,22 +121,22 @@ class Surrogate:
     def marginals(self, points: Array) -> tuple[Array, Array]:
         """Return posterior mean and standard deviation `(m,)` of the noise-free reward at each of `points` `(m, d)`."""
         with quiet_and_single_threaded(), torch.no_grad():
-            # every point is a batch of its own: a thousand of them need no covariance, which takes 10 ms
+            # every point is a batch of its own, so no covariance of a thousand points is computed, which takes 10 ms
             posterior = self.model.posterior(torch.as_tensor(points, dtype=torch.float64).unsqueeze(1))
             mean, variance = posterior.mean.flatten().numpy(), posterior.variance.flatten().numpy()
         return self.centre + self.spread * np.asarray(mean), self.spread * np.sqrt(np.asarray(variance))
 
     def plain(self, failure: str) -> GaussianProcess:
-        """Return the plain Gaussian process of the same data, which stands in because of `failure`."""
+        """Return the plain Gaussian process of the same data, the fallback after a `failure`."""
         return GaussianProcess(*self._data, expected=self.expected, failure=failure)
 
 
-#: Either answers the same questions.
+#: Both have the same methods.
 AnySurrogate = Surrogate | GaussianProcess
 
 
 def fit(points: Array, rewards: Array, variances: Array, *, expected: Expectation = UNKNOWN) -> AnySurrogate:
-    """Return a surrogate of the data, as `Surrogate` takes it; the plain one where BoTorch's fails numerically."""
+    """Return a surrogate of the data, as `Surrogate` takes them; the plain one if BoTorch's fails numerically."""
     try:
         surrogate = Surrogate(points, rewards, variances, expected=expected)
         if all(np.isfinite(part).all() for part in surrogate.joint(points)):
@@ -148,6 +148,6 @@ def fit(points: Array, rewards: Array, variances: Array, *, expected: Expectatio
 
 
 def described(error: Exception) -> str:
-    """Return the first line of what `error` says, for a reason of one sentence."""
+    """Return the first line of the message of `error`, for a reason of one sentence."""
     said = str(error).strip().splitlines()
     return (said[0] if said else type(error).__name__)[:200].rstrip(".")

@@ -22,9 +22,9 @@ class Fit(NamedTuple):
 
 
 def on_grid(fit: Fit, like: Values) -> Posterior:
-    """Return the posterior over two axes to 4 digits: the learning rate and the level, or else the next one.
+    """Return the posterior over two axes, to 4 digits: the learning rate, and the level or else the next axis.
 
-    With one axis it is a line; values on further axes, and the exchange, are those of `like`.
+    With one axis it is a line. Values on further axes, and the exchange, are those of `like`.
     """
     rate, *others = [axis for axis in fit.box.axes if isinstance(axis, Axis)]
     shown = [rate, *sorted(others, key=lambda axis: axis.name != "level")[:1]]
