@@ -24,18 +24,18 @@ _DAY = "%Y-%m-%d"
 @keys.command()
 def create(
     name: Annotated[str, typer.Argument(help="what the key is for")],
-    role: Annotated[Role, typer.Option(help="each has the permissions of those before it")] = Role.SUBMITTER,
+    role: Annotated[Role, typer.Option(help="each role includes the permissions of those before it")] = Role.SUBMITTER,
     owner: Annotated[str | None, typer.Option(help="who owns the jobs that it submits; default: NAME")] = None,
     project: Annotated[str, typer.Option(help="the project whose jobs it sees")] = DEFAULT_PROJECT,
     days: Annotated[
         float | None,
-        typer.Option(min=0.001, max=_MAX_DAYS, metavar="N", help="days until the key expires; default: it does not"),
+        typer.Option(min=0.001, max=_MAX_DAYS, metavar="N", help="days until the key expires; default: never"),
     ] = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print its secret, which is shown this once."""
+    """Make a key and print its secret, which is shown only once."""
     expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
     with open_client(url, key) as client:
         issued = client.create_key(name, owner=owner, role=role, project=project, expires_at=expires_at)
@@ -44,7 +44,7 @@ def create(
 
 @keys.command(name="list")
 def list_keys(url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Show your keys, to an admin all of them."""
+    """Show your keys, or all keys if you are an admin."""
     with open_client(url, key) as client:
         found = client.keys()
     if as_json:
@@ -60,7 +60,7 @@ def list_keys(url: Url = None, key: Key = None, as_json: AsJson = False) -> None
 
 @keys.command()
 def rotate(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Give a key another secret and print it; the old one ends at once."""
+    """Give a key a new secret and print it. The old one stops working at once."""
     with open_client(url, key) as client:
         was_local = url is None and key is None and client.me().key == key_id
         issued = client.rotate_key(key_id)
@@ -78,7 +78,7 @@ def rotate(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = Fa
 
 @keys.command()
 def revoke(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """End a key, and the sessions of the page that it opened, for ever."""
+    """Revoke a key, and its sessions on the page, for good."""
     with open_client(url, key) as client:
         view = client.revoke_key(key_id)
     if as_json:
@@ -89,7 +89,7 @@ def revoke(key_id: KeyId, url: Url = None, key: Key = None, as_json: AsJson = Fa
 
 @app.command()
 def me(url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Show your name, role and project, as the service knows them by your key."""
+    """Show the name, role and project of your key."""
     with open_client(url, key) as client:
         found = client.me()
     if as_json:
@@ -100,11 +100,11 @@ def me(url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def audit(
-    name: Annotated[str | None, typer.Option(help="only what NAME did")] = None,
-    action: Annotated[str | None, typer.Option(help="only such as `createJob`")] = None,
+    name: Annotated[str | None, typer.Option(help="only actions of this user")] = None,
+    action: Annotated[str | None, typer.Option(help="only this action, e.g. `createJob`")] = None,
     target: Annotated[str | None, typer.Option(metavar="ID", help="only about this job or key")] = None,
     outcome: Annotated[Literal["done", "refused"] | None, typer.Option(help="only what was done, or refused")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE, help="show so many")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE, help="the most to show")] = 50,
     cursor: Annotated[int | None, typer.Option(min=1, help="`next_cursor` of the page before")] = None,
     url: Url = None,
     key: Key = None,
@@ -133,7 +133,7 @@ def page(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Print a link that signs one browser in to the page; good once, for five minutes."""
+    """Print a link that signs one browser in to the page. It works once, within five minutes."""
     with open_client(url, key) as client:
         typer.echo(client.sign_in_link(None if job is None else client.find(job)))
 

@@ -32,18 +32,18 @@ app = typer.Typer()
 def clean(
     older_than: Annotated[
         float,
-        typer.Option(metavar="DAYS", min=0, max=MAX_DAYS, help="only of jobs over, or code unused, so long"),
+        typer.Option(metavar="DAYS", min=0, max=MAX_DAYS, help="only from jobs over, and code unused, for this long"),
     ] = 0.0,
     with_weights: Annotated[bool, typer.Option("--weights", help="trained weights, too")] = False,
-    is_dry: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
+    is_dry: Annotated[bool, typer.Option("--dry-run", help="only list what would be removed")] = False,
     is_agreed: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove what finished jobs left: checkpoints, logs, files of killed processes; and code that no job needs.
 
-    Says how much, then asks.
+    Shows how much, then asks.
 
-    Weights stay unless --weights is given; schedules and everything else in the database stay always.
+    Weights stay unless --weights is given. Schedules, like everything else in the database, always stay.
     """
     settings = read_settings()
     before = datetime.now(UTC) - timedelta(days=older_than)

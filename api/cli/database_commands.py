@@ -33,9 +33,9 @@ def backup(
 
 @app.command()
 def restore(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="of a backup")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="the folder of a backup")],
     files_moved: Annotated[
-        bool, typer.Option("--files-moved", help="its files, which it does not copy, are at WIRETUNE_STORAGE_URL")
+        bool, typer.Option("--files-moved", help="the files that it does not contain are at WIRETUNE_STORAGE_URL")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +50,7 @@ def restore(
 
 @app.command()
 def migrate(as_json: AsJson = False) -> None:
-    """Bring the database to this release's schema, made if need be, and end: a step before replicas start."""
+    """Create or update the database schema for this release, and exit: a step before replicas start."""
     settings = read_settings()
     with told_plainly(), closing(Store.open(settings)):
         revision, _ = revisions(settings.resolved_database_url)

@@ -67,7 +67,7 @@ def submit(
         typer.Option(metavar="PATTERN", help="files of the folder to leave out, such as `data` or `*.csv`; repeatable"),
     ] = None,
     is_dry: Annotated[
-        bool, typer.Option("--dry-run", help="queue nothing: have the service check all but room in the queue")
+        bool, typer.Option("--dry-run", help="queue nothing; the service checks everything but room in the queue")
     ] = False,
     idempotency_key: IdempotencyKey = None,
     url: Url = None,
@@ -106,7 +106,7 @@ def _with_code(spec: JobSpec, digest: str) -> JobSpec:
 
 @app.command()
 def validate(job: JobFile, as_json: AsJson = False) -> None:
-    """Check a job's file, print it with every default filled in, and advise on it; asks no service."""
+    """Check a job's file, print it with every default filled in, and give advice. Needs no service."""
     spec = read_job(job, as_json=as_json)
     _print_validated(Validated(spec=spec, num_trials=spec.num_trials, advice=advice(spec)), as_json=as_json)
 
@@ -183,7 +183,7 @@ def list_jobs(
         typer.Option(metavar="STATE", help=f"only those that are {', '.join(JobState)}; repeatable"),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="only those with this label; of several all")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="only those with this label; repeated: with all")
     ] = None,
     text: Annotated[
         str | None, typer.Option(metavar="WORDS", help="only those with all these words in name, notes or labels")
@@ -198,10 +198,10 @@ def list_jobs(
     ] = None,
     is_archived: Annotated[bool, typer.Option("--archived", help="the archived ones instead")] = False,
     sort: Annotated[
-        SortKey, typer.Option(help="`created` and `finished` have the latest first; `loss`: of the newest, the lowest")
+        SortKey, typer.Option(help="`created`, `finished`: latest first; `loss`: lowest first, among the newest jobs")
     ] = SortKey.CREATED,
-    is_reversed: Annotated[bool, typer.Option("--reverse", help="turn the order around")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="list so many")] = 20,
+    is_reversed: Annotated[bool, typer.Option("--reverse", help="reverse the order")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="the most to list")] = 20,
     cursor: Annotated[str | None, typer.Option(help="`next_cursor` of the page before, in the same order")] = None,
     are_ids: Annotated[bool, typer.Option("--ids", "-q", help="print the ids alone, one a line")] = False,
     url: Url = None,
@@ -250,7 +250,7 @@ def _sheet(jobs: Sequence[JobSummary]) -> Sheet:
 
 @app.command()
 def show(job: JobId, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Show a job: where it is and why, its schedules, its bill, its arms over the seeds."""
+    """Show a job: its state and the reason, its schedules, its bill, its arms over the seeds."""
     with open_client(url, key) as client:
         view = client.job(client.find(job)).view
         found = None if view.unread else report.result(client, view, with_all_schedules=as_json)
@@ -273,7 +273,7 @@ def explain(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain a job's decisions: why, from which probes, what was believed, and what came true."""
+    """Explain a job's decisions: the reasons, the probes, the predictions, and what came true."""
     with open_client(url, key) as client:
         job = client.find(job)
         try:
@@ -292,7 +292,7 @@ def explain(
 
 @app.command()
 def watch(job: JobId, patience: Patience = AWAY_S, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Follow a job until it is over. Interrupting this leaves the job alone."""
+    """Follow a job until it is over. Interrupting this does not affect the job."""
     with open_client(url, key, patience_s=patience) as client:
         job = client.find(job)
         view = _follow_as_json(client, job) if as_json else follow(client, job, console())
@@ -321,17 +321,17 @@ def logs(
     job: JobId,
     attempt: Annotated[int | None, typer.Option(min=1, help="default: the last")] = None,
     num_lines: Annotated[
-        int | None, typer.Option("--tail", "-n", metavar="N", min=1, help="of what is there only the last N lines")
+        int | None, typer.Option("--tail", "-n", metavar="N", min=1, help="only the last N lines of earlier output")
     ] = None,
     is_followed: Annotated[
-        bool, typer.Option("--follow", "-f", help="print what comes, until the job is over")
+        bool, typer.Option("--follow", "-f", help="keep printing new output until the job is over")
     ] = False,
     patience: Patience = AWAY_S,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what an attempt's driver and workers have printed."""
+    """Print the output of an attempt's driver and workers."""
     with open_client(url, key, patience_s=patience if is_followed else PATIENCE_S) as client:
         job = client.find(job)
         if is_followed:
@@ -367,7 +367,7 @@ def export(
         exports.Tracker | None, typer.Option("--to", help="write every point and the bill for this tracker instead")
     ] = None,
     is_followed: Annotated[
-        bool, typer.Option("--follow", "-f", help="with --to: write what comes, until the job is over")
+        bool, typer.Option("--follow", "-f", help="with --to: keep writing new points until the job is over")
     ] = False,
     patience: Patience = AWAY_S,
     url: Url = None,

@@ -86,7 +86,7 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def main(
     is_asked: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version, and end")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
     """Tunes learning rate and gradient sparsity while a model trains over a slow network."""
@@ -100,10 +100,10 @@ def serve(
     host: Annotated[str | None, typer.Option(help="address to bind (WIRETUNE_HOST)")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="port; 0: any free one (WIRETUNE_PORT)")] = None,
     linger: Annotated[
-        float | None, typer.Option(help="end after so many seconds without a request or an active job")
+        float | None, typer.Option(help="exit after this many seconds without a request or an active job")
     ] = None,
 ) -> None:
-    """Run the service: API, page, and the jobs' owner."""
+    """Run the service: the API, the page, and the control of jobs."""
     from api.http.server import (
         PortBusy,
         serve as serve_until_told,  # imported here, since other commands need no web stack
@@ -124,7 +124,7 @@ def serve(
 
 @app.command()
 def run(job: JobFile, as_json: AsJson = False) -> None:
-    """Run a job here, from start to bill; starts a service if none is up, and stops it again.
+    """Run a job here, from start to bill. Starts a service if none runs, and stops it afterwards.
 
     A `workload.factory` is imported from the working folder.
     """
@@ -146,9 +146,9 @@ def replay(
     out: Annotated[Path | None, typer.Option(help="write the weights here", callback=require_writable)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train again what a schedule was learned in, without a search; say whether the weights are the same, bit for bit.
+    """Repeat the run of a learned schedule without a search, and compare the final weights bit for bit.
 
-    They are on the CPU where releases and data are the same, for budgets in steps or bytes.
+    On CPUs they are equal with the same releases and data, for budgets in steps or bytes.
     """
     try:
         recorded = RecordedSchedule.from_json(schedule.read_text(encoding="utf-8"))

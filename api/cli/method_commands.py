@@ -29,7 +29,7 @@ def methods(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="write docs/methods.md, the reference")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods that a job can choose; of one, its paper, knobs, and what it goes with."""
+    """List the methods that a job can choose, or show one: its paper, knobs, and combinations."""
     try:
         found = catalogue.methods(name, workload=workload, shapes=shapes, workers=workers)
     except (NotFound, ValueError) as error:

@@ -26,7 +26,7 @@ class Format(StrEnum):
 @app.command("plot")
 def plot_jobs(
     jobs: Annotated[list[str], typer.Argument(metavar="JOB ...", help="as in `show`", autocompletion=completion.jobs)],
-    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="made if it is not there", file_okay=False)],
+    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="created if missing", file_okay=False)],
     kind: Annotated[
         Format, typer.Option("--format", help="png and svg: a file for each chart, by Chromium")
     ] = Format.HTML,
@@ -34,7 +34,7 @@ def plot_jobs(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the page of a job, or of several beside one another, to files that need no service."""
+    """Write the page of one job, or of several side by side, to files that need no service."""
     with open_client(url, key) as client:
         ids = list(dict.fromkeys(map(client.find, jobs)))
         if len(ids) > MOST:

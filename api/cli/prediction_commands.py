@@ -90,9 +90,9 @@ def predict(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what every method takes on a link and with workers that are not at hand: steps, bytes, time to a loss.
+    """Predict the steps, bytes and time to a loss of every method, on a link and workers that you do not have.
 
-    What a step computes is measured here, or taken from a job that has run.
+    The compute time of a step is measured here, or taken from a job that has run.
     """
     given = _source(source, compute_ms=compute_ms, shapes=shapes, timeout_s=timeout, url=url, key=key, as_json=as_json)
     found = _predicted(

@@ -22,13 +22,13 @@ QuotaName = Annotated[str, typer.Argument(metavar="NAME", help="an owner or a pr
 
 @app.command()
 def queue(
-    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE, help="show so many")] = 20,
-    after: Annotated[int, typer.Option(min=0, help="begin behind this place")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_PAGE, help="the most to show")] = 20,
+    after: Annotated[int, typer.Option(min=0, help="begin after this place")] = 0,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the jobs that wait, the next one first, and why each waits."""
+    """Show the waiting jobs in their order, and why each waits."""
     with open_client(url, key) as client:
         found = client.queue(after=after, limit=limit)
     if as_json:
@@ -91,7 +91,7 @@ def set_quota(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the quota of an owner or a project, in the place of the one before. What runs goes on."""
+    """Set or replace the quota of an owner or a project. Running jobs go on."""
     with open_client(url, key) as client:
         found = client.set_quota(
             kind, name, workers=workers, gpus=gpus, running=running, waiting=waiting, weight=weight
@@ -110,7 +110,7 @@ def delete_quota(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a quota; everyone's (`*`) then holds, if there is one."""
+    """Remove a quota. The one for everyone (`*`) then applies, if there is one."""
     with open_client(url, key) as client:
         client.delete_quota(kind, name)
     if as_json:

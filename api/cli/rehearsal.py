@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="give up after so many seconds")]
+Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="give up after this many seconds")]
 DEFAULT_S = 60.0
 
 

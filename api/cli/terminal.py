@@ -31,7 +31,7 @@ _PIPE_WIDTH = 160
 _HOW_TO_REACH_ONE = "start one with `wiretune serve`, or name another with --url and --key"
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="the job; `-` reads standard input")]
-_HOW_JOBS_GO = "its id, a beginning or an end of that, its name, or `latest`, your own newest"
+_HOW_JOBS_GO = "its id, the beginning or end of it, its name, or `latest`: your newest job"
 JobId = Annotated[str, typer.Argument(metavar="JOB", help=f"a job: {_HOW_JOBS_GO}", autocompletion=completion.jobs)]
 Jobs = Annotated[
     list[str],
@@ -64,16 +64,16 @@ Key = Annotated[
         envvar="WIRETUNE_API_KEY",
         callback=_read_key,
         metavar="KEY|@FILE",
-        help=f"an API key, or `@` and the file that has it; default: the file that {_KEY_FILE} names",
+        help=f"an API key, or `@` and a file that contains it; default: the file that {_KEY_FILE} names",
     ),
 ]
 IdempotencyKey = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help="a word for this submission: sent again with it within a day, it is queued once"),
+    typer.Option(metavar="KEY", help="a word for this submission; repeats with it within a day queue nothing new"),
 ]
 Patience = Annotated[
     float,
-    typer.Option("--patience", metavar="SECONDS", min=0, help="go on that long while the service is away"),
+    typer.Option("--patience", metavar="SECONDS", min=0, help="keep trying this long while the service is away"),
 ]
 #: The running command was given --json, so it reports refusals as JSON, too.
 _is_for_a_script: ContextVar[bool] = ContextVar("_is_for_a_script", default=False)

@@ -46,7 +46,7 @@ Workers = Annotated[int | None, typer.Option(min=1, max=1024, help="workers per 
 _NOTHING = ("", "~", "null", "Null", "NULL")
 IfVersion = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help="only if the job is at this version, as `show --json` says; else refused"),
+    typer.Option(min=0, metavar="N", help="act only if the job is still at this version (see `show --json`)"),
 ]
 
 
@@ -114,7 +114,7 @@ def for_each(job_ids: list[str], act: Callable[[str], None], *, as_json: bool) -
 
 @app.command()
 def pause(jobs: Jobs, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Have jobs checkpoint and give their resources back; they keep their places in the queue."""
+    """Pause jobs: they write checkpoints, release their resources, and keep their places in the queue."""
     ask(jobs, Client.pause, if_version=if_version, url=url, key=key, as_json=as_json)
 
 
@@ -127,7 +127,7 @@ def resume(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have paused jobs go on."""
+    """Resume paused jobs."""
     ask(jobs, partial(Client.resume, workers=workers), if_version=if_version, url=url, key=key, as_json=as_json)
 
 
@@ -146,7 +146,7 @@ def retry(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have failed or cancelled jobs go on from their last checkpoints."""
+    """Continue failed or cancelled jobs from their last checkpoints."""
     ask(jobs, partial(Client.retry, workers=workers), if_version=if_version, url=url, key=key, as_json=as_json)
 
 
@@ -164,7 +164,7 @@ def extend(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a job that succeeded a larger budget; says where each trial goes on from."""
+    """Give a job that succeeded a larger budget, and print where each trial continues."""
     extend = partial(Client.extend, seconds=seconds, steps=steps, bytes=num_bytes, workers=workers)
     ask([job], extend, if_version=if_version, url=url, key=key, as_json=as_json)
 
@@ -177,10 +177,10 @@ def steer(
     ] = None,
     vetoes: Annotated[
         list[str] | None,
-        typer.Option("--veto", metavar="NAME>VALUE", help="also NAME<VALUE, and NAME=VALUE of no number; repeatable"),
+        typer.Option("--veto", metavar="NAME>VALUE", help="or NAME<VALUE, or NAME=VALUE for no number; repeatable"),
     ] = None,
     search_now: Annotated[bool, typer.Option("--search-now", help="have the next stage search")] = False,
-    is_cleared: Annotated[bool, typer.Option("--clear", help="first withdraw all steers that hold")] = False,
+    is_cleared: Annotated[bool, typer.Option("--clear", help="first withdraw all steers in force")] = False,
     withdrawn: Annotated[
         list[int] | None,
         typer.Option("--withdraw", metavar="ID", help="first withdraw the steer with this id; repeatable"),
@@ -193,7 +193,7 @@ def steer(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pin and veto values of a job's controllers, from the next stage on; without options show what holds."""
+    """Pin and veto values of a job's controllers, from the next stage on; without options, show the steers in force."""
     said: dict[str, Any] = {"pin": dict(map(_pin, pins or [])), "veto": _vetoes(vetoes or []), "search_now": search_now}
     said |= {"clear": is_cleared or withdrawn or False, "trials": trials or None}
     if is_cleared and withdrawn:
@@ -317,7 +317,7 @@ def note(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write notes on a job, in the place of what is there."""
+    """Write notes on a job, replacing earlier ones."""
     notes = typer.get_text_stream("stdin").read() if text == "-" else text
     edit, told = partial(Client.edit, notes=notes), "noted on {}"
     ask([job], edit, if_version=if_version, url=url, key=key, as_json=as_json, told=lambda view: told.format(view.id))
@@ -327,7 +327,7 @@ def note(
 def archive(
     jobs: Jobs, if_version: IfVersion = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Leave jobs that are over out of lists; nothing of them goes."""
+    """Hide jobs that are over from lists; nothing is deleted."""
 
     def told(view: JobView) -> str:
         return f"archived; `unarchive {view.id}` undoes it"
