@@ -1,4 +1,4 @@
-"""Applies what an attempt reports: each batch once, in order, from the job's owner alone."""
+"""Apply the reports of an attempt: each batch once, in order, and only from the attempt that owns the job."""
 
 import json
 from collections.abc import Iterator
@@ -41,15 +41,15 @@ from service.wire.records import (
 )
 from trainers.spec.refusals import pointer_to
 
-#: Series whose newest value the trial's own row repeats.
+#: Series whose newest value is repeated in the trial's row.
 _HEADLINES = ("learning_rate", "validation_loss")
-#: Fields of a `service.cluster.resume.Resume`, at any depth, that hold places on storage.
+#: Fields of `service.cluster.resume.Resume`, at any depth, that hold places on storage.
 _PLACES = ("checkpoint", "checkpoints", "steady")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ingest:
-    """One batch on its way in."""
+    """The handling of one batch."""
 
     session: Session
     job: JobRow
@@ -60,7 +60,7 @@ class Ingest:
     storage: Storage
 
     def take(self, batch: Batch) -> tuple[Acknowledgement, bool]:
-        """Store `batch`, unless it was stored before; the flag says that it is new.
+        """Store `batch` unless it was stored before. The flag says whether it is new.
 
         Raises Fenced, OutOfSequence, InvalidJob (foreign trials, places).
         """
@@ -177,7 +177,7 @@ class Ingest:
         events.tell_progress(trial, first_step=min(record.steps), loss=loss)
 
     def _bill(self, trial: TrialRow, bill: Bill) -> None:
-        """Put the bill on the trial, and tell of workers that were replaced, or were away, since the last one."""
+        """Update the trial's bill. Add an event if workers were replaced or absent since the last one."""
         before, trial.bill = Bill.model_validate(trial.bill), bill.model_dump(mode="json")
         missed = [sum(each.absences.values()) for each in (before, bill)]
         if before.repairs != bill.repairs or missed[0] != missed[1]:
@@ -217,18 +217,18 @@ class Ingest:
         events.tell(trial, EventKind.STAGE_CLOSED, **record.model_dump(include=told))
 
     def _keep(self, trial: TrialRow, stage: StageRow, record: StageClosed | Checkpointed) -> None:
-        """A later attempt goes on from here."""
+        """Store the point from which a later attempt resumes."""
         before = attempts.last_resumable(self.session, trial.id)
         if record.step > (0 if before is None else before.resume_step or 0):
             self._get_further()
         stage.resume, stage.resume_step = record.resume, record.step
         stage.bill = record.bill.model_dump(mode="json")
         trial.searching = None
-        if isinstance(record, StageClosed) or record.step >= trial.step:  # else training went on while it was written
+        if isinstance(record, StageClosed) or record.step >= trial.step:  # else training went on meanwhile
             attempts.keep(trial, record.step, record.bill)
 
     def _note_search(self, trial: TrialRow, record: Searched) -> None:
-        """A later attempt goes on behind the probes that have ended."""
+        """Store the search, which a later attempt continues after its ended probes."""
         known = () if trial.searching is None else trial.searching["probes"]
         if len(record.probes) > len(known):
             self._get_further()
@@ -249,7 +249,7 @@ class Ingest:
         events.tell(trial, EventKind.TRIAL_FINISHED, **record.model_dump(include=told))
 
     def _fail_trial(self, trial: TrialRow, record: TrialFailed) -> None:
-        """End a sample that failed as it would fail again: others go on, and its bill is the last that it told."""
+        """End a sample whose failure would repeat. The other trials go on, and its last reported bill stays."""
         if trial.outcome is not None:
             return
         self._get_further()
@@ -258,7 +258,7 @@ class Ingest:
         events.tell(trial, EventKind.TRIAL_FINISHED, trial_id=trial.id, outcome=trial.outcome, validation_loss=None)
 
     def _get_further(self) -> None:
-        """No attempt has been where this one is: earlier ones do not count any more, for back-off or for the limit."""
+        """Note progress: earlier attempts no longer count for the back-off and the limit of attempts."""
         self.job.attempts_before = self.number - 1
 
     def _decided(self, trial: TrialRow, number: int) -> StageRow:
@@ -278,7 +278,7 @@ class Ingest:
 
 
 def places(content: Any, pointer: str, *, are_these: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield every place on storage that a `resume` names, each with its JSON pointer."""
+    """Yield every place on storage that a `resume` names, with its JSON pointer."""
     if isinstance(content, dict):
         for name, each in content.items():
             yield from places(each, pointer + pointer_to([name]), are_these=are_these or name in _PLACES)

@@ -1,4 +1,4 @@
-"""Make, move on, edit and delete a job's row. Functions of one open transaction, and what opens one for a job."""
+"""Create, move, edit and delete a job's row. Most functions take an open transaction; `on_job` opens one."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def locked(session: Session, job_id: str) -> JobRow:
-    """Return the job's row, locked where the database locks rows; raises NotFound."""
+    """Return the job's row, locked if the database locks rows. Raises NotFound."""
     job = session.get(JobRow, job_id, with_for_update=True)
     if job is None:
         raise queries.no_job(job_id)
@@ -43,22 +43,22 @@ def locked(session: Session, job_id: str) -> JobRow:
 
 
 def on_job(db: Database, job_id: str, change: Callable[[Session, JobRow], T]) -> T:
-    """Run `change` with the job's locked row, as one write; raises NotFound."""
+    """Run `change` on the job's locked row, as one write. Raises NotFound."""
     return db.write(lambda session: change(session, locked(session, job_id)))
 
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_LAST = 16**13 // 10**6  # of the moments that an id can tell, in the year 2112
+_LAST = 16**13 // 10**6  # the last time that an id can express, in the year 2112
 
 
 def id_at(moment: float, tail: int = 0) -> str:
-    """Return an id that sorts by its moment: microseconds, then 44 bits (as RFC 9562's version 7)."""
-    # Rounded as the moment that users see, so that lists by time and by id agree.
+    """Return an id that sorts by time: microseconds, then a tail of 44 bits (as in version 7 of RFC 9562)."""
+    # Rounded like the time that users see, so that lists by time and by id agree.
     microseconds = (datetime.fromtimestamp(min(max(moment, 0.0), _LAST), UTC) - _EPOCH) // timedelta(microseconds=1)
     return f"job-{microseconds:013x}{tail:011x}"
 
 
-#: What a key made, when, and from what; also locked where the database locks rows.
+#: The job that a key made, when, and by which request; `_KNOWN` locks the row, if the database locks rows.
 _MADE = select(IdempotencyRow.job_id, IdempotencyRow.created_at, IdempotencyRow.request).where(
     IdempotencyRow.project == bindparam("project"),
     IdempotencyRow.owner == bindparam("owner"),
@@ -82,11 +82,11 @@ def add(
     source: str | None = None,
     request: str | None = None,
 ) -> tuple[JobRow, bool]:
-    """Store a queued job with its trials, or find the one that `by` made with `key`; the flag says which: made now.
+    """Store a queued job with its trials, or find the one that `by` made with `key`. The flag says whether it is new.
 
-    `source` is the job that this is a clone of, and `request` the digest of how it was asked for. A key is forgotten
-    after `key_s` seconds. While another replica stores the same one this breaks the key's uniqueness; the writer then
-    runs it again. Raises QueueFull where the `quotas` let no more jobs wait.
+    `source` is the job that was cloned, and `request` the digest of the request. A key is forgotten after `key_s`
+    seconds. If another replica stores the same key meanwhile, uniqueness fails and the writer runs this again.
+    Raises QueueFull if the `quotas` let no more jobs wait.
     """
     scope = _scope(by, key)
     if key is not None:
@@ -120,9 +120,9 @@ def made_with(
     now: float,
     key_s: float,
 ) -> JobRow | None:
-    """Return the job that `by` made with `key`; None: there is none, or only `add` can tell, which has the `spec`.
+    """Return the job that `by` made with `key`. None if there is none, or only `add` can tell, by the `spec`.
 
-    Raises KeyReused where the job was made from something else.
+    Raises KeyReused if the job was made from another request.
     """
     known = session.connection().execute(_MADE, _scope(by, key)).first()
     if known is None or known.created_at <= now - key_s or (spec is None and known.request is None):
@@ -132,15 +132,15 @@ def made_with(
 
 
 def _scope(by: Principal, key: str | None) -> dict[str, str | None]:
-    # Names of keys are free in each project: one's owner alone could be somebody of another project.
+    # Projects choose owners' names freely, so the same name in another project may be another person.
     return {"project": by.project, "owner": by.name, "key": key}
 
 
 def _first(job: JobRow, known: str | None, spec: JobSpec | None, *, source: str | None, request: str | None) -> JobRow:
-    """Return the job that a key made if it is asked for again; raises KeyReused.
+    """Return the job that a key made if the request is the same. Raises KeyReused.
 
-    Requests are compared by their digests where both have one, since the source of a clone may have changed; else the
-    jobs are, and what they are clones of.
+    Requests are compared by digest if both have one, since the source of a clone may have changed. Otherwise the jobs
+    and their sources are compared.
     """
     if known is not None and request is not None:
         is_again = known == request
@@ -152,7 +152,7 @@ def _first(job: JobRow, known: str | None, spec: JobSpec | None, *, source: str 
 
 
 def _add_row(session: Session, spec: JobSpec, *, source: str | None, by: Principal, now: float) -> JobRow:
-    """Return the job as its row will be; an object of the session's would cost a submission a fifth more."""
+    """Return the job as its row will be. Adding it to the session would make a submission a fifth slower."""
     fields = {
         "id": id_at(now, secrets.randbits(44)), "name": spec.name, "owner": by.name, "project": by.project,
         "state": JobState.QUEUED.value, "reason": "", "spec": spec.model_dump(mode="json"), "attempt": 0, "notes": "",
@@ -178,7 +178,7 @@ def _trial_rows(job_id: str, spec: JobSpec, priors: Mapping[str, Prior]) -> Iter
 
 
 def _samples(spec: JobSpec) -> dict[str, dict[str, Any]]:
-    """Return the job's samples by name: drawn now, so that nothing draws them again, but for those that will learn."""
+    """Return the job's samples by name. They are drawn once, here, except those that learn from earlier trials."""
     if not spec.params:
         return {}
     drawn = designed(spec.params, spec.sweep_config)
@@ -189,23 +189,23 @@ def _samples(spec: JobSpec) -> dict[str, dict[str, Any]]:
 
 
 def has_keys(session: Session, *, before: float) -> bool:
-    """Return whether there is a key for `forget_keys` to delete."""
+    """Return whether `forget_keys` has a key to delete."""
     return session.scalar(select(IdempotencyRow.key).where(_made(before)).limit(1)) is not None
 
 
 def forget_keys(session: Session, *, before: float) -> None:
-    """Delete the idempotency keys that made their jobs before that moment."""
+    """Delete the idempotency keys whose jobs were made before a time."""
     session.execute(delete_from(IdempotencyRow).where(_made(before)))
 
 
 def _made(before: float) -> ColumnElement[bool]:
-    # By the index that a job's end needs, too; a key that was used again has a later job.
+    # Uses the index on jobs, which their deletion needs, too. A key that was used again has a later job.
     return IdempotencyRow.job_id < id_at(before)
 
 
 def _submitted(job: JobRow) -> JobSpec:
     """Return the job as it was first posted; raises UnreadableJob."""
-    spec = stored_spec(job.id, job.spec)  # an earlier release may have written it with fewer fields
+    spec = stored_spec(job.id, job.spec)  # reads jobs of earlier releases, which have fewer fields
     if job.first_budget is not None:
         spec = spec.model_copy(update={"budget": Budget.model_validate(job.first_budget)})
     if job.first_workers is not None:
@@ -219,7 +219,7 @@ def _submitted(job: JobRow) -> JobSpec:
 
 
 def transition(job: JobRow, to: JobState, *, now: float, reason: str = "") -> None:
-    """Move `job` on, with a new deadline; raises IllegalTransition."""
+    """Move `job` to another state, with a new deadline. Raises IllegalTransition."""
     if not may_follow(job.job_state, to):
         raise IllegalTransition(f"job `{job.id}` is {job.state}; it cannot become {to.value}")
     _enter(job, to, reason=reason, now=now)
@@ -249,23 +249,23 @@ def _deadline(state: JobState, now: float) -> float | None:
 
 
 def explain(job: JobRow, reason: str) -> None:
-    """Say why the job is still in its state; a new version of it, unless it was said before."""
+    """Set the reason why the job is still in its state. A changed reason makes a new version."""
     before, job.reason = job.reason, reason  # the row may cut it
     if job.reason != before:
         change(job)
 
 
 def change(job: JobRow) -> None:
-    """Make it a new version of the job."""
+    """Make a new version of the job."""
     job.version += 1
     _tell(job)
 
 
 def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
-    """Change what the patch names, and return whether that made a difference.
+    """Apply the patch, and return whether it changed anything.
 
-    Raises InvalidJob for too many labels; IllegalTransition to archive a job that is not over, and for the priority of
-    one that is.
+    Raises InvalidJob for too many labels. Raises IllegalTransition to archive an unfinished job, or to change the
+    priority of a finished one.
     """
     before = (job.spec["labels"], job.notes, job.archived, job.priority)
     if "labels" in patch.model_fields_set:
@@ -286,7 +286,7 @@ def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
 
 
 def _text(job: JobRow) -> str:
-    """Return what words are looked for in; a word has no space, so it is never found across two lines."""
+    """Return the text that searches look in. Searched words have no spaces, so none matches across two lines."""
     labels: dict[str, str] = job.spec["labels"]
     return "\n".join([job.name, job.notes, *chain.from_iterable(labels.items())]).lower()
 
@@ -313,9 +313,9 @@ def _label(session: Session, job: JobRow, changes: dict[str, str | None] | None)
 
 
 def delete(session: Session, job: JobRow, *, now: float) -> None:
-    """Delete a job that is over, and all that is stored of it; its folder on storage is left to be removed.
+    """Delete a finished job from the database. Its folder on storage is left for later removal.
 
-    Raises IllegalTransition for any other.
+    Raises IllegalTransition for an unfinished job.
     """
     _require_over(job, "deleted")
     events.forget(session, job.id)
@@ -325,7 +325,7 @@ def delete(session: Session, job: JobRow, *, now: float) -> None:
 
 
 def forget_removal(session: Session, job_id: str) -> None:
-    """Note that the folder of a deleted job is gone."""
+    """Record that the folder of a deleted job is gone."""
     session.execute(delete_from(RemovalRow).where(RemovalRow.job_id == job_id))
 
 
@@ -342,7 +342,7 @@ def _tell(job: JobRow, *, within: Session | None = None) -> None:
 
 
 def _clocks(job: JobRow) -> dict[str, float]:
-    """Return the training clocks of the job's trials that are under way."""
+    """Return the training clocks of the job's running trials."""
     session = object_session(job)
     if session is None or not job.attempt:
         return {}

@@ -1,6 +1,6 @@
-"""Lists of jobs: which, in what order, page by page. Functions of one open session; they write nothing.
+"""Lists of jobs: filters, orders and pages. Functions of one open session; they only read.
 
-A page begins behind the last job of the page before (keyset paging): jobs that come and go meanwhile do not shift it.
+A page begins after the last job of the page before (keyset pagination), so new or deleted jobs do not shift it.
 """
 
 import base64
@@ -25,25 +25,25 @@ from service.job.states import JobState
 from service.wire.base import MAX_PAGE
 from service.wire.jobs import JobOrder, JobPage, JobSummary
 
-_NUM_FIRST = 1_000  # jobs whose texts are looked at one by one, in a millisecond
+_NUM_FIRST = 1_000  # jobs whose texts are searched one by one, in a millisecond
 _OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
-# Later than any moment: a job that is not over will have finished after all that are. The index has it to the letter.
+# Later than any time: unfinished jobs sort after all finished ones. The index contains this literal.
 _NEVER: ColumnElement[float] = literal_column("1000000000000.0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFilter:
-    """The jobs that are asked for: those to which all of it applies."""
+    """A filter of jobs. A job must meet all conditions."""
 
     states: Sequence[JobState] = ()  # any of these; none: any
     labels: Sequence[tuple[str, str]] = ()  # all of these
-    ref: str | None = None  # that the id begins or ends with; else the whole name
-    text: str | None = None  # words, each of which is in the name, the notes or a label
+    ref: str | None = None  # a beginning or end of the id; else the whole name
+    text: str | None = None  # words, each found in the name, the notes or a label
     owner: str | None = None
     project: str | None = None
-    created_after: datetime | None = None  # at that moment or later
+    created_after: datetime | None = None  # at that time or later
     created_before: datetime | None = None
-    archived: bool | None = False  # None: those too
+    archived: bool | None = False  # None: both
     ids: Sequence[str] = ()  # one of these; none: any
 
 
@@ -62,10 +62,10 @@ def page(
     count: bool,
     with_progress: bool = False,
 ) -> JobPage:
-    """Return up to `limit` jobs of `project` from behind `cursor`; raises InvalidRequest for bad ones."""
+    """Return up to `limit` jobs of `project` after `cursor`. Raises InvalidRequest for a bad limit or cursor."""
     if not 1 <= limit <= MAX_PAGE:
         raise InvalidRequest([Problem(pointer="/limit", message=f"`limit` is from 1 to {MAX_PAGE}", value=limit)])
-    # The index that finds the jobs has them in their order already: nothing is sorted, and only the page is read.
+    # The index holds the jobs in this order, so nothing is sorted, and only the page is read.
     by_label = bool(where.labels) and order.field == "created"
     job_id: Any = LabelRow.job_id if by_label else JobRow.id
     matching = _matching(session, select(job_id), where, job_id, project=project)
@@ -90,12 +90,12 @@ def _with_words(
 ) -> Sequence[Row[Any]]:
     """Return the first `num` rows of `query` whose jobs have all of `words`.
 
-    Many jobs may have them: then the first rows are enough. If few have, a look through all texts finds those.
-    Slowest is a word that most jobs have and none of the first: SQLite then sorts all that have it.
+    If many jobs have them, the first rows are enough. If few do, a scan of all texts finds them. The slowest case is a
+    word that most jobs have but none of the first: SQLite then sorts all jobs that have it.
     """
     first = query.limit(_NUM_FIRST).subquery()
     its_id, *its_key = first.c
-    # A scalar, as PostgreSQL would make `exists` a join and look through all texts here already.
+    # A scalar: PostgreSQL would turn `exists` into a join and scan all texts already here.
     text = select(JobTextRow.text).where(JobTextRow.job_id == its_id).scalar_subquery()
     have_all = select(first).where(*_are_in(text, words)).order_by(*_directed([*its_key, its_id], order))
     rows = session.execute(have_all.limit(num)).all()
@@ -115,14 +115,14 @@ def _directed(columns: Sequence[Any], order: JobOrder) -> list[Any]:
 
 
 def _key(order: JobOrder) -> Any:
-    """Return what jobs are ordered by, before their ids."""
+    """Return the column that orders jobs, before their ids."""
     if order.field == "finished":
         return func.coalesce(JobRow.finished_at, _NEVER)
     return {"name": JobRow.name, "state": JobRow.state}[order.field]
 
 
 def _behind(last: Sequence[Any], order: JobOrder, job_id: Any) -> ColumnElement[bool]:
-    """Return the condition that a job comes after the one at `last`: its id, and what it is ordered by."""
+    """Return the condition that a job comes after `last`, an id and the value that orders it."""
     place = job_id if order.field == "created" else tuple_(_key(order), job_id)
     end = last[0] if order.field == "created" else tuple_(last[1], last[0])
     is_behind: ColumnElement[bool] = place < end if order.is_down else place > end
@@ -149,7 +149,7 @@ def _matching(
         conditions.append(JobRow.state == names[0] if len(names) == 1 else JobRow.state.in_(names))
     if where.ids:
         conditions.append(job_id.in_(where.ids))
-    if where.created_after is not None:  # ids are in the order of time
+    if where.created_after is not None:  # ids are in time order
         conditions.append(job_id >= id_at(where.created_after.timestamp()))
     if where.created_before is not None:
         conditions.append(job_id < id_at(where.created_before.timestamp()))
@@ -160,7 +160,7 @@ def _matching(
 
 
 def _is_archived(wanted: bool, order: JobOrder) -> ColumnElement[bool]:
-    # No index knows `is not`: the planner takes that of the order, and not that of archived jobs, which it would sort.
+    # No index matches `is not`. So the planner uses the index of the order, not that of archived jobs plus a sort.
     return JobRow.archived == wanted if order.field == "created" else JobRow.archived.is_not(not wanted)
 
 
@@ -179,9 +179,9 @@ def _are_in(text: Any, words: Sequence[str]) -> list[ColumnElement[bool]]:
 
 
 def _goes_by(session: Session, ref: str, projects: Sequence[str], *, archived: bool | None) -> ColumnElement[bool]:
-    """Return the condition that `ref` is a beginning or an end of the job's id; its whole name where no id has it.
+    """Return the condition that `ref` begins or ends the job's id, or if no id matches, is its whole name.
 
-    Only ids that the list may show count: of those `projects`, archived or not.
+    Only ids of those `projects` count, archived or not.
     """
     if _OF_AN_ID.fullmatch(ref):
         has_it = or_(JobRow.id.like(f"job-{ref.removeprefix('job-')}%"), JobRow.id.like(f"%{ref}"))
@@ -194,7 +194,7 @@ def _goes_by(session: Session, ref: str, projects: Sequence[str], *, archived: b
 
 
 def _summaries(session: Session, job_ids: Sequence[str], *, with_progress: bool) -> tuple[JobSummary, ...]:
-    """Return the jobs in the order of `job_ids`, each with the lowest loss that any of its trials reported."""
+    """Return the jobs in the order of `job_ids`, each with the lowest loss reported by any of its trials."""
     final = select(func.min(TrialRow.validation_loss)).where(TrialRow.job_id == JobRow.id)
     reported = [
         select(func.min(least))
@@ -215,7 +215,7 @@ def _encode(order: JobOrder, last: Sequence[Any]) -> str:
 
 
 def _decode(cursor: str, order: JobOrder) -> list[Any]:
-    """Return the id of the last job of the page before, and what it is ordered by. Raises InvalidRequest."""
+    """Decode a cursor: the id of the previous page's last job, and the value that orders it. Raises InvalidRequest."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         last: list[Any]

@@ -1,6 +1,6 @@
-"""Messages that a job is over: rows, stored in the transaction that ends it. Functions of one open transaction.
+"""Messages that a job has ended, stored in the transaction that ends it. Functions of one open transaction.
 
-So a message outlives a restart, and `service.control.webhooks` sends it at least once.
+A message therefore survives a restart, and `service.control.webhooks` sends it at least once.
 """
 
 import json
@@ -17,15 +17,15 @@ from service.control.models import JobRow, MessageRow
 from service.wire.events import EventKind
 
 MAX_TRIES = 7
-#: After the first try; each later wait is four times as long as the one before: the last try is 11 hours later.
+#: The wait after the first try. Each later wait is four times as long, so the last try is 11 hours later.
 BACK_OFF_S = 30.0
 _AT_ONCE = 20
-#: Of one host, before others have had as many: then one that does not answer keeps no other waiting.
+#: Messages to one host before other hosts have their turn, so that a host that does not answer delays no other.
 _OF_ONE_HOST = 3
 
 
 class Message(NamedTuple):
-    """A message whose turn it is."""
+    """A message that is due."""
 
     id: str
     url: str
@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 
 def add(job: JobRow, *, now: float) -> None:
-    """Store the message that `job` is over, if the job names whom to tell."""
+    """Store the message that `job` has ended, if the job has a webhook."""
     webhook = job.spec.get("webhook")
     session = object_session(job)
     if webhook is None or session is None:
@@ -45,12 +45,12 @@ def add(job: JobRow, *, now: float) -> None:
 
 
 def are_due(session: Session, *, now: float) -> bool:
-    """Return whether it is any message's turn."""
+    """Return whether any message is due."""
     return session.scalar(select(MessageRow.id).where(MessageRow.next_at <= now).limit(1)) is not None
 
 
 def claim(session: Session, *, now: float) -> list[Message]:
-    """Return messages whose turn it is, and put each off to its next try, which comes if this one is lost."""
+    """Return due messages, and schedule each one's next try in case this one is lost."""
     is_due = MessageRow.next_at <= now
     found = session.execute(select(MessageRow.id, MessageRow.url).where(is_due).order_by(MessageRow.next_at))
     chosen = select(MessageRow).where(MessageRow.id.in_(_of_a_round(found)), is_due)
@@ -62,7 +62,7 @@ def claim(session: Session, *, now: float) -> list[Message]:
 
 
 def _of_a_round(due: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the ids to send now, of pairs of an id and its URL, the oldest first."""
+    """Choose the ids to send now from pairs of an id and a URL, the oldest first."""
     of_host: Counter[str] = Counter()
     first: list[str] = []
     others: list[str] = []
@@ -74,7 +74,7 @@ def _of_a_round(due: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def note(session: Session, message_id: str, *, fault: str, is_final: bool) -> bool:
-    """Note what came of a try, "": it arrived; return whether there is another one."""
+    """Record the outcome of a try; `fault` "" means delivered. Return whether another try follows."""
     row = session.get(MessageRow, message_id)
     if row is None:  # gone with its job
         return False

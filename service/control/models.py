@@ -1,4 +1,4 @@
-"""The tables. Times are seconds since the epoch, UTC; JSON columns hold what pydantic dumped."""
+"""The database tables. Times are seconds since the epoch, UTC. JSON columns hold pydantic dumps."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from service.job.priority import Priority
 from service.job.states import JobState
 from service.wire.records import MAX_REASON_CHARS
 
-#: Constraints need names that every database agrees on, or a later migration cannot drop them.
+#: Constraints need the same names in every database, or a later migration cannot drop them.
 NAMING = {
     "ix": "ix_%(column_0_label)s",
     "uq": "uq_%(table_name)s_%(column_0_name)s",
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 class Text(TypeDecorator[str]):
-    """Text that every database takes: PostgreSQL knows no NUL, which a driver's last words may hold."""
+    """Text that every database accepts: PostgreSQL allows no NUL, which a driver's last output may contain."""
 
     impl = String
     cache_ok = True
@@ -46,7 +46,7 @@ class Base(DeclarativeBase):
     type_annotation_map = {  # noqa: RUF012
         str: Text(),
         Json: JSON(none_as_null=True),
-        int: BigInteger().with_variant(Integer(), "sqlite"),  # SQLite gives ids to INTEGER alone
+        int: BigInteger().with_variant(Integer(), "sqlite"),  # SQLite assigns ids only to INTEGER
     }
 
 
@@ -59,7 +59,7 @@ def _trial_key() -> Mapped[str]:
 
 
 class _Explained:
-    """A row with a reason. Of a longer one the rest is cut, as it is of a driver's."""
+    """A row with a reason. A long reason is cut, like a driver's."""
 
     @validates("reason")
     def _bounded(self, _name: str, reason: str) -> str:
@@ -83,18 +83,18 @@ class JobRow(_Explained, Base):
     state: Mapped[str]
     reason: Mapped[str] = mapped_column(default="")
     spec: Mapped[Json]
-    source: Mapped[str | None]  # the job that it is a clone of, which may be gone
+    source: Mapped[str | None]  # the job that was cloned; it may be gone
     attempt: Mapped[int] = mapped_column(default=0)
-    attempts_before: Mapped[int] = mapped_column(default=0)  # those before it last got further count no more
-    num_steers: Mapped[int] = mapped_column(default=0)  # that people gave it so far, withdrawn ones among them
-    stops: Mapped[bool] = mapped_column(default=False)  # its user wants what there is of a result
-    first_budget: Mapped[Json | None]  # that it was submitted with; None: it was never extended
-    first_workers: Mapped[int | None]  # the number that it was submitted with; None: it still has them
-    first_labels: Mapped[Json | None]  # that it was submitted with; None: they were never edited
-    first_priority: Mapped[str | None]  # that it was submitted with; None: it still has it
+    attempts_before: Mapped[int] = mapped_column(default=0)  # attempts before the last progress, which no longer count
+    num_steers: Mapped[int] = mapped_column(default=0)  # given so far, withdrawn ones included
+    stops: Mapped[bool] = mapped_column(default=False)  # its user asked to stop it and keep the result
+    first_budget: Mapped[Json | None]  # the submitted budget; None: never extended
+    first_workers: Mapped[int | None]  # the submitted number; None: unchanged
+    first_labels: Mapped[Json | None]  # the submitted labels; None: never edited
+    first_priority: Mapped[str | None]  # the submitted priority; None: unchanged
     priority: Mapped[str] = mapped_column(default=Priority.NORMAL.value)
-    queued_at: Mapped[float] = mapped_column(default=0.0)  # moved on by the time that it did not wait
-    waited_s: Mapped[float] = mapped_column(default=0.0)  # until it last left the queue
+    queued_at: Mapped[float] = mapped_column(default=0.0)  # shifted by the time in which it did not wait
+    waited_s: Mapped[float] = mapped_column(default=0.0)  # time in the queue until it last left it
     preempted_by: Mapped[str | None]  # the job that the queue paused it for
     notes: Mapped[str] = mapped_column(default="")
     archived: Mapped[bool] = mapped_column(default=False)  # left out of lists
@@ -120,9 +120,9 @@ class LabelRow(Base):
 
 
 class JobTextRow(Base):
-    """A job's text for searches: its name, notes and labels, a line for each, in lower case.
+    """A job's text for searches: its name, notes and labels, one per line, in lower case.
 
-    Rows of jobs are large; all of these are read in a few milliseconds.
+    Job rows are large; all of these can be read in a few milliseconds.
     """
 
     __tablename__ = "job_texts"
@@ -135,7 +135,7 @@ class JobTextRow(Base):
 class AttemptRow(_Explained, Base):
     __tablename__ = "attempts"
     __table_args__ = (
-        Index(  # of few rows, which `AttemptBook.without_log` asks for
+        Index(  # of the few rows that `AttemptBook.without_log` reads
             "ix_attempts_without_log",
             "job_id",
             "number",
@@ -152,15 +152,15 @@ class AttemptRow(_Explained, Base):
     ended_at: Mapped[float | None]
     outcome: Mapped[str | None]
     reason: Mapped[str] = mapped_column(default="")
-    log_kept: Mapped[bool] = mapped_column(default=False)  # Ray is not asked for it any more
-    cpus: Mapped[float | None]  # what it takes; None: begun under a release that did not keep it
+    log_kept: Mapped[bool] = mapped_column(default=False)  # Ray is no longer asked for it
+    cpus: Mapped[float | None]  # its use; None: begun by a release that did not record it
     gpus: Mapped[float | None]
     workers: Mapped[int | None]
     trials: Mapped[int | None]  # at a time
 
 
 class SteerRow(Base):
-    """A person's word on what the controllers of a running job may use."""
+    """A steer: pins, vetoes and a search that a person asked of a running job's controllers."""
 
     __tablename__ = "steers"
 
@@ -169,7 +169,7 @@ class SteerRow(Base):
     at: Mapped[float]
     name: Mapped[str]
     key_id: Mapped[str | None]
-    said: Mapped[Json]  # to which trials, pins, vetoes, whether to search
+    said: Mapped[Json]  # trials, pins, vetoes, whether to search
     withdrawn_at: Mapped[float | None]
     withdrawn_by: Mapped[str | None]
 
@@ -202,19 +202,19 @@ class TrialRow(Base):
     learning_rate: Mapped[float | None]
     level: Mapped[float | None]
     validation_loss: Mapped[float | None]
-    validation_metrics: Mapped[Json] = mapped_column(default=dict)  # by name, the newest values
+    validation_metrics: Mapped[Json] = mapped_column(default=dict)  # newest values by name
     metric_directions: Mapped[Json] = mapped_column(default=dict)
     bill: Mapped[Json]
-    schedule: Mapped[Json | None]  # with what else `TrialFinished` says of the weights, once it has
+    schedule: Mapped[Json | None]  # plus the origin of the weights, once the trial has finished
     weights_url: Mapped[str | None]
-    prior: Mapped[Json | None] = mapped_column(deferred=True)  # the past searches that were found for it
-    steady: Mapped[Json | None] = mapped_column(deferred=True)  # the `Checkpointed` that a larger budget goes on from
-    searching: Mapped[Json | None] = mapped_column(deferred=True)  # the `Searched` of a stage that has no step yet
-    sample: Mapped[Json | None]  # of a sweep: number and values, null until they are drawn; None: an arm's trial
+    prior: Mapped[Json | None] = mapped_column(deferred=True)  # the past searches found for it
+    steady: Mapped[Json | None] = mapped_column(deferred=True)  # the `Checkpointed` from which a larger budget resumes
+    searching: Mapped[Json | None] = mapped_column(deferred=True)  # the `Searched` of a stage without a step yet
+    sample: Mapped[Json | None]  # number and values (null until drawn) in a sweep; None: an arm's trial
 
 
 class RungRow(Base):
-    """A trial's measurement at a rung of its job's sweep; the first word on it stays."""
+    """A trial's measurement at a rung of its job's sweep. The first one stored stays."""
 
     __tablename__ = "rungs"
     __table_args__ = (UniqueConstraint("trial_id", "rung"),)
@@ -245,16 +245,16 @@ class StageRow(Base):
     search_seconds: Mapped[float]
     search_steps: Mapped[int]
     search_bytes: Mapped[int]
-    decision: Mapped[Json]  # all of it but the posterior
-    posterior: Mapped[Json | None] = mapped_column(deferred=True)  # large, and drawn of few stages
+    decision: Mapped[Json]  # without the posterior
+    posterior: Mapped[Json | None] = mapped_column(deferred=True)  # large, and shown for few stages
     closed: Mapped[bool] = mapped_column(default=False)
     num_steps: Mapped[int | None]
     density: Mapped[float | None]
     threshold: Mapped[float | None]
-    loss: Mapped[float | None]  # which was forecast, at its end
-    bill: Mapped[Json | None]  # the trial's, up to what `resume` holds
+    loss: Mapped[float | None]  # the forecast loss, as measured at the end
+    bill: Mapped[Json | None]  # the trial's, up to `resume`
     resume: Mapped[Json | None] = mapped_column(deferred=True)
-    resume_step: Mapped[int | None]  # committed steps that `resume` holds
+    resume_step: Mapped[int | None]  # committed steps in `resume`
 
 
 class ProbeRow(Base):
@@ -281,7 +281,7 @@ class ProbeRow(Base):
 
 
 class PointRow(Base):
-    """A point that is in no chunk yet."""
+    """A point that is not in a chunk yet."""
 
     __tablename__ = "metric_points"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (the key is the row: half the space)
@@ -294,7 +294,7 @@ class PointRow(Base):
 
 
 class ChunkRow(Base):
-    """Many points of a series as one value; see `service.control.metrics.points`."""
+    """Many points of a series, packed; see `service.control.metrics.points`."""
 
     __tablename__ = "metric_chunks"
 
@@ -303,19 +303,19 @@ class ChunkRow(Base):
     level: Mapped[int] = mapped_column(primary_key=True)  # of the pyramid: 0 holds every point
     first_step: Mapped[int] = mapped_column(primary_key=True)
     last_step: Mapped[int]
-    num_points: Mapped[int]  # that it stands for
+    num_points: Mapped[int]  # represented by it
     least: Mapped[float | None]
     data: Mapped[bytes]
 
 
 class EventRow(Base):
-    """A change of a job; ids are in the order of commits, see `service.control.events`.
+    """A change of a job. Ids are in commit order, see `service.control.events`.
 
-    Readers are told that a job was deleted, so this refers to no row of it.
+    It has no foreign key to the job, since readers must learn that a job was deleted.
     """
 
     __tablename__ = "events"
-    # Without AUTOINCREMENT SQLite would give the id of a deleted newest row again.
+    # Without AUTOINCREMENT, SQLite would reuse the id of a deleted newest row.
     __table_args__ = (Index("ix_events_job_id", "job_id", "id"), {"sqlite_autoincrement": True})
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -327,14 +327,14 @@ class EventRow(Base):
 
 
 class MessageRow(Base):
-    """A message that a job is over, to the URL that it names."""
+    """A message that a job has ended, to the job's webhook."""
 
     __tablename__ = "messages"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     url: Mapped[str]
-    body: Mapped[str]  # JSON: what is signed is what is sent
+    body: Mapped[str]  # JSON, signed and sent as it is
     tries: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[float | None] = mapped_column(index=True)  # of the next try; None: there is none
     fault: Mapped[str] = mapped_column(default="")  # of the last try
@@ -348,11 +348,11 @@ class IdempotencyRow(Base):
     key: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     created_at: Mapped[float]
-    request: Mapped[str | None]  # the digest of what was asked for; None: the job itself was posted
+    request: Mapped[str | None]  # the digest of the request; None: the job itself was posted
 
 
 class RemovalRow(Base):
-    """A deleted job whose folder is on storage still, or which was deleted within the last hour."""
+    """A deleted job whose folder is still on storage, or that was deleted within the last hour."""
 
     __tablename__ = "removals"
 
@@ -361,7 +361,7 @@ class RemovalRow(Base):
 
 
 class MarkRow(Base):
-    """A folder of storage that has the service's mark, by the mark's URL."""
+    """A storage folder with the service's mark, by the mark's URL."""
 
     __tablename__ = "marks"
 
@@ -370,7 +370,7 @@ class MarkRow(Base):
 
 
 class CodeRow(Base):
-    """A package of users' code that a project has; its files are on storage."""
+    """A project's package of user code; the file is on storage."""
 
     __tablename__ = "code"
 
@@ -384,7 +384,7 @@ class CodeRow(Base):
 
 
 class CodeRemovalRow(Base):
-    """A deleted package whose file is on storage still; the project cannot have it again before that is gone."""
+    """A deleted package whose file is still on storage. Until it is gone, the project cannot upload it again."""
 
     __tablename__ = "code_removals"
 
@@ -394,7 +394,7 @@ class CodeRemovalRow(Base):
 
 
 class ApiKeyRow(Base):
-    """A user's key, as its SHA-256."""
+    """A user's key, stored as its SHA-256."""
 
     __tablename__ = "api_keys"
     __table_args__ = (UniqueConstraint("digest"),)
@@ -413,7 +413,7 @@ class ApiKeyRow(Base):
 
 
 class QuotaRow(Base):
-    """The quota of an owner or a project, `*`: of everyone without one."""
+    """The quota of an owner or a project; `*` is the default."""
 
     __tablename__ = "quotas"
 
@@ -429,7 +429,7 @@ class QuotaRow(Base):
 
 
 class UsageRow(Base):
-    """The CPU and GPU seconds of a project's ended attempts, as of `at`: older ones count less and less."""
+    """The CPU and GPU seconds of a project's ended attempts, as of `at`. Older seconds decay."""
 
     __tablename__ = "project_usage"
 
@@ -440,7 +440,7 @@ class UsageRow(Base):
 
 
 class SignInCodeRow(Base):
-    """A code that opens one session, as its SHA-256."""
+    """A code that opens one session, stored as its SHA-256."""
 
     __tablename__ = "sign_in_codes"
 
@@ -450,7 +450,7 @@ class SignInCodeRow(Base):
 
 
 class SessionRow(Base):
-    """A browser's session, as the SHA-256 of its cookie."""
+    """A browser's session, stored as the SHA-256 of its cookie."""
 
     __tablename__ = "sessions"
 
@@ -460,7 +460,7 @@ class SessionRow(Base):
 
 
 class AuditRow(Base):
-    """A change that a user made, or that their role did not allow."""
+    """An audit entry: a change that a user made, or that their role did not allow."""
 
     __tablename__ = "audit"
 

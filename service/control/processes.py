@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def is_running(pid: int, *, word: str) -> bool:
-    """Return whether `pid` lives and has `word` on its command line: is no stranger that got an old number."""
+    """Return whether `pid` lives and has `word` on its command line, so that it is not a stranger with a reused pid."""
     try:
         process = psutil.Process(pid)
         return _lives(process) and word in " ".join(process.cmdline())
@@ -22,7 +22,7 @@ def is_running(pid: int, *, word: str) -> bool:
 
 
 def is_own(pid: int) -> bool:
-    """Return whether `pid` is a living child of this process, even at its start, with an empty command line."""
+    """Return whether `pid` is a living child of this process, even just started with an empty command line."""
     try:
         process = psutil.Process(pid)
         return _lives(process) and process.ppid() == os.getpid()
@@ -31,9 +31,9 @@ def is_own(pid: int) -> bool:
 
 
 def started_at(pid: int) -> int | None:
-    """Return when `pid` started, in ticks since the boot; None if it is gone. With it, a number names one process.
+    """Return the start time of `pid` in ticks since boot; None if it is gone. Together they identify a process.
 
-    Read from Linux's /proc: the times that psutil gives move with the clock.
+    Read from Linux's /proc, because the times that psutil returns change when the clock is set.
     """
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -42,12 +42,12 @@ def started_at(pid: int) -> int | None:
 
 
 def children(parent: int) -> list[int]:
-    """Return the living processes that `parent` started, or was left with; zombies left out."""
+    """Return the living children of `parent`, adopted ones included and zombies excluded."""
     return descendants(parent, recursive=False)
 
 
 def descendants(root: int, *, recursive: bool = True) -> list[int]:
-    """Return every process below `root` that lives, zombies left out; not `recursive`: directly below."""
+    """Return the living descendants of `root`, zombies excluded; without `recursive`, only direct children."""
     try:
         return [process.pid for process in psutil.Process(root).children(recursive=recursive) if _lives(process)]
     except psutil.NoSuchProcess:
@@ -62,20 +62,20 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def send(pid: int, signal: int) -> None:
-    """Signal `pid`; nothing if it is gone."""
+    """Send a signal to `pid`. Do nothing if it is gone."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal)
 
 
 def reap() -> None:
-    """Collect our own children that have ended."""
+    """Reap our own children that have ended."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
 
 
 def wait_until(condition: Callable[[], T], *, timeout_s: float, every_s: float = 0.1) -> T:
-    """Return what `condition` gave: the first that is true, or what there is after `timeout_s`."""
+    """Poll `condition` until it is true or `timeout_s` has passed; return its last value."""
     end = time.monotonic() + timeout_s
     while not (found := condition()) and time.monotonic() <= end:
         time.sleep(every_s)
