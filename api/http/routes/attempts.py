@@ -31,7 +31,7 @@ _BATCH = {"stream": "driver", "sequence": 1, "records": []}
 @router.get("/", include_in_schema=False)
 @router.serves("GET", "", Operation(id="getAttempt", action=None, errors=_REPORTING))
 async def get_attempt(job: str, number: Number, store: StoreOf, threads: VitalThreads) -> AttemptBrief:
-    """Return what a fresh attempt needs: the job, where to write, and where earlier attempts got to."""
+    """Return what a new attempt needs: the job, the place to write to, and the progress of earlier attempts."""
     return await to_thread.run_sync(store.attempts.brief, job, number, limiter=threads)
 
 
@@ -43,7 +43,7 @@ async def get_attempt(job: str, number: Number, store: StoreOf, threads: VitalTh
 async def add_records(
     job: str, number: Number, batch: Annotated[Batch, Depends(bodies.batch)], store: StoreOf, threads: VitalThreads
 ) -> Acknowledgement:
-    """Store a batch of records; a batch that comes twice counts once."""
+    """Store a batch of records. A repeated batch counts once."""
     return await to_thread.run_sync(store.attempts.ingest, job, number, batch, limiter=threads)
 
 
@@ -54,5 +54,5 @@ async def add_records(
     dependencies=[Depends(bodies.lease)],
 )
 async def renew_lease(job: str, number: Number, store: StoreOf, threads: VitalThreads) -> Acknowledgement:
-    """Keep the attempt's lease; the answer says whether to go on."""
+    """Renew the attempt's lease. The answer says whether to go on."""
     return await to_thread.run_sync(store.attempts.renew, job, number, limiter=threads)

@@ -15,5 +15,5 @@ router = OperationRouter(prefix="/v1", tags=["cluster"], dependencies=[Depends(r
 
 @router.serves("GET", "/cluster", Operation(id="getCluster", action=Action.READ, errors=(Busy,)))
 def get_cluster(request: Request, caller: Caller, _: Slot) -> ClusterView:
-    """Return the cluster's nodes and whose workers they run; of jobs that the caller does not see, only how many."""
+    """Return the cluster's nodes and whose workers they run. Jobs that the caller may not see are only counted."""
     return services_of(request).occupancy.view(by=caller)

@@ -18,7 +18,7 @@ from service.wire.code import DIGEST, CodePage, CodeView
 router = OperationRouter(prefix="/v1/code", tags=["code"], dependencies=[Depends(require_key)])
 
 Digest = Annotated[str, Path(pattern=DIGEST)]
-Project = Annotated[str | None, Query(description="whose package; by default your own project's, or else the oldest")]
+Project = Annotated[str | None, Query(description="the project that has it; default: your own, or else the oldest")]
 
 
 @router.serves(
@@ -36,7 +36,7 @@ Project = Annotated[str | None, Query(description="whose package; by default you
 def create_code(
     package: Annotated[Package, Depends(uploads.package)], store: StoreOf, caller: Caller, response: Response, _: Slot
 ) -> CodeView:
-    """Keep a zip's files for jobs of the caller's project. The same files give the same digest, however packed."""
+    """Store the files of a zip for jobs of the caller's project. Equal files have equal digests, however packed."""
     made = store.code.add(package, by=caller)
     response.headers["Location"] = f"/v1/code/{made.digest}"
     return made
@@ -49,13 +49,13 @@ def list_code(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[str | None, Query(max_length=1000, description="`next_cursor` of the page before")] = None,
 ) -> CodePage:
-    """Return the packages that the caller sees, newest first."""
+    """Return the packages that the caller may see, newest first."""
     return store.code.list(by=caller, limit=limit, cursor=cursor)
 
 
 @router.serves("GET", "/{code}", Operation(id="getCode", action=Action.READ))
 def get_code(code: Digest, store: StoreOf, caller: Caller, project: Project = None) -> CodeView:
-    """Return what is known of a package: whether it needs to be uploaded."""
+    """Return the record of a package; 404 if it must be uploaded first."""
     return store.code.get(code, by=caller, project=project)
 
 

@@ -25,16 +25,16 @@ _STREAM: Answers = {
     }
 }
 
-JobFilter = Annotated[str | None, Query(max_length=100, description="of this job alone")]
-Kinds = Annotated[list[EventKind], Query(description="of these kinds alone; several: kind=job&kind=probe")]
+JobFilter = Annotated[str | None, Query(max_length=100, description="only events of this job")]
+Kinds = Annotated[list[EventKind], Query(description="only events of these kinds; several: kind=job&kind=probe")]
 After = Annotated[
     int | None,
     Query(ge=0, le=_MAX_ID, description="an event's id; default: 0 for a page, the newest for a stream"),
 ]
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="of a page")]
-Brief = Annotated[bool, Query(description="of a stream: `data` is the event's `id`, `job_id` and `kind` alone")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="the most events on a page")]
+Brief = Annotated[bool, Query(description="in a stream, send only the event's `id`, `job_id` and `kind` as `data`")]
 LastEventId = Annotated[
-    str | None, Header(pattern=r"^[0-9]{1,15}$", description="as a browser sends it; goes before `after`")
+    str | None, Header(pattern=r"^[0-9]{1,15}$", description="as a browser sends it; takes precedence over `after`")
 ]
 
 
@@ -56,7 +56,7 @@ def list_events(
     brief: Brief = False,
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
-    """Return what changed, oldest first: a page, or a stream that resumes by `Last-Event-ID`."""
+    """Return the changes, oldest first: as a page, or as a stream that resumes by `Last-Event-ID`."""
     after = after if last_event_id is None else int(last_event_id)
     wanted: dict[str, Any] = {"project": visible_project(caller), "job_id": job, "kinds": frozenset(kind)}
     if "text/event-stream" in request.headers.get("accept", ""):
@@ -84,7 +84,7 @@ def list_job_events(
     brief: Brief = False,
     last_event_id: LastEventId = None,
 ) -> EventPage | Response:
-    """Return what changed of one job, as `/v1/events` does."""
+    """Return the changes of one job, as `/v1/events` does for all."""
     return list_events(request, store, caller, job, kind, after, limit, brief, last_event_id)
 
 
@@ -100,11 +100,11 @@ def get_snapshot(
     store: StoreOf,
     request: Request,
     response: Response,
-    since: Annotated[int | None, Query(ge=0, le=_MAX_ID, description="`cursor` of the snapshot before")] = None,
-    max_points: Annotated[int, Query(ge=2, le=10_000, description="of each series")] = 1000,
+    since: Annotated[int | None, Query(ge=0, le=_MAX_ID, description="`cursor` of the previous snapshot")] = None,
+    max_points: Annotated[int, Query(ge=2, le=10_000, description="the most points per series")] = 1000,
     if_none_match: IfNoneMatch = None,
 ) -> Snapshot | Response:
-    """Return all that the job's page shows, of one moment; with `since`, what has changed."""
+    """Return all that the job's page shows at one moment; with `since`, only the changes."""
     prices = store.settings.price_worker_hour, store.settings.price_gb, store.settings.price_currency
     etag = etag_made_of(store.snapshot_version(job), request.app.version, *prices)
     response.headers["ETag"] = etag

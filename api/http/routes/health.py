@@ -17,13 +17,13 @@ router = OperationRouter(tags=["health"])
 
 @router.serves("GET", "/healthz", Operation(id="health", action=None))
 async def health() -> dict[str, str]:
-    """Answer as long as the process does."""
+    """Answer as long as the process runs."""
     return {"status": "ok"}
 
 
 @router.serves("GET", "/readyz", Operation(id="ready", action=None, errors=(Unavailable,)))
 async def ready(store: StoreOf, threads: VitalThreads) -> dict[str, str]:
-    """Answer once the database does."""
+    """Answer once the database answers."""
     await to_thread.run_sync(store.answer, limiter=threads)
     return {"status": "ready"}
 
@@ -36,5 +36,5 @@ async def ready(store: StoreOf, threads: VitalThreads) -> dict[str, str]:
     dependencies=[Depends(require_key)],
 )
 def metrics(store: StoreOf) -> PlainTextResponse:
-    """Return what an operator watches, in Prometheus' text format; its scraper sends a key of the role `operator`."""
+    """Return the metrics in Prometheus' text format. The scraper needs a key with the role `operator`."""
     return PlainTextResponse(store.telemetry.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -66,10 +66,10 @@ def create_job(
     request: Request,
     response: Response,
     caller: Caller,
-    source: Annotated[str | None, Query(max_length=100, description="the job that this one is a clone of")] = None,
+    source: Annotated[str | None, Query(max_length=100, description="the original, if this job is a clone")] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
-    """Queue a job. The same `Idempotency-Key` with the same job gives the first job again."""
+    """Queue a job. A repeated request with the same `Idempotency-Key` and job returns the first job."""
     require_visible([] if source is None else [source], store, caller)
     view = store.made_with(idempotency_key, spec=spec, source=source, by=caller)
     if view is None:  # an accepted job is not checked again: quotas and cluster may have changed
@@ -88,7 +88,7 @@ def create_job(
 def validate_job(spec: JobBody, store: StoreOf, request: Request, caller: Caller) -> Validated:
     """Check a job without queueing it; the answer has every default filled in.
 
-    Whether the queue has a place for it is found out when it is submitted.
+    The room in the queue is checked only at submission.
     """
     require_priority(spec.priority, store, caller)
     check(spec, request, caller.name, caller.project)
@@ -135,24 +135,24 @@ Moment = Annotated[datetime | None, AfterValidator(_in_utc)]
 
 async def job_filter(
     state: Annotated[list[JobState], Query(description="any of these; several: state=failed&state=cancelled")] = [],  # noqa: B006  (FastAPI copies it)
-    label: Annotated[list[Label], Query(max_length=16, description="name=value; of several all")] = [],  # noqa: B006
+    label: Annotated[list[Label], Query(max_length=16, description="name=value; several: all must match")] = [],  # noqa: B006
     ref: Annotated[
         str | None,
         Query(
             min_length=1,
             max_length=100,
-            description="that the id begins or ends with, 4 characters or more; else the whole name",
+            description="the beginning or end of the id, 4 characters or more, or else the whole name",
         ),
     ] = None,
     text: Annotated[
         str | None,
-        Query(min_length=1, max_length=100, description="words, each of which is in the name, the notes or a label"),
+        Query(min_length=1, max_length=100, description="words that must all occur in the name, the notes or a label"),
     ] = None,
     owner: Owner = None,
     project: Owner = None,
     created_after: Annotated[Moment, Query(description="at this moment or later; UTC unless it has an offset")] = None,
     created_before: Annotated[Moment, Query(description="before this moment")] = None,
-    archived: Annotated[Archived, Query(description="leave archived jobs out; only them; both")] = Archived.NO,
+    archived: Annotated[Archived, Query(description="leave archived jobs out, list only them, or both")] = Archived.NO,
     id: Annotated[list[JobId], Query(max_length=MAX_PAGE, description="one of these; several: id=A&id=B")] = [],  # noqa: B006
 ) -> JobFilter:
     """Return the filter for jobs. Async although it never waits: FastAPI would run a plain function in a thread."""
@@ -178,14 +178,14 @@ def list_jobs(
     outlook: OutlookOf,
     where: Annotated[JobFilter, Depends(job_filter)],
     order_by: Annotated[
-        JobOrder, Query(description="`-`: turned around; `finished` has those that are not over as the latest")
+        JobOrder, Query(description="`-` reverses it; for `finished`, jobs that are not over count as the latest")
     ] = JobOrder.CREATED_DOWN,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[
-        str | None, Query(max_length=1000, description="`next_cursor` of the page before, in the same order")
+        str | None, Query(max_length=1000, description="`next_cursor` of the previous page, in the same order")
     ] = None,
     count: Annotated[bool, Query(description="with `total`, the number of jobs on all pages")] = False,
-    progress: Annotated[bool, Query(description="with how far each job is")] = False,
+    progress: Annotated[bool, Query(description="with the progress of each job")] = False,
 ) -> JobPage:
     """Return the jobs that the caller sees, newest first unless `order_by` says otherwise."""
     page = store.jobs(where, order=order_by, limit=limit, cursor=cursor, count=count, with_progress=progress, by=caller)
@@ -211,7 +211,7 @@ def get_job(
 ) -> JobView | Response:
     """Return one job. Its `ETag` changes with every change of its state or reason; verbs take it as `If-Match`.
 
-    `queue` of a job that waits changes more often: such a job is sent whole, whatever `If-None-Match` names.
+    While a job waits, its `queue` changes more often: the answer is then sent in full, whatever `If-None-Match` says.
     """
     may_be_short = if_none_match is not None and outlook.place(job, project=None) is None
     if may_be_short and (short := unchanged(etag_of(store.version(job)), if_none_match)) is not None:
@@ -244,7 +244,7 @@ def update_job(
     caller: Caller,
     response: Response,
 ) -> JobView:
-    """Edit a job's labels, notes and priority, archive it or bring it back: a JSON merge patch of these alone."""
+    """Edit a job's labels, notes and priority, archive it or bring it back, by a JSON merge patch of these fields."""
     if patch.priority is not None:
         require_priority(patch.priority, store, caller, operation="updateJob", job=job)
     view = store.edit(job, patch, versions=versions, by=caller)

@@ -24,7 +24,7 @@ _EXAMPLE = {"name": "ci", "role": "submitter", "project": "default"}
 
 @router.serves("GET", "/me", Operation(id="getMe", action=Action.READ))
 def get_me(caller: Caller, request: Request) -> Me:
-    """Return who the caller is, their role, and which release answers."""
+    """Return the caller's name, role and project, and the service's release."""
     return Me(
         name=caller.name,
         role=caller.role,
@@ -49,7 +49,7 @@ def get_me(caller: Caller, request: Request) -> Me:
 def create_key(
     new: Annotated[NewKey, Depends(bodies.new_key)], store: StoreOf, caller: Caller, response: Response
 ) -> IssuedKey:
-    """Make a key. Its secret is in this answer alone."""
+    """Make a key. Only this answer contains its secret."""
     issued = store.keyring.create(new, by=caller)
     response.headers["Location"] = f"/v1/keys/{issued.key.id}"
     return issued
@@ -57,7 +57,7 @@ def create_key(
 
 @router.serves("GET", "/keys", Operation(id="listKeys", action=Action.READ))
 def list_keys(store: StoreOf, caller: Caller) -> tuple[KeyView, ...]:
-    """Return the caller's keys, to an admin all of them; oldest first."""
+    """Return the caller's keys, or all keys for an admin; oldest first."""
     return store.keyring.list(by=caller)
 
 
@@ -74,7 +74,7 @@ def get_key(key: str, store: StoreOf) -> KeyView:
     dependencies=[Depends(bodies.nothing)],
 )
 def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:
-    """Give a key another secret, which is in this answer alone. The old one and its sessions end at once."""
+    """Give a key a new secret, which only this answer contains. The old one and its sessions end at once."""
     return store.keyring.rotate(key, by=caller)
 
 
@@ -85,16 +85,16 @@ def rotate_key(key: str, store: StoreOf, caller: Caller) -> IssuedKey:
     dependencies=[Depends(bodies.nothing)],
 )
 def revoke_key(key: str, store: StoreOf, caller: Caller) -> KeyView:
-    """End a key and its sessions for ever."""
+    """Revoke a key and its sessions for good."""
     return store.keyring.revoke(key, by=caller)
 
 
 @router.serves("GET", "/audit", Operation(id="listAudit", action=Action.READ_AUDIT))
 def list_audit(
     store: StoreOf,
-    name: Annotated[Word, Query(description="who")] = None,
+    name: Annotated[Word, Query(description="the name of the user")] = None,
     action: Annotated[Word, Query(description="the operation, as this document names it")] = None,
-    target: Annotated[Word, Query(description="the job's or the key's id, or whose quota")] = None,
+    target: Annotated[Word, Query(description="the id of a job or key, or a quota: `project NAME`")] = None,
     outcome: Annotated[Outcome | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[int | None, Query(ge=1, lt=2**63, description="`next_cursor` of the page before")] = None,

@@ -29,16 +29,16 @@ def _require_shapes(shapes: str | None) -> str | None:
 
 @router.serves("GET", "/methods", Operation(id="listMethods", action=Action.READ, errors=(NotFound,)))
 def list_methods(
-    name: Annotated[str | None, Query(description="only those called so")] = None,
-    workload: Annotated[str, Query(description="a built-in one, whose traffic is predicted")] = DEFAULT_WORKLOAD,
+    name: Annotated[str | None, Query(description="only methods of this name")] = None,
+    workload: Annotated[str, Query(description="the built-in workload whose traffic is predicted")] = DEFAULT_WORKLOAD,
     shapes: Annotated[
         str | None,
         AfterValidator(_require_shapes),
-        Query(pattern=SHAPES, max_length=MAX_SHAPES, description="of a model's parameters, in its place: 512x64,512"),
+        Query(pattern=SHAPES, max_length=MAX_SHAPES, description="a model's shapes, not a workload's: 512x64,512"),
     ] = None,
     workers: Annotated[int, Query(ge=1, le=1024)] = 2,
 ) -> MethodsView:
-    """Return the methods: papers, knobs, what goes with what, and what a worker is predicted to send in a step."""
+    """Return the methods with their papers, knobs, combinations, and the predicted bytes of a worker per step."""
     return methods.methods(name, workload=workload, shapes=shapes, workers=workers)
 
 
@@ -51,8 +51,8 @@ _QUESTION = {"job": EXAMPLE_JOB, "compute_ms": 12.5, "mbps": 50, "latency_ms": 1
     Operation(id="predict", action=Action.READ, body=Body(model=PredictionRequest, example=_QUESTION)),
 )
 def make_prediction(asked: Annotated[PredictionRequest, Depends(bodies.prediction_request)]) -> Prediction:
-    """Predict what every method that fits a job takes on a link: its steps, bytes, and time to a loss if that is known.
+    """Predict the steps, the bytes and, if known, the time to a loss of every method that fits a job, on a link.
 
-    Nothing is stored, and nothing is trained.
+    This stores and trains nothing.
     """
     return predict(asked)

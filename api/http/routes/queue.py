@@ -26,9 +26,9 @@ def get_queue(
     after: Annotated[int, Query(ge=0, le=10_000_000, description="`next_after` of the page before")] = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
 ) -> QueueView:
-    """Return the jobs that wait, the next one first, and why each waits; of the caller's project, if they see no other.
+    """Return the waiting jobs in their order, and why each waits; only those that the caller may see.
 
-    The queue is decided every second: a job that was just submitted is in it then.
+    The queue is decided every second, so a new job appears after up to a second.
     """
     return outlook.view(project=visible_project(caller), after=after, limit=limit)
 
@@ -54,7 +54,7 @@ def set_quota(
     store: StoreOf,
     caller: Caller,
 ) -> QuotaView:
-    """Set the quota of an owner or a project, in the place of the one before. What runs goes on."""
+    """Set or replace the quota of an owner or a project. Running jobs go on."""
     return store.quotas.set(kind, name, limits, by=caller)
 
 
@@ -65,5 +65,5 @@ def set_quota(
     status_code=204,
 )
 def delete_quota(kind: QuotaKind, name: _Name, store: StoreOf, caller: Caller) -> None:
-    """Remove a quota; everyone's then holds, if there is one."""
+    """Remove a quota. The one for everyone then applies, if there is one."""
     store.quotas.remove(kind, name, by=caller)

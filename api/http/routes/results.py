@@ -73,11 +73,11 @@ def list_stages(
     store: StoreOf,
     trial: str | None = None,
     stage: Annotated[
-        list[_Whole], Query(description="only the stages of these numbers; default: every one", max_length=100)
+        list[_Whole], Query(description="only stages with these numbers; default: all", max_length=100)
     ] = [],  # noqa: B006
     posterior: Annotated[bool, Query(description="with each decision's posterior on a grid, up to 20 kB")] = False,
 ) -> tuple[StageView, ...]:
-    """Return every decided stage: its probes, the choice, its reason and grounds, and what the commit did."""
+    """Return every decided stage: its probes, the choice with its reason and grounds, and the result of the commit."""
     return store.stages(job, trial_id=trial, numbers=stage, with_posterior=posterior)
 
 
@@ -88,8 +88,8 @@ def get_metric(
     store: StoreOf,
     trial: str | None = None,
     max_points: Annotated[int, Query(ge=2, le=10_000)] = 2000,
-    first_step: Annotated[_Whole, Query(description="leave out what came before")] = EVERY_STEP.first,
-    last_step: Annotated[_Whole, Query(description="leave out what came later")] = EVERY_STEP.last,
+    first_step: Annotated[_Whole, Query(description="leave out earlier steps")] = EVERY_STEP.first,
+    last_step: Annotated[_Whole, Query(description="leave out later steps")] = EVERY_STEP.last,
 ) -> tuple[Series, ...]:
     """Return one series per trial, thinned to `max_points` with its extremes kept."""
     return store.series(job, name, trial_id=trial, max_points=max_points, within=Steps(first_step, last_step))
@@ -116,7 +116,7 @@ def export_metrics(job: str, store: StoreOf, trials: TrialsOf, download: Downloa
 
 @router.serves("GET", "/schedule", Operation(id="getSchedule", action=Action.READ, errors=(UnreadableJob,)))
 def get_schedule(job: str, store: StoreOf, trial: TrialOf) -> ScheduleView:
-    """Return a learned schedule: by default that of the first arm and seed."""
+    """Return a learned schedule, by default that of the first arm and seed."""
     (found,) = store.schedules(job, arm=trial.arm, seed=trial.seed)
     if not found.entries:
         none = "it failed" if trial.outcome == "failed" else "the weights are those of its start"
@@ -140,11 +140,11 @@ def get_weights(
     part: PartOf,
     _: Slot,
     which: Annotated[
-        Which | None, Query(description="of the best evaluated state, or of the end; default: as `checkpoint.export`")
+        Which | None, Query(description="the best evaluated state, or the last one; default: as in `checkpoint.export`")
     ] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Return trained weights as a safetensors file: by default those of the first arm and seed."""
+    """Return trained weights as a safetensors file, by default those of the first arm and seed."""
     url = weights_url(store.job(job), trial, which)
     found = store.storage.open(job, url)
     download.closing.callback(found.content.close)
@@ -176,7 +176,7 @@ def _sent(found: StoredFile, part: Part, name: str, download: Download, sha256: 
 
 @router.serves("GET", "/artifacts", Operation(id="listArtifacts", action=Action.READ, errors=(Busy, UnreadableJob)))
 def list_artifacts(job: str, store: StoreOf, _: Slot) -> tuple[Artifact, ...]:
-    """Return the job's files that there are: report, metrics, schedules, weights, checkpoints, logs."""
+    """Return the files that the job has: report, metrics, schedules, weights, checkpoints, logs."""
     return artifacts(store.job(job), store.trials(job), store.schedules(job), store.storage)
 
 
@@ -196,7 +196,7 @@ def get_file(
     _: Slot,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Return a file of the job's folder on storage: a checkpoint's manifest, or one that a manifest names."""
+    """Return a file of the job's folder on storage: a checkpoint's manifest, or a file that a manifest names."""
     store.version(job)
     url = store.storage.file_url(job, path)
     found = store.storage.open(job, url)
@@ -214,7 +214,7 @@ def get_report(job: str, store: StoreOf) -> JobReport:
 
 @router.serves("GET", "/attempts", Operation(id="listAttempts", action=Action.READ))
 def list_attempts(job: str, store: StoreOf) -> tuple[AttemptView, ...]:
-    """Return the job's lives on the cluster, oldest first: when each began and ended, how, and why."""
+    """Return the job's attempts, oldest first: when each began and ended, how, and why."""
     return store.attempts.of_job(job)
 
 
@@ -226,9 +226,9 @@ def get_comparison(
     job: str,
     store: StoreOf,
     caller: Caller,
-    other: Annotated[list[str], Query(max_length=MAX_COMPARED - 1, description="a job beside it; may come again")] = [],  # noqa: B006  (FastAPI copies it)
+    other: Annotated[list[str], Query(max_length=MAX_COMPARED - 1, description="another job; repeatable")] = [],  # noqa: B006  (FastAPI copies it)
 ) -> Comparison:
-    """Return the job beside others: the fields in which they differ, and their results, against a common target."""
+    """Compare the job with others: the fields in which they differ, and their results against a common target."""
     require_visible(other, store, caller)
     return store.comparison(list(dict.fromkeys([job, *other])))
 
@@ -249,16 +249,16 @@ def get_logs(
     _: Slot,
     attempt: Annotated[int | None, Query(ge=1, le=MAX_WHOLE, description="default: the last")] = None,
     offset: Annotated[
-        int | None, Query(ge=0, le=MAX_WHOLE, description="leave out so many bytes: those already read")
+        int | None, Query(ge=0, le=MAX_WHOLE, description="skip this many bytes, which were already read")
     ] = None,
     tail: Annotated[
-        int | None, Query(ge=1, le=MAX_WHOLE, description="only the last lines, together at most so many bytes")
+        int | None, Query(ge=1, le=MAX_WHOLE, description="only the last lines, at most this many bytes in all")
     ] = None,
 ) -> StreamingResponse:
-    """Return what an attempt's driver and its workers have printed; while it lives, so far.
+    """Return the output of an attempt's driver and workers; so far, if it still runs.
 
-    `X-Log-Offset` says where in it the answer begins, and `X-Log-End` where it ends: `offset` of that goes on. Of a
-    long log that was kept the middle is cut, so an answer may be shorter than what lies between.
+    `X-Log-Offset` says where in the log the answer begins, and `X-Log-End` where it ends: to read on, pass that as
+    `offset`. Long logs are stored without their middle, so an answer may be shorter than the difference.
     """
     if tail is not None and offset is not None:
         message = "`tail` goes without `offset`: the answer says in `X-Log-Offset` where it begins"

@@ -36,7 +36,7 @@ def create_sign_in_code(store: StoreOf, caller: Caller) -> SignInCode:
     dependencies=[Depends(require_same_origin)],
 )
 def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: StoreOf, request: Request) -> Response:
-    """Use up a code; the answer sets the session's cookie, which the page's scripts cannot read."""
+    """Exchange a code for a session. The answer sets its cookie, which the page's scripts cannot read."""
     limits = services_of(request).limits
     address = address_of(request)
     try:
@@ -63,7 +63,7 @@ def create_session(given: Annotated[SignIn, Depends(bodies.sign_in)], store: Sto
     dependencies=[Depends(require_key)],
 )
 def delete_session(store: StoreOf, request: Request) -> Response:
-    """End the session of the cookie that came along."""
+    """End the session of the request's cookie."""
     name = cookie_name(request)
     store.keyring.close_session(request.cookies.get(name, ""))
     response = Response(status_code=204)

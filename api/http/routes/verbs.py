@@ -72,7 +72,7 @@ Workers = Annotated[int | None, Depends(require_place)]
     dependencies=_NO_BODY,
 )
 def pause_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
-    """Have a job checkpoint and give its resources back; a queued one waits, and keeps its place."""
+    """Pause a job: it writes a checkpoint and releases its resources. A queued job keeps its place."""
     return store.pause(job, versions=versions, by=caller)
 
 
@@ -84,7 +84,7 @@ def pause_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) 
     dependencies=_NO_BODY,
 )
 def resume_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller) -> JobView:
-    """Queue a paused job again, at its old place; it goes on from its checkpoint."""
+    """Queue a paused job again at its old place; it continues from its checkpoint."""
     return store.resume(job, workers=workers, versions=versions, by=caller)
 
 
@@ -96,7 +96,7 @@ def resume_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersion
     dependencies=_NO_BODY,
 )
 def stop_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
-    """End a job that has run as if its budget were spent, with the result that it has by then."""
+    """End a job that has run as if its budget were spent, with its result so far."""
     return store.stop(job, versions=versions, by=caller)
 
 
@@ -108,7 +108,7 @@ def stop_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -
     dependencies=_NO_BODY,
 )
 def cancel_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller) -> JobView:
-    """End a job: one that waits at once, a live one as soon as its driver has heard of it."""
+    """Cancel a job: a waiting one ends at once, a live one as soon as its driver hears of it."""
     return store.cancel(job, versions=versions, by=caller)
 
 
@@ -120,7 +120,7 @@ def cancel_job(job: str, store: StoreOf, versions: SeenVersions, caller: Caller)
     dependencies=_NO_BODY,
 )
 def retry_job(job: str, store: StoreOf, workers: Workers, versions: SeenVersions, caller: Caller, _: Slot) -> JobView:
-    """Queue a failed or cancelled job again; it goes on from its last checkpoint, with all its attempts."""
+    """Queue a failed or cancelled job again. It continues from its last checkpoint, with new attempts."""
     return store.retry(job, workers=workers, versions=versions, by=caller)
 
 
@@ -144,7 +144,7 @@ def extend_job(
     caller: Caller,
     _: Slot,
 ) -> JobView:
-    """Give a job that succeeded a larger budget; `reason` says where each trial goes on from."""
+    """Give a job that succeeded a larger budget. `reason` says where each trial continues."""
     return store.extend(job, caps, workers=workers, versions=versions, by=caller)
 
 
@@ -175,7 +175,7 @@ def steer_job(
 
 @router.serves("GET", "/{job}/steering", Operation(id="getSteering", action=Action.READ, errors=(UnreadableJob,)))
 def get_steering(job: str, store: StoreOf) -> SteeringView:
-    """Return what people pinned, vetoed and asked for, since which stage it held, and what they may steer."""
+    """Return the steers of a job, the stages from which they hold, and the values that may be steered."""
     return store.steering(job)
 
 
@@ -203,7 +203,7 @@ def clone_job(
     dry_run: Annotated[bool, Query(description="only show what would differ")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Cloned:
-    """Queue a new job that is this one with changes, a JSON merge patch; pointers lead into the changed job."""
+    """Queue a copy of this job with changes, a JSON merge patch. Pointers in errors lead into the changed job."""
     source, asked = store.job(job).readable, _digest(job, changes)
     made = None if dry_run else store.made_with(idempotency_key, request=asked, by=caller)
     if made is None:
