@@ -1,4 +1,4 @@
-"""Rows to the public views. Functions of one open session; they write nothing."""
+"""Convert rows to public views. Functions of one open session; they only read."""
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -27,10 +27,10 @@ from service.wire.stored import UnreadJob, stored_spec
 from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
 from trainers.methods.optimizer.spec import JobOptimizer, contenders
 
-#: Verbs after which the job's own parts are read.
+#: Verbs that need the job's own parts to be readable.
 _OF_READABLE = (Verb.RESUME, Verb.RETRY, Verb.EXTEND)
-_TRAINING_POINTS = 2000  # of a training loss, to tell whether it fell
-#: What every trial reports, besides the losses and metrics of its evaluations.
+_TRAINING_POINTS = 2000  # of the training loss, to see whether it fell
+#: Series that every trial reports, besides the losses and metrics of evaluations.
 _SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
 
 
@@ -44,7 +44,7 @@ class NamedPoint(NamedTuple):
 
 
 class WorkerSize(NamedTuple):
-    """A job's name and project, and what one of its workers takes."""
+    """A job's name and project, and the resources of one of its workers."""
 
     name: str
     project: str
@@ -53,7 +53,7 @@ class WorkerSize(NamedTuple):
 
 
 def worker_sizes(session: Session, job_ids: Collection[str]) -> dict[str, WorkerSize]:
-    """Return the size of the workers of each of these jobs that there is."""
+    """Return the worker size of each of these jobs that exists."""
     query = select(JobRow.id, JobRow.name, JobRow.project, JobRow.spec["workers"]).where(JobRow.id.in_(job_ids))
     rows = session.execute(query)
     return {
@@ -62,7 +62,7 @@ def worker_sizes(session: Session, job_ids: Collection[str]) -> dict[str, Worker
 
 
 def job_row(session: Session, job_id: str, *, project: str | None = None) -> JobRow:
-    """Return the job's row; raises NotFound, for a job outside of `project` too if one is given."""
+    """Return the job's row. Raises NotFound, also for a job outside `project` if one is given."""
     job = session.get(JobRow, job_id)
     if job is None or project not in (None, job.project):
         raise no_job(job_id)
@@ -82,7 +82,7 @@ def no_job(job_id: str) -> NotFound:
 
 
 def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
-    """Return the job as users see it; `spec` is what its row holds, where the caller has it."""
+    """Return the job as users see it. `spec` is the row's spec, if the caller has parsed it."""
     try:
         spec = spec or stored_spec(job.id, job.spec)
     except UnreadableJob as error:
@@ -94,12 +94,12 @@ def job_view(job: JobRow, spec: JobSpec | None = None) -> JobView:
 
 
 def verbs_of(job: JobRow, *, searches: bool = True) -> tuple[Verb, ...]:
-    """Return what may be asked of the job now, one that `searches` or not. It is stopped once."""
+    """Return the verbs that the job allows now, given whether it searches. It can be stopped only once."""
     return verbs_in(job.job_state, searches=searches, has_run=job.started_at is not None and not job.stops)
 
 
 def _job_view(job: JobRow, **of_spec: Any) -> JobView:
-    return JobView.model_construct(  # of checked parts: to check them again takes longer than all the rest
+    return JobView.model_construct(  # the parts are valid, and validation would take longer than all the rest
         id=job.id,
         name=job.name,
         owner=job.owner,
@@ -130,7 +130,7 @@ def attempt_view(attempt: AttemptRow) -> AttemptView:
 
 
 def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgress | None) -> JobSummary:
-    """Return the job as lists show it; `losses` are what its trials reported."""
+    """Return the job as lists show it, with the `losses` of its trials."""
     return JobSummary(
         id=job.id,
         name=job.name,
@@ -152,7 +152,7 @@ def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgre
 
 
 def trials(session: Session, job_id: str, *, trial_id: str | None = None) -> Sequence[TrialRow]:
-    """Return the job's trials, or the one named, in the job's order; raises NotFound."""
+    """Return the job's trials in its order, or only the named one. Raises NotFound."""
     job_row(session, job_id)
     query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.position)
     if trial_id is None:
@@ -170,7 +170,7 @@ def samples(trials: Iterable[TrialRow]) -> dict[str, SampleValues]:
 
 def trial_view(trial: TrialRow) -> TrialView:
     """Return the trial as users see it."""
-    # What led to the weights; rows of earlier versions do not have all of it.
+    # The facts behind the weights; rows of earlier versions lack some.
     kept = RunEnd.model_validate(trial.schedule or {})
     own = {"trial_id", "bill", "line", "failure", *RunEnd.model_fields}
     return TrialView(
@@ -184,13 +184,13 @@ def trial_view(trial: TrialRow) -> TrialView:
 
 
 def _line(trial: TrialRow) -> Line:
-    # trials that ended before there were two lines say nothing of it
+    # trials from before there were two lines do not name one
     kept: Line = "main" if trial.schedule is None else trial.schedule.get("line", "main")
     return kept
 
 
 def unsearched(session: Session, trial_id: str) -> str | None:
-    """Return the reason of the trial's first decision if no decision of it had a probe, or needed one or was pinned."""
+    """Return the first decision's reason if the trial never probed, although its rate was neither usual nor pinned."""
     stages = list(_decided(session, trial_id))
     if not stages or stages[0].decision.get("is_usual") or any(stage.decision["probes"] for stage in stages):
         return None
@@ -199,13 +199,13 @@ def unsearched(session: Session, trial_id: str) -> str | None:
 
 
 def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, Sequence[dict[str, Any]]]]:
-    """Yield each decided stage of the trial with the steers that held in it, as its decision has them."""
+    """Yield each decided stage of the trial, with the steers named by its decision."""
     for stage in _decided(session, trial_id):
         yield stage.stage, stage.decision.get("steers", ())
 
 
 def steered(session: Session, trial_id: str) -> dict[str, list[int]]:
-    """Return by person the stages of the trial that they steered."""
+    """Return the stages of the trial that each person steered."""
     found: dict[str, list[int]] = {}
     for stage in _decided(session, trial_id):
         for by in dict.fromkeys(steer["by"] for steer in stage.decision.get("steers", ())):
@@ -214,13 +214,13 @@ def steered(session: Session, trial_id: str) -> dict[str, list[int]]:
 
 
 def last_decided(session: Session, trial_id: str) -> StageRow | None:
-    """Return the trial's last stage that is decided; None: there is none."""
+    """Return the trial's last decided stage, or None."""
     last = select(StageRow).where(StageRow.trial_id == trial_id).order_by(StageRow.stage.desc()).limit(1)
     return session.scalars(last).first()
 
 
 def value_in_force(session: Session, trial_id: str, name: str) -> Any:
-    """Return what the trial's last decision says of a value, by its name in `search.types.Values`; None: nothing."""
+    """Return a value in the trial's last decision, by its name in `search.types.Values`; None if it has none."""
     stage = last_decided(session, trial_id)
     return None if stage is None else stage.decision["values"].get(name)
 
@@ -233,9 +233,9 @@ def decided_stages(
     only: Collection[tuple[str, int]] | None = None,
     numbers: Collection[int] = (),
 ) -> tuple[StageView, ...]:
-    """Return the decided stages of `trials`, each with its probes; the posteriors are large.
+    """Return the decided stages of `trials` with their probes. Posteriors are large, and only included on request.
 
-    `only` names stages by trial and number; `numbers` names those of every trial, empty: all.
+    `only` selects stages by trial and number; `numbers` selects them in every trial (empty: all).
     """
     return tuple(
         stage_views.stage_view(trial, stage, probes.get(stage.stage, []), with_posterior=with_posterior)
@@ -247,7 +247,7 @@ def decided_stages(
 
 
 def _probes(session: Session, trial_id: str, numbers: Collection[int]) -> dict[int, list[ProbeRow]]:
-    """Return the trial's probes by stage, in the order in which they arrived."""
+    """Return the trial's probes by stage, in order of arrival."""
     found: dict[int, list[ProbeRow]] = {}
     query = select(ProbeRow).where(ProbeRow.trial_id == trial_id)
     if numbers:
@@ -258,7 +258,7 @@ def _probes(session: Session, trial_id: str, numbers: Collection[int]) -> dict[i
 
 
 def z_scores(session: Session, trial_id: str) -> list[float]:
-    """Return how far each closed stage of the trial ended from its forecast, where it had one."""
+    """Return the deviation of each closed stage's end from its forecast, if it had one."""
     return [score for stage in _decided(session, trial_id) if (score := stage_views.z_score_of(stage)) is not None]
 
 
@@ -276,13 +276,13 @@ def _columns(row: object, names: Iterable[str]) -> dict[str, Any]:
 def series(
     session: Session, trial: TrialRow, name: str, *, max_points: int, within: points.Steps = points.EVERY_STEP
 ) -> Series:
-    """Return the trial's series `name` of these steps, thinned to `max_points`; empty where nothing was reported."""
+    """Return these steps of the trial's series `name`, thinned to `max_points`; empty if nothing was reported."""
     kept, num_points = points.read(session, points.Key(trial.id, name), max_points=max_points, within=within)
     return series_of(trial, name, kept, num_points=num_points)
 
 
 def series_of(trial: TrialRow, name: str, kept: Sequence[Point], *, num_points: int) -> Series:
-    """Return `kept` of `num_points` points as users see them."""
+    """Return the series of the `kept` ones of `num_points` points, as users see it."""
     return Series(
         trial_id=trial.id,
         arm=trial.arm,
@@ -296,7 +296,7 @@ def series_of(trial: TrialRow, name: str, kept: Sequence[Point], *, num_points: 
 
 
 def overfitted(session: Session, trial: TrialRow, metric: str) -> str | None:
-    """Return a sentence if the finished trial got worse by `metric` while its training loss fell; None: it did not."""
+    """Return a sentence if the finished trial got worse by `metric` while its training loss fell, else None."""
     if trial.outcome != "completed" or _line(trial) != "main":  # the series are those of the main line
         return None
     curve = series(session, trial, f"validation_{metric}", max_points=sys.maxsize)
@@ -307,7 +307,7 @@ def overfitted(session: Session, trial: TrialRow, metric: str) -> str | None:
 
 
 def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> None:
-    """Raise NotFound for a name that no trial of the job reports. One without points yet is known all the same."""
+    """Raise NotFound for a name that no trial of the job reports. A known name may have no points yet."""
     declared = {f"validation_{metric}" for trial in trials for metric in trial.metric_directions}
     may_be_declared = name.startswith("validation_") and any(trial.backend is None for trial in trials)
     is_declared_later = may_be_declared and job_row(session, trials[0].job_id).job_state not in TERMINAL
@@ -325,14 +325,14 @@ def series_names(session: Session, trial_id: str) -> list[str]:
 
 
 def points_beyond(session: Session, step: int, trial_id: str, name: str) -> list[NamedPoint]:
-    """Return the series' next points beyond `step`, some thousand, by step; empty: there are no more."""
+    """Return the next points of the series after `step`, some thousand, by step; empty at the end."""
     return [NamedPoint(name, *sample) for sample in points.beyond(session, points.Key(trial_id, name), step)]
 
 
 def schedule_view(session: Session, trial: TrialRow, *, optimizer: JobOptimizer) -> ScheduleView:
-    """Return the trial's schedule: as it finished, or else as far as it is known.
+    """Return the trial's schedule: the final one, or else as far as it is known.
 
-    `optimizer` is the job's. Where several competed, the schedule names the one that trained.
+    `optimizer` is the job's. If several competed, the schedule names the one that trained.
     """
     if trial.schedule is not None:
         entries = [ScheduleEntry.model_validate(entry) for entry in trial.schedule["entries"]]
@@ -353,7 +353,7 @@ def schedule_view(session: Session, trial: TrialRow, *, optimizer: JobOptimizer)
 
 
 def provenance(job: JobRow, trial: TrialRow) -> Provenance:
-    """Return the run that the trial's schedule was learned in, with what its driver has said of it."""
+    """Return the provenance of the trial's schedule: its run, and the origin that its driver reported."""
     kept = (trial.schedule or {}).get("origin")  # null: it has not finished, or an earlier release trained it
     told = Origin.model_validate(kept).model_dump() if kept else {}
     sample = None if trial.sample is None else trial.sample["values"]
@@ -367,8 +367,8 @@ def event_view(row: EventRow) -> Event:
 
 
 def _entries_so_far(session: Session, trial: TrialRow) -> list[ScheduleEntry]:
-    """Return the schedule of an unfinished trial: as trained up to its last checkpoint, and as decided behind it."""
-    schedule = StageRow.resume["progress", "schedule"]  # alone: all that a checkpoint holds is large
+    """Return an unfinished trial's schedule: as trained up to its last checkpoint, and as decided after that."""
+    schedule = StageRow.resume["progress", "schedule"]  # only this part: the rest of a resume is large
     resumable = select(schedule).where(StageRow.trial_id == trial.id, StageRow.resume_step.is_not(None))
     kept = session.scalar(resumable.order_by(StageRow.stage.desc()).limit(1))
     trained = [ScheduleEntry.model_validate(entry) for entry in kept or ()]
@@ -379,7 +379,7 @@ def _entries_so_far(session: Session, trial: TrialRow) -> list[ScheduleEntry]:
 
 
 def _entry(stage: StageRow, trial: TrialRow, *, behind: int) -> ScheduleEntry:
-    """Return what was decided for the steps of the stage from step `behind` on."""
+    """Return the schedule entry of the stage's decision, from step `behind` on."""
     first, end = max(behind, stage.first_step), stage.first_step + (stage.num_steps or 0)
     num_steps = max(0, (trial.step if stage.num_steps is None else end) - first)
     fields = _columns(stage, ("learning_rate", "level", "values", "density", "threshold", "reason"))

@@ -1,7 +1,7 @@
-"""Steers: people's words on what the controllers of a running job may use. Functions of one open session.
+"""Steers: pins, vetoes and searches that people ask of a running job's controllers. Functions of one open session.
 
-What holds is sent along with every answer to a trial, and with the brief of an attempt. A trial takes all of it over
-when a stage opens, and its decision names what it heeds. So nothing is lost with a driver or a service, and nothing
+Every answer to a trial, and every attempt's brief, carries the steers in force. A trial takes them over when a stage
+opens, and its decision names those that it follows. So a crash of a driver or service loses no steer, and none
 counts twice.
 """
 
@@ -24,24 +24,24 @@ from service.wire.events import EventKind
 from service.wire.steering import SteerableView, SteeringView, SteerRequest, SteerView
 from service.wire.stored import stored_spec
 
-#: A stage that may spend this share of the budget, or more, is the last; sums of seconds are not exact.
+#: A stage that may use at least this share of the budget is the last. Sums of seconds are not exact.
 _WHOLE = 0.999999
-#: So many hold of one job at a time.
+#: The maximum number of steers in force in a job.
 MAX_IN_FORCE = 100
 
 
 class _Heard(NamedTuple):
-    """The trials that have heeded a steer, by their decisions."""
+    """The trials that have followed a steer, according to their decisions."""
 
-    first_stages: dict[str, int]  # by trial the first one that names it
+    first_stages: dict[str, int]  # by trial, the first stage that names it
     searched: set[str]  # trials that made its search
-    failed: set[str]  # trials whose later decisions do without its pinned rate
+    failed: set[str]  # trials that later dropped its pinned rate
 
 
 def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:
-    """Withdraw what the request says, and add what it pins, vetoes and asks for.
+    """Withdraw the steers that the request clears, and add the one that it asks for. Raises InvalidJob.
 
-    The same again, while it holds, adds nothing; a search that was made does not stand for the next. Raises InvalidJob.
+    A request that repeats a steer in force adds nothing, except that a completed search can be asked for again.
     """
     specs = _specs(session, job, asked)
     rows = _in_force(session, job)
@@ -64,14 +64,14 @@ def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, 
 
 
 def of_trial(session: Session, job: JobRow, trial_id: str) -> tuple[Steer, ...]:
-    """Return what holds for one trial."""
-    if not job.num_steers:  # as of most jobs, of which every answer to a driver asks
+    """Return the steers in force for one trial."""
+    if not job.num_steers:  # the usual case, and every answer to a driver calls this
         return ()
     return tuple(_steer(row) for row in _in_force(session, job) if trial_id in row.said["trials"])
 
 
 def view(session: Session, job_id: str) -> SteeringView:
-    """Return all that was said, and what may be steered; raises UnreadableJob."""
+    """Return all steers of the job, and the values that may be steered. Raises UnreadableJob."""
     job = queries.job_row(session, job_id)
     return SteeringView(
         version=job.version,
@@ -82,7 +82,7 @@ def view(session: Session, job_id: str) -> SteeringView:
 
 
 def _notes(session: Session, job: JobRow) -> Iterator[str]:
-    """Yield which trials are in a stage that lasts to the end of the budget."""
+    """Yield a note on trials whose current stage lasts to the end of the budget."""
     caps = {unit: cap for unit, cap in job.spec["budget"].items() if cap is not None}
     for row in queries.trials(session, job.id):
         last = queries.last_decided(session, row.id)
@@ -119,7 +119,7 @@ def _views(session: Session, job_id: str) -> tuple[SteerView, ...]:
 
 
 def _heard(session: Session, job_id: str, rows: Sequence[SteerRow]) -> dict[int, _Heard]:
-    """Return by steer how far its trials have heeded it."""
+    """Return for each steer how far its trials have followed it."""
     heard = {row.id: _Heard({}, set(), set()) for row in rows}
     for trial in queries.trials(session, job_id) if rows else ():
         pinned, now = set[int](), set[int]()
@@ -153,12 +153,12 @@ def _view(row: SteerRow, heard: _Heard) -> SteerView:
 
 
 def _has_ended(row: SteerRow, heard: _Heard) -> bool:
-    """Return whether the search that was asked for was made in every trial, or the pinned rate failed in any."""
+    """Return whether the requested search was made in every trial, or the pinned rate failed in any."""
     return bool(heard.failed) or (_steer(row).search_now and heard.searched >= set(row.said["trials"]))
 
 
 def _is_done(row: SteerRow, heard: _Heard) -> bool:
-    """Return whether nothing of the steer holds in any trial: all searches were made, or its rate failed."""
+    """Return whether the steer has no effect left in any trial: all searches were made, or its rate failed."""
     trials, said = set(row.said["trials"]), _steer(row)
     pins = set(said.pin) - ({"learning_rate"} if heard.failed >= trials else set())
     return not (pins or said.veto) and (not said.search_now or heard.searched >= trials)
@@ -184,7 +184,7 @@ def _all_specs(session: Session, job: JobRow) -> dict[tuple[str, int], TrialSpec
 
 
 def _specs(session: Session, job: JobRow, asked: SteerRequest) -> dict[str, TrialSpec]:
-    """Return the trials that the request is about; raises InvalidJob for one that cannot be steered."""
+    """Return the trials that the request names. Raises InvalidJob for a trial that cannot be steered."""
     specs = _all_specs(session, job)
     rows = {row.id: row for row in queries.trials(session, job.id)}
     found = {name: specs[row.arm, row.seed] for name, row in rows.items()}
@@ -205,7 +205,7 @@ def _specs(session: Session, job: JobRow, asked: SteerRequest) -> dict[str, Tria
 
 
 def _fault(row: TrialRow, spec: TrialSpec) -> str:
-    """Return why the trial cannot be steered; empty: it can."""
+    """Return why the trial cannot be steered; empty if it can."""
     if not steering.is_steerable(spec):
         kinds = "`bo`, `sobol` or `local`"
         return f"arm `{spec.arm}` has `controller: {spec.controller.kind}`: only {kinds} can be steered"
@@ -233,7 +233,7 @@ def _held(rows: Iterable[SteerRow]) -> str:
 
 
 def _left_in(trial_id: str, row: SteerRow, heard: _Heard) -> Steer:
-    """Return what of a steer holds in a trial: no rate that failed there."""
+    """Return the part of a steer that applies to a trial: without a rate that failed there."""
     said = _steer(row)
     pin = {name: value for name, value in said.pin.items() if name != "learning_rate" or trial_id not in heard.failed}
     return said.model_copy(update={"pin": pin})
@@ -242,7 +242,7 @@ def _left_in(trial_id: str, row: SteerRow, heard: _Heard) -> Steer:
 def _require_sense(
     specs: dict[str, TrialSpec], steer: Steer, rows: Sequence[SteerRow], heard: dict[int, _Heard]
 ) -> None:
-    """Raise InvalidJob where what is said makes no sense for one of the trials, beside what holds."""
+    """Raise InvalidJob if the steer makes no sense for one of the trials, given those in force."""
     if len(rows) >= MAX_IN_FORCE:
         message = f"{len(rows)} steers hold, and no job has more than {MAX_IN_FORCE}: withdraw some"
         raise InvalidJob([Problem(pointer="", message=message)])

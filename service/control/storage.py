@@ -1,4 +1,4 @@
-"""The storage that attempts write to: a folder per job, reached through fsspec."""
+"""The storage that attempts write to: a folder for each job, accessed through fsspec."""
 
 import errno
 import os
@@ -24,26 +24,26 @@ from trainers import filesystem as files
 
 WEIGHTS = "weights.safetensors"
 _MANIFEST = "manifest.json"
-#: A manifest has some 150 bytes for each file of its checkpoint.
+#: The largest manifest to read; it has some 150 bytes for each file of its checkpoint.
 _MAX_MANIFEST_BYTES = 8_000_000
 _CHUNK_BYTES = 1 << 20
-#: What is asked of S3 at a time, and held in memory for each download; its driver's own default is 50 MiB.
+#: The block size of S3 reads, held in memory for each download. The S3 driver's default is 50 MiB.
 _BLOCK_BYTES = 8 << 20
-#: The files that the service writes beside those of jobs, as errors name them. Each try of a storage has one of its
-#: own, as replicas may try at once.
+#: The service's own files on storage, as errors name them. Each check of a storage writes its own file, since
+#: replicas may check at the same time.
 _OWN_FILE = re.compile(r"/\.(writable|storage)-[^/\s.]+(\.[0-9a-f]+\.partial)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
-    """An open file. `etag` changes with its content; `chunks` closes it once all is read."""
+    """An open file. `etag` changes with the content. `chunks` closes the file at the end."""
 
     num_bytes: int
     etag: str
     content: IO[bytes]
 
     def chunks(self, part: range | None = None) -> Iterator[bytes]:
-        """Yield the content, or the bytes at the places of a `part`, piece by piece."""
+        """Yield the content, or the byte range `part` of it, in chunks."""
         places = range(self.num_bytes) if part is None else part
         with self.content as file, files.as_os_error(getattr(file, "path", "")):
             file.seek(places.start)
@@ -52,16 +52,16 @@ class StoredFile:
                 yield chunk
 
     def first(self, most: int) -> bytes:
-        """Return the content, of a longer one the first `most` bytes."""
+        """Return at most the first `most` bytes of the content."""
         with self.content as file, files.as_os_error(getattr(file, "path", "")):
             return file.read(most)
 
 
 class FileInfo(NamedTuple):
-    """A file that was listed."""
+    """A listed file."""
 
     num_bytes: int
-    changed_at: datetime | None  # None: such storage does not say
+    changed_at: datetime | None  # None: the storage does not tell
 
 
 class _Shard(BaseModel):
@@ -70,20 +70,20 @@ class _Shard(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """The part of a checkpoint's manifest that is looked up here; a job may have written anything in its place."""
+    """The part of a checkpoint's manifest read here. It is untrusted, since a job may have written anything there."""
 
     shards: tuple[_Shard, ...]
 
 
 @dataclass(frozen=True)
 class Storage:
-    """The files below `root`, an fsspec URL. Raises NotFound for a missing one, Unavailable where storage fails."""
+    """The files below `root`, an fsspec URL. Raises NotFound for a missing file, Unavailable if storage fails."""
 
     root: str
 
     @property
     def is_folder(self) -> bool:
-        """True where this machine has it mounted, as opposed to a store that is reached over the network."""
+        """Whether the storage is a folder on this machine, as opposed to an object store."""
         return split_protocol(self.root)[0] in (None, *LocalFileSystem.protocol)
 
     def job_url(self, job_id: str) -> str:
@@ -95,11 +95,11 @@ class Storage:
         return f"{self.job_url(job_id)}/attempt-{number}"
 
     def log_url(self, job_id: str, number: int) -> str:
-        """Return where the log of attempt `number` is kept."""
+        """Return the place of the log of attempt `number`."""
         return f"{self.attempt_url(job_id, number)}.log"
 
     def open(self, job_id: str, url: str) -> StoredFile:
-        """Open a file of the job. One elsewhere is not found: attempts say where their files are, users read them."""
+        """Open a file of the job. NotFound for a file elsewhere: attempts name the places, so they are not trusted."""
         with self._reaching_into(job_id, url) as (filesystem, path):
             about = filesystem.info(path)
             if about["type"] != "file":  # a pipe would keep its reader waiting
@@ -108,7 +108,7 @@ class Storage:
         return StoredFile(num_bytes=about["size"], etag=f'"{_version(about)}"', content=content)
 
     def has(self, job_id: str, url: str) -> bool:
-        """Return whether the job has a file or a folder at `url`; what is elsewhere, it has not."""
+        """Return whether the job has a file or folder at `url`; False for a place outside the job's folder."""
         try:
             with self._reaching_into(job_id, url) as (filesystem, path):
                 return bool(filesystem.exists(path))
@@ -116,13 +116,13 @@ class Storage:
             return False
 
     def is_in_folder(self, job_id: str, url: str) -> bool:
-        """Return whether `url` names a place in the job's folder. A `::` would have fsspec go to several places."""
+        """Return whether `url` is in the job's folder. A `::` is refused, as fsspec would chain several places."""
         folder, inside = f"{self.job_url(job_id)}/", url.removeprefix(self.job_url(job_id))
         return url.startswith(folder) and ".." not in inside.split("/") and "::" not in inside
 
     @contextmanager
     def _reaching_into(self, job_id: str, url: str) -> Iterator[tuple[Any, str]]:
-        """Give the file system of `url`, and the path there; NotFound for what is not in the job's folder."""
+        """Provide the file system and path of `url`. NotFound for a place outside the job's folder."""
         if not self.is_in_folder(job_id, url):
             raise NotFound(f"{url} is not in the folder of job `{job_id}`, {self.job_url(job_id)}")
         with _reaching(url) as (filesystem, path):
@@ -136,20 +136,20 @@ class Storage:
                 raise
 
     def _holds(self, job_id: str, path: str) -> bool:
-        """Return whether a local file is in the job's folder once all links are followed; its name is not trusted."""
+        """Return whether a local file is in the job's folder after all links are resolved."""
         _, root = fsspec.url_to_fs(self.root)
         folder = os.path.join(os.path.realpath(root), job_id)
         return os.path.realpath(path).startswith(f"{folder}{os.sep}")
 
     @contextmanager
     def _reaching_folder(self, job_id: str, doing: str) -> Iterator[tuple[Any, str]]:
-        """Give the file system and the path of the job's folder; NotFound for a link in its place."""
+        """Provide the file system and path of the job's folder. NotFound for a link in its place."""
         with _reaching(self.job_url(job_id), doing) as (filesystem, path):
             self._require_no_link(filesystem, path)
             yield filesystem, path
 
     def _require_no_link(self, filesystem: Any, path: str) -> None:
-        """Raise NotFound where a link stands at or above a local `path`, below the root, in which jobs may write."""
+        """Raise NotFound if a local `path`, or a folder between it and the root, is a link: jobs may create links."""
         if not isinstance(filesystem, LocalFileSystem):
             return
         _, root = fsspec.url_to_fs(self.root)
@@ -157,7 +157,7 @@ class Storage:
             raise NotFound(f"{path} is a link, or in one, and links are not followed")
 
     def listed_sha256(self, job_id: str, url: str) -> str | None:
-        """Return the SHA-256 that the manifest beside a checkpoint's file says it has; None: there is none."""
+        """Return the SHA-256 of a checkpoint's file according to the manifest beside it; None if there is none."""
         folder, _, name = url.rpartition("/")
         with suppress(NotFound, ValueError):
             content = self.open(job_id, f"{folder}/{_MANIFEST}").first(_MAX_MANIFEST_BYTES)
@@ -166,7 +166,7 @@ class Storage:
         return None
 
     def write(self, url: str, content: bytes) -> None:
-        """Write a file, which appears under its name only when complete, and the folders above it.
+        """Write a file, and the folders above it. The file appears under its name only when complete.
 
         Raises NotFound where a link is in the way: a job may have put it there.
         """
@@ -175,12 +175,12 @@ class Storage:
             files.write(url, content)
 
     def require_writable(self) -> None:
-        """Raise Unavailable unless the storage takes a file, gives it back and removes it.
+        """Raise Unavailable unless the storage can write, read and remove a file.
 
-        The refusal names the storage and not the file, so it is the same until something changes.
+        The error names the storage and not the file, so its text is the same until something changes.
         """
         url = f"{self.root.rstrip('/')}/.writable-{secrets.token_hex(4)}"
-        content = secrets.token_bytes(_CHUNK_BYTES)  # a disk that is full takes a few bytes yet
+        content = secrets.token_bytes(_CHUNK_BYTES)  # a full disk may still accept a few bytes
         with _naming_no_file():
             self.write(url, content)
             with _as_refusals(url, "read"):
@@ -192,24 +192,24 @@ class Storage:
                 raise Unavailable(f"{gave}; check WIRETUNE_STORAGE_URL")
 
     def mark_url(self, name: str) -> str | None:
-        """Return where a file is by which machines tell this folder from others; None where it is no folder."""
+        """Return the place of the mark by which machines recognize this folder; None if the storage is not a folder."""
         return f"{self.root.rstrip('/')}/.storage-{name}" if self.is_folder else None
 
     def leave_mark(self, url: str) -> None:
-        """Write that file; raise Unavailable, as `require_writable` does, where the storage does not take it."""
+        """Write the mark. Raises Unavailable, as `require_writable` does, if the storage does not accept it."""
         with _naming_no_file():
             self.write(url, b"")
 
     def has_mark(self, name: str) -> bool:
-        """Return whether that file is there."""
+        """Return whether the mark exists."""
         with _reaching(f"{self.root.rstrip('/')}/.storage-{name}") as (filesystem, path):
             return bool(filesystem.exists(path))
 
     def require_room(self, job_id: str, checkpoints: Iterable[str], *, at_once: int) -> None:
-        """Raise Unavailable unless as many checkpoints fit as trials train at once; only a local disk says so.
+        """Raise Unavailable unless a checkpoint fits for each trial that trains at once. Only local disks are checked.
 
-        Their sizes are taken from the largest of the job's last `checkpoints`; one that is gone needs no room. The
-        refusal does not say what is free, which changes from moment to moment.
+        The size is that of the largest of the job's last `checkpoints` that still exist. The error does not name the
+        free space, which changes all the time.
         """
         with _reaching(self.root) as (filesystem, root):
             if not isinstance(filesystem, LocalFileSystem):
@@ -226,52 +226,52 @@ class Storage:
             )
 
     def code_url(self, project: str, digest: str) -> str:
-        """Return where a project's package of code is."""
+        """Return the place of a project's package of code."""
         return f"{self.root.rstrip('/')}/code/{project}/{digest.removeprefix('sha256:')}.zip"
 
     def read_code(self, project: str, digest: str) -> bytes:
-        """Return a package of code as its zip."""
+        """Return the zip of a package of code."""
         url = self.code_url(project, digest)
         with _as_refusals(url, "read"):
             return files.read(url)
 
     def has_code(self, project: str, digest: str) -> bool:
-        """Return whether there is such a package."""
+        """Return whether the package exists."""
         with _reaching(self.code_url(project, digest)) as (filesystem, path):
             return bool(filesystem.exists(path))
 
     def remove_code(self, project: str, digest: str) -> None:
-        """Remove a package of code; nothing where there is none."""
+        """Remove a package of code, if it exists."""
         with suppress(NotFound), _reaching(self.code_url(project, digest), "remove") as (filesystem, path):
             filesystem.rm_file(path)
 
     def sizes(self, job_id: str) -> dict[str, int]:
-        """Return the bytes of every file in the job's folder, by path; nothing where there is no folder."""
+        """Return the size in bytes of every file in the job's folder, by path; empty if there is no folder."""
         with suppress(NotFound), self._reaching_folder(job_id, "list") as (filesystem, path):
             return {found: about["size"] for found, about in filesystem.find(path, detail=True).items()}
         return {}
 
     def files(self, job_id: str) -> dict[str, FileInfo]:
-        """Return every file of the job, by its path in the job's folder; nothing where there is no folder."""
+        """Return every file of the job, by its path in the job's folder; empty if there is no folder."""
         with suppress(NotFound), self._reaching_folder(job_id, "list") as (filesystem, root):
             found = filesystem.find(root, detail=True)
             return {path[len(root) + 1 :]: FileInfo(about["size"], _changed_at(about)) for path, about in found.items()}
         return {}
 
     def file_url(self, job_id: str, path: str) -> str:
-        """Return where a file of the job's folder is."""
+        """Return the URL of a file in the job's folder."""
         return f"{self.job_url(job_id)}/{path}"
 
     def remove_job(self, job_id: str) -> None:
-        """Remove the job's folder; nothing where there is none."""
+        """Remove the job's folder, if it exists."""
         with suppress(NotFound), self._reaching_folder(job_id, "remove") as (filesystem, path):
             filesystem.rm(path, recursive=True)
 
     def remove(self, job_id: str, paths: list[str]) -> None:
-        """Remove files of the job's folder, then every folder in it that has become empty."""
+        """Remove files of the job's folder, then the folders in it that have become empty."""
         with self._reaching_folder(job_id, "remove") as (filesystem, root):
             for path in paths:
-                with suppress(FileNotFoundError):  # somebody made room
+                with suppress(FileNotFoundError):  # somebody else removed it
                     filesystem.rm_file(path)
             if not files.has_folders(filesystem):
                 return
@@ -281,7 +281,7 @@ class Storage:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether a local folder holds a checkpoint with every file that its manifest lists."""
+    """Return whether a local folder holds a complete checkpoint: every file that its manifest lists."""
     try:
         manifest = _Manifest.model_validate_json((folder / _MANIFEST).read_bytes())
     except (OSError, ValueError):
@@ -290,7 +290,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def _version(about: Mapping[str, Any]) -> str:
-    """Return what changes with a file's content. S3's own ETag does; what else it says of a file varies by question."""
+    """Return a value that changes with a file's content. For S3 it is the ETag: other fields vary between calls."""
     return str(tokenize(about.get("ETag", about)))
 
 
@@ -301,14 +301,14 @@ def _changed_at(about: Mapping[str, Any]) -> datetime | None:
 
 @contextmanager
 def _reaching(url: str, doing: str = "read") -> Iterator[tuple[Any, str]]:
-    """Give the file system of `url`, and the path there; `doing` is for the message."""
+    """Provide the file system and path of `url`; `doing` is for the error message."""
     with _as_refusals(url, doing), files.reaching(url) as reached:
         yield reached
 
 
 @contextmanager
 def _naming_no_file() -> Iterator[None]:
-    """Have a refusal name the storage alone: with the file, it would be another one each time."""
+    """Let errors name only the storage: with a file's name, each would have another text."""
     try:
         yield
     except (NotFound, Unavailable) as error:
@@ -321,7 +321,7 @@ def _as_refusals(url: str, doing: str) -> Iterator[None]:
         yield
     except WiretuneError:
         raise
-    except Exception as error:  # no answer or no right; no driver; no such URL; gcsfs and adlfs have their own errors
+    except Exception as error:  # no answer, permission, driver or such URL; gcsfs and adlfs raise their own errors
         if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) == errno.ENAMETOOLONG:
             raise NotFound(f"{url} is not on storage (any more)") from error
         said = str(error) or type(error).__name__

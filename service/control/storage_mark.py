@@ -1,4 +1,4 @@
-"""A file in the storage's folder, by which machines tell it from a folder of their own, and from nothing at all."""
+"""A mark in the storage folder, by which machines tell it from a folder of their own, or from none."""
 
 import shlex
 from collections.abc import Iterable
@@ -15,31 +15,31 @@ from service.errors import Unavailable
 
 
 class StorageMark:
-    """Leaves the mark in a new folder. The database remembers it, so a folder without it is one that is not mounted.
+    """Leaves the mark in a new folder. The database remembers it, so a folder that has lost it is not mounted.
 
     Args:
-        db: remembers.
-        storage: the service's.
-        name: of this service's storage.
-        is_remembered: False where the folder is beside the database, and comes and goes with it.
+        db: the database that remembers the mark.
+        storage: the service's storage.
+        name: the name of this service's storage.
+        is_remembered: False if the folder lies beside the database, and comes and goes with it.
     """
 
     def __init__(self, db: Database, storage: Storage, *, name: str, is_remembered: bool) -> None:
         self._db, self._storage, self._name, self._is_remembered = db, storage, name, is_remembered
-        self._is_known = False  # the database has it
-        #: Of the file, once it was left; None also where the storage is no folder.
+        self._is_known = False  # whether the database has it
+        #: The URL of the mark, once it was left; None also if the storage is not a folder.
         self.url: str | None = None
 
     def require(self) -> None:
-        """Leave the mark where the folder is new; raise Unavailable where it had one, or where it cannot be written.
+        """Leave the mark in a new folder. Raises Unavailable if the folder has lost its mark, or cannot be written.
 
-        A silent storage blocks this: no request may wait for it.
+        A storage that does not answer blocks this, so no request may wait for it.
         """
         if (url := self._storage.mark_url(self._name)) is None:
             return
         if not self._storage.has_mark(self._name):
             if self._is_remembered and self._was_left(url):
-                self.url = url  # machines that do see the folder tell that one which does not is unlike them
+                self.url = url  # workers still check machines against the mark
                 raise Unavailable(_missing(self._storage.root, url))
             self._storage.leave_mark(url)
         self.url = url
@@ -58,7 +58,7 @@ def _remember(session: Session, *, url: str, now: float) -> None:
 
 
 def remembered(database_url: str) -> list[str]:
-    """Return the URLs of the marks that were left, of a database with this release's tables; nothing is changed."""
+    """Return the URLs of all marks left, from a database with this release's tables. It only reads."""
     engine = connect(database_url)
     try:
         with Session(engine) as session:
@@ -68,9 +68,9 @@ def remembered(database_url: str) -> list[str]:
 
 
 def lost(storage: Storage, marks: Iterable[str]) -> str:
-    """Return why the service does not start where the folder has lost all `marks` that were left in it; else nothing.
+    """Return why the service does not start if the folder has lost all `marks` left in it; else "".
 
-    Raises Unavailable where the folder does not say.
+    Raises Unavailable if the folder cannot be read.
     """
     names = {url: url.rpartition("/.storage-")[2] for url in marks}
     left = [url for url, name in names.items() if storage.mark_url(name) == url]

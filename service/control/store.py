@@ -1,4 +1,4 @@
-"""The truth about every job. Synchronous: reads in the caller's thread, writes through one writer thread."""
+"""The database's record of every job. Synchronous: reads run in the caller's thread, writes in one writer thread."""
 
 import logging
 import time
@@ -59,34 +59,34 @@ from service.wire.trials import ScheduleView, Series, StageView, TrialView
 
 _log = logging.getLogger(__name__)
 _MAX_OWNERS = 4096  # kept in memory
-_REMEMBERED_S = 3600.0  # a deleted job whose driver had to be killed: what that one left is found in the meantime
+_REMEMBERED_S = 3600.0  # remember deleted jobs this long, to find what a killed driver of theirs left
 
 
 class Store:
-    """Jobs, what was reported of them, attempts, and keys. Thread-safe; opened with `Store.open`."""
+    """Jobs, their reports, attempts and keys. Thread-safe; open it with `Store.open`."""
 
     def __init__(
         self, settings: Settings, db: Database, storage: Storage, *, telemetry: Telemetry, secret: bytes
     ) -> None:
         self.settings = settings
         self._db = db
-        #: Where the files of jobs, and their code, are.
+        #: The files of jobs, and their code.
         self.storage = storage
         self.telemetry = telemetry
         self._left_over: set[str] = set()  # deleted jobs whose folders storage did not remove
         self._removed: set[str] = set()  # and those whose folders it did
         self.keyring = KeyRing(db)
         self.quotas = QuotaBook(db)
-        #: What their drivers ask and report, and what the reconciler does to them.
+        #: Drivers' requests and reports, and the reconciler's actions on attempts.
         self.attempts = AttemptBook(db, storage, settings, secret=secret, note_batch=telemetry.note_batch)
         self._waiting = WaitingList(db)
         self.code = CodeShelf(db, storage, max_packages=settings.code_packages)
-        #: Whose job it is, by its id; raises NotFound. Asked by every request, and never another.
+        #: The owner of a job by id; raises NotFound. Cached, as every request asks and owners never change.
         self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)
 
     @classmethod
     def open(cls, settings: Settings, *, clock: Callable[[], float] = time.time) -> "Store":
-        """Open the database of `settings`, made and migrated as needed; raises Unavailable as `Database.open`."""
+        """Open the database of `settings`, created and migrated as needed. Raises Unavailable as `Database.open`."""
         telemetry = Telemetry()
         db = Database.open(settings, clock=clock, note_group=telemetry.note_group)
         with ExitStack() as opened:
@@ -98,16 +98,16 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Store what waits and give the database back, also where the former raises Unavailable."""
+        """Store waiting writes and release the database, even if the former raises Unavailable."""
         self._db.close()
 
     def answer(self) -> None:
-        """Return if the database has its tables, none of a newer release, and answers; raises Unavailable."""
+        """Raise Unavailable unless the database answers and has the tables of this release or an older one."""
         self._db.answer()
 
     @property
     def failed_at(self) -> float:
-        """The time of the last failure of the database, in seconds since the epoch; -inf: there was none."""
+        """The time of the database's last failure, in seconds since the epoch; -inf if there was none."""
         return self._db.failed_at
 
     # Users
@@ -121,9 +121,9 @@ class Store:
         request: str | None = None,
         by: Principal = LOCAL,
     ) -> tuple[JobView, bool]:
-        """Queue a job of `by`, a clone of `source` if one is given; the flag says whether it is new.
+        """Queue a job of `by`, a clone of `source` if given. The flag says whether it is new.
 
-        A known key of theirs gives its first job again. `request` is a digest of how a clone was asked for.
+        A known idempotency key of theirs returns its first job. `request` is a digest of the request for a clone.
 
         Raises KeyReused when the key made another job, UnreadableJob when that cannot be told; InvalidJob when it
         cannot learn from a job that it names, or its project has no such code as it names; QueueFull when a quota lets
@@ -170,13 +170,13 @@ class Store:
             return None if first is None else queries.job_view(first)
 
     def prior_jobs(self, spec: JobSpec, *, by: Principal = LOCAL) -> dict[str, tuple[str, ...]]:
-        """Return the past jobs that each arm with `transfer` would learn from; raises InvalidJob as `add_job` does."""
+        """Return the past jobs from which each arm with `transfer` would learn. Raises InvalidJob as `add_job` does."""
         with self._db.reading() as session:
             found = transfer.priors(session, spec, project=visible_project(by))
         return {arm: tuple(search.job for search in prior.searches) for arm, prior in found.items()}
 
     def require_code(self, spec: JobSpec, *, by: Principal = LOCAL) -> None:
-        """Raise InvalidJob where the project of `by` has no such code as the job names."""
+        """Raise InvalidJob if the project of `by` does not have the code that the job names."""
         with self._db.reading() as session:
             code.require(session, spec, project=by.project)
 
@@ -186,12 +186,12 @@ class Store:
             return queries.job_view(queries.job_row(session, job_id))
 
     def worker_sizes(self, job_ids: Collection[str]) -> dict[str, WorkerSize]:
-        """Return the size of the workers of each of these jobs that there is."""
+        """Return the worker size of each of these jobs that exists."""
         with self._db.reading() as session:
             return queries.worker_sizes(session, job_ids)
 
     def version(self, job_id: str) -> int:
-        """Return the version of one job, and read no more of it; raises NotFound."""
+        """Return the version of one job, without reading the rest. Raises NotFound."""
         with self._db.reading() as session:
             return queries.version(session, job_id)
 
@@ -243,9 +243,9 @@ class Store:
         numbers: Collection[int] = (),
         with_posterior: bool = False,
     ) -> tuple[StageView, ...]:
-        """Return the decided stages, trial by trial, each with its probes, and its posterior if asked for.
+        """Return the decided stages, trial by trial, with their probes, and on request their posteriors.
 
-        `numbers` are those of the stages that are wanted; empty: all.
+        `numbers` selects stages (empty: all).
         """
         with self._db.reading() as session:
             found = queries.trials(session, job_id, trial_id=trial_id)
@@ -260,9 +260,9 @@ class Store:
         max_points: int = 2000,
         within: points.Steps = points.EVERY_STEP,
     ) -> tuple[Series, ...]:
-        """Return one series per trial, thinned to `max_points`, extremes kept; raises NotFound for an unknown name.
+        """Return one series per trial, thinned to `max_points` with extremes kept. Raises NotFound for an unknown name.
 
-        `within` are the steps that are wanted; raises InvalidRequest where the last of them is below the first.
+        `within` limits the steps. Raises InvalidRequest if its last step is below its first.
         """
         if max_points < 2:
             message = "`max_points` is at least 2"
@@ -276,16 +276,16 @@ class Store:
             return tuple(queries.series(session, trial, name, max_points=max_points, within=within) for trial in found)
 
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
-        """Return the learned schedules of the trials that match, with where they are from; else what is decided."""
+        """Return the learned schedules of matching trials with their provenance; what is decided, if unfinished."""
         with self._db.reading() as session:
             found = queries.trials(session, job_id)
             matching = [trial for trial in found if arm in (None, trial.arm) and seed in (None, trial.seed)]
             return outcomes.recorded_schedules(session, job_id, matching)
 
     def points(self, trial_id: str) -> Iterator[NamedPoint]:
-        """Yield every point of a trial's series, by name and step; none is thinned out.
+        """Yield every point of a trial's series, by name and step, without thinning.
 
-        Some thousand are read at a time, each time in a session of its own: whoever takes them slowly holds none.
+        Some thousand points are read at a time, each time in a new session, so a slow consumer holds no session open.
         """
         with self._db.reading() as session:
             names = queries.series_names(session, trial_id)
@@ -300,18 +300,18 @@ class Store:
             return queries.points_beyond(session, step, trial_id, name)
 
     def report(self, job_id: str) -> JobReport:
-        """Return what every trial and arm of the job came to."""
+        """Return the job's report: the result of every trial and arm."""
         with self._db.reading() as session:
             queries.job_row(session, job_id)
             return outcomes.report(session, job_id, self._prices)
 
     def comparison(self, job_ids: Sequence[str]) -> Comparison:
-        """Return the jobs side by side: where they differ, and what came of that; raises NotFound."""
+        """Compare jobs: their differing fields and their results. Raises NotFound."""
         with self._db.reading() as session:
             return outcomes.compared(session, job_ids)
 
     def snapshot(self, job_id: str, *, since: int | None = None, max_points: int = 1000) -> Snapshot:
-        """Return all that the job's page shows, or what changed of it behind the event `since`; of one moment."""
+        """Return a consistent snapshot of all that the job's page shows, or of what changed after the event `since`."""
         with self._db.reading() as session:
             return snapshots.snapshot(session, job_id, since=since, max_points=max_points, prices=self._prices)
 
@@ -323,7 +323,7 @@ class Store:
         return Prices(worker_hour=hour, gb=gigabyte, currency=self.settings.price_currency)
 
     def snapshot_version(self, job_id: str) -> str:
-        """Return what differs between any two snapshots of the job that differ; raises NotFound."""
+        """Return a value that differs between any two different snapshots of the job. Raises NotFound."""
         with self._db.reading() as session:
             return snapshots.version(session, job_id)
 
@@ -335,7 +335,7 @@ class Store:
         return self._db.bell
 
     def newest_event(self) -> int:
-        """Return the id of the newest event; 0: there is none."""
+        """Return the id of the newest event; 0 if there is none."""
         with self._db.reading() as session:
             return events.bounds(session)[1]
 
@@ -348,7 +348,7 @@ class Store:
         job_id: str | None = None,
         kinds: Collection[EventKind] = (),
     ) -> EventPage:
-        """Return up to `limit` events behind the id `after`, oldest first; raises NotFound for a job that is not."""
+        """Return up to `limit` events after the id `after`, oldest first. Raises NotFound for an unknown job."""
         with self._db.reading() as session:
             if job_id is not None:
                 queries.job_row(session, job_id, project=project)
@@ -357,13 +357,13 @@ class Store:
             return EventPage(events=views, next_after=following, gap=events.is_gap(session, after, kinds))
 
     def prune_events(self, *, kept: int = KEPT_EVENTS) -> None:
-        """Delete old events once there are a tenth more than `kept`."""
+        """Delete old events once their number exceeds `kept` by a tenth."""
         with self._db.reading() as session:
             oldest, newest = events.bounds(session)
         if newest - oldest > 1.1 * kept:
             self._db.write(partial(events.prune, kept=kept))
 
-    # What is out of date
+    # Expiry
 
     def remove_expired(self, now: float) -> None:
         """Delete old events, idempotency keys and audit entries, and the files of deleted jobs and code.
@@ -397,7 +397,7 @@ class Store:
             self._db.write(partial(audit.forget, before=before))
 
     def _has_removed(self, job_id: str) -> bool:
-        """Remove the folder of a deleted job; tell once of one that cannot be removed, which is tried again."""
+        """Remove the folder of a deleted job. A failure is logged once and tried again later."""
         try:
             self.storage.remove_job(job_id)
         except Unavailable as error:
@@ -410,14 +410,14 @@ class Store:
         return True
 
     def deleted_at(self, job_id: str) -> float | None:
-        """Return when a job was deleted, in seconds since the epoch; None: it was not, or longer than an hour ago."""
+        """Return when a job was deleted, in seconds since the epoch; None if not within the last hour."""
         with self._db.reading() as session:
             return session.scalar(select(RemovalRow.created_at).where(RemovalRow.job_id == job_id))
 
-    # Messages that a job is over
+    # Messages that a job has ended
 
     def due_messages(self) -> list[Message]:
-        """Return the messages whose turn it is; a caller that does not `note_message` leaves them to a later one."""
+        """Return due messages. A message without `note_message` becomes due again later."""
         now = self._db.now()
         with self._db.reading() as session:
             if not messages.are_due(session, now=now):
@@ -425,35 +425,35 @@ class Store:
         return self._db.write(partial(messages.claim, now=now))
 
     def note_message(self, message_id: str, *, fault: str, is_final: bool) -> bool:
-        """Note what came of sending a message, "": it arrived; return whether it is sent again."""
+        """Record the outcome of a message; `fault` "" means delivered. Return whether it is sent again."""
         return self._db.write(partial(messages.note, message_id=message_id, fault=fault, is_final=is_final))
 
-    # Verbs: each raises PreconditionFailed where the job is in none of the `versions` that its user has seen
+    # Verbs: each raises PreconditionFailed unless the job is in one of the `versions` that its user has seen
 
     def pause(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
-        """Hold a queued job back, or have a live one checkpoint and give its resources back."""
+        """Hold back a queued job, or make a running one write a checkpoint and release its resources."""
         return self._ask(job_id, Verb.PAUSE, verbs.pause, versions, by)
 
     def resume(
         self, job_id: str, *, workers: int | None = None, versions: Versions = None, by: Principal = LOCAL
     ) -> JobView:
-        """Queue a paused job where it was; `workers` is as in `retry`."""
+        """Queue a paused job at its old place; `workers` is as in `retry`."""
         return self._ask(job_id, Verb.RESUME, partial(verbs.resume, workers=workers), versions, by)
 
     def stop(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
-        """Have a job that has run end as if its budget were spent."""
+        """End a job that has run as if its budget were spent."""
         return self._ask(job_id, Verb.STOP, verbs.stop, versions, by)
 
     def cancel(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
-        """End a job that waits, or have a live one stop."""
+        """End a waiting job, or ask a running one to end."""
         return self._ask(job_id, Verb.CANCEL, verbs.cancel, versions, by)
 
     def retry(
         self, job_id: str, *, workers: int | None = None, versions: Versions = None, by: Principal = LOCAL
     ) -> JobView:
-        """Queue a failed or cancelled job again; raises CheckpointGone where it could not go on.
+        """Queue a failed or cancelled job again. Raises CheckpointGone if it could not resume.
 
-        `workers` is the number that each run goes on with, None: as before; raises InvalidJob for one it cannot have.
+        Each run resumes with `workers`, None: as many as before. Raises InvalidJob for a number that it cannot have.
         """
         self._require_checkpoints(job_id, Verb.RETRY, versions)
         return self._ask(job_id, Verb.RETRY, partial(verbs.retry, workers=workers), versions, by)
@@ -467,7 +467,7 @@ class Store:
         versions: Versions = None,
         by: Principal = LOCAL,
     ) -> JobView:
-        """Queue a finished job again with larger caps; raises CheckpointGone, and InvalidJob for caps that are not.
+        """Queue a finished job again with larger caps. Raises CheckpointGone, and InvalidJob for caps not larger.
 
         `workers` is as in `retry`.
         """
@@ -475,16 +475,16 @@ class Store:
         return self._ask(job_id, Verb.EXTEND, partial(verbs.extend, caps=caps, workers=workers), versions, by)
 
     def steer(self, job_id: str, asked: SteerRequest, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
-        """Say what a job's controllers may use from their next stage on; raises InvalidJob for what they cannot."""
+        """Steer the job's controllers from their next stage on. Raises InvalidJob for values that they cannot use."""
         return self._ask(job_id, Verb.STEER, partial(verbs.steer, asked=asked, by=by), versions, by)
 
     def steering(self, job_id: str) -> SteeringView:
-        """Return what people said of the job's controllers, and what they may steer; raises NotFound."""
+        """Return the job's steers, and the values that people may steer. Raises NotFound."""
         with self._db.reading() as session:
             return steers.view(session, job_id)
 
     def edit(self, job_id: str, patch: JobEdit, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
-        """Change labels and notes, or archive a job that is over; raises InvalidJob and IllegalTransition."""
+        """Edit labels, notes or priority, or archive a finished job. Raises InvalidJob and IllegalTransition."""
 
         def edit(session: Session, job: JobRow) -> JobView:
             verbs.require_version(job, versions)
@@ -495,9 +495,9 @@ class Store:
         return jobs.on_job(self._db, job_id, edit)
 
     def delete(self, job_id: str, *, versions: Versions = None, by: Principal = LOCAL) -> None:
-        """Delete a job that is over with all that is stored of it; `remove_expired` removes its files.
+        """Delete a finished job from the database; `remove_expired` removes its files.
 
-        Raises IllegalTransition for a job that is not over.
+        Raises IllegalTransition for an unfinished job.
         """
 
         def delete(session: Session, job: JobRow) -> None:
@@ -510,7 +510,7 @@ class Store:
         self.owner_of.cache_clear()
 
     def _ask(self, job_id: str, verb: Verb, act: Callable[..., None], versions: Versions, by: Principal) -> JobView:
-        """Do what a user asks for; raises IllegalTransition where the job's state does not allow it."""
+        """Apply a verb. Raises IllegalTransition if the job's state does not allow it."""
 
         def ask(session: Session, job: JobRow) -> JobView:
             now = self._db.now()
@@ -522,7 +522,7 @@ class Store:
         return jobs.on_job(self._db, job_id, ask)
 
     def _require_checkpoints(self, job_id: str, verb: Verb, versions: Versions) -> None:
-        """Raise CheckpointGone if one that the job would go on from was removed; storage is asked without a lock."""
+        """Raise CheckpointGone if a checkpoint that the job would resume from was removed. Holds no lock meanwhile."""
         with self._db.reading() as session:
             job = queries.job_row(session, job_id)
             verbs.require_version(job, versions)
@@ -537,25 +537,25 @@ class Store:
     # Keys
 
     def add_key(self, name: str) -> str:
-        """Return a new key of an admin; only its digest is kept, so it cannot be shown again."""
+        """Create an admin's key. Only its digest is stored, so it cannot be shown again."""
         return self.keyring.create(NewKey(name=name, role=Role.ADMIN), by=LOCAL).secret
 
     def adopt_key(self, name: str, secret: str) -> None:
-        """Make an admin's key of a `secret` that the operator gives, unless the database has had it."""
+        """Create an admin's key from the operator's `secret`, unless the database has had it before."""
         self.keyring.adopt(secret, NewKey(name=name, role=Role.ADMIN), by=LOCAL)
 
     def check_key(self, key: str) -> bool:
-        """Return whether `key` is a user's, and opens anything."""
+        """Return whether `key` is a valid user's key."""
         try:
             self.keyring.holder(key)
         except Unauthorized:
             return False
         return True
 
-    # What the reconciler owns
+    # Reads and writes of the reconciler
 
     def work(self) -> tuple[Work, ...]:
-        """Return every job that the reconciler owns besides the queue, oldest first: active, or paused for too long."""
+        """Return the jobs that the reconciler owns besides the queue, oldest first: active, or paused for too long."""
         active = [state.value for state in JobState if state in ACTIVE]
         is_overdue = (JobRow.state == JobState.PAUSED.value) & (JobRow.deadline < self._db.now())
         is_heard = exists().where(StreamRow.job_id == JobRow.id, StreamRow.number == JobRow.attempt)
@@ -569,19 +569,19 @@ class Store:
             return tuple(work_of(job, attempt, is_heard=heard) for job, attempt, heard in session.execute(query))
 
     def backlog(self) -> Backlog:
-        """Return what the queue is decided from."""
+        """Return the input of the queue's decision."""
         return self._waiting.backlog(now=self._db.now())
 
     def is_busy(self) -> bool:
-        """Return whether a job waits or runs."""
+        """Return whether any job waits or runs."""
         states = [state.value for state in (JobState.QUEUED, *ACTIVE)]
         with self._db.reading() as session:
             return session.scalar(select(JobRow.id).where(JobRow.state.in_(states)).limit(1)) is not None
 
     def fail_waiting(self, job_id: str, *, state: JobState, deadline: float | None, reason: str) -> JobView:
-        """Fail a job that waits for an attempt or for its user, as it was seen: in `state`, with that deadline.
+        """Fail a job that waits for an attempt or its user, if it is still in `state` with the same deadline.
 
-        Does nothing when it has left the state since; the deadline tells whether it was there again.
+        Otherwise do nothing. The deadline shows whether the job has left the state and returned.
         """
 
         def fail(_: Session, job: JobRow) -> None:
@@ -592,7 +592,7 @@ class Store:
         return self.job(job_id)
 
     def explain(self, job_id: str, *, state: JobState, reason: str) -> None:
-        """Say why the job is still in `state`; nothing if it has left it, or is deleted."""
+        """Set the reason why the job is still in `state`. Do nothing if it has left it, or is deleted."""
 
         def explain(_: Session, job: JobRow) -> None:
             if job.job_state is state:

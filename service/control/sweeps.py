@@ -1,7 +1,7 @@
-"""The sweep of a job: what its trials measured at rungs, which of them end there, and the ranking of all.
+"""The sweep of a job: its trials' measurements at rungs, the pruned samples, and the ranking.
 
-Functions of one open session, and pure ones of what they read. Every decision follows from stored rows, in the order
-in which they were stored: a service or a driver that starts again comes to the same.
+Functions of one open session, and pure functions of what they read. Every decision follows from the stored rows in
+their order, so a restarted service or driver decides the same.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,9 @@ from service.wire.trials import UNSUCCESSFUL, TrialView
 
 
 def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:
-    """Store the values of a sample that was learned; the first word on it stays.
+    """Store the learned values of a sample. The first values stored for a sample stay.
 
-    Samples that start together do not hear of each other: of those that draw the same, the first has it.
+    Samples that start together do not know of each other. If they draw the same values, the first to report gets them.
     """
     if trial.sample is None or trial.sample["values"] is not None:
         return
@@ -39,44 +39,44 @@ def drawn(session: Session, trial: TrialRow, record: SampleDrawn) -> None:
 
 
 def reached(session: Session, job: JobRow, trial: TrialRow, record: RungReached) -> None:
-    """Store what a trial measured at a rung; one that comes to it again after a crash changes nothing."""
+    """Store a trial's measurement at a rung. If the trial reaches it again after a crash, nothing changes."""
     trial.step = max(trial.step, record.step)
     if session.scalar(select(RungRow.id).filter_by(trial_id=trial.id, rung=record.rung)) is not None:
         return
     session.add(RungRow(**record.model_dump(exclude={"kind"})))
-    session.flush()  # ids are given in order of arrival
+    session.flush()  # assigns ids in order of arrival
     told = record.model_dump(include={"trial_id", "rung", "step", "value"})
     events.tell(trial, EventKind.RUNG, **told, kept=trial.id not in pruned_trials(session, job))
 
 
 class Pruned(NamedTuple):
-    """The end of a sample that was behind at a rung."""
+    """The end of a pruned sample."""
 
     rung: int
     step: int
 
 
 def is_to_end(trial: TrialRow, pruned_at: Mapping[str, Pruned], resume: Mapping[str, Any] | None = None) -> bool:
-    """Return whether the trial was behind at a rung and has been there in this life, or in what it resumes.
+    """Return whether the trial is pruned at a rung and has reached it in this life, or in the state it resumes.
 
     A crash may have put it back before the rung. It then trains up to the rung again, and ends with the same weights.
     """
     at = pruned_at.get(trial.id)
     if at is None:
         return False
-    # Behind the rung, it may have rolled back to a step before it.
+    # After the rung, it may have rolled back to a step before it.
     return trial.step >= at.step or (resume is not None and resume["progress"]["num_rungs"] > at.rung)
 
 
 def pruned_trials(session: Session, job: JobRow) -> dict[str, Pruned]:
-    """Return, by trial, where each sample ends that was behind at a rung; none of a job that cannot be read."""
+    """Return the end of each pruned sample by trial; empty for a job that cannot be read."""
     if not job.spec.get("params") or not (rows := rungs(session, job.id)):
         return {}
     try:
         spec = stored_spec(job.id, job.spec)
     except UnreadableJob:
         return {}
-    # Every batch of a sample asks: whole rows, with the schedules of hundreds of trials, take ten times as long.
+    # Every batch of a sample calls this. Whole rows, with the schedules of hundreds of trials, take ten times as long.
     columns = select(TrialRow.id, TrialRow.metric_directions, TrialRow.sample.is_not(None))
     trials = session.execute(columns.where(TrialRow.job_id == job.id)).all()
     directions = {name: way for _, ways, _ in trials for name, way in ways.items()}
@@ -92,15 +92,15 @@ def _pruned(spec: JobSpec, marks: Sequence[Mark], samples: set[str]) -> dict[str
 
 
 def rungs(session: Session, job_id: str) -> Sequence[RungRow]:
-    """Return what the job's trials measured at rungs, in order of arrival."""
+    """Return the measurements of the job's trials at rungs, in order of arrival."""
     of_job = select(RungRow).join(TrialRow, TrialRow.id == RungRow.trial_id).where(TrialRow.job_id == job_id)
     return session.scalars(of_job.order_by(RungRow.id)).all()
 
 
 def seen(session: Session, job: JobRow, trials: Sequence[TrialView]) -> tuple[MarkPoint, ...]:
-    """Return what the samples measured, for those that learn from it; nothing where none does.
+    """Return the samples' measurements for a sampler that learns from them; empty for other samplers.
 
-    One that diverged or failed at some share is bad for the whole budget, and what that would have cost is not known.
+    A sample that diverged or failed counts as bad at the whole budget, with unknown cost.
     """
     spec = stored_spec(job.id, job.spec)
     if not spec.params or spec.sweep_config.sampler != "bo":
@@ -133,7 +133,7 @@ def _cost(unit: str | None, row: RungRow) -> float | None:
 
 
 def _all_marks(spec: JobSpec, rows: Iterable[RungRow], trials: Sequence[TrialView]) -> list[Mark]:
-    """Return the marks at rungs, and at the end of those that were not stopped before it."""
+    """Return the marks at rungs, and at the end of trials that were not pruned."""
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}
     marks = _marks(spec, rows, directions)
     ended = _pruned(spec, marks, {trial.trial_id for trial in trials if trial.sample is not None})
@@ -152,7 +152,7 @@ def _end(spec: JobSpec, trial: TrialView, num_rungs: int, directions: Mapping[st
 
 
 def report(spec: JobSpec, state: JobState, rows: Sequence[RungRow], trials: Sequence[TrialView]) -> SweepReport | None:
-    """Return the ranking of the trials of a job in `state`; None: it has no sweep."""
+    """Return the ranking of the trials of a job in `state`; None if it has no sweep."""
     if not spec.params:
         return None
     directions = {name: way for trial in trials for name, way in trial.metric_directions.items()}

@@ -1,6 +1,6 @@
-"""Metrics for operators, as Prometheus reads them: counts of this process, and the state of the database.
+"""Prometheus metrics for operators: counts of this process, and the state of the database.
 
-Counts begin with the process, and each replica has its own: sum them. What comes from the database is the same at every
+Counts start with the process, and each replica has its own: sum them. Gauges of the database are the same at every
 replica: take the maximum.
 """
 
@@ -33,7 +33,7 @@ from service.wire.records import Batch, Bill, Checkpointed, MetricPoints
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _GROUPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_MAX_TRIALS = 10_000  # whose bills are remembered
+_MAX_TRIALS = 10_000  # bills remembered at most
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a third of the text, and no dashboard reads them
 
@@ -90,7 +90,7 @@ class Telemetry:
         self._bills: dict[str, Bill] = {}
 
     def watch(self, db: Database) -> None:
-        """Have each scrape tell the state of the database, too, and how many writes wait for it."""
+        """Add the state of the database, and the number of waiting writes, to each scrape."""
         self._registry.register(_Standing(db))
         self.writes_waiting.set_function(lambda: db.num_waiting)
 
@@ -100,7 +100,7 @@ class Telemetry:
 
     @contextmanager
     def round(self, loop: str) -> Iterator[None]:
-        """Time a round of a loop, and count it where it fails: not where something else does not answer."""
+        """Time a round of a loop, and count its failure, unless another service did not answer."""
         began = time.perf_counter()
         try:
             yield
@@ -114,24 +114,24 @@ class Telemetry:
             self.last_round.labels(loop).set_to_current_time()
 
     def note_group(self, size: int, seconds: float) -> None:
-        """Count a transaction of so many writes."""
+        """Count a transaction of `size` writes."""
         self.group_size.observe(size)
         self.group_seconds.observe(seconds)
 
     def note_cluster(self, nodes: Sequence[Node]) -> None:
-        """Set what the cluster holds, which has answered."""
+        """Set the capacity of the cluster, which has answered."""
         self.cluster_up.set(1)
         for kind in ("cpus", "gpus"):
             self.capacity.labels(kind).set(sum(getattr(node, kind) for node in nodes))
 
     def note_running(self, sizes: Iterable[Size]) -> None:
-        """Set what running jobs take."""
+        """Set the resources that running jobs take."""
         taken = tuple(sizes)
         for kind in ("cpus", "gpus"):
             self.taken.labels(kind).set(sum(getattr(each, kind) for each in taken))
 
     def note_batch(self, batch: Batch) -> None:
-        """Count what a batch reports. Call it once for each batch, when it is stored."""
+        """Count the contents of a batch. Call it once for each batch, when it is stored."""
         for record in batch.records:
             self.records.labels(record.kind).inc()
             if isinstance(record, MetricPoints):
@@ -142,7 +142,7 @@ class Telemetry:
                 self._note_bill(record.trial_id, bill)  # type: ignore[union-attr]
 
     def _note_bill(self, trial_id: str, bill: Bill) -> None:
-        """Count by how much a bill grew. The first may hold what this process did not see: it counts nothing."""
+        """Count the growth of a bill. A trial's first bill counts nothing: part of it may predate this process."""
         before = self._bills.pop(trial_id, None)
         self._bills[trial_id] = bill
         if len(self._bills) > _MAX_TRIALS:
@@ -164,11 +164,11 @@ class _Standing(Collector):
         self._db = db
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Name nothing ahead: to register must not read the database."""
+        """Return nothing, since registering must not read the database."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield gauges; of a database that does not answer, only that."""
+        """Yield the gauges; if the database does not answer, only that fact."""
         try:
             with self._db.reading() as session:
                 found = list(_gauges(session, self._db.now()))

@@ -1,6 +1,6 @@
-"""Find past searches that a job's runs may learn from, when the job is added, and keep them with its trials.
+"""Find past searches for a new job's runs to learn from, and store them with its trials.
 
-So a later attempt learns from the same, whatever has finished since. Functions of one open session.
+A later attempt therefore learns from the same searches, whatever has finished since. Functions of one open session.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,14 +22,14 @@ from service.job.states import JobState
 from service.wire.stored import stored_spec
 from trainers.spec.workloads import OwnWorkload
 
-#: `auto` takes at most so many jobs ...
+#: The number of jobs that `auto` uses at most ...
 MAX_JOBS = 5
-#: ... out of so many of the newest ones with the same workload.
+#: ... among this many of the newest jobs with the same workload.
 MAX_LOOKED_AT = 50
 
 
 class _Kind(NamedTuple):
-    """The facts that must agree for a learning rate and a level to mean the same."""
+    """The facts that must agree for learning rates and levels of two runs to be comparable."""
 
     optimizer: str
     exchange: str
@@ -44,13 +44,13 @@ class _Kind(NamedTuple):
 
 
 class _Refusal(Exception):
-    """Why a job cannot be learned from."""
+    """A reason why a job cannot be learned from."""
 
 
 def priors(session: Session, spec: JobSpec, *, project: str | None) -> dict[str, Prior]:
-    """Return what each arm that asks for it may learn from, of `project` or (None) of all.
+    """Return the prior of each arm that asks for one, from jobs of `project`, or of all projects if None.
 
-    Raises InvalidJob for jobs that it cannot learn from; to it, those of other projects do not exist.
+    Raises InvalidJob for named jobs that it cannot learn from. Jobs of other projects count as not found.
     """
     found: dict[str, Prior] = {}
     problems: dict[str, Problem] = {}  # by place: arms share the job's controller
@@ -77,7 +77,7 @@ def priors(session: Session, spec: JobSpec, *, project: str | None) -> dict[str,
 
 
 def kept(session: Session, job_id: str) -> Mapping[str, Prior]:
-    """Return what was found for each trial of the job when it was added."""
+    """Return the prior of each trial, as found when the job was added."""
     rows = session.execute(select(TrialRow.id, TrialRow.prior).where(TrialRow.job_id == job_id))
     return {trial_id: NO_PRIOR if prior is None else Prior.model_validate(prior) for trial_id, prior in rows}
 
@@ -111,7 +111,7 @@ def _named(session: Session, job_id: str, kind: _Kind, project: str | None) -> P
 
 
 def _search(session: Session, job: JobRow, kind: _Kind) -> PastSearch:
-    """Return the wide search of the job's first run of that kind that has one; raises `_Refusal`."""
+    """Return the wide search of the job's first comparable run that has one. Raises `_Refusal`."""
     try:
         spec = stored_spec(job.id, job.spec)
     except UnreadableJob as error:

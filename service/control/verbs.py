@@ -1,7 +1,7 @@
 """Verbs: a user's requests to an existing job. Functions of one open transaction.
 
-All are called alike, and raise IllegalTransition where `service.job.states.verbs_in` does not have them.
-Those after which the job's own parts are read raise UnreadableJob where this release cannot.
+All raise IllegalTransition if `service.job.states.verbs_in` does not allow them. Those that need the job's own parts
+raise UnreadableJob if this release cannot read them.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,12 +21,12 @@ from service.wire.steering import SteerRequest
 from service.wire.stored import stored_spec
 from service.wire.trials import UNSUCCESSFUL
 
-#: Of a job, those that its user has seen; None: the verb is meant whatever the job has become.
+#: The versions of a job that its user has seen; None: the verb applies to any version.
 Versions = Collection[int] | None
 
 
 def require_version(job: JobRow, versions: Versions) -> None:
-    """Raise PreconditionFailed unless the job is as its user saw it, in one of `versions`."""
+    """Raise PreconditionFailed unless the job is in one of the `versions` that its user saw."""
     if versions is None or job.version in versions:
         return
     seen = f"not {_listed(str(each) for each in sorted(versions))}" if versions else "which `If-Match` does not name"
@@ -38,7 +38,7 @@ def require_version(job: JobRow, versions: Versions) -> None:
 
 
 def require_allowed(job: JobRow, verb: Verb) -> None:
-    """Raise IllegalTransition unless `verb` means something for the job now."""
+    """Raise IllegalTransition unless the job allows `verb` now."""
     if verb in queries.verbs_of(job):
         return
     if verb is Verb.STOP and job.stops and job.job_state in ONCE_RUN[verb]:
@@ -56,9 +56,9 @@ def _allowed(job: JobRow, but: Verb | None = None) -> str:
 
 
 def pause(_: Session, job: JobRow, *, now: float) -> None:
-    """Hold a queued job back; have the driver of a live one checkpoint and give its resources back.
+    """Hold back a queued job, or make a running job's driver write a checkpoint and release its resources.
 
-    A job that the queue is pausing stays paused, too: a person's pause ends when a person resumes it.
+    If the queue is already pausing the job, it now stays paused until a person resumes it.
     """
     if job.job_state is JobState.PAUSING and job.preempted_by is not None:
         job.preempted_by = None
@@ -71,14 +71,14 @@ def pause(_: Session, job: JobRow, *, now: float) -> None:
 
 
 def resume(_: Session, job: JobRow, *, workers: int | None, now: float) -> None:
-    """Queue a paused job where it was: places go by age. `workers` is as in `retry`."""
+    """Queue a paused job at its old place, since places go by age. `workers` is as in `retry`."""
     require_allowed(job, Verb.RESUME)
-    stored_spec(job.id, job.spec)  # else its next attempt could not begin
+    stored_spec(job.id, job.spec)  # raises if its next attempt could not begin
     _queue(job, workers=workers, now=now, reason="resumed by the user")
 
 
 def stop(session: Session, job: JobRow, *, now: float) -> None:
-    """Have a job that has run end as if its budget were spent. Its next driver does it where it has none now."""
+    """End a job that has run as if its budget were spent. If it has no driver now, its next one does so."""
     require_allowed(job, Verb.STOP)
     if job.job_state is not JobState.RUNNING and not _has_result(session, job):
         raise IllegalTransition(
@@ -91,12 +91,12 @@ def stop(session: Session, job: JobRow, *, now: float) -> None:
     elif job.job_state is JobState.PAUSED:
         stored_spec(job.id, job.spec)  # as in `resume`
         _queue(job, workers=None, now=now, reason=attempts.STOPPED_EARLY)
-    else:  # its next driver hears of it when it begins, or with its first report
+    else:  # its next driver learns of it at its start, or with its first report
         jobs.explain(job, attempts.STOPPED_EARLY)
 
 
 def cancel(_: Session, job: JobRow, *, now: float) -> None:
-    """End a job that waits at once; ask the driver of a live one to stop."""
+    """End a waiting job at once, or ask a running job's driver to stop."""
     require_allowed(job, Verb.CANCEL)
     waits = job.job_state in (JobState.QUEUED, JobState.PAUSED)
     to = JobState.CANCELLED if waits else JobState.CANCELLING
@@ -104,10 +104,10 @@ def cancel(_: Session, job: JobRow, *, now: float) -> None:
 
 
 def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> None:
-    """Queue a failed or cancelled job again, with as many attempts as a new one; it goes on where it was.
+    """Queue a failed or cancelled job again, with as many attempts as a new one. It resumes where it was.
 
-    Samples that failed are trained again. Runs go on with `workers`, None: as many as before; raises InvalidJob for a
-    number that the job cannot have, and where every trial diverged.
+    Failed samples are trained again. Runs resume with `workers`, None: as many as before. Raises InvalidJob for a
+    number that the job cannot have, and if every trial diverged.
     """
     require_allowed(job, Verb.RETRY)
     spec = stored_spec(job.id, job.spec)
@@ -117,18 +117,18 @@ def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> 
         raise InvalidJob([Problem(pointer="", message=message)])
     code.use(session, spec, project=job.project, now=now)
     for trial in trials:
-        if trial.outcome == "failed":  # its cause may be mended by now
+        if trial.outcome == "failed":  # its cause may be fixed by now
             trial.outcome = trial.schedule = None
     job.stops, job.waited_s = False, 0.0
     _queue(job, workers=workers, now=now, reason="tried again by the user")
 
 
 def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, now: float) -> None:
-    """Queue a finished job again with larger `caps`, of those that it has; raises InvalidJob for any others.
+    """Queue a finished job again with larger values of the `caps` that it has. Raises InvalidJob for any others.
 
     `workers` is as in `retry`.
-    Every trial that ended well goes on from where its schedule began to depend on the budget's end, else from its end.
-    One that is at the job's target is over.
+    Every trial that ended well resumes from the point where its schedule began to depend on the budget's end, else from
+    its end. A trial at the job's target stays finished.
     """
     require_allowed(job, Verb.EXTEND)
     spec = stored_spec(job.id, job.spec)
@@ -153,13 +153,13 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
 
 
 def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:
-    """Say what the controllers of a job that is not over may use from their next stage on."""
+    """Steer the controllers of an unfinished job from their next stage on."""
     require_allowed(job, Verb.STEER)
     steers.steer(session, job, asked=asked, by=by, now=now)
 
 
 def checkpoints(session: Session, job: JobRow) -> list[str]:
-    """Return the checkpoints that the job would go on from, were it tried again or extended."""
+    """Return the checkpoints from which the job would resume after a retry or an extension."""
     resumes = [
         trial.steady["resume"] if trial.outcome == "completed" and trial.steady else attempts.resume_of(session, trial)
         for trial in queries.trials(session, job.id)
@@ -169,7 +169,7 @@ def checkpoints(session: Session, job: JobRow) -> list[str]:
 
 
 def _has_result(session: Session, job: JobRow) -> bool:
-    """Return whether any trial has ended well, or can go on: what has not begun is left out once the job stops."""
+    """Return whether any trial has ended well or can resume. A stop leaves out trials that never began."""
     return any(
         attempts.resume_of(session, trial) is not None if trial.outcome is None else trial.outcome not in UNSUCCESSFUL
         for trial in queries.trials(session, job.id)
@@ -203,7 +203,7 @@ def _change_workers(job: JobRow, count: int) -> None:
 
 
 def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
-    """Return the job's budget with `caps`; one that was stopped early may have the same again."""
+    """Return the job's budget with `caps`. A job that was stopped early may keep the same caps."""
     before, given = (each.model_dump(exclude_none=True) for each in (spec.budget, caps))
     problems = []
     for unit, cap in given.items():
@@ -225,7 +225,7 @@ def _larger(spec: JobSpec, caps: Budget, *, was_stopped: bool) -> Budget:
 
 
 def _is_over(trial: TrialRow) -> bool:
-    """Return whether no budget has the trial train on."""
+    """Return whether the trial is finished for good, under any budget."""
     return trial.outcome == "diverged" or bool((trial.schedule or {}).get("at_target"))
 
 

@@ -1,7 +1,7 @@
-"""Sends messages that a job is over to the URL that it names, signed as standardwebhooks.com describes.
+"""Send messages that a job has ended to its webhook, signed as standardwebhooks.com describes.
 
-The URL is a user's. Unless the operator allows it, nothing is sent to an address that is not public: a name is resolved
-once, its address checked, and the connection made to that very address, so that no second answer counts.
+A user chose the URL. Unless the operator allows it, nothing is sent to an address that is not public. A name is
+resolved once, its address checked, and the connection made to that address, so a second DNS answer cannot differ.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from service.job.spec import JobSpec
 from service.settings import WEBHOOK_SECRET_PREFIX, Settings
 from trainers.addresses import is_public
 
-#: Of a whole try; shorter than the first back-off, so that two replicas do not send one message at the same time.
+#: The timeout of a whole try. It is shorter than the first back-off, so two replicas never send a message at once.
 _TIMEOUT_S = 10.0
 _GONE = 410  # "the subscription should be disabled", says standardwebhooks.com
 _PRIVATE_REMEDY = "its operator allows that with WIRETUNE_WEBHOOK_PRIVATE=true"
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def conflicts(spec: JobSpec, settings: Settings) -> list[Problem]:
-    """Return why this service would not tell the end of the job to its webhook."""
+    """Return the conflicts of a job whose webhook this service would not call."""
     if spec.webhook is None:
         return []
     message = _refusal(spec.webhook.url, settings)
@@ -39,7 +39,7 @@ def conflicts(spec: JobSpec, settings: Settings) -> list[Problem]:
 
 
 def _refusal(target: str, settings: Settings) -> str:
-    """Return why nothing is sent to the URL `target`; "": something may be."""
+    """Return why nothing may be sent to the URL `target`; "" if it is allowed."""
     try:
         url = httpx2.URL(target)
     except httpx2.InvalidURL as error:
@@ -54,7 +54,7 @@ def _refusal(target: str, settings: Settings) -> str:
 
 
 def _is_private(host: str) -> bool:
-    """Return whether the host is an address that is not public, or this machine; other names are resolved later."""
+    """Return whether the host is this machine or an address that is not public. Other names are resolved later."""
     try:
         return not is_public(host)
     except ValueError:
@@ -74,13 +74,13 @@ class _Result(NamedTuple):
 
 
 class Webhooks:
-    """Sends what is due, round by round."""
+    """Sends due messages, round by round."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
 
     def send_due(self, _now: float) -> None:
-        """Try every message whose turn it is once, all at the same time."""
+        """Try every due message once, all at the same time."""
         if due := self._store.due_messages():
             asyncio.run(self._send_all(due))
 
@@ -111,17 +111,17 @@ class Webhooks:
         address = str(found[0][4][0])
         if not self._settings.webhook_private and not is_public(address):
             return _Result(f"{url.host} leads to an address that is not public", is_final=True)
-        # A proxy of the environment would resolve the name anew; a redirect could lead anywhere.
+        # A proxy would resolve the name again, and a redirect could lead anywhere.
         async with httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S) as client:
             request = client.build_request(
                 "POST",
                 url.copy_with(host=address),
                 content=message.body.encode(),
                 headers={"Host": url.netloc.decode("ascii"), **self._headers(message)},
-                extensions={"sni_hostname": url.host},  # the certificate is the name's
+                extensions={"sni_hostname": url.host},  # the certificate is for the name
             )
             answer = await client.send(request, stream=True)
-            await answer.aclose()  # nobody reads its body
+            await answer.aclose()  # the body is not read
         if answer.is_success:
             return _Result("")
         return _Result(f"{url.host} answered {answer.status_code}", is_final=answer.status_code == _GONE)

@@ -1,4 +1,4 @@
-"""Jobs and attempts as whoever runs them sees them."""
+"""Jobs and attempts as the reconciler sees them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -30,12 +30,12 @@ class Work:
     not_before: float
     deadline: float | None
     lease_expires: float | None
-    is_heard: bool = False  # the attempt has reported already, if only that it is there
-    shape: Shape | None = None  # with the workers that the attempt was given; None: no attempt yet, or unreadable
+    is_heard: bool = False  # whether the attempt has reported anything yet
+    shape: Shape | None = None  # with the attempt's workers; None: no attempt yet, or unreadable
 
     @cached_property
     def workers(self) -> Workers:
-        """The job's part of that name, or its defaults: the driver of a job that cannot be read is watched, too."""
+        """The job's `workers`, or defaults if it is unreadable, since such a job's driver is watched, too."""
         try:
             return Workers.model_validate(self.stored.get("workers", {}))
         except ValidationError:
@@ -43,13 +43,13 @@ class Work:
 
     @cached_property
     def spec(self) -> JobSpec:
-        """The job itself; raises UnreadableJob if this release cannot read it."""
+        """The job's spec. Raises UnreadableJob if this release cannot read it."""
         return stored_spec(self.job_id, self.stored)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One life of a job on the cluster, as whoever looks for its log sees it. Times are seconds since the epoch."""
+    """An attempt, as the search for its log sees it. Times are seconds since the epoch."""
 
     job_id: str
     number: int
