@@ -1,10 +1,10 @@
-"""What does DropIT save, and what does it cost? One worker of a real workload, each share trained the same steps.
+"""Measure what DropIT saves and costs: one worker of a real workload, each share trained for the same steps.
 
     python benchmarks/activations.py [--workload stdlib-lm] [--gammas 0 0.5 0.8 0.9] [--steps 300] [--seeds 0 1 2]
 
-Printed for each share: bytes kept for backward in a step, measured by autograd's own hooks, and the median step's time,
-both beside the plain layers' in the same run, and the validation loss. Steps of the arms alternate in blocks, so that
-what else the machine does falls on all of them alike.
+For each share it prints the bytes kept for the backward pass of a step (by autograd's hooks) and the median time of a
+step, both relative to the plain layers in the same run, and the validation loss. The arms take turns in blocks of
+steps, so that other work on the machine affects all of them alike.
 """
 
 import argparse

@@ -1,15 +1,15 @@
-"""Measure what requests cost the service, and how many it answers.
+"""Measure the cost of requests to the service, and how many it answers.
 
     python benchmarks/api_load.py calls                        # SQLite, 100,000 jobs in the list
     python benchmarks/api_load.py served --database-url URL    # an empty PostgreSQL database
 
-`calls` gives processor time and the 99th percentile, request after request. It calls the application without sockets:
-the figures are those of our code and of the database. `served` sends requests over HTTP, many at a time, to a process
-of the service on the same cores:
+`calls` prints processor time and the 99th percentile of single requests. It calls the application without sockets, so
+the figures show our code and the database. `served` sends many requests at a time over HTTP to a process of the
+service on the same cores:
 
 - submissions with key, idempotency key and validation, 16 at a time, and lists of 100,000 jobs, 4 at a time;
 - points of two attempts' series, in batches, for a minute;
-- `/readyz` beside 50 readers that take nothing of a large download, `/healthz` beside bodies made to be costly.
+- `/readyz` during a large download that 50 readers do not read, and `/healthz` during bodies made to be costly.
 """
 
 import argparse

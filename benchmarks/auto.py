@@ -1,11 +1,11 @@
-"""Is `exchange: {kind: auto}` as fast as the best of its options, on any link? benchmarks/auto.md has the rules.
+"""Compare `exchange: {kind: auto}` with the best of its options, on several links. benchmarks/auto.md has the rules.
 
     python benchmarks/auto.py run   [--links unlimited 1000 100 10] [--seeds 0 1 2] [--arms auto none ...] [--file FILE]
     python benchmarks/auto.py table [--file FILE]
 
 Two hosts train to a validation loss: once with `auto`, and once with each of its options alone, or with those of
-`--arms`. Either way the same controller searches the learning rate, on the clock, with the same budget. Each run is a
-line of FILE; what is in it is not run again, unless it was disturbed. Needs root and iproute2, else ends with 2.
+`--arms`. In all of them the same controller searches the learning rate, on the clock, with the same budget. Each run is
+a line of FILE. Recorded runs are not repeated, unless they were disturbed. Needs root and iproute2, else ends with 2.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What does JointSpar save, and what does it cost? One worker of a real workload, each share trained the same steps.
+"""Measure what JointSpar saves and costs: one worker of a real workload, each share trained for the same steps.
 
     python benchmarks/blocks.py [--workload stdlib-lm] [--shares 0.75 0.5 0.25] [--steps 200] [--seeds 0 1]
 
-Printed for each share: the share of the gradient's entries that was drawn, which are what is sent; floating-point
-operations of a step, counted by torch; the median step's time; all beside plain training in the same run; and the
-validation loss. Steps of the arms alternate in blocks, so that what else the machine does falls on all of them alike.
+For each share it prints, relative to plain training in the same run: the gradient entries that were drawn and sent,
+the floating-point operations of a step (counted by torch), and the median time of a step; and the validation loss. The
+arms take turns in blocks of steps, so that other work on the machine affects all of them alike.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Kill anything, and count what is lost. Goal: nothing.
+"""Kill parts of the service at random, and count what is lost. Goal: nothing.
 
     python benchmarks/chaos.py --rounds 200 [--json FILE] [--seed 0] [--kill KIND] [--session 50]
 
-A round kills one thing with SIGKILL, drawn by the seed: of ten, five the API's process (`api`), one each a job's driver
-(`driver`), Tune's process of a trial (`trial`), one worker of two (`worker`), a part of the local Ray (`head`), and
-every process of the service at once (`tree`). Jobs run and others are submitted all the time, by clients that insist.
+Each round kills one thing with SIGKILL, drawn by the seed. Five rounds of ten kill the API's process (`api`). One each
+kills a job's driver (`driver`), Tune's process of a trial (`trial`), one of two workers (`worker`), a part of the local
+Ray (`head`), and all processes of the service at once (`tree`). Meanwhile jobs run, and clients submit more and retry.
 
-A session is one live service under `--session` rounds. At its end every job must come to its own end; then it is
-audited. Its lines go to FILE, rounds first, the audit last; a run that is cut off repeats its session, and a rerun goes
-on with the next. The last line printed is the table of counts.
+A session is one live service for `--session` rounds. Then all jobs must come to their ends, and the session is audited.
+Its lines go to FILE: first the rounds, then the audit. A rerun repeats a session that was cut off, and goes on with the
+next. The last output is the table of counts.
 """
 
 import argparse

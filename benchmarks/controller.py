@@ -1,13 +1,13 @@
-"""The controller's pieces against their rivals, in one run on one thread; a part's name runs only that part.
+"""Compare parts of the controller with their rivals, in one run on one thread; a part's name runs only that part.
 
     python benchmarks/controller.py [--json FILE] [surface] [ask] [series] [coverage] [selection]
 
 surface: regret of ten evaluations on a surface with a known optimum (see `surface.py`).
 ask: the processor time that the controller takes to think after ten probes.
 series: errors of forecasts of 300 synthetic loss curves at ten times the steps seen, which are 50, 100 or 240.
-coverage: losses of 64 real curves that lie beyond their forecasts' standard deviations; of good forecasts 32 and 5 %.
-selection: regret of choosing among recorded probes by what their first 100 steps show.
-A bar is what a figure must not pass, in its own unit or as a ratio to a rival's.
+coverage: share of losses of 64 real curves beyond 1 and 2 standard deviations of their forecasts; ideally 32 and 5 %.
+selection: regret of choosing among recorded probes by their first 100 steps.
+A bar is the limit of a figure, in its own unit or as a ratio to a rival's.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""How well does `threshold` keep the density that was planned? Real training, workers with different data.
+"""Measure how well `threshold` keeps the planned density, in real training on workers with different data.
 
     python benchmarks/density.py [--tasks ...] [--hosts 2 3] [--densities 0.01 0.003] [--hold stage] [--json FILE]
 
-Each run takes stages of 100 steps; the learning rate changes from one to the next. The workers are processes that meet
-in gloo. Printed: the share of steps within a factor of 2 of the plan, the longest run of steps outside, how much of the
-bytes is padding, and the training loss at the end. No time is measured, so other work on the machine does not matter.
+Each run has stages of 100 steps, with a new learning rate in each. The workers are processes connected by gloo. It
+prints the share of steps within a factor of 2 of the plan, the longest run of steps outside it, the share of padding in
+the bytes, and the final training loss. No time is measured, so other work on the machine does not matter.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Measure what lost workers cost a run that goes on without them.
+"""Measure the cost of lost workers to a run that goes on without them.
 
     python benchmarks/elastic.py [--minutes 10] [--workers 4] [--mbps 100]
 
-Two runs train in turns of a minute: in one of them a drawn worker is killed at the start of each turn, and is replaced
-while the others go on. Both have `workers.min`. Both train a small transformer by AdamW, average every 20 steps by
-SparseLoCo's messages over an emulated link, and are compared by steps and by validation loss after equal time.
+Two runs train in turns of a minute. In one of them a random worker is killed at the start of each turn, and is replaced
+while the others go on. Both have `workers.min`, train a small transformer with AdamW, and average every 20 steps by
+SparseLoCo's messages over an emulated link. They are compared by steps and by validation loss after equal time.
 
 Goal: 88 % of the undisturbed run's steps, no survivor restarted, a loss within 2 %.
 """

@@ -1,17 +1,17 @@
-"""One job beside what people would do instead, at the same steps, tuning included: from the rows of suite/.
+"""Compare one job with its alternatives at an equal number of steps, tuning included, from the rows of suite/.
 
     python benchmarks/equal_cost.py run   [--tasks ...] [--steps 300 1000] [--seeds 0 1 2]    what is missing; hours
     python benchmarks/equal_cost.py table                                                     writes equal_cost.md
     python benchmarks/equal_cost.py table --without TASK ...                                  prints its first table
 
-A budget is a number of optimizer steps, and whatever an arm tries is taken from it. `suite/rivals.py` says what each
-rival does. An arm that begins with a guess has three: right, ten times too low, ten times too high. Losses are of the
-validation set, in % above the best of a grid that nobody is charged for. A run that ends 50 % above or worse counts as
-lost, and as 50 %. Arms are compared where all of them have a run: the same task, seed and budget.
+A budget is a number of optimizer steps, and everything an arm tries is charged to it. `suite/rivals.py` describes the
+rivals. An arm that begins with a guess has three: right, ten times too low, ten times too high. Losses are those of the
+validation set, in % above the best of a grid that is not charged. A run that ends 50 % above or worse counts as lost,
+and as 50 %. Arms are compared where all of them have a run with the same task, seed and budget.
 
-What counts is the state that a job would export: of a run the best one that was evaluated on the way, or its end if
-that is better; of a study the end of its best trial. Evaluations are not charged, to nobody. No setting of the
-controller was tuned on some of the tasks (`HELD_OUT`); they are told apart too.
+The result is the state that a job would export: for a run, the best state that was evaluated, the end included; for a
+study, the end of its best trial. Evaluations are not charged. The tasks of `HELD_OUT`, on which no setting of the
+controller was tuned, are also shown separately.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Streams of events under load: how soon they arrive, whether lost connections lose any, and what idle readers cost.
+"""Measure streams of events under load: their delay, events lost with connections, and the cost of idle readers.
 
     python benchmarks/events_load.py [--replicas 2 --database-url postgresql://...] [--readers 300] [--rate 20]
 
-The service runs in processes of its own. A driver's batches, `--rate` a second, go to the first of them over HTTP; each
-is one event. All readers are in this process, on the same cores, spread over the replicas. Three parts:
+The service runs in processes of its own. A driver sends `--rate` batches a second to the first process over HTTP; each
+batch is one event. All readers run in this process, on the same cores, spread over the replicas. There are three parts:
 
-- delivery: from the commit, whose time the event carries, until a reader has parsed it;
-- reconnects: readers are cut off at random, in the middle of an event too, and resume by `Last-Event-ID`; every reader
-  must have had every event once;
-- idle: the memory of the first process before and with so many readers, of whom each gets heartbeats alone.
+- delivery: the time from the commit, which the event carries, until a reader has parsed it;
+- reconnects: readers are cut off at random, also in the middle of an event, and resume by `Last-Event-ID`; each must
+  get every event exactly once;
+- idle: the memory of the first process without readers, and with readers that only get heartbeats.
 """
 
 import argparse

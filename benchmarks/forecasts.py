@@ -1,4 +1,4 @@
-"""Forecasts and selections from short loss curves: ours, and AutoLRS's."""
+"""Compare our forecasts and selections from short loss curves with those of AutoLRS."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,10 +1,10 @@
-"""The exchange's CPU kernels against a copy of the same memory, and against torch.topk: one thread, one run.
+"""Compare the exchange's CPU kernels with a copy of the same memory, and with torch.topk: one thread, one run.
 
     python benchmarks/kernels.py [--json FILE] [--numel N ...] [--rounds R]
 
-A figure is the median over the rounds of a kernel's time divided by a copy's of the gradient in the same round. In
-brackets: nanoseconds per element of the gradient. Times are processor times, and all kernels take turns, so what else
-the machine does is shared by all, as far as it slows memory.
+A figure is a kernel's time divided by that of copying the gradient in the same round, as a median over the rounds. In
+brackets: nanoseconds per element of the gradient. Times are processor times, and the kernels take turns, so other work
+that slows the memory affects all alike.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""The exchange's selection on a GPU against a copy of the same memory: which share of the copy's bandwidth it reaches.
+"""Compare the exchange's selection on a GPU with a copy of the same memory: the share of the copy's bandwidth.
 
     python benchmarks/kernels_gpu.py [--json FILE] [--numel N ...] [--rounds R]
 
 A selection reads gradient and residual and writes the next residual, 12 bytes an element; a copy reads and writes, 8.
-What else the selection reads or writes counts as lost. The share is the median over the rounds, in which both take
-turns, by the device's own clock. Sizes that the device's memory does not hold are left out, and said so. Needs a GPU
-and Triton, else ends with 2.
+Anything else that the selection reads or writes counts as lost. The share is a median over rounds in which both take
+turns, by the device's own clock. Sizes that do not fit into the device's memory are skipped, and named. Needs a GPU and
+Triton, else ends with 2.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Which exchange reaches a loss soonest on real, limited links? benchmarks/links.md has the rules.
+"""Race exchanges to a loss on real, limited links. benchmarks/links.md has the rules.
 
     python benchmarks/links.py rates [--tasks ...] [--hosts 2 4] [--arms ...]
     python benchmarks/links.py reach [--tasks ...] [--networks 2x100 2x1000 4x100] [--seeds 0 1 2] [--arms ...]
@@ -6,8 +6,9 @@
     python benchmarks/links.py bytes [--tasks ...] [--networks 2xunlimited 4xunlimited 8xunlimited]
     python benchmarks/links.py table
 
-`rates` chooses each arm's learning rate, `reach` races to a loss, `pace` compares step times with plain DDP's, `bytes`
-counts. Each race appends its rows to FILE; what is in it is not run again. Needs root and iproute2, else ends with 2.
+`rates` chooses each arm's learning rate, `reach` races to a loss, `pace` compares step times with plain DDP's, and
+`bytes` counts bytes. Each appends its rows to FILE. Recorded runs are not repeated. Needs root and iproute2, else ends
+with 2.
 """
 
 import argparse

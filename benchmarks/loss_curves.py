@@ -1,8 +1,8 @@
 """Loss curves to forecast and to select from: 15 synthetic shapes, those that `record_curves.py` recorded, and others.
 
-The others are of 16 small real tasks: scikit-learn's, statsmodels' and MNIST's data, and text; perceptrons,
-convolutions and sequence models; SGD and AdamW. Each was trained at several constant rates, from scratch and from a
-fork. Kept are of each task the lowest, the middle and the highest rate that lasted, and of its fork the middle one.
+The others come from 16 small real tasks: data of scikit-learn, statsmodels and MNIST, and text; perceptrons,
+convolutions and sequence models; SGD and AdamW. Each task was trained at several constant rates, from scratch and from
+a fork. Of each task, the lowest, the middle and the highest rate that lasted are kept, and the middle one of its fork.
 """
 
 import json

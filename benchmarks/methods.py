@@ -1,15 +1,15 @@
-"""What does each published method learn, send and cost on a slow link? benchmarks/comparison.md has the rules.
+"""Compare what published methods learn, send and cost on a slow link. benchmarks/comparison.md has the rules.
 
     python benchmarks/methods.py rates [--tasks ...] [--methods ...]
     python benchmarks/methods.py run   [--tasks ...] [--methods ...] [--seeds 0]
     python benchmarks/methods.py pace  [--tasks ...] [--methods ...] [--seeds 0]
     python benchmarks/methods.py table
 
-Four hosts train for 200 steps. `rates` chooses each method's learning rate on each task without a limit, `run` trains
-at it on cables of 100 Mbit/s: losses and bytes, on which other work on the machine has no effect. `pace` takes the time
-of steps on such cables, a family's methods in turns with dense training and the controls. Each appends its rows to
-FILE; what is in it is not run again, unless a better rate was found. Cables need root and iproute2; without, or with
---emulate, the product emulates them.
+Four hosts train for 200 steps. `rates` chooses each method's learning rate on each task, without a link limit. `run`
+trains at that rate on cables of 100 Mbit/s, and records losses and bytes, which other work on the machine does not
+affect. `pace` times steps on such cables: the methods of a family take turns with dense training and the controls. Each
+appends its rows to FILE. Recorded runs are not repeated, unless a better rate was found. Cables need root and iproute2;
+without these, or with --emulate, the product emulates the links.
 """
 
 import argparse

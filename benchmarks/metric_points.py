@@ -1,9 +1,8 @@
-"""Measures what a point of a metric costs to store, to keep and to draw from; as rows alone, and in chunks.
+"""Measure the cost to store, keep and draw the points of a metric: as single rows, and in chunks.
 
     python benchmarks/metric_points.py [--points 1000000]
 
-Both are measured in turn in one process, each on a fresh SQLite file; losses are a noisy curve in float32, as
-trained ones.
+Both take turns in one process, each on a fresh SQLite file. The losses are a noisy curve in float32, like real ones.
 """
 
 import argparse

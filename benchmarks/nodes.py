@@ -1,19 +1,19 @@
-"""Take machines, cables, the head and the API away from a job on several machines, and see that it goes on.
+"""Take machines, cables, the head and the API away from a job on several machines, and check that it goes on.
 
     python benchmarks/nodes.py --nodes 2 --rounds 20 [--kinds node partition head api] [--mbps 100] [--json FILE]
 
-A session is one cluster of network namespaces, each with its own address, on cables of 100 Mbit: a head without cores,
-Redis for it, the API, and `--nodes` Ray nodes of one core. One job has a rank on each. A round does one thing:
+A session is one cluster of network namespaces, each with its own address, on cables of 100 Mbit/s: a head without
+cores, its Redis, the API, and `--nodes` Ray nodes of one core. One job has a rank on each node. A round does one thing:
 
-- `node` kills a node with all its processes. The job goes on with those that are left; then the node comes back, and
-  the job takes it back.
-- `partition` pulls a node's cable out for 30 s.
-- `head` kills Ray's head, which comes back on what Redis knows.
-- `api` kills the API, which comes back.
+- `node` kills a node with all its processes. The job goes on with the other nodes, and takes the node back when it
+  returns.
+- `partition` unplugs a node's cable for 30 s.
+- `head` kills Ray's head, which restarts from the state in Redis.
+- `api` kills the API, which restarts.
 
 At the end the job is stopped, and audited: every step has one loss. Needs root, iproute2 and redis-server.
 
-`--shell` takes nothing away: it opens a shell on the cluster's first machine, where `wiretune` speaks to its service.
+`--shell` runs no rounds: it opens a shell on the cluster's first machine, where `wiretune` talks to its service.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Compare whole runs on two real workers with and without one coarse probe per worker, in turns.
 
-Prints a row for each run: the validation loss of its end, the steps that its search took, and its finalists.
+Prints a row for each run: its final validation loss, the steps of its search, and its finalists.
 """
 
 import json

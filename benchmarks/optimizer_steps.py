@@ -1,9 +1,9 @@
-"""What does a step of each optimizer take, beside a gradient of the same model?
+"""Measure a step of each optimizer, and compare it with a gradient of the same model.
 
     python benchmarks/optimizer_steps.py
 
-One core, seconds of the processor, medians of `STEPS`. The models are those of the race on limited links, with the
-gradients of one host's batches. Torch's plain AdamW stands beside ours, which is torch's fused one.
+Prints medians over `STEPS` of processor seconds on one core. The models are those of the race on limited links, with
+the gradients of one host's batches. Torch's plain AdamW is included as well as ours, which is torch's fused one.
 """
 
 import os

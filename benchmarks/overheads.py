@@ -1,9 +1,9 @@
-"""Measures what training waits for besides training: a probe without steps, a group's start, an attempt's, a job's.
+"""Measure what a run waits for besides training: a probe without steps, and the start of a group, attempt and job.
 
     python benchmarks/overheads.py
 
-Two workers. The probe is of `stdlib-lm` with 25 million parameters, SGD with momentum and a threshold exchange: 300 MB
-of state per worker. Beside it stands what the machine needs to copy as much memory. Goal: 60 ms.
+Uses two workers. The probe trains `stdlib-lm` with 25 million parameters, SGD with momentum and a threshold exchange:
+300 MB of state per worker. It is compared with the time to copy as much memory. Goal: 60 ms.
 """
 
 import re

@@ -1,15 +1,15 @@
-"""The page under load: how soon it is ready, what it asks for, whether it stays smooth, and whether its memory grows.
+"""Measure the page under load: how soon it is ready, its requests, how smooth it stays, and whether its memory grows.
 
     python benchmarks/page.py [--jobs 200] [--points 100000] [--seconds 30] [--minutes 10] [--only list,job,...]
 
 Needs `pip install '.[browser]'` and Chromium. The service runs in this process over SQLite, filled through its store.
-The browser is a process of its own on the same cores, so every figure has the load of the machine beside it. Seconds of
-the main thread are seconds of processor, by the browser's own count: they depend on the load far less than others.
+The browser is a process of its own on the same cores, so each figure comes with the machine's load. Seconds of the main
+thread are processor seconds, by the browser's own count: they depend far less on the load than others.
 
-- list: so many running jobs; job: one with two series of so many points; trials: 40; stages: 200;
+- list: `--jobs` running jobs; job: one with two series of `--points` points; trials: 40; stages: 200;
   cold: on the first visit; warm: from the third visit on, when the browser has the compiled scripts;
 - live: a running job whose driver reports ten times a second: the 99th percentile of frames, and tasks over 50 ms;
-- heap: the same for minutes; what is in use after each, once garbage is collected.
+- heap: the same for `--minutes`: the memory in use after each minute, once garbage is collected.
 """
 
 import argparse

@@ -1,17 +1,17 @@
-"""Does `wiretune predict` say what a step takes, in places that it was fitted to and in new ones?
+"""Compare the step times that `wiretune predict` predicts with measured ones, in known and in new places.
 
     python benchmarks/predict.py check [--networks ...]       # steps on limited links, to be predicted
     python benchmarks/predict.py evidence                     # write what the predictor knows, from recorded rows
     python benchmarks/predict.py table                        # predicted and measured, and the two errors
 
 `check` times some methods with 2, 4 and 8 hosts, and with two workers on each of four hosts (`4x2x100`), and appends
-rows to FILE; what is in it is not run again, so a run may be interrupted and called again. The arms of a race take
-turns on the same hosts. The fastest turn of each counts: it is the one that other work on the machine delayed least.
-What a step computes is `nosync`'s of the same race. Needs root and iproute2, else ends with 2. Cables have no latency.
+rows to FILE. Recorded runs are not repeated, so an interrupted run can be continued. The arms of a race take turns on
+the same hosts. The fastest turn of each counts, since other work on the machine delayed it least. The compute time of a
+step is that of `nosync` in the same race. Needs root and iproute2, else ends with 2. Cables have no latency.
 
-`evidence` fits what each method computes to the rows of links.jsonl and methods.jsonl, and never to those of FILE. All
-methods of FILE are in that fit, and both models. Of its ten places (model, hosts, rate) three are, with rows of other
-races; `table` prints these as known and the other ones as new.
+`evidence` fits each method's compute time to the rows of links.jsonl and methods.jsonl, never to those of FILE. That
+fit has all methods of FILE, and both models. It has three of FILE's ten places (model, hosts, rate), with rows of other
+races; `table` prints these as known, and the others as new.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Runs thousands of jobs through the queue's own decision, in simulated time: shares, waits, starvation; and its cost.
+"""Run thousands of jobs through the queue's decisions, in simulated time: shares, waits, starvation, and their cost.
 
 python benchmarks/queue_shares.py            # 10,000 jobs: seconds of processor
 python benchmarks/queue_shares.py --turns    # a turn of the real reconciler with 0, 1,000 and 10,000 waiting jobs

@@ -1,11 +1,11 @@
-"""Record real loss curves: what a short probe shows of a learning rate, and what became of it.
+"""Record real loss curves: what a short probe shows of a learning rate, and how the run ended.
 
     python benchmarks/record_curves.py tests/search/curves.json
 
-Two workers, no link emulated. From each of two snapshots of each workload, every density is trained with ten learning
-rates, always on the same batches. Kept are the first 100 losses, and the truth: the mean of the run's last 100. It ends
-after 1050 steps (digits) or 550 (the larger workloads). Takes half an hour of two free cores; stopped and started
-again, it goes on with the line (workload, fork, density) that is missing.
+Two workers train without an emulated link. From two snapshots of each workload, every density is trained with ten
+learning rates, always on the same batches. A record keeps the first 100 losses, and the truth: the mean of the run's
+last 100. Runs have 1050 steps (digits) or 550 (the larger workloads). All take half an hour on two free cores. A
+restart goes on with the missing lines (workload, fork, density).
 """
 
 import json

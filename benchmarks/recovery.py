@@ -1,8 +1,8 @@
-"""How long training stands still when one of two workers is killed: for 0.3 and for 25 million weights.
+"""Measure how long training stops when one of two workers is killed, for 0.3 and for 25 million weights.
 
     python benchmarks/recovery.py
 
-Goal: the start of a process, plus what the network and the storage need for the state.
+Goal: the start of a process, plus the time that network and storage need for the state.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Processes of the service to be put under load, without a reconciler, and the load of this machine.
+"""Start processes of the service to put under load, without a reconciler, and read the load of this machine.
 
     python benchmarks/replicas.py FOLDER [--database-url URL]
 

@@ -1,13 +1,13 @@
-"""One report of all that is recorded, with what we lose in its first paragraph.
+"""Write one report of all recorded benchmarks, with our losses in its first paragraph.
 
     make bench SIZE=smoke|default|full              two minutes, half an hour, hours: what is recorded is not run again
     python benchmarks/report.py run SIZE            the same
     python benchmarks/report.py write               report.md and report.html, and the figures of README and docs
 
-Races keep their rows in files of their own (`RECORDS`). What other programs print is a row of `programs.jsonl`, with
-the machine, its load and the date; a program that a size has run within `FRESH_DAYS` is not run again. What a program
-printed of rows is marked where a row is newer. Figures of README and docs stand between two comments, and only this
-program writes there; a test compares them.
+Races keep their rows in files of their own (`RECORDS`). The output of any other program is a row of `programs.jsonl`,
+with the machine, its load and the date. A program that a size has run within `FRESH_DAYS` is not run again. Output
+about rows is marked if a row is newer. Figures in README and docs stand between two comments, where only this program
+writes; a test compares them.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The file of what a program has measured: a row of JSON a line, only added to."""
+"""The file of a program's measurements: one JSON row per line, append-only."""
 
 import json
 from pathlib import Path

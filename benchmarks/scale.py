@@ -1,15 +1,15 @@
-"""Put one API and one PostgreSQL under a cluster that is simulated: how many workers, jobs and drivers they carry.
+"""Measure how many workers, jobs and drivers of a simulated cluster one API and one PostgreSQL can carry.
 
     make bench-scale                                                        # 1,000 workers, 10,000 jobs, 100 drivers
     PYTHONPATH=. python benchmarks/scale.py --minutes 1 --jobs 400 --drivers 20 --workers 200                # a look
 
-Real are the service with its reconciler, the database, and all that goes over HTTP: submissions, Ray's Jobs API, and
-each driver's brief, leases and records, by the classes that drivers use. Simulated are Ray, which only keeps a list of
-submissions, and training: a driver reports a second's points every second and ends after `--job-seconds`.
+The service with its reconciler, the database, and all HTTP traffic are real: submissions, Ray's Jobs API, and each
+driver's brief, leases and records, by the classes that drivers use. Ray and training are simulated: Ray only keeps a
+list of submissions, and a driver reports a second's points every second and ends after `--job-seconds`.
 
-A line of JSON each half minute says how far it is and what waits; the last one is of the whole run. They are added to
-the file of `--json`. With a goal missed, `over` names it: a lease that took longer than it lasts, an attempt that was
-lost, a round of the reconciler above 5 s.
+A line of JSON each half minute shows the progress and what waits; the last line is about the whole run. They are
+appended to the file of `--json`. `over` names a missed goal: a lease that took longer than it lasts, a lost attempt, or
+a round of the reconciler above 5 s.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What ends samples early saves, and how good the samples of a search are: losses against bytes, at equal trials.
+"""Measure what ending samples early saves, and how good a sampler's samples are: loss against bytes, at equal trials.
 
     python benchmarks/search_over_jobs.py run [--samplers bo sobol nsga2 ax] [--seeds 0 1] [--file FILE]
     python benchmarks/search_over_jobs.py table [--file FILE]
@@ -8,9 +8,9 @@ density; its objectives are the validation loss and the bytes that a worker sent
 seed, and each sample trains to the end, on one pair of workers that starts from the same state. `sobol` and `bo` are
 the service's own; their rivals are Optuna's NSGA-II (population 8) and Ax's default for two objectives.
 
-The table has the mean hypervolume over the seeds, in log10 of loss and of bytes below (loss 2.5, 50 MB), and what ASHA
-would have left of the steps of the same samples, by the rule of the service, and the best loss with it and without.
-Each sample is one line of FILE. Other work on the machine changes none of these figures.
+The table has the mean hypervolume over the seeds, in log10 of loss and of bytes, below the point (loss 2.5, 50 MB). It
+also has the steps that ASHA, by the service's rule, would have left of the same samples, and the best loss with and
+without it. Each sample is one line of FILE. Other work on the machine changes none of these figures.
 """
 
 import argparse

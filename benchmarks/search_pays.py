@@ -1,14 +1,15 @@
-"""Does the search pay? Final validation loss at an equal budget, search charged, beside the best schedules of a grid.
+"""Compare final validation losses at an equal budget, search charged, with the best schedules of a grid.
 
     python benchmarks/search_pays.py run [--tasks fashion lm] [--arms "bo, events"] [--seeds 10 11] [--file FILE]
     python benchmarks/search_pays.py table [--file FILE]
 
-A run is two workers of one core and 1 % of the gradient. The budget is 2,000 steps, so a run costs the same steps
-whatever it searches, and what else a machine does changes nothing; the seconds of searching are recorded beside it.
-Each run is one line of FILE; what is in it is not run again. Two runs at a time.
+A run has two workers of one core, and sends 1 % of the gradient. The budget is 2,000 steps, search included, so other
+work on the machine changes nothing. The seconds of searching are recorded too. Each run is one line of FILE. Recorded
+runs are not repeated. Two runs go on at a time.
 
-The rates of the grid and of Schedule-Free are tuned on the very seed, and that is not charged: those rows are what
-somebody knows who has trained the task before. The others start from a guess 10x too low, right, or 10x too high.
+The rates of the grid and of Schedule-Free are tuned on the same seed without being charged: those rows show what is
+possible for somebody who has trained the task before. The others start from a guess 10x too low, right, or 10x too
+high.
 """
 
 import argparse

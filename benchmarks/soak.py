@@ -1,10 +1,10 @@
-"""Whether the service grows while it works: memory, descriptors and write-ahead log of the API's process.
+"""Check that the service does not grow while it works: memory, descriptors and write-ahead log of the API's process.
 
     python benchmarks/soak.py --minutes 30 --jobs 50 [--json benchmarks/soak.jsonl]
 
 Real jobs are submitted at a steady pace, while clients read lists, metrics, reports and the page all the time. The
-first fifth is warm-up. Goals: memory grows by at most 10 MB an hour, descriptors by at most 4, the log stays
-below 64 MB. The last line says whether they were met.
+first fifth is warm-up. Goals: memory grows by at most 10 MB an hour, descriptors by at most 4, and the log stays below
+64 MB. The last line says whether they were met.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How long `import api.http.app` takes in a fresh process: what a user waits for before the service answers.
+"""Measure `import api.http.app` in a fresh process: a user waits for it before the service answers.
 
     python benchmarks/start_up.py
 

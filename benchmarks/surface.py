@@ -1,4 +1,4 @@
-"""A wide search on a surface with a known optimum: ours, Sobol points, and AutoLRS's settings of scikit-optimize.
+"""Compare wide searches on a surface with a known optimum: ours, Sobol points, and scikit-optimize as AutoLRS sets it.
 
 The loss over u = (log learning rate, log density), both scaled to [0, 1], is
 

@@ -1,22 +1,22 @@
-"""Race one job with `auto`, its search charged, to a loss, beside what one would state by hand.
+"""Race a job with `auto` to a loss, its search charged, against exchanges and rates chosen by hand.
 
     python benchmarks/time_to_loss.py run   [--tasks ...] [--networks 2x100 2x1000 4x100 4x1000] [--seeds 0 1 2]
-    python benchmarks/time_to_loss.py smoke     every arm for some seconds, on one network; nothing is recorded
+    python benchmarks/time_to_loss.py smoke     every arm for some seconds, on one network; records nothing
     python benchmarks/time_to_loss.py table
 
 Hosts are network namespaces with limited cables both ways, and their data differ. All arms are jobs' trials of one
 trainer and one machine, one after the other; the order turns with the seed.
 
-A baseline trains at the rate that needs the fewest steps on a network without a limit, or has the lowest loss where no
-rate gets there. It is looked for downhill on `RATES`, until both neighbours of the best are worse. That grid is not
-charged; the table says what it took. A rate is stopped once it is clearly later than the arm's best one. If the best
-rate changes, the arm is raced again. The arm `auto` starts from `FIRST_RATE`, and all that it tries is on its clock.
-A ratio is of two runs with one seed; the table begins with how to read it.
+A baseline trains at the rate that needs the fewest steps on a network without a limit or, if no rate reaches the loss,
+at the one with the lowest loss. The search for it goes downhill on `RATES`, until both neighbours of the best are
+worse. It is not charged; the table says what it took. A rate is stopped once it is clearly slower than the arm's best.
+If the best rate changes, the arm is raced again. The arm `auto` starts from `FIRST_RATE`, and everything it tries is on
+its clock. A ratio compares two runs with the same seed; the table begins with how to read it.
 
-*Alone* is a control that never exchanges: where it gets to the loss, the task needs no network. It is raced with the
-first seed only, as is a baseline that no rate of the grid brought to the loss. Post-local SGD is no kind of a job;
-local SGD from the first step stands in for it. Needs root and iproute2, else ends with 2. On two idle cores `run` takes
-hours. Each run is a line of FILE at once; what is in it is not run again.
+*Alone* is a control that never exchanges: if it reaches the loss, the task needs no network. It is raced with the first
+seed only, as is a baseline that did not reach the loss at any rate. Jobs have no Post-local SGD, so local SGD from the
+first step replaces it. Needs root and iproute2, else ends with 2. On two idle cores `run` takes hours. Each run is
+written to FILE at once. Recorded runs are not repeated.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Measure what two hosts save that send each other all they have, instead of by way of owners or around a ring.
+"""Measure what two hosts save if they send each other everything, instead of exchanging via owners or a ring.
 
     python benchmarks/two_hosts.py [--links 10 100 1000 unlimited]
 
-Both ways take turns in the same processes, over the cables of the races on limited links. Printed are the medians of
-`TURNS` in milliseconds, and their ratio. Needs root and iproute2, else ends with 2.
+Both ways take turns in the same processes, over the cables of the races on limited links. Prints the medians of `TURNS`
+in milliseconds, and their ratio. Needs root and iproute2, else ends with 2.
 """
 
 import argparse

@@ -1,15 +1,14 @@
-"""A week of a service in an hour: people who submit, change their minds and read; failures; an upgrade.
+"""Simulate a week of a service in an hour: people who submit, change their minds and read; failures; an upgrade.
 
     python benchmarks/week.py [--jobs 300] [--minutes 60] [--seed 0] [--json benchmarks/week.jsonl] [--keep FOLDER]
 
-Four people in three projects share a real service. Each of their jobs is drawn from `KINDS`, and what becomes of it
-from `DEEDS`. Meanwhile the API, drivers and workers are killed. After a third of the time the service is upgraded:
-until then it is that of the commit before the newest migration, which needs a git checkout. `--minutes` is when the
-last job is submitted. Then all come to their ends, and everything is counted.
+Four people in three projects share a real service. Each of their jobs is drawn from `KINDS`, and what they do with it
+from `DEEDS`. Meanwhile the API, drivers and workers are killed. The service starts as the commit before the newest
+migration, which needs a git checkout, and is upgraded after a third of the time. The last job is submitted after
+`--minutes`. Then all jobs come to their ends, and everything is counted.
 
-Goals: no submission lost or doubled, no point of a metric lost or doubled, no file damaged, nothing stuck or left
-behind, and every job ends as its person expects. With `--keep` the state stays, and
-`WIRETUNE_STATE_DIR=FOLDER wiretune serve` shows it.
+Goals: no submission and no metric point lost or doubled, no file damaged, nothing stuck or left behind, and every job
+ends as its owner expects. With `--keep` the state stays, and `WIRETUNE_STATE_DIR=FOLDER wiretune serve` shows it.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""Measure what the built-in workloads reach in 30 s: two workers of a core, an emulated 100 Mbit link, constant values.
+"""Measure what the built-in workloads reach in 30 s, with constant values over an emulated link of 100 Mbit/s.
 
     python benchmarks/workloads.py [SECONDS]
 
-Dense, and with 2 % of the gradient. Workloads whose data are missing are named and left out.
+Two workers of one core each train with a dense exchange, and with 2 % of the gradient. Workloads with missing data are
+named and skipped.
 """
 
 import os
