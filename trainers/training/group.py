@@ -1,6 +1,6 @@
-"""All ranks of a training run as one object: what it can be asked, and how calls to its workers end.
+"""A training run's ranks as one object: the calls that it offers, and how calls to its workers end.
 
-What crosses to the ranks and back is JSON-compatible.
+Arguments and answers are JSON-compatible.
 """
 
 import math
@@ -31,9 +31,9 @@ class Recovery:
     """The time and bytes that a group has spent on lost workers so far."""
 
     repairs: int = 0
-    seconds: float = 0.0  # from the start of a call that was lost to the start of its repetition
-    bytes: int = 0  # sent by the busiest worker in calls that were lost, and in those replayed
-    absences: Mapping[int, int] = field(default_factory=dict)  # averages that each rank has missed, if it has any
+    seconds: float = 0.0  # from the start of each failed call to the start of its repetition
+    bytes: int = 0  # sent by the busiest worker in failed and in replayed calls
+    absences: Mapping[int, int] = field(default_factory=dict)  # by rank: the averages that it has missed
 
 
 class Group(ABC):
@@ -44,41 +44,41 @@ class Group(ABC):
     backend: str  # gloo | nccl
     device: str  # of rank 0: cpu | cuda:0 | ...
     shapes: Sequence[tuple[int, ...]]  # of the trained parameters
-    nodes: Nodes  # the ranks on each
+    nodes: Nodes  # the ranks on each node
     metrics: Mapping[str, Direction] = {}  # the workload's own
-    fingerprint: str = ""  # tells the training task from others
-    matrices: tuple[int, float, bool] | None = None  # that are trained, as the model begins, as `Replica` has them
+    fingerprint: str = ""  # identifies the training task
+    matrices: tuple[int, float, bool] | None = None  # of the new model, see `Replica.matrices`
     has_batch_norm: bool = False  # layers that keep running statistics as they train
     recovery = Recovery()  # a group that repairs nothing has spent nothing
 
     @property
     def num_elements(self) -> int:
-        """Entries of the gradient."""
+        """The number of entries of the gradient."""
         return sum(map(math.prod, self.shapes))
 
     @abstractmethod
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
-        """Have every rank answer the call (see `Rank`), and return the answers by rank.
+        """Send the call to every rank (see `Rank`), and return the answers by rank.
 
-        `timeout_s` is the configuration's `reply_timeout_s` unless given.
+        `timeout_s` defaults to the configuration's `reply_timeout_s`.
 
         Raises WorkerLost if a rank dies, loses its peers, or needs more than `timeout_s`; WorkloadError or WorkerFailed
-        if its own code raises. After either the ranks' states are undefined.
+        if its own code raises. After any of these, the ranks' states are undefined.
         """
 
     @abstractmethod
     def absorb(self, others: Sequence["Group"]) -> None:
-        """Take over the ranks of `others`, groups of this kind and configuration, as further ranks of this one.
+        """Add the ranks of `others`, groups of the same kind and configuration, to this group.
 
-        All are then in the state before the first step, and `others` are empty. Slots are lost. Raises WorkerLost if a
-        rank is lost meanwhile: no group is of use then.
+        All ranks then return to the state before the first step, slots are lost, and `others` are empty. Raises
+        WorkerLost if a rank is lost meanwhile; none of the groups is usable then.
         """
 
     @abstractmethod
     def rebuild(self, config: ReplicaConfig) -> None:
-        """Have all ranks be of another configuration of the same workload, in the state before the first step.
+        """Switch all ranks to another configuration of the same workload, in the state before the first step.
 
-        Processes and loaded data stay; slots are lost. Raises as `absorb` does, or WorkloadError.
+        Processes and loaded data are kept; slots are lost. Raises as `absorb` does, or WorkloadError.
         """
 
     @abstractmethod
@@ -97,9 +97,9 @@ class Group(ABC):
         return getattr(self.config.sync, "max_z", None) is not None
 
     def run_alone(self, segments: Sequence[Segment]) -> list[SegmentResult]:
-        """Have each of the first ranks take the steps of one of `segments` by itself; returns their results in order.
+        """Run one of `segments` on each of the first ranks, which train by themselves. Returns the results in order.
 
-        See `Replica.run_alone`: the ranks' states differ afterwards. Raises ValueError for more segments than ranks.
+        The ranks' states differ afterwards (see `Replica.run_alone`). Raises ValueError for more segments than ranks.
         """
         if len(segments) > self.num_workers:
             raise ValueError(f"`segments` must be at most {self.num_workers}, one for each rank, got {len(segments)}")
@@ -118,7 +118,7 @@ class Group(ABC):
         self.call("restore", slot)
 
     def forget(self, slot: str) -> None:
-        """Free the memory of the copy in `slot`; lost workers are not brought back to it any more."""
+        """Free the memory of the copy in `slot`. Replaced workers no longer get it."""
         self.call("forget", slot)
 
     def evaluate(self) -> Evaluation:
@@ -127,9 +127,9 @@ class Group(ABC):
         return answers[0].model_copy(update=bytes_by_rank(answers))
 
     def landscape(self) -> Landscape | None:
-        """Return what the batches of all ranks tell of a new model's loss; None: some rank cannot tell.
+        """Measure a new model's loss landscape on batches of all ranks; None: it cannot be measured on some rank.
 
-        See `Replica.landscape`: the model's buffers differ afterwards.
+        Changes the model's buffers (see `Replica.landscape`).
         """
         timeout_s = self.config.reply_timeout_s + 2 * NUM_BATCHES * self.config.collective_timeout_s  # as so many steps
         answers = self.call("landscape", timeout_s=timeout_s)
@@ -142,10 +142,10 @@ class Group(ABC):
 
     def begin_save(self, url: str) -> None:
         """Begin to write a checkpoint of the present state to the folder `url`; it is complete once `saved` says so."""
-        self.save(url)  # groups that cannot train meanwhile
+        self.save(url)  # the default, for groups that cannot train meanwhile
 
     def saved(self, url: str, within_s: float = 0.0) -> bool:
-        """Return whether the checkpoint that `begin_save` began at `url` is complete, within so many seconds."""
+        """Wait at most `within_s` seconds, and return whether the checkpoint begun at `url` is complete."""
         return True
 
     def load(self, url: str) -> None:
@@ -168,18 +168,18 @@ class Group(ABC):
 
 
 class WorkerGroup(Group):
-    """Ranks that are workers: asks all, judges what comes back, replaces those that are lost.
+    """A group whose ranks are worker processes: it calls them, judges their answers, and can replace lost ones.
 
-    Subclasses say how to start, ask, hear and kill a worker, and call `_open` when they are ready to.
+    Subclasses implement how to start, ask, hear and kill a worker, and call `_open` when they are ready.
     """
 
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
         return self.call_on(range(self.num_workers), method, *args, timeout_s=timeout_s)
 
     def replace(self, ranks: Collection[int]) -> None:
-        """Put fresh workers, in the state before the first step, in place of `ranks`, and connect all anew.
+        """Replace `ranks` by new workers, in the state before the first step, and reconnect all ranks.
 
-        The others keep their processes and what is in their memory. Raises WorkerLost if a worker is lost meanwhile.
+        The other ranks keep their processes and their memory. Raises WorkerLost if a worker is lost meanwhile.
         """
         for rank in ranks:
             self.kill(rank)
@@ -197,7 +197,7 @@ class WorkerGroup(Group):
         self._connect(range(total))
 
     def rebuild(self, config: ReplicaConfig) -> None:
-        self.config = config  # of those that are started later, too
+        self.config = config  # workers that start later use it too
         self.call("configure", config.model_dump(mode="json"))
         self._connect(range(self.num_workers))
 
@@ -216,26 +216,26 @@ class WorkerGroup(Group):
         self._connect(ranks)
 
     def await_places(self, ranks: Collection[int]) -> None:
-        """Wait until `ranks`, which have been told to start, have a place; raises WorkloadError for one that is unfit.
+        """Wait until starting `ranks` have been placed on machines. Raises WorkloadError if a place is unfit.
 
-        Processes of this machine always have one.
+        Processes of this machine always have a place.
         """
 
     def _connect(self, ranks: Collection[int]) -> None:
-        """Have `ranks` build their replicas, and then all ranks meet."""
-        # All are ready before any waits for its peers, which it does no longer than for a collective.
+        """Let `ranks` build their replicas, then connect all ranks."""
+        # All must be ready before any waits for its peers: that wait is no longer than a collective's.
         self.agree(self.call_on(ranks, "build", timeout_s=self.config.start_timeout_s))
         self.meet(range(self.num_workers))
 
     def meet(self, ranks: Sequence[int]) -> None:
-        """Connect `ranks`, in ascending order, with each other and nobody else; raises WorkerLost."""
+        """Connect `ranks`, given in ascending order, with each other and no one else. Raises WorkerLost."""
         met = self.call_on(ranks, "connect", self._rendezvous(ranks[0]), list(ranks))
         self.backend, self.device, shapes, nodes = met[0]
         self.shapes = tuple(map(tuple, shapes))
         self.nodes = tuple(map(tuple, nodes))
 
     def agree(self, built: Sequence[dict[str, Any]]) -> None:
-        """Note what the ranks have built; raises WorkloadError unless it is the same on all, also on later ones."""
+        """Record what the ranks built. Raises WorkloadError if any, also a later one, built another model or data."""
         if not self.fingerprint:
             self.fingerprint, self.metrics = built[0]["fingerprint"], built[0]["metrics"]
             self.matrices, self.has_batch_norm = built[0]["matrices"], built[0]["has_batch_norm"]
@@ -246,13 +246,13 @@ class WorkerGroup(Group):
             )
 
     def call_on(self, ranks: Collection[int], method: str, *args: Any, timeout_s: float | None = None) -> list[Any]:
-        """Have `ranks` answer the call, and return their answers in this order; raises as `call` does."""
+        """Send the call to `ranks`, and return their answers in this order. Raises as `call` does."""
         for rank in ranks:
             self.ask(rank, method, args)
         return self.answers(ranks, method, timeout_s=timeout_s)
 
     def answers(self, ranks: Collection[int], method: str, *, timeout_s: float | None = None) -> list[Any]:
-        """Return the answers of `ranks`, which have been asked; `method` is for messages. Raises as `call` does."""
+        """Wait for the answers of `ranks` to a call already sent; messages name `method`. Raises as `call` does."""
         timeout_s = self.config.reply_timeout_s if timeout_s is None else timeout_s
         started = time.monotonic()
         deadline, failed_at, outcomes = started + timeout_s, math.inf, dict[int, Outcome]()
@@ -272,7 +272,10 @@ class WorkerGroup(Group):
 
     @abstractmethod
     def _adopt(self, other: "WorkerGroup", first: int) -> None:
-        """Take the workers of `other`, which may be this group, as ranks from `first` on; `num_workers` follows."""
+        """Take the workers of `other`, which may be this group, as ranks from `first` on.
+
+        The caller sets `num_workers` afterwards.
+        """
 
     @abstractmethod
     def start(self, rank: int) -> None:
@@ -280,16 +283,16 @@ class WorkerGroup(Group):
 
     @abstractmethod
     def ask(self, rank: int, method: str, args: Sequence[Any]) -> None:
-        """Pass a call on; that the worker is dead is heard, not raised."""
+        """Send a call to a worker. If the worker is dead, `hear` reports it; nothing is raised here."""
 
     @abstractmethod
     def hear(self, ranks: Collection[int], timeout_s: float) -> dict[int, Outcome]:
-        """Return what came of the call on those of `ranks` that are first to say so; none within `timeout_s`: {}."""
+        """Return the results of the first of `ranks` to answer; {} if none answers within `timeout_s`."""
 
     @abstractmethod
     def kill(self, rank: int) -> None:
-        """End a worker that is dead or does not listen any more, for good."""
+        """Kill a worker that is dead or no longer listens."""
 
     @abstractmethod
     def _rendezvous(self, host: int) -> str:
-        """Return an address (a torch URL) where nobody has met yet, on the node of rank `host`."""
+        """Return a rendezvous address (a torch URL) not used before, on the node of rank `host`."""

@@ -1,4 +1,4 @@
-"""A rank's end of its group: answers calls, whatever they raise."""
+"""The rank's side of a group: it answers calls, and turns whatever they raise into an `Outcome`."""
 
 import gc
 import traceback
@@ -14,23 +14,23 @@ from trainers.training.call_results import Outcome
 from trainers.training.replica import Backend, Replica
 from trainers.workload import NoData, Workload, WorkloadError
 
-#: Errors of the operating system that are a person's to mend.
+#: Errors of the operating system that only a person can fix.
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-#: How torch begins to say that a loader process was killed, or hangs; an error inside of one begins otherwise.
+#: Torch's messages begin like this if a loader process was killed or hangs. Errors inside a loader begin otherwise.
 _LOADER_LOST = ("DataLoader worker (pid", "DataLoader timed out")
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether the machine failed, which it may not do again."""
+    """Return whether the machine failed, so that a later attempt may succeed."""
     if isinstance(error, OSError):
         return not isinstance(error, _LASTING) and _is_of_system(error)
     return isinstance(error, RuntimeError) and str(error).startswith(_LOADER_LOST)
 
 
 def _is_of_system(error: BaseException) -> bool:
-    """Return whether the system or the network is behind an OSError; libraries raise others for damaged files.
+    """Return whether the system, the network or a server caused an OSError. Libraries also raise it for damaged files.
 
-    Theirs may come from one of the system's. A loader process passes on its text alone. A server may be out of order.
+    A library's error counts if the system's is its cause. A loader process passes on only the text of an error.
     """
     if isinstance(error, ConnectionError | TimeoutError | ContentTooShortError) or _is_of_server(error):
         return True
@@ -41,13 +41,13 @@ def _is_of_system(error: BaseException) -> bool:
 
 
 def _is_of_server(error: BaseException) -> bool:
-    """Return whether a server answered that it has a fault of its own, or too much to do, by urllib or requests."""
+    """Return whether urllib or requests reports a server error (5xx), or 429 Too Many Requests."""
     status = getattr(getattr(error, "response", None), "status_code", getattr(error, "code", None))
     return isinstance(status, int) and (status == HTTPStatus.TOO_MANY_REQUESTS or status >= 500)
 
 
 class Rank:
-    """Builds its replica when told to, and has it answer: JSON-compatible in and out."""
+    """Builds a replica on request, and answers calls with it. Arguments and answers are JSON-compatible."""
 
     def __init__(self, config: ReplicaConfig, rank: int, num_workers: int, *, device: str, backend: Backend) -> None:
         self._launch = (config, rank, num_workers)
@@ -56,7 +56,7 @@ class Rank:
         self._workload: Workload | None = None  # of a replica that was built before: its data are loaded
 
     def answer(self, method: str, args: Sequence[Any]) -> Outcome:
-        """Return what came of the call; after a failure this rank has left its peers, until told to connect."""
+        """Return the result of a call. After a failure, this rank leaves its peers until it is told to connect."""
         outcome = self._attempt(method, args)
         if outcome.kind != "answer" and self._replica is not None:
             # Peers in a collective hear of it at once. Not while an exception's traceback still holds the connection.
@@ -99,13 +99,13 @@ class Rank:
         return answer(self._replica, method, args)
 
     def _move(self, first: int, num_workers: int) -> None:
-        """Become a rank of a larger group, `first` ranks further on; it is to be built and connected anew."""
+        """Become a rank of a larger group, `first` ranks further on. Call `build` and `connect` again afterwards."""
         config, rank, _ = self._launch
         self._launch = (config, first + rank, num_workers)
         self._drop()
 
     def _configure(self, config: Mapping[str, Any]) -> None:
-        """Become a rank of another configuration; it is to be built and connected anew."""
+        """Switch to another configuration. Call `build` and `connect` again afterwards."""
         _, rank, num_workers = self._launch
         self._launch = (ReplicaConfig.model_validate(config), rank, num_workers)
         self._drop()
@@ -118,7 +118,7 @@ class Rank:
 
 
 def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
-    """Answer what `Group.call` asked of a replica."""
+    """Answer a `Group.call` with a replica."""
     match method:
         case "run":
             return replica.run(Segment.model_validate(args[0])).model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""The results of ranks, and of rounds, put together into one. Pure."""
+"""Merge the results of ranks, and of rounds, into one. Pure functions."""
 
 import itertools
 import math
@@ -17,10 +17,10 @@ _BYTES = ("bytes_sent", "bytes_within")
 
 
 def merge(results: list[SegmentResult], *, leaves_out: bool = False) -> SegmentResult:
-    """Return the ranks' views of one segment as one: a step lasts as long as its slowest rank.
+    """Merge the ranks' views of one segment. A step lasts as long as its slowest rank.
 
-    Ranks that train by themselves report what is their own. One whose loss is not finite ends the segment for all, or
-    where an average `leaves_out` such ranks, only if that of all others is not finite either.
+    Ranks that train by themselves report their own losses. If one of these is not finite, the segment ends for all. If
+    averages leave out such ranks (`leaves_out`), it ends only when no rank's loss is finite.
     """
     if leaves_out:
         results = _of_finite(results)
@@ -73,12 +73,12 @@ def _means(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def bytes_by_rank(answers: Sequence[SegmentResult | Evaluation | Written]) -> dict[str, Any]:
-    """Return the bytes of all ranks as fields of what they answered together."""
+    """Collect the bytes of all ranks, as fields of their merged answer."""
     return {field: tuple(rank for answer in answers for rank in getattr(answer, field)) for field in _BYTES}
 
 
 def with_meeting(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
-    """Return the steps `taken` with the meeting after the last one, which that step's result is part of."""
+    """Merge the average after the last of the steps `taken` into that step's result."""
     last = len(taken.losses) - 1
     kept: dict[str, Any] = (
         {name: getattr(taken, name)[:last] for name in _SERIES}
@@ -96,7 +96,7 @@ def with_meeting(taken: SegmentResult, met: SegmentResult) -> SegmentResult:
 
 
 def in_a_row(rounds: Sequence[SegmentResult]) -> SegmentResult:
-    """Return the results of rounds that followed each other as that of one segment."""
+    """Join the results of consecutive rounds into the result of one segment."""
     joined = {name: tuple(value for each in rounds for value in getattr(each, name)) for name in _SERIES}
     densities = [each.density for each in rounds if each.density is not None]
     return rounds[-1].model_copy(

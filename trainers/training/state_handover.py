@@ -1,4 +1,4 @@
-"""One rank's state, sent to another that takes its place among the others."""
+"""Send one rank's state to another rank that joins the group."""
 
 import json
 from typing import Any
@@ -9,14 +9,14 @@ from torch import Tensor
 from trainers.exchange.connection import Connection
 from trainers.snapshot import Image, State
 
-#: The parts that stay a rank's own: what it has not sent yet, and what it draws from.
+#: The parts that are not sent: each rank keeps its own residuals and random state.
 OWN = ("exchange", "random")
-#: The same inside of a policy that has several exchanges, of which each is named so.
+#: The name of each exchange inside a policy that has several of them. These are not sent either.
 OWN_OF_POLICY = ".exchange."
 
 
 def give(state: State, connection: Connection, to: int, *, without: str) -> None:
-    """Send the live `state` and its slots, but for one, to rank `to` of the connection. Raises PeerLost."""
+    """Send the live `state` and its slots, except the slot `without`, to rank `to`. Raises PeerLost."""
     images = {slot: _without_own(image) for slot, image in state.images().items() if slot != without}
     header = torch.tensor(list(json.dumps({slot: _described(each) for slot, each in images.items()}).encode()))
     tensors = [torch.tensor([len(header)]), header.byte()]
@@ -26,7 +26,7 @@ def give(state: State, connection: Connection, to: int, *, without: str) -> None
 
 
 def take(state: State, connection: Connection, source: int) -> None:
-    """Receive what rank `source` of the connection gives, and go on from there. Raises PeerLost."""
+    """Receive the state that rank `source` sends, and take it over. Raises PeerLost."""
     (length,) = connection.receive(torch.tensor([0]), source).tolist()
     header = json.loads(bytes(connection.receive(torch.empty(length, dtype=torch.uint8), source).tolist()))
     images = {}

@@ -1,4 +1,4 @@
-"""Measures a rank's steps: what their time goes to, and how long each waits for the exchange."""
+"""Measure a rank's steps: the time of each activity, and the wait of each step for the exchange."""
 
 import math
 import time
@@ -13,13 +13,13 @@ from trainers.segment import StepTimes
 
 
 class Stopwatch:
-    """Mutable: the times of a rank since these connections were made, by what they went to."""
+    """Measures a rank's times by activity, since its connections were made. Mutable."""
 
     def __init__(self, communication: Communication, node_links: NodeLinks, device: torch.device) -> None:
         self._communication, self._node_links = communication, node_links
-        self.times_steps = device.type == "cpu"  # no clock of the host sees a GPU's work
-        self._met_s = 0.0  # inside averages, waits for those beside training among them
-        self._met_wire_s = 0.0  # of the wire's seconds, those inside averages
+        self.times_steps = device.type == "cpu"  # the host's clock does not see a GPU's work
+        self._met_s = 0.0  # seconds inside averages, including waits for those in the background
+        self._met_wire_s = 0.0  # seconds of collectives inside averages
 
     @property
     def waited_s(self) -> float:
@@ -40,13 +40,13 @@ class Stopwatch:
         self._met_wire_s += self._wire_s - wire_s
 
     def read(self) -> StepTimes:
-        """Return the times so far; `compute` is not among them."""
+        """Return the times so far, without `compute`."""
         wire_s = self._wire_s
         compress_s = self._communication.busy_s - (wire_s - self._met_wire_s)
         return StepTimes(compute=0.0, exposed=self.waited_s, compress=compress_s, wire=wire_s)
 
     def since(self, before: StepTimes, steps_s: float) -> StepTimes | None:
-        """Return the times of steps that took `steps_s` together, since `before`; None where it times none."""
+        """Return the times since `before` of steps that took `steps_s` seconds in all; None: they are not timed."""
         if not self.times_steps:
             return None
         took = {name: max(0.0, value - getattr(before, name)) for name, value in self.read()}
@@ -54,9 +54,9 @@ class Stopwatch:
 
 
 class RoundWait:
-    """The wait of a step for the exchange: that of one of the last round, on average.
+    """The mean wait per step for the exchange, over the last completed round.
 
-    A round ends where ranks meet, which may be after every step. The last of its steps has all of its wait.
+    A round ends when ranks average, which may be after every step. The whole wait falls on the round's last step.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class RoundWait:
         self._per_step = math.nan
 
     def count(self, seconds: float, *, num_steps: int = 1, ends_round: bool) -> float:
-        """Count what steps have waited; returns the wait of a step, nan before a round has ended."""
+        """Add the wait of `num_steps` steps. Returns the mean wait per step; nan before the first round has ended."""
         self._seconds += seconds
         self._num_steps += num_steps
         if ends_round and self._num_steps:

@@ -14,7 +14,7 @@ StateParts = dict[str, Stateful]
 
 @dataclass(frozen=True)
 class Update:
-    """An optimizer step that was taken, or left out, as the segment asked for it."""
+    """An optimizer step that was taken or left out, with the values that the segment asked for."""
 
     number: int  # optimizer steps taken, this one included
     learning_rate: float  # with the ramp of a warm-up
@@ -27,7 +27,7 @@ class Update:
 
 
 class PolicyBase:
-    """The base of policies, with what most of them have nothing to do in."""
+    """Base of policies, with empty defaults for methods that most of them do not need."""
 
     def use(self, option: str | None) -> None:
         return
@@ -54,7 +54,7 @@ class PolicyBase:
 
 
 class SyncPolicy(Protocol):
-    """Acts beside each optimizer step; all ranks call the same in the same order, and wait for each other in it."""
+    """Acts around each optimizer step. All ranks make the same calls in the same order; these may be collective."""
 
     @property
     def gradients(self) -> Exchange:
@@ -70,32 +70,32 @@ class SyncPolicy(Protocol):
 
     @property
     def steps_to_meeting(self) -> int:
-        """Steps until the ranks' parameters are equal again; 0: they are, or nothing is known to make them so."""
+        """Steps until the ranks' parameters are equal again; 0: they are, or it is not known when they will be."""
 
     @property
     def steps_since_meeting(self) -> int:
-        """Steps since the ranks last met; 0: they just have, as after every step where they meet in each."""
+        """Steps since the last average; 0 right after one, so always 0 if the ranks exchange in every step."""
 
     def use(self, option: str | None) -> None:
         """Train by this option of `exchange: {kind: auto}` from the next step on; None: the job has no options."""
 
     def learning_rate(self, learning_rate: float, step: int) -> float:
-        """Return the rate of step number `step` (from 0) where `learning_rate` is asked for."""
+        """Return the rate to use for step number `step` (from 0) if the segment asks for `learning_rate`."""
 
     def amend(self, gradient: Tensor) -> None:
         """Change the gradient `(d,)` before the optimizer uses it, in place."""
 
     def will_meet(self, update: Update) -> bool:
-        """Return whether `advance` after this update, which the optimizer has taken, is where the ranks average."""
+        """Return whether `advance` will average after this update, which the optimizer has taken."""
 
     def advance(self, outcome: Exchanged, update: Update) -> Exchanged:
-        """Note that the optimizer has stepped, and average if it is time to; returns what is known of the step then.
+        """Count an optimizer step, and average if that is due. Returns the step's result after the average.
 
-        After `diverged`, which all ranks return alike, parameters are of no use until a state is restored.
+        If it is `diverged`, it is so on all ranks, and the parameters are useless until a state is restored.
         """
 
     def divide(self, trained: StateParts) -> tuple[StateParts, StateParts]:
-        """Return what of the state is equal on all ranks, and what is each rank's own; `trained` is either."""
+        """Divide the state into parts that are equal on all ranks, and each rank's own. `trained` may be either."""
 
     def settle(self) -> None:
-        """Wait for what is under way; nobody may use the connections, or leave them, before."""
+        """Wait for an average that is under way. Before that, nobody may use or close the connections."""

@@ -1,4 +1,7 @@
-"""AdaComp: from each bin, what one more step by the same gradient would make its largest (Chen et al., AAAI 2018)."""
+"""AdaComp: send the entries that another step by the same gradient would make the largest of their bins.
+
+Chen et al. (AAAI 2018).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -70,7 +73,7 @@ def _select(
 
 
 class ByBins:
-    """Entries that stand out of their bins; their number follows from the gradient, and the memory keeps the rest."""
+    """Selects the entries that stand out in their bins. The gradient decides how many; the memory keeps the rest."""
 
     threshold = None
     sends_all = False

@@ -14,10 +14,10 @@ from trainers.snapshot import Kept, load_scalars, part_of, scalars_of, tensors_o
 
 
 class AutoExchange:
-    """Runs one of `exchanges`, which are by kind; what another kind had not sent joins the first gradient of the next.
+    """Runs one of `exchanges`, which are given by kind. At a change, the old kind's residual joins the next gradient.
 
-    So nothing is lost at a change, whichever kinds it is between: an exchange with an error memory keeps of that
-    gradient what it does not send, and a dense one sends all of it. A step that is not finite changes nothing.
+    So no change loses anything: an exchange with error feedback keeps what it does not send of that gradient, and a
+    dense one sends all of it. A step that is not finite changes nothing.
     """
 
     def __init__(self, exchanges: Mapping[str, Exchange], buffer: GradientBuffer) -> None:
@@ -35,7 +35,7 @@ class AutoExchange:
         self._option = option
 
     def release(self, values: Tensor) -> None:
-        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more."""
+        """Add the residual to `values` `(d,)`, and reset it to zero."""
         self.use(Option(""))
         values += self._carried
         self._carried.zero_()

@@ -1,9 +1,9 @@
-"""The policy of `exchange: {kind: auto}`: gradients in every step, or local updates, as the option in force says.
+"""The policy of `exchange: {kind: auto}`: exchange gradients in every step, or train by local updates.
 
-Ranks that have trained by themselves agree again before gradients are exchanged: on their parameters, and on what their
-optimizers hold, which are the means over the ranks. For updates that are linear in both, that is where synchronous
-training on the same gradients would be. For Adam's it is the average of Local Adam (Cheng and Glasgow, 2025,
-"Convergence of distributed adaptive optimization with local updates").
+The option in force decides. Before a change from local updates to gradients, the ranks average their parameters and
+their optimizers' states. For updates that are linear in both, this is where synchronous training on the same gradients
+would be. For Adam's it is the average of Local Adam (Cheng and Glasgow, 2025, "Convergence of distributed adaptive
+optimization with local updates").
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class LocalUpdates(LocalSgd):
 
     @torch.no_grad()
     def release(self) -> None:
-        """Move this rank's parameters by what was not averaged yet, so that nothing is kept any more."""
+        """Apply the residual to this rank's parameters, and reset it to zero."""
         kept = torch.zeros_like(self._anchor)
         self._meetings.release(kept)
         self._iterate.add(kept, -1.0)
@@ -103,7 +103,7 @@ class AutoSync(PolicyBase):
 
     @torch.no_grad()
     def _agree(self) -> None:
-        """Give all ranks the mean of their parameters and of what their optimizers hold."""
+        """Average the ranks' parameters and their optimizers' states."""
         held = [tensor for tensor in self._optimizer.tensors().values() if tensor.is_floating_point() and tensor.ndim]
         tensors = [parameter.detach() for parameter in self._optimizer.parameters.values()] + held
         num_workers = self._node_links.topology.num_workers

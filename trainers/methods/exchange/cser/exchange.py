@@ -1,4 +1,4 @@
-"""CSER: ranks apply what their signs get wrong by themselves, and now and then take back what they can tell the others.
+"""CSER: each rank applies the error of its signs by itself, and periodically resets the part that it can send.
 
 Xie, Zheng, Koyejo, Gupta, Li and Lin (2020), "CSER: communication-efficient SGD with error reset", with signs for both
 compressors. With e a rank's error, x + rate x e is the same on all ranks at all times.
@@ -19,9 +19,9 @@ from trainers.traffic.buckets import Bucket
 
 
 class CserExchange(BucketwiseExchange):
-    """All ranks gather all signs; those of the errors ride with those of the gradient in the last step of a period.
+    """All ranks gather all signs of the gradient and, in the last step of a period, also the signs of the errors.
 
-    The memory is what this rank has applied by itself and not taken back, in gradient units.
+    The memory is what this rank has applied by itself and not reset, in gradient units.
     """
 
     def __init__(self, config: CserConfig, buffer: GradientBuffer, connection: Connection) -> None:

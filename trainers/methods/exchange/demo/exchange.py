@@ -1,11 +1,11 @@
-"""DeMo: momenta that stay apart but for their largest cosine coefficients, and a step by signs.
+"""DeMo: workers keep their own momenta, share only the largest cosine coefficients, and step by signs.
 
-Peng, Quesnelle and Kingma (2024), "DeMo: decoupled momentum optimization". A worker keeps M <- b M + g, which is
-momentum and error memory at once. Of each tile of M it sends the largest coefficients of the DCT-II, and takes out of M
-what all others decode of its message. All step by the sign of what the sum of the messages says.
+Peng, Quesnelle and Kingma (2024), "DeMo: decoupled momentum optimization". A worker keeps M <- b M + g, which is both
+momentum and error memory. It sends the largest DCT-II coefficients of each tile of M, and subtracts from M what the
+others decode from its message. All workers step by the sign of the decoded sum of the messages.
 
-Here M has no learning rate in it: that changes no sign while the rate is constant. The mean is over the workers, not
-over those that sent a coefficient, as in all exchanges.
+Here M does not contain the learning rate, which changes no sign while the rate is constant. As in all exchanges, the
+mean is over all workers, not only over those that sent a coefficient.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Global top-k: the ranks' largest entries are summed pair by pair, up a tree (Shi et al., ICDCS 2019).
+"""Global top-k: sum the ranks' largest entries pair by pair, up a tree (Shi et al., ICDCS 2019).
 
-Published, a rank takes back only what is absent from the result: an entry that one merge drops and another keeps is
-lost from four ranks on. Here who merges keeps what it drops, so that all memories and the result add up to all that
-went in.
+In the published method, a rank takes back only entries that are absent from the result. From four ranks on, an entry
+that one merge drops and another keeps is lost. Here the rank that merges keeps what it drops, so the memories and the
+result always add up to the input.
 """
 
 import math
@@ -36,7 +36,7 @@ class Transfer(NamedTuple):
 
 
 def merge_rounds(num_workers: int) -> list[list[Transfer]]:
-    """Return who sends to whom in each of ceil(log2 N) rounds; rank 0 ends up with the sum. Any N will do."""
+    """Return who sends to whom in each of ceil(log2 N) rounds, for any N. Rank 0 ends up with the sum."""
     strides = [2**power for power in range((num_workers - 1).bit_length())]
     return [
         [Transfer(receiver + stride, receiver) for receiver in range(0, num_workers - stride, 2 * stride)]
@@ -65,9 +65,10 @@ def _at(chosen: Tensor, indices: Tensor, values: Tensor, d: int) -> Entries:
 
 
 class Tree(Forgetful):
-    """Every rank but the first sends one payload up, and all get the first one's: bytes that do not grow with N.
+    """Every rank but the first sends one payload up, and all receive the first one's. The bytes do not grow with N.
 
-    Who merges keeps in its own memory what it drops, and who sends keeps what rounding takes, so that nothing is lost.
+    A rank that merges keeps what it drops in its memory, and a rank that sends keeps its rounding errors: nothing is
+    lost.
     """
 
     def __init__(self, config: GTopKConfig, bucket: Bucket, connection: Connection) -> None:

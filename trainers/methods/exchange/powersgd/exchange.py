@@ -5,10 +5,10 @@ P for the matrix's long side. There is no dense start: the factors begin at rand
 one collective of P and of its other layers, sent while backward fills the next; the Q of all follow in one, with the
 loss.
 
-A rank keeps M - P Q' with its own Q, not with the mean. Summed over the ranks that is the same; but with the mean, what
-makes ranks differ, which no mean ever sends, would pile up in the memories, and drown the mean in the rounding of P. P
-may be rounded: it only says in which directions to look. Q may not, for its sum is what is applied. Of layers
-that stay dense, what is rounded off is lost: partial sums are rounded on their way, and no rank knows by how much.
+A rank keeps M - P Q' with its own Q, not with the mean. Summed over the ranks, that is the same. But with the mean, the
+differences between ranks, which no mean ever sends, would pile up in the memories and drown the mean in the rounding of
+P. P may be rounded, since it only gives directions. Q may not, since its sum is applied. In layers that stay dense,
+rounding errors are lost: partial sums are rounded on their way, and no rank knows by how much.
 """
 
 from typing import Any
@@ -117,7 +117,7 @@ class PowerSgdExchange:
         self._rounded.commit()
 
     def release(self, values: Tensor) -> None:
-        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more."""
+        """Add the residual to `values` `(d,)`, and reset it to zero."""
         values += self._residual
         self._residual.zero_()
 

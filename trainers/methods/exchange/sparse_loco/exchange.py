@@ -1,7 +1,7 @@
-"""SparseLoCo: of each chunk the largest entries, as a sign and one of two magnitudes, and a memory that fades.
+"""SparseLoCo: send each chunk's largest entries as a sign and one of two magnitudes, with a memory that decays.
 
 Sarfi, Therien, Lidin and Belilovsky (2025), "Communication efficient LLM pre-training with SparseLoCo". A worker keeps
-e <- beta e + D - q, where q is what all others decode of its message; all step by the mean of q over the workers.
+e <- beta e + D - q, where q is what the others decode from its message. All step by the mean of q over the workers.
 """
 
 from dataclasses import replace

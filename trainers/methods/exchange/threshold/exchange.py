@@ -1,9 +1,9 @@
-"""Hard threshold: send what is at least lambda in magnitude (Sahu et al., NeurIPS 2021, section 4).
+"""Hard threshold: send entries of at least lambda in magnitude (Sahu et al., NeurIPS 2021, section 4).
 
-Held for the run, or given, lambda is the paper's: it never changes, and a density is an average over the run. Held for
-a stage, it is the density that holds: lambda is what the planned share of the entries reached one step ago, or a larger
-share as long as less is sent than planned. All decisions depend on numbers that every rank has seen, so all ranks
-decide alike.
+If lambda is given, or held for the run, it is the paper's: it never changes, and the density is an average over the
+run. If it is held for a stage, the density is kept instead: lambda is the magnitude that the planned share of the
+entries reached one step ago, or a larger share while less is sent than planned. All ranks decide the same, since
+decisions depend only on numbers that every rank has seen.
 """
 
 import math
@@ -31,8 +31,8 @@ from trainers.traffic.buckets import Bucket
 def threshold_for(num_entries: float) -> float:
     """Return lambda = 1 / (2 sqrt(k)) for `num_entries` k of the whole gradient per step.
 
-    From the authors' code, with which they set lambda for pictures; it is a rule of thumb, and not free of scale: it
-    is about mean gradients of losses of about 1.
+    The authors' code sets lambda for images like this. It is a rule of thumb and depends on scale: it assumes mean
+    gradients of losses of about 1.
     """
     return 1 / (2 * math.sqrt(num_entries))
 
@@ -160,13 +160,12 @@ FEWEST_SAMPLES = 16
 
 
 class ByThreshold:
-    """Entries of at least lambda, found for a density or given, the same on all ranks.
+    """Selects entries of at least lambda, which is given or found for a density, and equal on all ranks.
 
-    Where the density is to hold, each rank samples its gradient bucket by bucket as it selects, and tells the others
-    with the last one what the planned share reaches. The mean is the next step's lambda, which costs no round of its
-    own; only the first lambda of a level waits for the whole gradient, and for an agreement. A rank with more than
-    there is room for leaves out the smallest: in the order of the indices, it would be those of a bucket's last layer,
-    step after step.
+    To keep a density, each rank samples its gradient while it selects, bucket by bucket. With the last bucket it sends
+    the magnitude that the planned share reaches; the mean is the next step's lambda, at no extra round. Only the first
+    lambda of a level waits for the whole gradient and for an agreement. If there is not room for all entries, a rank
+    leaves out the smallest. In the order of the indices, it would always leave out those of a bucket's last layer.
     """
 
     def __init__(self, config: ThresholdConfig, buckets: Sequence[Bucket]) -> None:

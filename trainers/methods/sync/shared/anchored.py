@@ -1,6 +1,6 @@
-"""Local updates whose ranks start every round from one place, the anchor, and send how far they have gone from it.
+"""Local updates from an anchor: ranks start every round from it, and send how far they have moved away.
 
-The difference is what is sent, so that it can be compressed with error feedback.
+Ranks send differences, since these can be compressed with error feedback.
 """
 
 from abc import abstractmethod
@@ -21,7 +21,7 @@ from trainers.spec.sync import CompressedUpdatesConfig
 
 
 class Anchored(Local):
-    """Keeps the anchor, equal on all ranks; subclasses say where it goes from what the ranks did."""
+    """Keeps the anchor, which is equal on all ranks. Subclasses decide how a round's mean progress moves it."""
 
     def __init__(
         self, config: CompressedUpdatesConfig, iterate: Iterate, meeting: Meeting, *, gradients: Exchange
@@ -46,9 +46,9 @@ class Anchored(Local):
 
     @abstractmethod
     def _outer_step(self, mean: Tensor, update: Update) -> Tensor:
-        """Return what the anchor loses where the ranks' iterates have lost `mean`; all ranks return the same bits.
+        """Return the vector to subtract from the anchor, with the same bits on all ranks.
 
-        `update` is the round's last one.
+        `mean` is the ranks' mean of what their steps have subtracted. `update` is the last one of the round.
         """
 
     def tensors(self) -> dict[str, Tensor]:

@@ -41,7 +41,7 @@ class Iterate:
 
 
 class Meeting:
-    """An exchange with a buffer of its own, of the iterate's shapes; `build` makes it from `config`."""
+    """Averages vectors like the iterate, by an exchange with its own buffer. `build` makes it from `config`."""
 
     def __init__(
         self,
@@ -58,9 +58,10 @@ class Meeting:
         self.exchange = build(config, self._buffer, node_links, seed=seed)
 
     def average(self, values: Tensor, outcome: Exchanged, update: Update) -> tuple[Tensor, Exchanged]:
-        """Return the mean of the ranks' `values` `(n,)`, a view that the next call overwrites, and what is known then.
+        """Return the mean of the ranks' `values` `(n,)`, and the result of the exchange; collective.
 
-        `outcome` is this rank's of the step; its loss is averaged too.
+        The mean is a view that the next call overwrites. `outcome` is this rank's result of the step, whose loss is
+        averaged too.
         """
         self._buffer.expect()
         self._buffer.gradient.copy_(values)

@@ -12,7 +12,10 @@ Result = TypeVar("Result")
 
 
 class BackgroundThread(Generic[Result]):
-    """On a GPU its work begins when what the launcher had asked for is computed, and `wait` keeps that order too."""
+    """Runs one piece of work at a time. On a GPU, it starts after what the launching stream has queued.
+
+    In the same way, the stream that calls `wait` continues after the work.
+    """
 
     def __init__(self, device: torch.device, *, threads: int) -> None:
         self._device = device
@@ -21,7 +24,7 @@ class BackgroundThread(Generic[Result]):
         self._ready: torch.cuda.Event | None = None
 
     def launch(self, work: Callable[[], Result]) -> None:
-        """Begin with `work`; what it uses is not to be touched before `wait` has returned."""
+        """Start `work`. Do not touch its data before `wait` has returned."""
         self._ready = self._now()
         self._pending = self._thread.submit(self._run, work)
 
@@ -32,7 +35,7 @@ class BackgroundThread(Generic[Result]):
         return result
 
     def wait(self) -> Result | None:
-        """Return the result when there is one, or None at once if nothing is under way; raises what `work` raised."""
+        """Wait for the result and return it; None if no work is under way. Raises what the work raised."""
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None

@@ -19,14 +19,17 @@ from trainers.spec.sync import DelayedAverageConfig
 
 
 class Background:
-    """All ranks launch and wait in the same order. Bytes are billed at the launch, so they depend on no clock."""
+    """Averages a vector in a background thread. All ranks must launch and wait in the same order.
+
+    Bytes are charged at the launch, so the bill does not depend on timing.
+    """
 
     def __init__(self, node_links: NodeLinks, device: torch.device, *, threads: int) -> None:
         self._node_links = node_links
         self._thread = BackgroundThread[None](device, threads=threads)
 
     def launch(self, vector: Tensor) -> None:
-        """Begin to average `vector` over the ranks, in place; it is not to be touched before `wait` has returned."""
+        """Begin to average `vector` over the ranks in place. Do not touch it before `wait` has returned."""
         parts: BytesByPurpose = {"parameters": vector.nbytes}
         self._node_links.charge_sum(parts)
         self._thread.launch(partial(self._average, vector, parts, self._node_links.apart()))
@@ -36,14 +39,14 @@ class Background:
         node_links.all_reduce_sum(vector, parts)
 
     def wait(self) -> None:
-        """Return when what was launched is averaged, at once if nothing was; raises PeerLost."""
+        """Wait until the launched vector is averaged; return at once if there is none. Raises PeerLost."""
         self._thread.wait()
 
 
 class DelayedAverage(Local):
-    """Keeps the vector that the ranks average; before the first round it is the common start.
+    """Base of policies that average a vector in the background. Before the first round it is the common start.
 
-    Its bits are the same on all ranks when it has arrived, and so is the verdict whether it is finite.
+    When the average has arrived, its bits are equal on all ranks, so all agree on whether it is finite.
     """
 
     agrees = False
@@ -64,11 +67,11 @@ class DelayedAverage(Local):
 
     @abstractmethod
     def _take(self, average: Tensor, update: Update) -> None:
-        """Use the `average` that has arrived, and write over it what is to be averaged next."""
+        """Use the `average` that has arrived, then overwrite it with the vector to average next."""
 
     def settle(self) -> None:
         self._background.wait()
 
     def tensors(self) -> dict[str, Tensor]:
-        self._background.wait()  # whoever reads or writes the state must not meet what is under way
+        self._background.wait()  # nobody may read or write the state while an average is under way
         return {"average": self._average}

@@ -1,4 +1,4 @@
-"""Compares the ranks' tensors by sums of their bits, and averages those that differ."""
+"""Compare the ranks' tensors by checksums, and average those that differ."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ def means_of_differing(
 ) -> dict[str, Tensor]:
     """Return the means over `over` ranks of the floating-point `tensors` that differ between them; collective.
 
-    Nothing is sent of what is equal everywhere, such as a frozen base model, which may be large.
+    Tensors that are equal on all ranks, such as a large frozen base model, are not sent.
     """
     names = differing({name: each for name, each in tensors.items() if each.is_floating_point()}, node_links)
     parts = parts_of_means(config, node_links, [[tensors[name]] for name in names], over=over)

@@ -1,4 +1,4 @@
-"""The rounds of local-update methods: each rank takes some steps by itself, and then the ranks meet."""
+"""Rounds of local updates: each rank takes some steps by itself, and then the ranks average."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -14,9 +14,9 @@ from trainers.snapshot import Stateless
 
 
 class Alone(Stateless):
-    """Gradients of a rank that trains by itself: they stay as they are, and so does its loss.
+    """The exchange of a rank that trains by itself: it leaves gradients and loss as they are.
 
-    One that is not finite is found when the ranks next meet: until then none of them may stop.
+    A value that is not finite is found at the next average. No rank may stop before it.
     """
 
     threshold = None
@@ -30,21 +30,21 @@ class Alone(Stateless):
 
 
 class Local(PolicyBase, ABC):
-    """Counts the steps of a round; subclasses say what happens at its end, and hold the state that this needs.
+    """Base of local-update policies. It counts the steps of a round; subclasses implement the average at its end.
 
-    All their vectors are `(n,)`, in the order of the iterate.
+    All vectors of their state are `(n,)`, in the order of the iterate.
     """
 
-    #: Whether parameters are equal on all ranks right after they have met.
+    #: Whether parameters are equal on all ranks right after an average.
     agrees = True
 
     def __init__(self, period: int, iterate: Iterate, *, gradients: Exchange, exchange: Exchange) -> None:
         self._period, self._iterate = period, iterate
         self.gradients, self.exchange = gradients, exchange
-        self._since = 0  # steps since the ranks last met
-        self._left = 0  # until they meet again, as of the last step
-        self._path = 0.0  # sum of the learning rates of those that this rank has trained
-        self._rate: float | None = None  # mean learning rate of all, equal on all ranks; None: it begins with the next
+        self._since = 0  # steps since the last average
+        self._left = 0  # steps until the next average, as of the last step
+        self._path = 0.0  # sum of the learning rates of the round's steps that this rank has trained
+        self._rate: float | None = None  # mean learning rate of the round, equal on all ranks; None: no step yet
         self._has_met = False
 
     @property
@@ -73,19 +73,19 @@ class Local(PolicyBase, ABC):
         return met
 
     def _mean_rate(self, newest: float) -> float:
-        """Return the mean rate with the `newest` step, which has been counted; that of equal rates has their bits."""
+        """Return the round's mean rate including the `newest` step, already counted. Equal rates give the same bits."""
         return newest if self._rate is None else self._rate + (newest - self._rate) / self._since
 
     def will_meet(self, update: Update) -> bool:
         return self._steps_left(update) <= 1
 
     def _steps_left(self, update: Update) -> int:
-        """Return after how many steps the ranks meet, that of the `update` included."""
+        """Return the number of steps until the ranks average, including the step of `update`."""
         return (update.period or self._period) - self._since
 
     @abstractmethod
     def _meet(self, outcome: Exchanged, update: Update) -> Exchanged:
-        """Bring the ranks' iterates together, as far as the method does; collective."""
+        """Average the ranks' iterates, as the method prescribes; collective."""
 
     def divide(self, trained: StateParts) -> tuple[StateParts, StateParts]:
         return {}, trained | {"sync": self}
@@ -99,4 +99,4 @@ class Local(PolicyBase, ABC):
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self._since, self._path, self._has_met = scalars["since"], scalars["path"], scalars["has_met"]
-        self._rate = scalars.get("rate")  # which was not always saved
+        self._rate = scalars.get("rate")  # missing in old checkpoints

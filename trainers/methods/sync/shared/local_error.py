@@ -1,7 +1,8 @@
-"""Ranks that exchange gradients in every step and yet drift apart, as each applies what it does not send.
+"""Policies for exchanges whose ranks drift apart: each rank applies by itself what it does not send.
 
-The exchange says what goes on the wire, and a policy what becomes of the parameters. Ranks meet in the last step of a
-period, which both sides count.
+Gradients are exchanged in every step. The exchange decides what is sent, and the policy what happens to the parameters.
+Both count the steps of a period. Its last step reduces the differences: by an error reset (CSER) or an average
+(LIEC-SGD).
 """
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from trainers.spec.two_way import DriftingConfig
 
 
 class Drifting(Local):
-    """Parameters are each rank's own for ever: the exchange itself keeps them near each other (CSER)."""
+    """Never averages parameters: the exchange itself keeps the ranks near each other (CSER)."""
 
     agrees = False
 
@@ -31,5 +32,5 @@ class Drifting(Local):
 
 
 def build(config: DriftingConfig, parts: PolicyParts) -> Drifting:
-    """Return the policy of an exchange that needs no more than that."""
+    """Return the policy of an exchange that needs only `Drifting`."""
     return Drifting(config, parts.iterate, exchange=parts.exchange())

@@ -1,4 +1,4 @@
-"""Leave a rank out of an average if it went much farther than it used to, or nowhere finite.
+"""Leave a rank out of an average if it moved much farther than usual, or if its values are not finite.
 
 Cheng et al. (2024), "EDiT: a local-SGD-based efficient distributed training method for large language models": the
 elimination of anomalies, the first part of their penalty. Four things are our own. A distance is measured per unit of
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Screen(Protocol):
-    """Judges this rank; each rank has one of its own, and all ask it together."""
+    """Decides whether this rank takes part in an average. Each rank has its own screen, and all call it together."""
 
     def weight(self, moved: Tensor, loss: float, path: float) -> float | None:
         """Return the weight of what this rank `moved` `(n,)` in the mean over all N ranks; collective.
@@ -42,14 +42,14 @@ class Screen(Protocol):
 
 
 class Everyone(WithoutScalars):
-    """Leaves nobody out: what is not finite on one rank is not finite in the mean."""
+    """Leaves no rank out: a value that is not finite on one rank is not finite in the mean."""
 
     def weight(self, moved: Tensor, loss: float, path: float) -> float | None:
         return 1.0
 
 
 class Outliers:
-    """Keeps mean and variance of this rank's own distances, and leaves it out when it is `max_z` deviations beyond."""
+    """Leaves this rank out if its distance is more than `max_z` standard deviations above its own running mean."""
 
     def __init__(self, max_z: float, warmup: int, node_links: NodeLinks) -> None:
         self._max_z, self._warmup, self._node_links = max_z, warmup, node_links
@@ -95,16 +95,16 @@ class Outliers:
 
 
 def build(config: CompressedUpdatesConfig, node_links: NodeLinks) -> Screen:
-    """Return the screen of one kind of averages, which go by `node_links`."""
+    """Return the screen for averages over `node_links`, as `config` asks for."""
     if config.max_z is None:
         return Everyone()
     return Outliers(config.max_z, config.warmup_averages, node_links)
 
 
 def weighted(moved: Tensor, outcome: Exchanged, weight: float) -> tuple[Tensor, Exchanged]:
-    """Return what a rank of this `weight` sends, in the place of `moved`, and its loss.
+    """Multiply `moved`, in place, and the loss of `outcome` by this rank's `weight`.
 
-    Where the weight is 0 these are zeros, whatever there was.
+    A weight of 0 gives zeros, even where values are not finite.
     """
     if not weight:
         return moved.zero_(), replace(outcome, loss=0.0)
@@ -114,10 +114,10 @@ def weighted(moved: Tensor, outcome: Exchanged, weight: float) -> tuple[Tensor, 
 def parts_of_means(
     config: SyncBase, node_links: NodeLinks, groups: Sequence[Sequence[Tensor]], *, over: int
 ) -> list[tuple[Sequence[Tensor], int]]:
-    """Return what this rank adds to the mean of each group of tensors, and over how many ranks that is; collective.
+    """Return, for each group of tensors, what this rank adds to the mean, and over how many ranks; collective.
 
-    It is the group itself, over `over` ranks. Of a policy with a screen, a rank adds zeros for a group that is not
-    finite, and does not count. Where the group is finite on no rank, all count.
+    By default that is the group itself, and `over`. If the policy has a screen, a rank whose group is not finite adds
+    zeros and does not count. If the group is finite on no rank, all count.
     """
     is_screened = isinstance(config, CompressedUpdatesConfig) and config.max_z is not None
     if not is_screened or not groups:
