@@ -1,4 +1,4 @@
-"""The base of exchanges with a memory that send all of a bucket as codes, in one way or both."""
+"""Base of exchanges with a memory that send every bucket as codes, one way or both ways."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -15,9 +15,9 @@ from trainers.traffic.buckets import Bucket
 
 
 class BucketwiseExchange(ABC):
-    """A memory, and steps bucket by bucket that count only if all of them were finite.
+    """An exchange with a memory that works bucket by bucket. A step counts only if all buckets were finite.
 
-    `follows_rate`: the memory is rescaled so that rate x memory stays as it was.
+    `follows_rate`: when the learning rate changes, the memory is rescaled to keep rate x memory constant.
     """
 
     threshold = None
@@ -29,7 +29,7 @@ class BucketwiseExchange(ABC):
 
     @torch.no_grad()
     def step(self, loss: Tensor, level: float | None, learning_rate: float) -> Exchanged:
-        """Exchange the buffer's gradient, bucket by bucket; the memory changes only if all of it was finite."""
+        """Exchange the buffer's gradient, bucket by bucket. The memory changes only if the whole gradient is finite."""
         self._follow(learning_rate)
         outcome = agreed(
             [self._exchange(bucket, loss) for bucket in self._buffer.buckets], self._connection.num_workers
@@ -47,7 +47,7 @@ class BucketwiseExchange(ABC):
 
     @abstractmethod
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
-        """Replace the bucket's gradient; returns the ranks' losses `(N,)`, NaN if anything sent was not finite."""
+        """Replace the bucket's gradient. Returns the ranks' losses `(N,)`, NaN if anything sent was not finite."""
 
     def _meets(self, period: int) -> bool:
         """Return whether the coming step is the last one of a `period`."""
@@ -62,11 +62,11 @@ class BucketwiseExchange(ABC):
         self._taken += 1
 
     def _keep(self) -> None:
-        """Take over what the step left."""
+        """Make the state that the step wrote the current one."""
         self._memory.commit()
 
     def release(self, values: Tensor) -> None:
-        """Add to `values` `(d,)` what was not sent yet, and keep nothing of it any more; of plain residuals."""
+        """Add the residual to `values` `(d,)`, and reset it to zero. For plain residuals only."""
         residual = self._memory.tensors()["residual"]
         values += residual
         residual.zero_()

@@ -1,4 +1,4 @@
-"""Exchanges that send every entry as a number: one all-reduce a bucket."""
+"""Dense exchanges: one all-reduce per bucket sends every entry as a number."""
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ from trainers.traffic.sizes import WORD_BYTES
 
 
 class DenseExchange(Stateless):
-    """All-reduces the gradient itself: the trivial compressor and memory.
+    """All-reduces the gradient itself, without compression or memory.
 
-    In 16 bits gradients are divided before they are summed, as in torch's hooks; what is rounded off is lost.
+    In 16 bits, gradients are divided before they are summed, as in torch's hooks, and rounding errors are lost.
     """
 
     threshold = None

@@ -1,4 +1,4 @@
-"""Exchanges that send every entry with few bits: one all-gather of payloads a bucket."""
+"""Quantized exchanges: one all-gather per bucket sends every entry with few bits."""
 
 from collections.abc import Callable
 
@@ -40,11 +40,11 @@ class QuantizedExchange(BucketwiseExchange):
         self._seed = seed
 
     def _exchange(self, bucket: Bucket, loss: Tensor) -> Tensor:
-        """Replace the bucket's gradient by what the ranks' payloads make; returns their losses `(N,)`."""
+        """Replace the bucket's gradient by the combined payloads of all ranks. Returns their losses `(N,)`."""
         gradient, quantizer = self._buffer.wait(bucket), self._quantizers[bucket.index]
         payloads, losses = self._encoded(bucket, gradient, loss).gathered(self._connection)
         gradient.zero_()
-        # One rank after the other: the order of additions, and with it every bit, is the same everywhere.
+        # Add rank by rank: the same order of additions on all ranks gives all the same bits.
         for payload in payloads:
             quantizer.add_decoded(payload, gradient)
         quantizer.combine(gradient, self._connection.num_workers)
@@ -52,7 +52,7 @@ class QuantizedExchange(BucketwiseExchange):
         return loss_if(all_finite(gradient), losses)
 
     def _encoded(self, bucket: Bucket, gradient: Tensor, loss: Tensor) -> Message:
-        """Return this rank's message, and keep what its payload gets wrong."""
+        """Return this rank's message, and keep its payload's error in the memory."""
         quantizer = self._quantizers[bucket.index]
         message = Message(quantizer.num_bytes, gradient.device)
         corrected = self._memory.corrected(gradient, bucket.span)

@@ -1,6 +1,6 @@
-"""The base of all quantizers: payloads of a fixed size, made of scales and packed codes.
+"""Base of all quantizers: payloads of a fixed size, made of scales and packed codes.
 
-Quantizers are values: they keep nothing between steps. What they make of NaN or infinity means nothing.
+Quantizers are values: they keep nothing between steps. For NaN or infinity, their payloads are meaningless.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Quantizer(Protocol):
 
     @property
     def uses_memory(self) -> bool:
-        """Return whether what a payload gets wrong is to be kept and added to the next vector."""
+        """Return whether to use error feedback: keep a payload's error, and add it to the next vector."""
 
     @property
     def num_bytes(self) -> int:
@@ -34,7 +34,7 @@ class Quantizer(Protocol):
         """Write `values` `(d,)` to `payload` `(num_bytes,)` uint8, which starts at a multiple of 4 bytes."""
 
     def add_decoded(self, payload: Tensor, out: Tensor, *, factor: float = 1.0) -> None:
-        """Add `factor` * what `payload` `(num_bytes,)` says to `out` `(d,)`, in place."""
+        """Decode `payload` `(num_bytes,)`, and add `factor` times the result to `out` `(d,)` in place."""
 
     def combine(self, total: Tensor, num_workers: int) -> None:
         """Turn the sum `total` `(d,)` of the workers' decoded payloads into the gradient to step with, in place."""

@@ -1,4 +1,4 @@
-"""Averages over the ranks in float16 without a danger: scaled by the last averages, repeated if that overflows."""
+"""Average over the ranks safely in float16: scale by the last averages, and repeat in float32 after an overflow."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,15 +10,15 @@ from torch import Tensor
 from trainers.exchange.connection import Connection
 from trainers.exchange.step_result import all_finite
 
-#: The largest sum of the step before is scaled to this. Float16 ends at 65,504: there is room for growth, and for ranks
-#: whose own values are far larger than their sum. At the other end it holds 2^-21 of this with full precision.
+#: The largest sum of the step before is scaled to this. Float16 ends at 65,504, which leaves room for growth, and for
+#: ranks whose own values are far larger than their sum. Values down to 2^-21 of this keep full precision.
 TARGET = 2.0**7
-#: The exponent of the largest scale: float32 has it, and one over it at full precision.
+#: The exponent of the largest scale: float32 holds it and its inverse at full precision.
 MOST = 126
 
 
 class Rounded:
-    """Mutable: a power of two for each group of tensors, known to all ranks since they have seen the same sums."""
+    """Keeps a power of two as the scale of each group of tensors. All ranks derive it from the same sums. Mutable."""
 
     def __init__(self, connection: Connection, values: Literal["float16", "float32"]) -> None:
         self._connection, self._values = connection, values
@@ -26,15 +26,15 @@ class Rounded:
         self._next: dict[str, float] = {}
 
     def begin(self) -> None:
-        """Forget what a step that did not count has left, whose groups may have been others: the next one begins."""
+        """Begin a step: discard what a step that did not count has left, since its groups may have been different."""
         self._next = {}
 
     def average(self, call: int, groups: Sequence[Sequence[Tensor]]) -> Tensor:
         """Average all tensors of all groups over the ranks, in place, in one collective.
 
-        Returns whether they are finite, as a scalar beside them. The tensors of a group are of one magnitude. `call`
-        tells the calls of a step apart. A group that is new is sent as float32, as all is that overflowed in float16:
-        to know whether it did, the host waits for a GPU.
+        Returns whether they are finite, as a scalar on their device. The tensors of a group have similar magnitudes.
+        `call` numbers the calls of a step. If a group is new, or float16 overflows, all tensors are sent as float32. To
+        know whether it overflowed, the host waits for a GPU.
         """
         tensors = [tensor for group in groups for tensor in group]
         names = [f"{call}.{index}" for index, group in enumerate(groups) for _ in group]
@@ -44,7 +44,7 @@ class Rounded:
         return all_finite(sums)
 
     def _scaled(self, tensors: Sequence[Tensor], names: Sequence[str]) -> Tensor:
-        """Return the sums of all tensors, one behind the other, and take down how to scale their groups next time."""
+        """Return the concatenated sums of all tensors, and note the next scale of each group."""
         largest: list[float] = []
         for sums in self._attempts(tensors, [self._scales.get(name) for name in names]):
             largest = torch.stack([part.abs().max() for part in _parts(sums, tensors)]).tolist()
@@ -56,7 +56,7 @@ class Rounded:
         return sums
 
     def _attempts(self, tensors: Sequence[Tensor], scales: Sequence[float | None]) -> Iterator[Tensor]:
-        """Yield the sums as float16 has them, if all scales are known; then, if those were not finite, exactly."""
+        """Yield the sums in float16 if all scales are known, then in float32."""
         known = [scale for scale in scales if scale is not None]
         if len(known) == len(tensors):
             yield self._half(tensors, known)
@@ -76,7 +76,7 @@ class Rounded:
         return words
 
     def commit(self) -> None:
-        """The step counts: scale the next one by what this one averaged."""
+        """End a step that counts: scale the next one by the sums of this one."""
         self._scales, self._next = self._next, {}
 
     def scalars(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _parts(words: Tensor, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 def _scale_for(largest: float) -> float:
     """Return the power of two that brings a sum of this magnitude near `TARGET`.
 
-    It is the largest one for a sum of 0: whatever comes next either fits, or overflows and is sent again exactly.
+    For a sum of 0 it is the largest scale: the next sum either fits, or overflows and is sent again in float32.
     """
     if not math.isfinite(largest):
         return 1.0

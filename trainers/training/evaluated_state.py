@@ -1,4 +1,4 @@
-"""Takes the state of a rank that is evaluated and exported: one of all ranks, also where these train apart."""
+"""The state to evaluate and export: the same on all ranks, even if they train apart."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Brings a rank its batches: a pure function of (seed, step, rank), however often training is rewound."""
+"""Feed a rank its batches: a pure function of (seed, step, rank), however often training is rewound."""
 
 import zlib
 from collections import deque
@@ -35,7 +35,10 @@ class Place(NamedTuple):
 
 
 class Feed(Protocol):
-    """The training batches of all ranks, for one of them to ask for. An epoch has `epoch_steps`; None: no end."""
+    """Serves training batches to a rank: its own, or those of another rank.
+
+    An epoch has `epoch_steps` steps; None: the data do not end.
+    """
 
     epoch_steps: int | None  # with the workload's own batch size
 
@@ -43,7 +46,7 @@ class Feed(Protocol):
         """Return the micro-batch at `place`; `batch_size` None: the workload's own."""
 
     def leave_out(self, is_left_out: Callable[[int], bool]) -> None:
-        """Fetch nothing ahead for steps that are `is_left_out`: nobody is going to ask for them."""
+        """Do not prefetch batches of steps that `is_left_out`: the rank will not ask for them."""
 
 
 def build(workload: Workload, config: ReplicaConfig, num_workers: int) -> Feed:
@@ -77,7 +80,7 @@ def build(workload: Workload, config: ReplicaConfig, num_workers: int) -> Feed:
 def _sampler(
     workload: Workload, num_samples: int, config: ReplicaConfig, num_workers: int
 ) -> StatelessSampler | PartitionedSampler:
-    """Return who sees which samples when; raises ValueError where a step takes more than there are."""
+    """Return the sampler of all ranks. Raises ValueError if a step takes more samples than there are."""
     batch_size, accumulate = workload.batch_size, config.accumulate
     everything = StatelessSampler(
         seed=config.seed,
@@ -205,7 +208,7 @@ class IndexFeed:
 
 
 class LoaderFeed:
-    """Fetches batches ahead in processes of a `DataLoader`, and starts anew where training is rewound to."""
+    """Prefetches batches in the processes of a `DataLoader`, and restarts it when training is rewound."""
 
     def __init__(self, workload: Workload, requests: _Requests, *, timeout_s: float) -> None:
         self._requests = requests
@@ -238,7 +241,7 @@ class LoaderFeed:
 
 
 class StreamFeed:
-    """Reads a stream on, and opens it again where training is rewound to."""
+    """Reads a stream in order, and reopens it when training is rewound."""
 
     epoch_steps: int | None = None
 

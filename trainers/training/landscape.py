@@ -1,4 +1,4 @@
-"""Measure the loss of a new model about its weights: its level, its gradient, and how much that turns on a step."""
+"""Measure the loss of a new model around its weights: its value, its gradient, and its sharpness."""
 
 import math
 from collections.abc import Callable, Sequence

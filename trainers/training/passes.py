@@ -1,4 +1,4 @@
-"""Takes batches through a rank's model, forward and backward, and holds the workload to what it must return."""
+"""Run batches forward and backward through a rank's model, and check what the workload returns."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from trainers.workload import Workload, WorkloadError
 
 
 class Passes:
-    """The passes through `model`: of batches that `feed` brings to train it, and of the validation set's.
+    """Passes of training batches (from `feed`) and validation batches through `model`.
 
-    All of them raise WorkloadError where the workload returns something else than it must.
+    All methods raise WorkloadError if the workload does not return what it must.
     """
 
     def __init__(
