@@ -1,10 +1,11 @@
 """AutoLRS (Jin et al., ICLR 2021) as published: at every stage a serial search over the learning rate alone.
 
-A stage of tau steps is preceded by `num_probes` probes of tau / 10 steps, each from the same state; the smallest
-forecast of the loss after tau steps wins, and the next stage knows nothing of it. Kept: all that is the method.
-Mended: what made it fail. A probe that blew up is told as somewhat worse than the others, not as a million; a
-forecast always comes out; every step of a probe has the probe's rate, and all probes the same batches; a budget
-that ends inside a search leaves the committed line.
+Before each stage of tau steps, `num_probes` probes of tau / 10 steps start from the same state. The smallest forecast
+of the loss after tau steps wins, and the next stage knows nothing of it.
+
+The method is as published, but for what made it fail: a probe that diverged counts as somewhat worse than the others,
+not as a million; there always is a forecast; every step of a probe has the probe's rate, and all probes see the same
+batches; a budget that ends inside a search leaves the committed line.
 """
 
 import json
@@ -59,9 +60,9 @@ NUM_CELLS = 1001
 def lowest_bound(points: Array, losses: Array, *, kappa: float) -> float:
     """Return the new point of [0, 1] where mean - `kappa` x standard deviation is least.
 
-    A Gaussian process of a Matern-5/2 kernel and white noise, fitted to the normalised `losses` `(n,)` at `points`
-    `(n,)`, n >= 1, by maximum likelihood without priors: scikit-optimize's defaults, which AutoLRS uses. Losses that
-    are all equal tell it nothing: then it is the point farthest from all others.
+    The model is a Gaussian process with a Matern-5/2 kernel and white noise, fitted to the normalised `losses` `(n,)`
+    at `points` `(n,)`, n >= 1, by maximum likelihood without priors: scikit-optimize's defaults, which AutoLRS uses. If
+    all losses are equal, the result is the point farthest from all others.
     """
     grid = np.linspace(0.0, 1.0, NUM_CELLS)
     distances = np.abs(grid[:, None] - points[None, :]).min(axis=1)
@@ -97,11 +98,11 @@ def _column(values: Array) -> torch.Tensor:
     return torch.as_tensor(values, dtype=torch.float64).unsqueeze(-1)
 
 
-#: Without limits of its own the search covers a factor of so much on both sides of its centre.
+#: Without a stated range, the search covers this factor on both sides of its centre.
 REACH = 100.0
-#: Stages no longer grow after so many: no float holds what comes later.
+#: Stages stop growing after this many: no float holds later lengths.
 LAST_GROWTH = 300
-#: What diverged is worse than the worst forecast by at least this share of it.
+#: A diverged probe counts as worse than the worst forecast by at least this share of it.
 LEAST_PENALTY = 0.1
 
 
@@ -163,7 +164,7 @@ def _steps_of(config: AutoLrsConfig, observation: Observation, tau: Amounts) -> 
 
 
 def told_losses(forecasts: Sequence[Forecast]) -> list[float]:
-    """Return what the search is told: the forecasts, and for what diverged a worse one than the worst of them."""
+    """Return the losses that the search learns from: the forecasts, and a worse one for probes that diverged."""
     finite = [forecast.mean for forecast in forecasts if forecast.status != "diverged"]
     if not finite:
         return [0.0] * len(forecasts)
@@ -172,7 +173,7 @@ def told_losses(forecasts: Sequence[Forecast]) -> list[float]:
     return [worst + spread if each.status == "diverged" else each.mean for each in forecasts]
 
 
-#: What the lowest rate is multiplied by when every probe diverged.
+#: The factor of the lowest rate when every probe diverged.
 ALL_DIVERGED_FACTOR = 0.5
 
 
@@ -188,7 +189,7 @@ class Tried(Value):
 
 
 class Round(BaseModel):
-    """The open stage: all that a later life of the strategy must know. Nothing else is carried over."""
+    """The open stage: the whole state that a restored strategy needs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -203,7 +204,7 @@ class Round(BaseModel):
 
 
 class AutoLrs:
-    """A `search.protocol.Strategy`. One candidate at a time: while it runs there is no other."""
+    """A `search.protocol.Strategy` that probes one candidate at a time."""
 
     kind: ClassVar[str] = "autolrs"
 
@@ -224,7 +225,7 @@ class AutoLrs:
         self._round = Round(rate=space.guess.learning_rate)
 
     def steer(self, steers: Sequence[Steer]) -> None:
-        """Take no notice: the procedure stays the published one."""
+        """Ignore steers: the procedure stays the published one."""
 
     def ask(self) -> Candidate | None:
         """Return the next probe, or None when the stage has seen enough, or while another one runs.
@@ -379,7 +380,7 @@ class AutoLrs:
     def _decide(self) -> Decision:
         now = self._round
         values, reason, forecast = self._choose()
-        # A stage that is shorter than a step takes one: else it would be opened again for ever.
+        # A stage takes at least one step: else it would be opened again for ever.
         step, planned = self._step_cost(), self._stage_amounts()
         ends = {unit: getattr(now.spent, unit) + max(step.get(unit, 0.0), amount) for unit, amount in planned.items()}
         whole = {

@@ -1,8 +1,7 @@
 """The published forecast of a probe's loss: outliers out, a smoothing spline, an exponential through it.
 
-The procedure of AutoLRS (Jin et al., ICLR 2021) as its authors published it, made to answer always: where their
-least squares has no unique solution the one of least norm is taken. What it does not know is how sure it is;
-`search.curves.forecast` is the forecast that does.
+The procedure of AutoLRS (Jin et al., ICLR 2021) as published, except that it always answers: if the least squares has
+no unique solution, the one of least norm is taken. It does not estimate its uncertainty; `search.curves.forecast` does.
 """
 
 import warnings
@@ -31,11 +30,11 @@ class Extrapolation(NamedTuple):
 
 
 def extrapolate(losses: Sequence[float], horizon: float, *, passes: int, outliers: float) -> Extrapolation:
-    """Return the loss at step `horizon` of a run whose steps from 0 on lost `losses`, all of them finite.
+    """Return the loss at step `horizon` of a run whose steps from 0 on had these finite `losses`.
 
-    L(t) = a exp(-exp(b) t) + c, fitted to a smoothing spline; before that each of `passes` drops the share `outliers`
-    of the losses, those farthest from a spline through them, as far as they lie in the first half. Fewer than 4
-    losses are too few: their last stands.
+    L(t) = a exp(-exp(b) t) + c is fitted to a smoothing spline. Before that, each of `passes` picks the share
+    `outliers` of the losses, those farthest from a spline through them, and drops the ones in the first half. With
+    fewer than 4 losses, the last one is returned.
 
     Raises:
         ValueError: `losses` is empty.

@@ -29,14 +29,14 @@ class Baseline(Generic[C]):
         self._num_closed = 0
 
     def steer(self, steers: Sequence[Steer]) -> None:
-        """Take no notice: nothing is searched."""
+        """Ignore steers: nothing is searched."""
 
     def ask(self) -> Candidate | None:
         """Return None: nothing is probed."""
         return None
 
     def tell(self, observation: Observation) -> None:
-        """Close the stage; what was measured changes nothing.
+        """Close the stage. Measurements change nothing.
 
         Raises:
             ValueError: `observation` is a probe's.
@@ -46,7 +46,7 @@ class Baseline(Generic[C]):
         self._num_closed += 1
 
     def watch(self, observation: Observation) -> Course:
-        """Return `go_on`: nothing that is measured changes anything."""
+        """Return `go_on`: measurements change nothing."""
         return "go_on"
 
     def leading(self) -> str | None:
@@ -65,7 +65,7 @@ class Baseline(Generic[C]):
         )
 
     def values(self, spent: Spent) -> Values:
-        """Return the guess, as far as it is annealed by now."""
+        """Return the guess with its annealing applied."""
         guess = self._space.opening
         factor = self.factor(spending.fraction_spent(self._budget, spent))
         return guess.model_copy(update={"learning_rate": guess.learning_rate * factor})
@@ -79,7 +79,7 @@ class Baseline(Generic[C]):
         return None
 
     def factor(self, fraction: float) -> float:
-        """Return what the guess is multiplied by when `fraction` of the budget is spent."""
+        """Return the factor of the guess when `fraction` of the budget is spent."""
         return 1.0
 
     def state_dict(self) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The strategy that replays a learned schedule: the same values at the same steps, whatever the run measures."""
+"""Replay a learned schedule: the same values at the same steps, whatever the run measures."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from search.schedule_file import Entry, ScheduleFile
 from search.space import SearchSpace
 from search.types import Allowance, Decision, Observation, Piece, Spent, Values
 
-#: A rate that changes by no more than so many steps of a decay goes on with it.
+#: A rate that jumps by at most this many steps of a decay continues that decay.
 LARGEST_JUMP = 2.0
 
 
@@ -34,7 +34,7 @@ class Scheduled(Baseline[ScheduleConfig]):
         self._starts = (*stage_starts(config.schedule), config.schedule.num_steps)
 
     def tell(self, observation: Observation) -> None:
-        """Close the stage; if it diverged the next one is the same again, for the schedule has nothing else to offer.
+        """Close the stage. After a divergence the next one repeats it, since the schedule has nothing else to offer.
 
         Raises:
             ValueError: `observation` is a probe's.
@@ -61,11 +61,11 @@ class Scheduled(Baseline[ScheduleConfig]):
         )
 
     def values(self, spent: Spent) -> Values:
-        """Return the values at the run's total of steps, those that were rolled back included."""
+        """Return the values at the run's total of steps, which includes steps that were rolled back."""
         return self._values_at(spent.steps)
 
     def piece(self, spent: Spent) -> Piece | None:
-        """Return the entry, to the bit: a line between two rates of it, or across entries, would have others."""
+        """Return the entry of this step as it is: any other line through its rates would differ in the last bits."""
         entry = self._config.schedule.entry_at(spent.steps)
         if spent.steps >= entry.step + entry.num_steps:
             return None
@@ -93,7 +93,7 @@ class Scheduled(Baseline[ScheduleConfig]):
         return restored
 
     def _values_at(self, step: int) -> Values:
-        """Return the schedule's values. Its level needs an exchange that has one, whose own holds if it has none."""
+        """Return the schedule's values. Its level counts only if the exchange has one, whose own is the default."""
         schedule, guess = self._config.schedule, self._space.guess
         scheduled = None if guess.level is None else schedule.level_at(step)
         level = guess.level if scheduled is None else scheduled
@@ -104,7 +104,7 @@ class Scheduled(Baseline[ScheduleConfig]):
 def stage_starts(schedule: ScheduleFile) -> tuple[int, ...]:
     """Return the steps at which the values of `schedule` jump, or turn from held to decayed; the first is 0.
 
-    A decay is stored in pieces of some steps each; it is one stage all the same.
+    A decay may be stored in several entries, but it is one stage.
     """
     return (0, *(second.step for first, second in pairwise(schedule.entries) if not _goes_on(first, second)))
 

@@ -1,4 +1,4 @@
-"""Detect events on a committed line: its steps, its gradients or its loss left their course."""
+"""Detect events on a committed line: a change in its step times, its gradients or its loss."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,26 +18,26 @@ from search.types import Forecast, Value
 Array = NDArray[np.float64]
 Event = Literal["step_time", "gradient_scale", "plateau", "client_drift", "divergence"]
 
-#: A trace of fewer points shows nothing but a dead net, or one that learned nothing yet.
+#: A trace of fewer points can only show that a model is dead, or has learned nothing yet.
 MIN_POINTS = 40
-#: Points of the shortest window that a median is taken of: step times and a sparse gradient's scale are noisy.
+#: The points of the shortest median window: step times and a sparse gradient's scale are noisy.
 MIN_WINDOW = 10
-#: Without progress for this share of the commit, a loss above its forecast is a plateau.
+#: A loss above its forecast is a plateau if it made no progress for this share of the commit.
 PLATEAU_SHARE = 0.2
-#: A divergence raises the loss by so many standard errors, and by this share of the run's first loss.
+#: A divergence raises the loss by this many standard errors, and by this share of the run's first loss.
 DIVERGENCE_ERRORS, DIVERGENCE_SHARE = 3.0, 0.05
 
 
 class StepTime(Value):
-    """The seconds of a step, and those of them in which training waited for the exchange; None: not measured."""
+    """The seconds of a step, and the part in which training waited for the exchange; None: not measured."""
 
     seconds: float
     waited: float | None = None
 
     def longer_than(self, before: "StepTime") -> float:
-        """Return by how many seconds: by those of the waits, where both are known.
+        """Return by how many seconds the step is longer; if both waits are known, by how many it waits longer.
 
-        What computing takes is the machine's, and other work on it changes that.
+        Compute time depends on the machine, and on other work there.
         """
         if self.waited is None or before.waited is None:
             return self.seconds - before.seconds
@@ -48,12 +48,12 @@ class Signs(Value):
     """Signs of change in a commit, against measurements after the last search. None: unknown."""
 
     num_steps: int = 0
-    step: StepTime | None = None  # of its latest steps
-    reference: StepTime | None = None
-    gradient_jump: float | None = None  # the largest factor between two neighbouring windows
-    gradient_drift: float | None = None  # its end over its beginning: scales fall as a run converges
-    loss: float | None = None  # of its last fifth
-    start: float | None = None  # the loss that it started from
+    step: StepTime | None = None  # of the latest steps
+    reference: StepTime | None = None  # of a step after the last search
+    gradient_jump: float | None = None  # the largest factor between neighbouring windows of the gradient's scale
+    gradient_drift: float | None = None  # the scale's end over its beginning: scales fall as a run converges
+    loss: float | None = None  # of the last fifth
+    start: float | None = None  # the loss at which the commit started
     forecast: Forecast | None = None
     has_progressed: bool | None = None
     has_diverged: bool = False
@@ -61,7 +61,7 @@ class Signs(Value):
     is_dead: bool = False
     is_ignorant: bool = False  # nothing was learned yet, and nothing is being learned
     has_learned: bool = False
-    is_lost: bool = False  # the commit's start is worth more than where it is
+    is_lost: bool = False  # the commit's start is better than its present state
     best: float | None = None  # the lowest loss that the committed line has reached
     gradient_start: float | None = None  # the gradient's scale at its beginning
     gradient_end: float | None = None  # and now
@@ -71,7 +71,7 @@ class Signs(Value):
     @model_validator(mode="before")
     @classmethod
     def _have_steps(cls, given: Any) -> Any:
-        """Read those of an earlier release, which knew of no waits."""
+        """Read the signs of an earlier release, which had no waits."""
         if not isinstance(given, Mapping) or "step_seconds" not in given:
             return given
         old = dict(given)
@@ -80,14 +80,14 @@ class Signs(Value):
 
     @property
     def slower(self) -> float | None:
-        """By what factor steps have come to take longer, or less where it is below 1; None: unknown."""
+        """The factor by which steps take longer than the reference, or shorter if it is below 1; None: unknown."""
         step, reference = self.step, self.reference
         if step is None or reference is None or not reference.seconds:
             return None
         return 1 + step.longer_than(reference) / reference.seconds
 
 
-@np.errstate(over="ignore", invalid="ignore")  # gradients need not have a mean
+@np.errstate(over="ignore", invalid="ignore")  # gradients may be too large for a mean
 def read(
     trace: Trace,
     *,
@@ -98,8 +98,12 @@ def read(
 ) -> Signs:
     """Read the signs of a commit of which `part` (0 to 1) is done.
 
-    `reference`: a step after the last search, None for this commit's own beginning. `forecast`: of the commit's end.
-    `known`: what else it is held against.
+    Args:
+        trace: the commit's curves so far.
+        part: the share of the commit that is done.
+        reference: a step after the last search; None: the beginning of this commit.
+        forecast: of the commit's end.
+        known: the other references for its losses and gradients.
     """
     start, scales, values = known.start, trace.gradient_scales, np.asarray(trace.losses, dtype=np.float64)
     losses = values if is_usable(values) else None
@@ -135,7 +139,7 @@ def read(
 
 
 def found(signs: Signs, config: SearchConfig, *, is_timed: bool) -> tuple[Event, ...]:
-    """Return what happened, judged by the thresholds of `config`; `is_timed`: step times count."""
+    """Return the events that `signs` show by the thresholds of `config`; `is_timed`: step times count."""
     events = list[Event]()
     slower = signs.slower if is_timed else None
     if _is_beyond(slower, config.event_step_time):
@@ -156,7 +160,7 @@ def found(signs: Signs, config: SearchConfig, *, is_timed: bool) -> tuple[Event,
 def jump(series: Sequence[float]) -> float | None:
     """Return the largest factor, up or down, between the medians of two neighbouring windows of a positive series.
 
-    A scale that falls slowly shows a factor near 1, however far it falls. The series' first tenth is left out.
+    A series that falls slowly has a factor near 1, however far it falls. The first tenth is left out.
     """
     values = np.asarray(series, dtype=np.float64)
     window = max(MIN_WINDOW, len(values) // 10)
@@ -216,7 +220,7 @@ def _step(trace: Trace, window: Callable[[Sequence[float]], float | None]) -> St
 
 
 def _gradients(scales: Sequence[float]) -> dict[str, float | None]:
-    """Return what `Signs` tells of a gradient's scales; None where they are too large to have a mean."""
+    """Return the fields of `Signs` about a gradient's scales; None where they are too large to have a mean."""
     if not len(scales):
         return {}
     return {

@@ -1,7 +1,7 @@
-"""Detect losses of a committed line: a level above its best, or a net that died. Pure functions of its course.
+"""Detect faults of a committed line: a loss that rose above its best, or a model that died. Pure functions of a trace.
 
-All is judged on windows of `WINDOW` points of a trace, counted from its end, by their medians. A trace that is shorter
-than two of them shows a loss that has blown up, and, unless it is very short, a dead net in its two halves.
+The functions compare the medians of windows of `WINDOW` points, counted from the end of the trace. A trace shorter than
+two windows can show a loss that has blown up and, unless it is very short, a dead model by its two halves.
 """
 
 import math
@@ -17,28 +17,28 @@ Array = NDArray[np.float64]
 
 #: Points of a window, each a mean of equally many steps.
 WINDOW = 20
-#: Those of the shortest half of a short trace. A run's first commit may be no longer, and only from it is the way back
-#: to where the run began.
+#: Points of the shortest half of a short trace. A run's first commit may be that short, and only its rollback leads
+#: back to the beginning of the run.
 SHORTEST_WINDOW = 10
 #: A loss is clearly above another by so many standard errors of both medians, and by this share of the run's first.
 CLEAR_ERRORS, CLEAR_SHARE = 4.0, 0.05
-#: Within this share of the run's first loss nothing was learned: a net that knows nothing is seldom exactly there.
+#: Within this share of the run's first loss nothing was learned: the loss of an ignorant model also varies.
 IGNORANCE_SHARE = 0.05
-#: Noise shows neither that nothing was learned nor that something was: by so many standard errors it lies on one side.
+#: A loss shows that something, or nothing, was learned only if it is this many standard errors on one side.
 SURE_ERRORS = 2.0
-#: Between two windows a loss that is not noisy at all may fall by this share of the run's first, and still be flat.
+#: A loss without noise is still flat if it falls between two windows by this share of the run's first.
 FLAT_SHARE = 0.002
-#: A gradient that fell to this share of what it was in the run's beginning is gone.
+#: A gradient has vanished if it fell to this share of its scale at the beginning of the run.
 VANISHED = 1e-3
-#: A loss that so many points at the end of a short commit have above the start, by so many times the run's first, has
-#: blown up.
+#: A loss has blown up if this many points at the end of a short commit are above the start, by this multiple of the
+#: run's first loss.
 BLOWN_POINTS, BLOWN_UP = 3, 10.0
-#: A commit that lost this share of what it had gained is rolled back; one that lost less goes on from where it is.
+#: A commit that lost this share of its gain is rolled back; one that lost less goes on.
 LOST_SHARE = 0.5
 
 
 class LossLevel(NamedTuple):
-    """A median loss, its standard error, and the lower quartile of what it is the median of."""
+    """The median loss of a window, its standard error, and the window's lower quartile."""
 
     loss: float
     error: float
@@ -46,32 +46,32 @@ class LossLevel(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """The mean loss of a probe's last steps, and how many they are."""
+    """The mean loss of a probe's last steps, and their number."""
 
     loss: float
     num_points: int
 
 
 class Known(NamedTuple):
-    """References that a commit is held against. None: not known."""
+    """The references that a commit is compared with. None: not known."""
 
-    start: float | None = None  # the loss that it started from
-    initial: float | None = None  # and the run
+    start: float | None = None  # the loss at which the commit started
+    initial: float | None = None  # the loss at which the run started
     best: LossLevel | None = None  # the lowest that the committed line had reached before
     probed: Probed | None = None  # the lowest that a probe of the run ended at
-    gradient_scale: float | None = None  # in the run's beginning
+    gradient_scale: float | None = None  # at the beginning of the run
     first: float | None = None  # the loss before the run's first step
-    unit: float = 0.0  # what a share of the run's first loss is a share of
+    unit: float = 0.0  # the size of the run's first loss, which shares of it multiply
 
 
 class Fault(NamedTuple):
-    """A fault of a commit."""
+    """The faults of a commit."""
 
     has_worsened: bool = False  # the loss rose clearly above the best of the run, and does not come back
-    is_dead: bool = False  # the net does not learn any more
+    is_dead: bool = False  # the model does not learn any more
     is_ignorant: bool = False  # surely nothing was learned yet, and nothing is being learned
-    has_learned: bool = False  # it was surely below what a net knows that has learned nothing
-    is_lost: bool = False  # its start is worth more than where it is
+    has_learned: bool = False  # the loss was surely below that of a model that has learned nothing
+    is_lost: bool = False  # the commit's start is better than its present state
     best: float | None = None  # the lowest loss that the line has reached
 
 
@@ -83,8 +83,8 @@ def fault(
 ) -> Fault:
     """Judge a commit by the usable `losses` `(n,)` of its trace and its gradient scales `(n,)`, NaN if unknown.
 
-    `opening` are its first losses as they were, where they are known: those of a long trace are means of many steps.
-    `is_over`: it ends here. Until then a loss that falls again is given time.
+    `opening` are its first losses one by one, if known: points of a long trace are means of many steps. `is_over`: the
+    commit ends here. Until then, a loss that falls again gets time.
     """
     window = min(WINDOW, len(losses) // 2)
     if window < WINDOW and is_over and _has_blown_up(losses, known):
@@ -117,10 +117,10 @@ def fault(
 
 
 def initial_loss(known: Known, start: float) -> float:
-    """Return the loss at which the run started, where its first stage did so at `start`.
+    """Return the loss at which the run started, given the loss `start` of its first stage.
 
-    Steps at a rate that is too high raise what the first few of them show. What they lower is the other way round: a
-    net may begin with more than it knows that has learned nothing.
+    It is the lower of `start` and the loss before the first step. Steps at a rate that is too high raise the first
+    losses. And a model's loss before its first step may be higher than that of one that has learned nothing.
     """
     if known.initial is not None:
         return known.initial
@@ -136,9 +136,9 @@ def _has_blown_up(losses: Array, known: Known) -> bool:
 
 
 def _is_dead(last: LossLevel, before: LossLevel, best: LossLevel, known: Known, *, window: int, is_gone: bool) -> bool:
-    """Return whether a flat loss shows two of three: ignorance, no gradient, a better level that was known.
+    """Return whether a flat loss shows two of three signs: ignorance, a vanished gradient, a better level before.
 
-    A net that has converged shows one at most: its gradient is gone, at the best loss that it had.
+    A model that has converged shows at most one: its gradient has vanished, but at its best loss.
     """
     if not _is_flat(before, last, known):
         return False
@@ -148,7 +148,7 @@ def _is_dead(last: LossLevel, before: LossLevel, best: LossLevel, known: Known, 
 
 
 def _level_of(probed: Probed, like: LossLevel, window: int) -> LossLevel:
-    # its few losses are as noisy as those of a window of this commit
+    # a probe's few losses are assumed to be as noisy as those of a window of this commit
     return LossLevel(probed.loss, like.error * math.sqrt(window / probed.num_points))
 
 
@@ -161,7 +161,7 @@ def _falls(before: LossLevel, last: LossLevel, known: Known) -> bool:
 
 
 def _is_ignorant(level: LossLevel, known: Known, errors: float = 0.0) -> bool:
-    # whether it is no better than the run's first loss, taken so many of its standard errors higher
+    # whether the level, raised by `errors` standard errors, is no better than the run's first loss
     return level.loss + errors * level.error >= (known.initial or 0.0) - IGNORANCE_SHARE * known.unit
 
 
@@ -173,7 +173,7 @@ def has_vanished(scales: Sequence[float], reference: float | None) -> bool:
 
 
 def gradient_start(scales: Sequence[float]) -> float | None:
-    """Return the gradient's scale where a commit began, or None if there was none or it is not known."""
+    """Return the gradient's scale at the beginning of a commit, or None if it is 0 or not known."""
     first = float(np.median(scales[: WINDOW // 2])) if len(scales) else math.nan
     return first if 0 < first < math.inf else None
 
@@ -190,7 +190,7 @@ def lower(first: LossLevel | None, second: LossLevel) -> LossLevel:
 
 
 class _Levels:
-    """The levels of a trace's windows, oldest first. What a window's noise is, those before it show too."""
+    """The levels of a trace's windows, oldest first. A window's noise is estimated with the windows before it."""
 
     def __init__(self, losses: Array, window: int = WINDOW) -> None:
         self._windows = losses[len(losses) % window :].reshape(-1, window)
@@ -210,7 +210,7 @@ class _Levels:
 
 
 def _is_above(level: LossLevel, other: LossLevel, *, least: float) -> bool:
-    """Return whether a level is above another by more than noise; one that blew up may be noisier than it is high."""
+    """Return whether a level is above another by more than noise. After a blow-up, the noise may exceed the height."""
     noise_of_both = CLEAR_ERRORS * math.hypot(level.error, other.error)
     is_clear = level.loss > other.loss + max(noise_of_both, least)
     return is_clear or level.low > other.loss + CLEAR_ERRORS * other.error + least

@@ -1,10 +1,10 @@
-"""Forecast a loss curve, robustly and always.
+"""Forecast a loss curve, robustly and for any input.
 
 Symbols: y the losses, t their steps counted from 0, n their number, sigma the noise of a single loss, h the
 horizon in steps. All arithmetic is done on y / median|y|, so the answer does not depend on the loss's scale.
 
-A forecast assumes that training goes on as it was seen to: at the same learning rate. `search.bayesian.reports` makes
-of it the forecast of a commit, in which the rate may be another, and fall.
+A forecast assumes that training goes on at the same learning rate. `search.bayesian.reports` turns it into the forecast
+of a commit, whose rate may be another, and may decay.
 """
 
 import math
@@ -19,20 +19,20 @@ Array = NDArray[np.float64]
 
 #: Beyond this a loss counts as not finite: its square must not overflow.
 LARGEST = 1e100
-#: A loss so many times the others is as good as one that is larger yet.
+#: Losses are clipped at this multiple of their median size.
 FARTHEST = 1e30
-#: Longer series are averaged in blocks: 400 points hold all that the shapes below can tell apart.
+#: Longer series are averaged in blocks: the shapes below cannot tell more than 400 points apart.
 MAX_POINTS = 400
 #: Fewer points than this have neither a noise nor a trend.
 MIN_POINTS = 4
-#: So many neighbours outvote a spike.
+#: The least number of neighbours that outvote a spike.
 FEWEST_NEIGHBOURS = 3
 #: Huber's constant: 95 % efficiency under normal noise (Huber, 1964).
 HUBER = 1.345
 #: A median absolute deviation x this estimates a normal standard deviation.
 MAD_TO_STD = 1.4826
 EPSILON = 1e-9
-#: A loss that is never negative falls to FLOOR +- FLOOR_STD of its tail where the curve itself does not tell.
+#: The prior of a loss that is never negative: it falls to FLOOR +- FLOOR_STD of its tail.
 FLOOR, FLOOR_STD = 0.45, 0.15
 #: A standard deviation's terms, the same for every status: of the tail's standard error, of the fall that curves lead
 #: to, and of the tail for each factor e between n and h. Student's likelihood of 1558 forecasts of 188 curves of 16
@@ -48,14 +48,14 @@ def forecast_loss(
     start: float | None = None,
     weight: float = 0.45,
 ) -> Forecast:
-    """Forecast the loss at step `horizon` of a run whose first steps lost `losses`.
+    """Forecast the loss at step `horizon` of a run whose first steps had these `losses`.
 
     The tail (median of the last fifth) moves by the share `weight` towards an average of exponential and power
     curves (weight 1: the average itself), and never above itself. A curve that overshot `start`, the loss at
     which the run forked, gets no credit for coming back; one that made no progress is forecast to stay. One bad loss
     at either end changes no verdict, and 3 seldom do: in 1 of 20 noisy series. More are taken for a real rise.
 
-    `std` says how far off the median of the losses around `horizon` may be, at the same learning rate.
+    `std` is the standard deviation of the median of the losses around `horizon`, at the same learning rate.
 
     Raises:
         ValueError: `losses` is empty, `horizon` lies before its end or is not finite, or `weight` is not in [0, 1].
@@ -107,16 +107,16 @@ def has_diverged(
 
 
 def size_of(loss: float, *others: float) -> float:
-    """Return what a share of `loss` is a share of: its size.
+    """Return the size of `loss`, which shares of it multiply: |loss|.
 
-    If it or one of `others` is negative, its zero means nothing, as that of a negative log likelihood. Such a loss
-    changes by whole units, so its size is 1 at least.
+    If it or one of `others` is negative, its zero means nothing, like that of a negative log likelihood. Such a loss
+    changes by whole units, so its size is at least 1.
     """
     return max(abs(loss), 1.0) if min((loss, *others)) < 0 else abs(loss)
 
 
 def noise(values: Array) -> float:
-    """Return sigma of a series `(n,)` from its differences, so that a trend does not count; 0 below 3 points."""
+    """Estimate sigma of a series `(n,)` from its differences, so that a trend does not count; 0 below 3 points."""
     if len(values) < 3:
         return 0.0
     steps = np.diff(values)
@@ -124,7 +124,7 @@ def noise(values: Array) -> float:
 
 
 def standard_error(values: Array) -> float:
-    """Return the standard error of the mean of a noisy series `(n,)`, neighbours being correlated."""
+    """Return the standard error of the mean of a noisy series `(n,)` whose neighbours are correlated."""
     num_points = len(values)
     if num_points < MIN_POINTS:
         return float(np.ptp(values))
@@ -137,7 +137,7 @@ def smooth(values: Array) -> Array:
 
 
 def is_usable(values: Array) -> bool:
-    """Return whether all of `values` are finite and not absurd: written so that NaN fails."""
+    """Return whether all of `values` are finite and not absurd."""
     return bool(np.all(np.abs(values) < LARGEST))
 
 

@@ -1,4 +1,4 @@
-"""Measurements of past runs' wide searches, as a new run takes them along. JSON both ways; pydantic only."""
+"""Measurements of past runs' wide searches, from which a new run learns. JSON both ways; pydantic only."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -28,9 +28,9 @@ class PastSearch(Value):
 
     @classmethod
     def of(cls, job: str, decision: Mapping[str, Any]) -> "PastSearch":
-        """Read what `decision`, a run's first `search.types.Decision` as JSON, tells of its probes.
+        """Read the probes of `decision`, a run's first `search.types.Decision` as JSON.
 
-        Those of one rung alone have rewards that compare: of the last with `MIN_FINITE` finite ones, else the first.
+        Rewards compare within one rung only. It is the last rung with `MIN_FINITE` finite rewards, or else the first.
         """
         reports, rungs = _Card.model_validate(decision).probes, dict[int, list[PastProbe]]()
         for report in reports:

@@ -6,7 +6,7 @@ run's rewards, standardised; f a past search's smoothed rewards, standardised; k
     without: y ~ N(e, A + k + noise)                     A: the offset is unknown; e: what is expected otherwise
     a search: y ~ N(f, A + B f f' + R^2 k + noise)       B: so is the scale, somewhere about 1
 
-A search that ranks values the other way round explains nothing: its scale would have to be negative.
+A search that ranks values in the opposite order explains nothing: its scale would have to be negative.
 """
 
 import math
@@ -25,11 +25,11 @@ Array = NDArray[np.float64]
 
 OFFSET_VARIANCE = 1.0
 SCALE_VARIANCE = 0.25
-#: By how much a run leaves a past search that explains it, as a share of its rewards' standard deviation.
+#: How far a run differs from a past search that explains it, as a share of its rewards' standard deviation.
 RESIDUAL = 0.3
-#: How probable it is, before any probe, that the past explains nothing.
+#: The prior probability that the past explains nothing.
 UNEXPLAINED = 0.5
-#: With fewer probes nothing is said of how well the past explains them.
+#: Fewer probes do not show how well the past explains them.
 MIN_PROBES = 3
 #: Learning rates among which the past's best one is sought.
 NUM_RATES = 161
@@ -46,9 +46,10 @@ class _Model(NamedTuple):
 def expectation(
     prior: Prior, box: Box, points: Array, rewards: Array, variances: Array, *, otherwise: Function
 ) -> Expectation:
-    """Return what to expect in `box`, given `rewards` `(n,)` at `points` `(n, d)` of its unit cube.
+    """Return the prior mean over `box` that past searches suggest, given `rewards` `(n,)` at `points` `(n, d)`.
 
-    `otherwise` is what is expected without the past: of points `(m, d)`, in standard deviations of the rewards.
+    `points` lie in the unit cube of `box`. `otherwise` is the prior mean without the past: a function of points
+    `(m, d)`, in standard deviations of the rewards.
     """
     shapes = tuple(shape for search in prior.searches if (shape := shape_of(search, box)) is not None)
     if not shapes or len(points) < MIN_PROBES:
@@ -72,9 +73,9 @@ def expectation(
 
 
 def best_rate(prior: Prior, box: Box, like: Sequence[float]) -> float | None:
-    """Return where on the learning rates of `box` the past did best on average, the other axes as in `like` `(d,)`.
+    """Return the learning rate in `box` at which past searches did best on average, the other axes as in `like` `(d,)`.
 
-    None: no past search speaks of these axes.
+    None: no past search has these axes.
     """
     shapes = [shape for search in prior.searches if (shape := shape_of(search, box)) is not None]
     if not shapes:
@@ -106,9 +107,9 @@ def shape_of(search: PastSearch, box: Box) -> Function | None:
 
 
 def worth_of_divergence(rewards: Sequence[float]) -> tuple[float, float]:
-    """Return reward and variance of a diverged probe beside finite `rewards`.
+    """Return the reward and variance of a diverged probe, given the finite `rewards`.
 
-    The lowest of them less half of their spread, with a large variance: a huge number would flatten everything else.
+    The reward is their lowest less half of their spread, with a large variance: a huge number would flatten all others.
     """
     spread = max(float(np.ptp(rewards)) / 2, float(np.std(rewards)), 0.01)
     return float(np.min(rewards)) - spread, (0.5 * spread) ** 2
@@ -132,7 +133,7 @@ def _log_likelihood(values: Array, covariance: Array) -> float:
 
 
 def _weights(without: float, explained: Sequence[float]) -> Array:
-    """Return the probability `(m,)` of each past search's model; what is missing to 1 is that of the one without."""
+    """Return the probability `(m,)` of each past search's model; the rest to 1 is that of the model without one."""
     share = math.log((1 - UNEXPLAINED) / len(explained))
     logs = np.array([math.log(UNEXPLAINED) + without, *(share + each for each in explained)])
     weights = np.exp(logs - logs.max())

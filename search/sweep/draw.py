@@ -1,4 +1,4 @@
-"""Samples of a sweep: points of the unit cube, and the values that they stand for. Pure functions of the seed."""
+"""Draw the samples of a sweep: points of the unit cube, and their values. Pure functions of the seed."""
 
 import itertools
 import json
@@ -12,14 +12,14 @@ from pydantic import JsonValue
 from search.sweep.spec import MAX_SAMPLES, ParamRange, SampleValues, SweepConfig, num_combinations
 
 Array = NDArray[np.float64]
-#: Hardly a combination of few values is not among so many points.
+#: This many points contain nearly all combinations of few values.
 MANY_POINTS = 2048
 
 
 def designed(params: Mapping[str, ParamRange], sweep: SweepConfig) -> list[SampleValues]:
     """Return the values of the samples that are drawn before anything is measured.
 
-    A point whose values were drawn before is passed over while there are other values, and then all come again.
+    No values come twice while there are others; then all come again.
     """
     num = sweep.num_designed(len(params))
     num_distinct = int(min(num, num_combinations(params)))
@@ -44,9 +44,9 @@ def distinct(samples: Iterable[SampleValues]) -> list[SampleValues]:
 
 
 def combinations(params: Mapping[str, ParamRange]) -> Iterator[SampleValues]:
-    """Yield combinations of values in order, enough that some are new beside as many samples as a sweep may have.
+    """Yield combinations of values in order: enough that some are new after the most samples of a sweep.
 
-    There are none where a param takes any number between two ends.
+    There are none if a param takes any number between two ends.
     """
     if math.isinf(num_combinations(params)):
         return
@@ -86,7 +86,7 @@ def _value(of: ParamRange, unit: float) -> JsonValue:
 
 
 def features(params: Mapping[str, ParamRange], values: SampleValues) -> list[float]:
-    """Return the values as a surrogate sees them: numbers in [0, 1], and for each value of a choice an axis."""
+    """Return the values as features of a surrogate: numbers in [0, 1], and one axis for each value of a choice."""
     found: list[float] = []
     for path, of in params.items():
         value = values[path]

@@ -1,7 +1,7 @@
-"""The next sample of a sweep, learned from the marks of the earlier ones, in one objective or in two.
+"""Propose the next sample of a sweep from the marks of earlier ones, in one objective or two.
 
-Marks at all rungs inform one model per objective: the share of the budget is an axis of its own, and a sample is
-proposed for the whole budget (share 1), so that what ended early counts for what it was.
+Marks of all rungs inform one model per objective. The share of the budget is an axis of its own, and a sample is
+proposed for the whole budget (share 1), so samples that ended early count at their share.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Ranks and rungs of a sweep: pure functions of what trials measured. Lower is better, in the metric and in the cost.
+"""Rank the trials of a sweep, and prune them at rungs: pure functions of marks. Lower is better, in metric and cost.
 
-A *mark* is what a trial measured at a rung, or at its end. Marks are given in the order in which they were stored.
+A *mark* is a trial's measurement at a rung, or at its end. Marks are given in the order in which they were stored.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Mark(NamedTuple):
-    """The measurements of a trial when so much of its budget was spent."""
+    """The measurement of a trial at a share of its budget."""
 
     trial: str
     rung: int  # counts from 0; the number of rungs: the end of the budget
@@ -49,10 +49,10 @@ def _worst(value: float | None) -> float:
 
 
 def pruned(marks: Sequence[Mark], samples: set[str], *, num_rungs: int, reduction: int) -> dict[str, int]:
-    """Return, by trial, the rung at which each sample is to end that is behind; arms are compared, and never end.
+    """Return, by trial, the rung at which each sample that is behind must end. Arms are compared, but never end.
 
-    Of those at a rung up to its own mark, a sample has to be among the best 1/`reduction`, at least the best
-    (asynchronous successive halving; Li et al., 2020). What comes later changes no decision.
+    Among the marks at a rung up to its own, a sample must be in the best 1/`reduction`, or the best (asynchronous
+    successive halving; Li et al., 2020). Later marks change no decision.
     """
     at_rung: dict[int, list[Mark]] = {}
     ended: dict[str, int] = {}
@@ -102,5 +102,5 @@ def best_trade_offs(ends: Sequence[Mark]) -> set[str]:
 
 
 def saved_share(rungs: Sequence[float], ended: Mapping[str, int], num_trials: int) -> float:
-    """Return the share of all trials' budgets that those which ended at a rung have left."""
+    """Return the share of all trials' budgets that was saved by ending some at a rung."""
     return sum(1 - rungs[rung] for rung in ended.values()) / num_trials if num_trials else 0.0
