@@ -154,7 +154,7 @@ class Piece(Value):
 
 
 class Allowance(Value):
-    """What a probe may spend, or the totals at which a commit ends. The first cap reached counts. None: no cap."""
+    """The allowance of a probe, or the totals that end a commit; the first cap reached counts. None: no cap."""
 
     steps: int | None = None
     bytes: int | None = None
