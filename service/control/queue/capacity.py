@@ -1,4 +1,4 @@
-"""The capacity of a cluster. Pure arithmetic over its nodes, as placement groups see them."""
+"""The capacity of a cluster: pure arithmetic over its nodes, as placement groups see them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,12 +22,12 @@ class Node:
 
     cpus: float
     gpus: float = 0.0
-    shares: tuple[float, ...] = ()  # of `gpus`: what is free of each GPU that has workers already
+    shares: tuple[float, ...] = ()  # the free share of each GPU that already has workers
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The resources that a job takes while it runs, or a room has."""
+    """The resources that a running job takes, or that a room has."""
 
     cpus: float = 0.0
     gpus: float = 0.0
@@ -43,21 +43,21 @@ class Size:
         return Size(self.cpus * factor, self.gpus * factor, self.workers * factor)
 
     def fits(self, room: "Size") -> bool:
-        """Return whether `room` has as many CPUs and GPUs; workers take no other room."""
+        """Return whether `room` has enough CPUs and GPUs. Workers take no other resources."""
         return self.cpus <= room.cpus + _TOLERANCE and self.gpus <= room.gpus + _TOLERANCE
 
 
 class Shape(NamedTuple):
-    """The parts of a job that say how it is placed; `cpus` and `gpus` are a worker's."""
+    """The parts of a job that determine its placement. `cpus` and `gpus` are per worker."""
 
-    num_workers: int  # of a lane
+    num_workers: int  # per lane
     placed_together: int
     cpus: float
     gpus: float
     lanes: int
     trials: int
     at_once: int | None = None  # trials at a time at most, and any number below; None: all of them, or one
-    least: int = 0  # workers of a lane that it goes on with; 0: all
+    least: int = 0  # the fewest workers per lane that it can run with; 0: all
 
     @classmethod
     def of(cls, spec: JobSpec) -> "Shape":
@@ -67,7 +67,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of_json(cls, spec: Mapping[str, Any]) -> "Shape":
-        """Return the shape of a stored job without a look at all the rest, which takes a hundred times as long."""
+        """Return a stored job's shape without reading the rest, which takes a hundred times as long."""
         workers = Workers.model_validate(spec.get("workers", {}))
         lanes = Lanes.model_validate(spec.get("lanes", {}))
         trials = len(spec.get("arms", [None])) * len(spec.get("seeds", [0]))
@@ -92,7 +92,7 @@ class Shape(NamedTuple):
 
     @property
     def smaller(self) -> Iterator["Shape"]:
-        """The same job with fewer workers, as long as it goes on with them; the most come first."""
+        """The same job with fewer workers, down to the fewest that it can run with, in descending order."""
         for num in range(
             self.num_workers - self.placed_together, (self.least or self.num_workers) - 1, -self.placed_together
         ):
@@ -100,15 +100,15 @@ class Shape(NamedTuple):
 
     @property
     def reduced(self) -> Iterator["Shape"]:
-        """The job as it may go on where not all of it has room: one trial at a time, of all workers or of fewer."""
+        """The job in reduced shapes: one trial at a time, with all workers or with fewer."""
         if (self.least or self.num_workers) < self.num_workers:
             yield self
             yield from self.smaller
 
     def with_one_more(self, size: Size, trials: int) -> "Shape | None":
-        """Return the job with one more worker, or node's worth of them, in each lane than at `size`; None: it has all.
+        """Return the job with one more worker, or node's worth of them, per lane than at `size`; None if it has all.
 
-        Of a job whose `trials` go side by side at that size.
+        At that size, `trials` go side by side.
         """
         num = size.workers // (self.lanes * trials) + self.placed_together
         if num > self.num_workers or trials > 1:
@@ -117,27 +117,27 @@ class Shape(NamedTuple):
 
     @property
     def one(self) -> Size:
-        """The size of one training run, in all its lanes."""
+        """The size of one training run, over all lanes."""
         num = self.num_workers * self.lanes
         return Size(num * self.cpus, num * self.gpus, num)
 
 
 def _least(spec: JobSpec) -> int:
-    """Return with how many workers an attempt can go on: with all, where each has what others cannot take."""
+    """Return the fewest workers with which an attempt can run: all, if a worker's state cannot be taken over."""
     return spec.workers.count if spec.apart_under else spec.workers.least
 
 
-#: Stands for the shape of a job that this release cannot read.
+#: The shape assumed for a job that this release cannot read.
 NO_SHAPE = Shape(num_workers=1, placed_together=1, cpus=1.0, gpus=0.0, lanes=1, trials=1)
 
 
 def total(nodes: Sequence[Node]) -> Size:
-    """Return what the empty cluster holds."""
+    """Return the resources of the empty cluster."""
     return Size(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
 
 
 def num_placeable(shape: Shape, nodes: Sequence[Node]) -> int:
-    """Return how many such workers the empty cluster holds; those that are placed together do not span nodes."""
+    """Return how many such workers the empty cluster holds. Workers placed together do not span nodes."""
     return sum(_on_node(shape, node) for node in nodes)
 
 
@@ -147,9 +147,9 @@ def _on_node(shape: Shape, node: Node) -> int:
 
 
 def _by_gpus(shape: Shape, node: Node) -> float:
-    """Return for how many groups of workers that are placed together the node's GPUs are enough.
+    """Return how many groups of workers that are placed together the node's GPUs can hold.
 
-    A share lies on one GPU, as Ray has it: two GPUs hold two workers of 0.6 each, not three.
+    As in Ray, a share lies on one GPU: two GPUs hold two workers of 0.6 each, not three.
     """
     wanted, whole = shape.placed_together * shape.gpus, node.gpus - sum(node.shares)
     if not wanted:
@@ -168,9 +168,9 @@ def _num_within(free: float, share: float) -> int:
 
 
 def left_beside(sizes: Iterable[Size], nodes: Sequence[Node]) -> Sequence[Node]:
-    """Return what the nodes have left if workers are packed tightly: the largest first, each on the first with room.
+    """Return the nodes' free room with workers packed tightly: largest first, each on the first node with room.
 
-    An estimate: Ray places them, and may spread them further.
+    This is an estimate: Ray places them, and may spread them further.
     """
     packed = [(_worker_of(size), size.workers) for size in sizes if size.workers]
     for worker, num in sorted(packed, key=lambda each: (each[0].gpus, each[0].cpus, each[1]), reverse=True):
@@ -179,7 +179,7 @@ def left_beside(sizes: Iterable[Size], nodes: Sequence[Node]) -> Sequence[Node]:
 
 
 def left_by(shape: Shape, num_workers: int, nodes: Sequence[Node]) -> Sequence[Node]:
-    """Return what the nodes have left once so many such workers are each on the first node with room."""
+    """Return the nodes' free room after placing such workers, each on the first node with room."""
     left = list(nodes)
     for index, node in enumerate(nodes):
         if not num_workers:
@@ -192,7 +192,7 @@ def left_by(shape: Shape, num_workers: int, nodes: Sequence[Node]) -> Sequence[N
 
 
 def _shares_left(shape: Shape, num_workers: int, node: Node) -> tuple[float, ...]:
-    """Return what is left of each shared GPU once so many such workers are there: on the fullest that has room."""
+    """Return the free share of each shared GPU after placing such workers, each on the fullest GPU with room."""
     share, num = shape.placed_together * shape.gpus, num_workers // shape.placed_together
     if not 0 < share < 1 - _TOLERANCE:
         return node.shares
@@ -212,7 +212,7 @@ def _worker_of(size: Size) -> Shape:
 
 
 def conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
-    """Return why the cluster can never place the job; nothing if it can, with the workers that it goes on with."""
+    """Return why the cluster can never place the job; empty if it can, at least with the fewest workers."""
     return [] if any(not _conflicts(fewer, nodes) for fewer in shape.smaller) else _conflicts(shape, nodes)
 
 

@@ -1,4 +1,4 @@
-"""The order of the waiting jobs: by priority and age within a project, by dominant shares between projects. Pure."""
+"""The order of waiting jobs: by priority and age within a project, by dominant share between projects. Pure."""
 
 import heapq
 from collections import defaultdict
@@ -10,15 +10,15 @@ from service.control.queue.quota_limits import limits_of
 from service.job.priority import Priority
 from service.wire.queue import QuotaKind
 
-#: What a project used counts half after so long.
+#: A project's past use counts half after this many seconds.
 HALF_LIFE_S = 24 * 3600.0
-#: What a project had on average weighs so much more than what it has now, which is least when its jobs have just ended.
+#: The weight of a project's mean past use relative to present use, which is lowest just after its jobs have ended.
 _LATELY = 8.0
 _OVERDUE = len(Priority)
 
 
 class Shares:
-    """The projects' dominant shares by weight, now and lately together."""
+    """The projects' weighted dominant shares, of present and recent use."""
 
     def __init__(
         self, capacity: Size, quotas: Quotas, running: Iterable[Running], recent: Mapping[str, Size], *, now: float
@@ -43,7 +43,7 @@ class Shares:
         return weight
 
     def mean(self, waiting: Iterable[str]) -> float:
-        """Return what each of the projects that run or wait would have if all had their due."""
+        """Return the due share: the weighted mean over all projects that run or wait."""
         projects = sorted({*waiting, *self._running})  # a sum's last bit depends on the order
         weights = {project: self.weight(project) for project in projects}
         return sum(weight * self.of(project) for project, weight in weights.items()) / (sum(weights.values()) or 1.0)
@@ -53,7 +53,7 @@ class Shares:
 
 
 def dominant(size: Size, capacity: Size) -> float:
-    """Return the larger of the shares of CPUs and GPUs."""
+    """Return the dominant share: the larger of the CPU and GPU shares."""
     gpus = size.gpus / capacity.gpus if capacity.gpus else 0.0
     return max(size.cpus / capacity.cpus if capacity.cpus else 0.0, gpus)
 
@@ -63,22 +63,22 @@ def _level(job: Waiting, rules: Rules, now: float) -> int:
 
 
 def _rank(job: Waiting, rules: Rules, now: float) -> tuple[int, float, str, Waiting]:
-    """Return what a project's jobs are sorted by."""
+    """Return the sort key of a job within its project."""
     level = _level(job, rules, now)
     return -level, job.queued_at if level == _OVERDUE else 0.0, job.job_id, job
 
 
 def _outranks(other: Waiting, job: Waiting) -> bool:
-    """Return whether `job` may still be paused for the other: a priority can change, and no two wait for each other."""
+    """Return whether `job` still gives way to `other`: priorities can change, and no two jobs wait for each other."""
     return job.is_preempted and other.priority.rank > job.priority.rank
 
 
 def in_order(
     waiting: Sequence[Waiting], shares: Shares, rules: Rules, *, needs_room: Callable[[Waiting], bool], now: float
 ) -> Iterator[Waiting]:
-    """Yield the jobs as their turn comes. The caller adds to `shares` what each takes, or would.
+    """Yield the jobs in the order of their turns. The caller adds each job's size, even if it waits, to `shares`.
 
-    A job that was paused for another gives that one its turn, if `needs_room` says that nothing but room is in its way.
+    A job that was paused for another gives that job its turn, if `needs_room` says that it waits only for room.
     """
     queues: dict[str, list[tuple[int, float, str, Waiting]]] = defaultdict(list)
     for job in waiting:

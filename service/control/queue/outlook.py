@@ -1,4 +1,4 @@
-"""The queue as the reconciler last decided it, for whoever asks: places, reasons and shares as users see them."""
+"""The queue as the reconciler last decided it: places, reasons and shares as users see them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from service.wire.queue import ProjectShare, QueueEntry, QueuePlace, QueueView, 
 
 @dataclass(frozen=True)
 class Outlook:
-    """A plan, what it was decided from, and when: seconds since the epoch; None: nothing was decided yet."""
+    """A plan, its input and its time in seconds since the epoch; None: nothing was decided yet."""
 
     plan: Plan = field(default_factory=Plan)
     backlog: Backlog = EMPTY
@@ -28,7 +28,7 @@ class Outlook:
         return {place.job.job_id: place for place in self.plan.places}
 
     def place(self, job_id: str, *, project: str | None) -> QueuePlace | None:
-        """Return the job's place; None: it does not wait. Jobs outside of `project`, None: of any, are not named."""
+        """Return the job's place; None if it does not wait. Other jobs are named only within `project` (None: any)."""
         found = self._places.get(job_id)
         return None if found is None else self._view(found, project)
 
@@ -54,7 +54,7 @@ class Outlook:
         return view.model_copy(update={"sentence": sentence(view)})
 
     def view(self, *, project: str | None, after: int = 0, limit: int = 50) -> QueueView:
-        """Return the waiting jobs of `project`, None: of all, that are behind the place `after`; and all shares."""
+        """Return the waiting jobs of `project` (None: all) behind the place `after`, and all shares."""
         seen = [place for place in self.plan.places if project in (None, place.job.project) and place.number > after]
         capacity = total(self.nodes)
         free = capacity - sum((job.size for job in self.backlog.running), Size())

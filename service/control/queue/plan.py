@@ -1,41 +1,41 @@
-"""Decide who of the queue starts, who is paused for whom, and why the others wait. Pure: time is an input.
+"""Decide which queued jobs start, which running jobs are paused for them, and why others wait. Pure: time is an input.
 
-**The order.** Within a project a job's level is its priority's rank, one higher for every `aging_s` that it has waited.
-Above `urgent` is one more level, of the overdue, where the job that has waited longest is first; in any other the
-oldest is. Projects take turns, each with its first job. The highest level is first; between equals it is the project
-with the smallest dominant share, of CPUs or GPUs, by its weight: weighted dominant-resource fairness (Ghodsi et al.,
-NSDI 2011). As in Slurm's multifactor priority, a share is what the project has now and what it had, which counts half
-after `HALF_LIFE_S`. Age counts against other projects only while the project has less than its share: else whoever
-submits most would soon have the oldest jobs, and everything.
+**The order.** Within a project, a job's level is its priority's rank plus one for every `aging_s` that it has waited.
+Above `urgent` is one more level for overdue jobs, where the job that has waited longest is first. In other levels, the
+oldest job is first. Projects take turns, each with its first job. The highest level goes first. Between equal levels,
+the project with the smallest weighted dominant share of CPUs or GPUs goes first: weighted dominant-resource fairness
+(Ghodsi et al., NSDI 2011). As in Slurm's multifactor priority, a share counts present and past use, and past use
+counts half after `HALF_LIFE_S`. Age counts against other projects only while the project has less than its share.
+Otherwise the project that submits most would soon have the oldest jobs, and get everything.
 
-**Who starts.** In this order, each job starts that fits and that its quotas allow. The first that does not fit has room
-kept for it (EASY backfilling: Lifka, JSSPP 1995). A job behind it starts only if it ends before that one could start at
-the latest, by the budgets in seconds of what runs, or if it leaves that one its room. Where no budget tells, it must
-end before the other has waited for `backfill_s`. A full quota is kept for the first job that needs it: later jobs of
-that owner or project wait behind it.
+**Starts.** In this order, each job starts if it fits and its quotas allow it. Room is reserved for the first job that
+does not fit (EASY backfilling: Lifka, JSSPP 1995). A later job starts only if it ends by the latest start of that
+first job, or leaves it its room. The latest start follows from the running jobs' budgets in seconds. If they do not
+tell, a later job must end before the first has waited for `backfill_s`. A full quota is reserved for the first job
+that needs it: later jobs of that owner or project wait behind it.
 
-**Nodes.** Ray places workers, so room is counted in the whole cluster. But a job does not start or grow where some of
-its workers would find no node, even if all that runs were packed tightly: they would wait at Ray until the job fails.
-Then all that is free is kept for it.
+**Nodes.** Ray places workers, so room is counted over the whole cluster. But a job does not start or grow if some of
+its workers would find no node even with all running workers packed tightly: they would wait in Ray until the job
+fails. In that case, all free room is reserved for it.
 
-**Fewer workers.** A job that goes on with fewer (`workers.min`) starts with as many as the cluster holds. One that has
-begun, and has lost its machines, takes what is free, without a wait for the rest. Later, when there is room that nobody
-waits for, it is paused for a moment at a checkpoint, and goes on with more.
+**Fewer workers.** A job that may run with fewer workers (`workers.min`) starts with as many as the cluster holds. A job
+that has begun and lost its machines takes the free room, without a wait for the rest. When there is room later that
+nobody waits for, it is paused briefly at a checkpoint, and resumes with more workers.
 
-**Preemption.** If a job finds no room, and no room is kept for another, running jobs of strictly lower priority are
-paused: the lowest first, of these the youngest, none before it has run for `min_run_s`. Age never pauses anybody. A
-paused job is back at its old place, which may be ahead of the job it was paused for. It lets that one go first while
-that one waits for room and nothing else. Otherwise it would take its old room, and be paused again, without end.
+**Preemption.** If a job finds no room, and no room is reserved for another, running jobs of strictly lower priority are
+paused: the lowest priority first, then the youngest, and none before it has run for `min_run_s`. Age never preempts. A
+paused job returns to its old place, which may be ahead of the job it was paused for. It lets that job go first while
+room is all that job waits for. Otherwise it would take its old room and be paused again, without end.
 
-**Why nobody starves.** Take a job that fits the cluster and its quotas. After (4 - rank) x `aging_s` it is overdue. In
-its project only jobs that have waited longer are before it then, and no new one joins them. While none of these
-starts, the project's share halves again and again, until it is less than its due: the mean of all, by their weights.
-Then the project's first job is before all but overdue jobs that have waited longer, which no new one joins either. So
-in finite time our job is the first of all, and room is kept for it. Nobody passes who could delay it beyond a moment
-that does not move away: running budgets end when they end, and `backfill_s` counts from its own waiting. Nobody is
-paused for others meanwhile. Every running job ends, so the room comes. A job that is preempted later keeps what it had
-waited, and has run for `min_run_s` at least: it gets on. It lets one job pass, of a higher priority, and that one
-perhaps another of a still higher one; each of them starts in finite time.
+**Why no job starves.** Take a job that fits the cluster and its quotas. After (4 - rank) x `aging_s` it is overdue. In
+its project, only jobs that have waited longer are then ahead of it, and no new job joins them. While none of these
+starts, the project's share halves again and again, until it is less than its due: the weighted mean of all shares.
+Then the project's first job is ahead of all but overdue jobs that have waited longer, and no new job joins these
+either. So in finite time, our job is first of all, and room is reserved for it. No job may pass that could delay it
+beyond a fixed time: running budgets end when they end, and `backfill_s` counts from its own waiting. No job is paused
+for others meanwhile. Every running job ends, so the room comes. A job that is preempted later keeps its waiting time,
+and has run for at least `min_run_s`, so it makes progress. It lets one job of higher priority pass, and that one
+perhaps another of still higher priority. Each of them starts in finite time.
 """
 
 import math
@@ -48,7 +48,7 @@ from service.control.queue.queued import Place, Plan, Preemption, QuotaKey, Quot
 from service.control.queue.quota_limits import Used, keys_of, quota_conflicts
 from service.wire.queue import WaitKind
 
-_START_S = 120.0  # that a training run takes besides its budget, at most
+_START_S = 120.0  # the most that a training run takes besides its budget
 
 
 def plan(
@@ -61,30 +61,30 @@ def plan(
     rules: Rules,
     now: float,
 ) -> Plan:
-    """Return who starts, who is paused for whom, and the places of all that wait.
+    """Return the jobs to start, the jobs to pause for others, and the places of all waiting jobs.
 
     Args:
         waiting: queued jobs, in any order.
         running: all jobs with an attempt, in any order.
         nodes: the cluster's.
-        quotas: limits and weights, of those who have any.
-        recent: what each project had on average, of jobs that ended; see `HALF_LIFE_S`.
+        quotas: the limits and weights of those who have any.
+        recent: each project's mean use by ended jobs; see `HALF_LIFE_S`.
         rules: the operator's settings.
         now: seconds since the epoch.
     """
-    running = sorted(running, key=lambda job: job.job_id)  # a sum's last bit depends on the order, and may decide
+    running = sorted(running, key=lambda job: job.job_id)  # the last bit of a sum depends on the order, and may decide
     shares = Shares(total(nodes), quotas, running, recent, now=now)
     turn = _Turn(running, nodes, quotas, rules, now=now)
     for job in in_order(waiting, shares, rules, needs_room=turn.needs_room, now=now):
         place = turn.take(job)
         if place.kind not in (WaitKind.NEVER, WaitKind.BACK_OFF, WaitKind.QUOTA):
-            shares.add(job.project, place.size)  # had it started: so places are fair, too
+            shares.add(job.project, place.size)  # as if it had started, so that places are fair, too
     return Plan(start=tuple(turn.start), pause=tuple(turn.pause), places=tuple(turn.places), grow=tuple(turn.growing()))
 
 
 @dataclass
 class _Reservation:
-    """Room kept for a job: who passes it ends by `limit`, or takes no more than `extra`."""
+    """Room reserved for a job. Another job may pass if it ends by `limit` or takes no more than `extra`."""
 
     job: Waiting
     limit: float
@@ -92,7 +92,7 @@ class _Reservation:
 
 
 class _Turn:
-    """The room as one waiting job after the other takes its turn."""
+    """The room that is left as waiting jobs take their turns."""
 
     def __init__(
         self, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas, rules: Rules, *, now: float
@@ -104,7 +104,7 @@ class _Turn:
         self._used = Used(quotas, running)
         self._free = total(nodes) - sum((job.size for job in running), Size())
         self._left: Sequence[Node] | None = None  # of each node; None: nothing has asked yet
-        # With what is about to be given back, less what that is for.
+        # Free room plus what leaving jobs give back, minus what that is meant for.
         self._unclaimed = self._free + sum((job.size for job in running if job.is_leaving), Size())
         self._paused: set[str] = set()
         self._kept: _Reservation | None = None
@@ -135,21 +135,21 @@ class _Turn:
         return place
 
     def needs_room(self, job: Waiting) -> bool:
-        """Return whether nothing but room is in the job's way: no quota, no back-off, no cluster that is too small."""
+        """Return whether the job waits only for room: not for a quota, a back-off or a larger cluster."""
         size, _, never = self._within_quota(job, *self._sized(job))
         return not never and job.not_before <= self.now and self._full(job, size) is None
 
     def _sized(self, job: Waiting) -> tuple[Size, int, str]:
-        """Return what the job takes, how many training runs at a time that is, and why it is never placed."""
+        """Return the job's size, its number of concurrent training runs, and why it can never be placed."""
         key = (job.shape, job.owner, job.project) if self.quotas else job.shape
         if (known := self._placing.get(key)) is None:
             known = self._placing[key] = sized(job.shape, self.nodes, self.quotas, owner=job.owner, project=job.project)
         return known
 
     def _within_quota(self, job: Waiting, size: Size, trials: int, never: str) -> tuple[Size, int, str]:
-        """Return the size at which the job's quotas have room for it, of those that one that has begun goes on with.
+        """Shrink a job that has begun to a size for which its quotas have room, if it can run with fewer workers.
 
-        Where none has room now, but a quota that has shrunk allows some, the job waits for the largest of these.
+        If none has room now, but a reduced quota allows some sizes, the job waits for the largest of these.
         """
         is_full = self._used.full(job.owner, job.project, size) is not None
         if not job.attempt or not (never or is_full):
@@ -161,7 +161,7 @@ class _Turn:
         return (size, trials, never) if found is None else (found, 1, "")
 
     def _never(self, job: Waiting, shape: Shape) -> bool:
-        """Return whether the cluster, or a quota, is too small for the job in just this shape."""
+        """Return whether the cluster or a quota is too small for the job in exactly this shape."""
         exactly = shape._replace(least=shape.num_workers)
         of_quotas = quota_conflicts(exactly, self.quotas, owner=job.owner, project=job.project)
         return bool(of_quotas or conflicts(exactly, self.nodes))
@@ -185,18 +185,18 @@ class _Turn:
         return False
 
     def _is_split(self, job: Waiting, size: Size) -> bool:
-        """Return whether the room that is free lies in pieces on several nodes, too small for the job's workers."""
+        """Return whether the free room is fragmented over nodes in pieces too small for the job's workers."""
         if self._left is None:
             self._left = left_beside((each.size for each in self.running), self.nodes)
         return num_placeable(job.shape, self._left) < size.workers
 
     def _fewer(self, job: Waiting) -> Size | None:
-        """Return what a job that has begun can go on with now, if it may do with less than it had."""
+        """Return a smaller size at which a job that has begun can resume now, or None."""
         shapes = job.shape.reduced if job.attempt else ()
         return next((shape.one for shape in shapes if self._may_start(job, shape.one, 1)), None)
 
     def growing(self) -> Iterator[str]:
-        """Yield the running jobs that can have more workers, of room and quota that no waiting job has or is kept."""
+        """Yield the running jobs that can have more workers, from room and quota that no waiting job needs."""
         if self._kept is not None or self.pause:
             return
         beside: dict[Size, Sequence[Node]] = {}  # the same for jobs of one size
@@ -216,7 +216,7 @@ class _Turn:
                 yield job.job_id
 
     def _nodes_beside(self, job: Running) -> Sequence[Node]:
-        """Return what the nodes have left for a job that runs: all that others do not take."""
+        """Return the nodes' room for a running job: all that others do not take."""
         nodes = left_beside((each.size for each in self.running if each is not job), self.nodes)
         for start in self.start:
             nodes = left_by(start.job.shape, start.size.workers, nodes)
@@ -234,24 +234,24 @@ class _Turn:
         missing = self._missing(job.shape, size)
         if self._kept is not None:
             return Place(number, job, WaitKind.BEHIND, size, trials, missing=missing, behind=self._kept.job)
-        is_split = size.fits(self._free) and self._is_split(job, size)  # then others' end alone helps
+        is_split = size.fits(self._free) and self._is_split(job, size)  # then only the end of other jobs helps
         if not is_split and (size.fits(self._unclaimed) or self._preempt(job, size)):
             self._unclaimed -= size
             return Place(number, job, WaitKind.PREEMPTS, size, trials, missing=missing)
         self._kept = self._reserve(job, size)
         if is_split:
-            self._kept.extra = Size()  # whoever took some could keep the rest in pieces
+            self._kept.extra = Size()  # a job that took some could keep the rest fragmented
         return Place(number, job, WaitKind.ROOM, size, trials, missing=missing)
 
     def _missing(self, shape: Shape, size: Size) -> int:
-        """Return for how many of the job's workers there is no room; 1 at least, since it does not start."""
+        """Return for how many of the job's workers there is no room; at least 1, since it does not start."""
         room = max(0.0, self._free.cpus) / shape.cpus
         if shape.gpus:
             room = min(room, max(0.0, self._free.gpus) / shape.gpus)
         return max(1, size.workers - math.floor(room + 1e-6))
 
     def _preempt(self, job: Waiting, size: Size) -> bool:
-        """Have jobs of lower priority paused if that makes room; no more of them than it takes."""
+        """Pause jobs of lower priority if that makes room, and no more of them than needed."""
         may_pause = [
             other
             for other in self.running
@@ -269,7 +269,7 @@ class _Turn:
             room += other.size
         if not size.fits(room):
             return False
-        for other in list(chosen):  # what came first may not be needed beside what came later
+        for other in list(chosen):  # earlier choices may be unnecessary given later ones
             if size.fits(room - other.size):
                 chosen.remove(other)
                 room -= other.size
@@ -279,7 +279,7 @@ class _Turn:
         return True
 
     def _reserve(self, job: Waiting, size: Size) -> _Reservation:
-        """Keep room for the job; find when it can start at the latest, and what it leaves others then."""
+        """Reserve room for the job: its latest start, and the room that it leaves to others then."""
         room = self._unclaimed
         stay = [each for each in self.running if not each.is_leaving and each.job_id not in self._paused]
         ends = [(max(each.ends_by, self.now), each.size) for each in stay]
@@ -290,17 +290,17 @@ class _Turn:
             room += freed
             if size.fits(room):
                 return _Reservation(job, ends_by, room - size)
-        # Nobody knows when. What the job has room for already, and does not need, is for others.
+        # The start is unknown. Others may have the free room that the job does not need.
         spare = self._unclaimed - size
         extra = Size(max(0.0, spare.cpus), max(0.0, spare.gpus))
         return _Reservation(job, job.queued_at + self.rules.backfill_s, extra)
 
 
 def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, project: str) -> tuple[Size, int, str]:
-    """Return what a job takes, how many training runs at a time, and why it is never placed, "": it is.
+    """Return a job's size, its number of concurrent training runs, and why it can never be placed ("" if it can).
 
-    All training runs go side by side if the cluster and the quotas ever have room for that, else one at a time; those
-    of a sweep as many as there is ever room for, up to its `at_once`.
+    All training runs go side by side if the cluster and the quotas can ever have room for that, else one at a time. A
+    sweep runs as many trials as there can be room for, up to its `at_once`.
     """
     found = conflicts(shape, nodes)
     if not found:  # with as many workers as the cluster holds
@@ -321,13 +321,13 @@ def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, pr
 
 
 def fits_beside(job: Waiting, size: Size, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas) -> bool:
-    """Return whether the job may still start beside those that run: another replica may have started some."""
+    """Return whether the job still fits beside the running jobs, as another replica may have started some."""
     free = total(nodes) - sum((each.size for each in running), Size())
     return size.fits(free) and Used(quotas, running).full(job.owner, job.project, size) is None
 
 
 def ends_by(seconds: float | None, shape: Shape, trials: int, *, began_at: float) -> float:
-    """Return when a job that began then, with `trials` at a time, has surely ended; infinity: nobody knows."""
+    """Return the time by which a job begun at `began_at`, with `trials` at a time, has ended; infinity if unknown."""
     if seconds is None:
         return math.inf
     return began_at + math.ceil(shape.trials / trials) * (seconds + _START_S)

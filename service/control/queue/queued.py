@@ -1,4 +1,4 @@
-"""Jobs as the queue sees them, and its decision on them."""
+"""Jobs as the queue sees them, and the queue's decision."""
 
 import math
 from collections.abc import Mapping
@@ -31,18 +31,18 @@ class Waiting:
     project: str
     priority: Priority
     shape: Shape
-    queued_at: float  # moved on by the time that it did not wait
+    queued_at: float  # shifted by the time in which it did not wait
     not_before: float = 0.0
     deadline: float | None = None
     seconds: float | None = None  # budget of a training run
     attempt: int = 0
     reason: str = ""
-    preempted_by: str | None = None  # itself: to go on with more workers
+    preempted_by: str | None = None  # its own id: it was paused to get more workers
     unreadable: str = ""  # the fields of its shape that this release cannot read: it is never placed
 
     @property
     def is_preempted(self) -> bool:
-        """True where it ran, and was paused for another."""
+        """Whether it was paused for another job."""
         return self.preempted_by not in (None, self.job_id)
 
 
@@ -58,13 +58,13 @@ class Running:
     began_at: float
     ends_by: float = math.inf
     may_pause: bool = True
-    is_leaving: bool = False  # it pauses, stops or is cancelled
-    larger: Shape | None = None  # it has fewer workers than it could have; this is one more
-    grows_at: float = 0.0  # it has trained for as long as from one checkpoint to the next
+    is_leaving: bool = False  # whether it is pausing, stopping or being cancelled
+    larger: Shape | None = None  # its shape with more workers, if it has fewer than it could have
+    grows_at: float = 0.0  # when it has trained for the time between two checkpoints
 
 
 class Start(NamedTuple):
-    """A job that starts, and how many of its training runs do at a time."""
+    """A job that starts, with its size and its number of concurrent training runs."""
 
     job: Waiting
     size: Size
@@ -95,9 +95,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The decision: what is done now, and each waiting job's place, in their order."""
+    """The decision: the actions to take now, and the places of waiting jobs in order."""
 
     start: tuple[Start, ...] = ()
     pause: tuple[Preemption, ...] = ()
-    grow: tuple[str, ...] = ()  # running jobs that are to go on with more workers
+    grow: tuple[str, ...] = ()  # running jobs that should get more workers
     places: tuple[Place, ...] = ()

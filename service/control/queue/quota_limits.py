@@ -1,4 +1,4 @@
-"""Limits of owners and projects against what their jobs take. Pure."""
+"""Check the use of jobs against the limits of owners and projects. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ _NO_LIMITS = QuotaLimits()
 
 
 def limits_of(quotas: Quotas, kind: QuotaKind, name: str) -> QuotaLimits:
-    """Return the limits of an owner or a project: its own, else everyone's, else none."""
+    """Return the limits of an owner or a project: its own, else the default ones, else none."""
     return quotas.get((kind, name)) or quotas.get((kind, EVERYONE)) or _NO_LIMITS
 
 
 class Used:
-    """The sum of what running jobs take, by owner and by project."""
+    """The total use of running jobs, by owner and by project."""
 
     def __init__(self, quotas: Quotas, running: Iterable[Running]) -> None:
         self._quotas = quotas
@@ -32,7 +32,7 @@ class Used:
             self._running[key] += 1
 
     def full(self, owner: str, project: str, size: Size) -> tuple[QuotaKey, str] | None:
-        """Return the quota that has no room for the job, and which of its limits; None: all have."""
+        """Return the quota that has no room for the job, and which of its limits; None if all have room."""
         if not self._quotas:
             return None
         for key in keys_of(owner, project):
@@ -48,7 +48,7 @@ class Used:
             self._sizes[key] += more
 
     def may_grow(self, owner: str, project: str, more: Size) -> bool:
-        """Return whether a running job may take `more` under every quota."""
+        """Return whether every quota allows a running job to take `more`."""
         keys = keys_of(owner, project) if self._quotas else ()
         return all(exceeded(self._sizes[key] + more, limits_of(self._quotas, *key)) is None for key in keys)
 
@@ -66,7 +66,7 @@ def exceeded(size: Size, limits: QuotaLimits) -> str | None:
 
 
 def quota_conflicts(shape: Shape, quotas: Quotas, *, owner: str, project: str) -> list[Problem]:
-    """Return why the quotas of its owner and its project never let the job start; nothing where they do."""
+    """Return why the owner's and project's quotas can never let the job start; empty if they can."""
     problems = []
     for kind, name in keys_of(owner, project):
         limits = limits_of(quotas, kind, name)

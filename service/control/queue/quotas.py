@@ -1,4 +1,4 @@
-"""Quotas, and what projects have used: rows, and who may not set what."""
+"""Quotas and the past use of projects, as stored in the database."""
 
 import math
 
@@ -25,7 +25,7 @@ _LIMITS = tuple(QuotaLimits.model_fields)
 
 
 def limits(session: Session) -> dict[QuotaKey, QuotaLimits]:
-    """Return all quotas, by whose they are."""
+    """Return all quotas, by owner or project."""
     return {(QuotaKind(row.kind), row.name): _limits(row) for row in session.scalars(select(QuotaRow))}
 
 
@@ -34,7 +34,7 @@ def _limits(row: QuotaRow) -> QuotaLimits:
 
 
 def require_place(session: Session, quotas: Quotas, *, by: Principal) -> None:
-    """Raise QueueFull where as many jobs of `by`, or of its project, wait as their quotas allow."""
+    """Raise QueueFull if as many jobs of `by`, or of its project, wait as their quotas allow."""
     for key, column in zip(keys_of(by.name, by.project), (JobRow.owner, JobRow.project), strict=True):
         (kind, name), allowed = key, limits_of(quotas, *key).waiting
         if allowed is None:
@@ -51,7 +51,7 @@ def require_place(session: Session, quotas: Quotas, *, by: Principal) -> None:
 
 
 def recent(session: Session, *, now: float) -> dict[str, Size]:
-    """Return what each project's ended attempts took on average; see `HALF_LIFE_S`."""
+    """Return the mean use of each project's ended attempts; see `HALF_LIFE_S`."""
     rate = math.log(2) / HALF_LIFE_S
     found = {}
     for row in session.scalars(select(UsageRow)):
@@ -61,12 +61,12 @@ def recent(session: Session, *, now: float) -> dict[str, Size]:
 
 
 def charge(session: Session, project: str, size: Size, *, began_at: float, now: float) -> None:
-    """Add what an attempt took from its beginning until now to what its project has used."""
+    """Add an attempt's use, from its start until now, to its project's past use."""
     row = session.get(UsageRow, project, with_for_update=True)
     if row is None:
         row = UsageRow(project=project, cpu_s=0.0, gpu_s=0.0, at=now)
         session.add(row)
-    seconds = (1.0 - _left(now - began_at)) * HALF_LIFE_S / math.log(2)  # its later ones count more
+    seconds = (1.0 - _left(now - began_at)) * HALF_LIFE_S / math.log(2)  # later seconds count more
     left = _left(now - row.at)
     row.cpu_s, row.gpu_s = row.cpu_s * left + size.cpus * seconds, row.gpu_s * left + size.gpus * seconds
     row.at = max(now, row.at)
@@ -84,8 +84,8 @@ class QuotaBook:
         self._known, self._known_at = dict[QuotaKey, QuotaLimits](), -math.inf
 
     def limits(self) -> dict[QuotaKey, QuotaLimits]:
-        """Return all quotas, by whose they are; one that another replica sets is there a second later."""
-        # Each submission asks, and few change. The clock may be set back.
+        """Return all quotas, by owner or project. A change by another replica appears within a second."""
+        # Cached, as each submission calls this and quotas rarely change. The clock may be set back.
         if abs(self._db.now() - self._known_at) >= _KNOWN_S:
             with self._db.reading() as session:
                 self._known = limits(session)
@@ -99,7 +99,7 @@ class QuotaBook:
             return tuple(_view(row) for row in rows)
 
     def set(self, kind: QuotaKind, name: str, wanted: QuotaLimits, *, by: Principal) -> QuotaView:
-        """Put `wanted` in the place of the quota that there may be."""
+        """Set a quota, in place of any earlier one."""
 
         def put(session: Session) -> QuotaView:
             now = self._db.now()

@@ -1,4 +1,4 @@
-"""The waiting jobs in memory, brought up to date by events: a look at ten thousand of them reads only what changed."""
+"""The waiting jobs in memory, kept up to date by events: with ten thousand of them, only changes are read."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ _LEAVING = (JobState.PAUSING, JobState.STOPPING, JobState.CANCELLING)
 
 
 class Backlog(NamedTuple):
-    """The facts that the queue is decided from, of one moment."""
+    """A consistent snapshot of the facts by which the queue is decided."""
 
     waiting: tuple[Waiting, ...]
     running: tuple[Running, ...]
@@ -47,7 +47,7 @@ EMPTY = Backlog((), (), {}, {})
 
 
 class WaitingList:
-    """Knows the waiting jobs. Thread-safe."""
+    """The list of waiting jobs. Thread-safe."""
 
     def __init__(self, db: Database) -> None:
         self._db, self._lock = db, threading.Lock()
@@ -56,7 +56,7 @@ class WaitingList:
         self._waiting: tuple[Waiting, ...] = ()  # the same object until something changes
 
     def backlog(self, *, now: float) -> Backlog:
-        """Return the queue as it is now; raises Unavailable."""
+        """Return the current queue. Raises Unavailable."""
         with self._lock, self._db.reading() as session:
             self._catch_up(session)
             return Backlog(self._waiting, running(session), quotas.limits(session), quotas.recent(session, now=now))
@@ -106,7 +106,7 @@ def _waiting(row: Row[Any]) -> Waiting:
 
 
 def require_room(session: Session, start: Start, nodes: Sequence[Node]) -> None:
-    """Raise IllegalTransition where the job does not fit any more. Until the commit no other replica starts one."""
+    """Raise IllegalTransition if the job no longer fits. Until the commit, no other replica starts a job."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     session.flush()
@@ -126,7 +126,7 @@ def running(session: Session) -> tuple[Running, ...]:
 
 
 def _running(row: Any) -> Running:
-    """Return the job; of one that this release cannot read, what its attempt was given, and no more."""
+    """Return the running job. If this release cannot read it, only its attempt's size is known."""
     attempt: AttemptRow = row.AttemptRow
     state = JobState(row.state)
     job = Running(
@@ -155,7 +155,7 @@ def _running(row: Any) -> Running:
 
 
 def _given(attempt: AttemptRow) -> Size | None:
-    """Return what the attempt was given; None: an earlier release has not said."""
+    """Return the size of the attempt; None if an earlier release began it."""
     if attempt.cpus is None or attempt.gpus is None or attempt.workers is None:
         return None
     return Size(attempt.cpus, attempt.gpus, attempt.workers)

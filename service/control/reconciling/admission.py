@@ -1,4 +1,4 @@
-"""Does what the queue decides: begins attempts, pauses jobs for others, and says why the rest waits."""
+"""Carry out the queue's decision: begin attempts, pause jobs for others, and say why the rest waits."""
 
 import logging
 from collections.abc import Sequence
@@ -26,20 +26,20 @@ from service.settings import Settings
 from service.wire.queue import WaitKind, summary
 
 _log = logging.getLogger(__name__)
-_NUM_EXPLAINED = 5  # reasons that a round writes: of ten thousand jobs that wait, the first are told first
-_LONG_QUEUE, _SETTLED_S = 500, 5.0  # so many waiting jobs are not looked at in every round unless something changed
+_NUM_EXPLAINED = 5  # reasons written in a round, for the first of perhaps ten thousand waiting jobs
+_LONG_QUEUE, _SETTLED_S = 500, 5.0  # so long a queue is not decided in every round unless something changed
 
 
 class Admission:
-    """Begins the attempts of waiting jobs. Mutable: it keeps the queue as it was last decided.
+    """Begins the attempts of waiting jobs. Mutable: it keeps the queue as last decided.
 
     Args:
-        store: where jobs are.
-        settings: the service's, with the rules of the queue.
-        submission: hands attempts to Ray.
-        gate: tells whether the storage takes what the next attempts write.
+        store: the store of jobs.
+        settings: the service's settings, with the rules of the queue.
+        submission: submits attempts to Ray.
+        gate: tells whether the storage accepts what the next attempts write.
         uptime: tells whether a job had a chance to begin.
-        pool: some attempts are begun at once.
+        pool: the pool in which several attempts are begun at once.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class Admission:
         self._rules = Rules(
             aging_s=settings.queue_aging_s, backfill_s=settings.queue_backfill_s, min_run_s=settings.queue_min_run_s
         )
-        #: The queue as it was last decided.
+        #: The queue as last decided.
         self.outlook = Outlook()
 
     def rest(self, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> None:
-        """Note that nobody waits."""
+        """Record that no job waits."""
         self.outlook = Outlook(backlog=backlog, nodes=tuple(nodes), at=now)
 
     def wait_for_ray(self, backlog: Backlog, nodes: Sequence[Node], reason: str, *, now: float) -> None:
-        """Say that all wait for Ray, for the `reason` that it gives."""
+        """Record that all jobs wait for Ray, which does not answer for `reason`."""
         waiting = sorted(self._possible(backlog.waiting, now=now), key=lambda job: job.job_id)
         places = tuple(
             Place(number, job, WaitKind.NO_CLUSTER, job.shape.one, detail=reason)
@@ -73,7 +73,7 @@ class Admission:
         self._note(Plan(places=places), backlog, nodes, now=now)
 
     def admit(self, ray: RayApi, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> None:
-        """Do what the queue decides: start jobs, pause others for them, and say why the rest waits."""
+        """Decide the queue and act: start jobs, pause others for them, and say why the rest waits."""
         waiting = self._possible(backlog.waiting, now=now)
         if self._is_settled(backlog, nodes, now=now):
             return
@@ -112,7 +112,7 @@ class Admission:
         return possible
 
     def _is_settled(self, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> bool:
-        """Return whether a long queue is as it was at the last look, when nothing was to do."""
+        """Return whether a long queue is unchanged since the last decision, which had nothing to do."""
         last = self.outlook
         return (
             len(backlog.waiting) > _LONG_QUEUE
@@ -128,24 +128,24 @@ class Admission:
     def _held_back(
         self, waiting: Sequence[Waiting], nodes: Sequence[Node], quotas: Quotas, *, now: float
     ) -> Sequence[Waiting]:
-        """Return the jobs; those that the storage refuses begin later, so that nobody waits behind them."""
+        """Return the jobs, with those that the storage refuses postponed, so that no job waits behind them."""
         refused, again = self._gate.refusals(waiting, now=now), []
         for job in waiting if refused else ():
             if job.job_id in refused:
                 _, trials, never = sized(job.shape, nodes, quotas, owner=job.owner, project=job.project)
-                if not never or any(job.shape.reduced):  # else it is never placed, and holds up nobody
+                if not never or any(job.shape.reduced):  # otherwise it is never placed, and delays no job
                     again.append((job, trials))
         self._gate.ask(again, now=now)
         still = {job.job_id: self._gate.refusal(job.job_id, now=now) for job, _ in again}
         return [self._refused(job, found) if (found := still.get(job.job_id)) else job for job in waiting]
 
     def _refused(self, job: Waiting, refusal: Refusal) -> Waiting:
-        """Say why the job may not begin yet, and return it as one that begins later."""
+        """Set the reason why the job may not begin yet, and return it postponed."""
         effects.explain(self._store, job, refusal.reason)
         return replace(job, reason=refusal.reason, not_before=max(job.not_before, refusal.until))
 
     def _pause(self, decided: Plan, gets_room: Sequence[Place], *, now: float) -> None:
-        """Pause jobs for others, unless the storage would refuse those once they have the room."""
+        """Pause jobs for others, unless the storage would refuse these others."""
         refused = {place.job.job_id: self._gate.refusal(place.job.job_id, now=now) for place in gets_room}
         for place in gets_room:
             if (refusal := refused[place.job.job_id]) is not None:
@@ -180,11 +180,11 @@ class Admission:
             effects.explain(self._store, begun, str(error))
 
     def _note(self, decided: Plan, backlog: Backlog, nodes: Sequence[Node], *, now: float) -> None:
-        """Keep the plan for whoever asks, and write the reasons that have changed into the jobs, some in each round."""
+        """Keep the plan for queries, and write changed reasons into the jobs, some in each round."""
         self.outlook = Outlook(decided, backlog, tuple(nodes), at=now)
         changed = 0
         for place in decided.places:
-            if place.kind in (WaitKind.STARTS, WaitKind.BACK_OFF):  # what is there says why
+            if place.kind in (WaitKind.STARTS, WaitKind.BACK_OFF):  # the job's own reason says why
                 continue
             reason = summary(
                 place.kind,

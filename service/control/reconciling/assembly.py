@@ -1,4 +1,4 @@
-"""Puts together what a service does by itself, beside its API."""
+"""Assemble the background parts of a service, besides its API."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from service.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """The parts that the API asks, and the loops that work for it."""
+    """The parts that the API calls, and the background loops."""
 
     reconciler: Reconciler
     logs: Logs
@@ -30,7 +30,7 @@ class Assembly:
         self.loops.start(interval_s=interval_s)
 
     def stop(self) -> None:
-        """End the loops, and the embedded Ray with them; what runs there goes on in a later attempt."""
+        """End the loops and the embedded Ray. Its jobs go on in a later attempt."""
         self.loops.stop()
         self.reconciler.close()
 
@@ -43,13 +43,13 @@ def assemble(
     cluster: Cluster | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Assembly:
-    """Return the parts for a store. Nothing runs yet.
+    """Build the parts for a store. Nothing runs yet.
 
     Args:
         store: the database.
-        settings: the service's.
-        api_url: where drivers reach the API.
-        cluster: the way to Ray; None: the one that `settings` name, which raises Unavailable where its token is gone.
+        settings: the service's settings.
+        api_url: the URL of the API for drivers.
+        cluster: the connection to Ray; None: as in `settings`, which raises Unavailable if its token is missing.
         clock: seconds since the epoch.
     """
     cluster = cluster_of(settings) if cluster is None else cluster

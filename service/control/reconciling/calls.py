@@ -1,4 +1,4 @@
-"""Calls beside each other: some at a time, or one that may never return."""
+"""Concurrent calls: several at a time, or one in the background that may never return."""
 
 import logging
 import math
@@ -13,14 +13,14 @@ from service.log_lines import log_fields
 
 _log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
-#: What a round gives to calls in the background, in seconds.
+#: The seconds that a round waits for background calls.
 PATIENCE_S = 2.0
 
 
 def side_by_side(pool: Executor, acts: Mapping[str, Callable[[], None]]) -> None:
-    """Call each act of a job, by its id; many can share what they wait for: Ray, and the database's writes.
+    """Call each job's act, by job id, concurrently, since acts wait for Ray and for database writes.
 
-    An act that fails leaves the others alone, and the round goes on. Raises Unavailable where one did, after all.
+    An act that fails does not affect the others. Raises Unavailable after all have ended, if one did.
     """
     calls = [pool.submit(_guarded, job_id, act) for job_id, act in acts.items()]
     wait(calls)
@@ -39,7 +39,7 @@ def _guarded(job_id: str, act: Callable[[], None]) -> None:
 
 
 class Background(Generic[Answer]):
-    """A call in a thread of its own, which keeps no process from ending, should it never return."""
+    """A call in its own daemon thread, which does not keep the process alive if it never returns."""
 
     def __init__(self, act: Callable[[], Answer], *, name: str) -> None:
         self._future: Future[Answer] = Future()
@@ -57,17 +57,17 @@ class Background(Generic[Answer]):
             self._future.set_result(answer)
 
     def has_ended(self, *, patience_s: float = 0.0) -> bool:
-        """Return whether the call has ended; wait for that until it has taken `patience_s`, whoever asks."""
+        """Return whether the call has ended. Wait for that until it has taken `patience_s` in all."""
         wait([self._future], timeout=max(0.0, self._began + patience_s - time.monotonic()))
         return self._future.done()
 
     def answer(self) -> Answer:
-        """Return what the call returned, or raise what it raised, once it has ended."""
+        """Return the call's result or raise its error, once it has ended."""
         return self._future.result()
 
     @property
     def has_failed(self) -> bool:
-        """Return whether the call has ended, and raised something."""
+        """Return whether the call has ended with an error."""
         return self.has_ended() and self._future.exception() is not None
 
     @property

@@ -1,4 +1,4 @@
-"""The cluster as this process sees it, and saw it within the last hour."""
+"""The cluster as this process sees it now, and has seen it within the last hour."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from service.job.problems import Problem
 from service.job.spec import JobSpec
 from service.settings import Settings
 
-_SEEN_S = 3600.0  # a node that was away for no longer may come back: what needs it is not refused
+_SEEN_S = 3600.0  # a node away for less may come back, so jobs that need it are not refused
 _MOST_SEEN = 50  # clusters: one whose nodes come and go has many
 
 
 class ClusterSight:
-    """Looks at the cluster, and tells what it can hold. Mutable."""
+    """A view of the cluster that tells what it can hold. Mutable."""
 
     def __init__(self, cluster: Cluster, settings: Settings, telemetry: Telemetry) -> None:
         self._cluster, self._telemetry = cluster, telemetry
@@ -26,7 +26,7 @@ class ClusterSight:
         self._seen: dict[tuple[Node, ...], float] = {}  # and when: the cluster within the last hour, now last
 
     def look(self, *, now: float) -> tuple[RayApi, Sequence[Node]]:
-        """Return Ray and its nodes, by which jobs are judged from now on; raises Unavailable."""
+        """Return Ray and its nodes. Jobs are judged by these nodes from now on. Raises Unavailable."""
         try:
             ray = self._cluster.connect()
             there = ray.nodes()  # the first that is asked of somebody else's Ray: it tells whether that one is up
@@ -39,14 +39,14 @@ class ClusterSight:
         return ray, nodes
 
     def _see(self, nodes: tuple[Node, ...], *, now: float) -> None:
-        """Take the cluster for `nodes`, and forget what it was longer than an hour ago."""
+        """Record that the cluster has `nodes`, and forget records older than an hour."""
         seen = [(each, at) for each, at in self._seen.items() if each != nodes and abs(now - at) < _SEEN_S]
         self.nodes, self._seen = nodes, dict([*seen, (nodes, now)][-_MOST_SEEN:])
 
     def conflicts(self, spec: JobSpec) -> list[Problem]:
-        """Return why the cluster can never place the job, not even as this process saw it within the last hour.
+        """Return why the cluster can never place the job, even as seen within the last hour.
 
-        Nothing while the cluster is unknown, or none of the nodes that train has joined.
+        Empty while the cluster is unknown, or no node for training has joined.
         """
         if self.nodes is None or not any(node.cpus or node.gpus for node in self.nodes):
             return []
@@ -55,5 +55,5 @@ class ClusterSight:
         return found[0] if all(found) else []
 
     def is_too_small(self, shape: Shape) -> bool:
-        """Return whether the cluster, which has lost a machine since, cannot hold an attempt's workers."""
+        """Return whether the cluster can no longer hold an attempt's workers, after it has lost a machine."""
         return self.nodes is not None and bool(conflicts(shape, self.nodes))

@@ -1,4 +1,4 @@
-"""The reconciler's effects on a job, whichever part of it decides so: it says why, loses an attempt, fails the job."""
+"""The reconciler's effects on a job: set its reason, end its attempt as lost, or fail it."""
 
 import logging
 from contextlib import suppress
@@ -14,13 +14,13 @@ _log = logging.getLogger(__name__)
 
 
 def explain(store: Store, job: Work | Waiting, reason: str) -> None:
-    """Write why the job waits, or what is in its way, unless it says so already."""
+    """Set the reason why the job waits, unless it has this reason already."""
     if job.reason != reason:
         store.explain(job.job_id, state=state_of(job), reason=reason)
 
 
 def lose(store: Store, work: Work, reason: str) -> None:
-    """End the job's attempt."""
+    """End the job's attempt as lost."""
     with suppress(NotFound):  # it ended and was deleted in the meantime
         store.attempts.lose(work.job_id, work.attempt, reason=reason)
         with log_fields(job=work.job_id, attempt=work.attempt):
@@ -42,5 +42,5 @@ def state_of(job: Work | Waiting) -> JobState:
 
 
 def unreadable(fields: str) -> str:
-    """Return why a job with `fields` of another release does not go on."""
+    """Return the reason why a job with unreadable `fields` of another release does not go on."""
     return f"this release cannot read the job: {fields}"

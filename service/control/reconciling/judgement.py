@@ -1,4 +1,4 @@
-"""Decide about a job from the database and Ray. Pure: the reconciler acts."""
+"""Decide what to do about a job, given the database and Ray. Pure: the reconciler acts."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -8,7 +8,7 @@ from service.control.work import Work
 from service.job.states import ACTIVE, RULES, JobState
 from trainers.overload import explained
 
-#: The driver lives by its lease; in the other active states the deadline is shorter.
+#: States in which the driver's lease decides. In other active states, the deadline is shorter.
 _LEASED = frozenset({JobState.RUNNING, JobState.PAUSING, JobState.STOPPING})
 _ENDED = frozenset({RayStatus.STOPPED, RayStatus.SUCCEEDED, RayStatus.FAILED, RayStatus.MISSING})
 _NO_ROOM = (
@@ -29,14 +29,14 @@ class Action(Enum):
 
     WAIT = auto()
     SUBMIT = auto()  # hand the driver to Ray
-    STOP = auto()  # have Ray end the driver; the attempt is lost when Ray says that it did
+    STOP = auto()  # have Ray end the driver; the attempt is lost once Ray confirms that
     LOSE = auto()  # end the attempt
     FAIL = auto()  # end the job: it cannot get an attempt
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """An action and, for a person, its reason; an empty one leaves the job's reason as it is."""
+    """An action and its reason for people. An empty reason leaves the job's reason unchanged."""
 
     action: Action
     reason: str = ""
@@ -58,11 +58,11 @@ def judge(
         work: an active job.
         status: what Ray says of its driver.
         now: seconds since the epoch.
-        leases_count: whether the service has been up for a whole lease, so that silence, or a deadline that has
-            passed, is the driver's own.
-        is_deaf: whether Ray was told a lease ago to end the driver, and has not: its machine hangs, or is cut off.
-        overload: of the machine that the driver is on, where it is known to be overloaded: what is late is not lost.
-        no_room_s: for how long the cluster has been too small for the attempt's workers.
+        leases_count: whether the service has been up for a whole lease, so that silence or a missed deadline is the
+            driver's fault.
+        is_deaf: whether Ray was asked a lease ago to end the driver, and has not: its machine hangs, or is cut off.
+        overload: the overload of the driver's machine, if known: a late driver is not lost then.
+        no_room_s: how long the cluster has been too small for the attempt's workers.
     """
     is_silent = leases_count and work.lease_expires is not None and work.lease_expires < now
     is_starting = work.state is JobState.STARTING
@@ -79,24 +79,24 @@ def judge(
     elif is_given_up:
         why = f"the driver was silent for longer than its lease; {overload or 'its machine or its network failed'}"
     if status is RayStatus.UNREACHABLE:
-        # Nobody answers for the driver: its own lease decides, and the fence stops it if it lives.
+        # Ray is unreachable: the driver's lease decides, and the fence stops it if it still lives.
         action = Action.LOSE if is_silent and is_given_up else Action.WAIT
         return Verdict(action=action, reason=why if action is Action.LOSE else "")
-    # Only an attempt that never reported is submitted again: a second driver would begin each stream anew at batch 1,
-    # and its batches would pass for those that the first one sent.
+    # Only an attempt that never reported is submitted again. A second driver would restart each stream at batch 1, and
+    # its batches would be taken for those of the first driver.
     is_unsent = status is RayStatus.MISSING and work.state is JobState.STARTING and not work.is_heard
     if is_unsent and not is_overdue:
         return Verdict(action=Action.SUBMIT)
     if status in _ENDED:
         return Verdict(action=Action.LOSE, reason=why or _SAID[status])
     if is_given_up:
-        # A driver that cannot be ended is fenced: should it wake, its writes are refused, and it ends by itself.
+        # A driver that cannot be ended is fenced: if it wakes, its writes are refused and it ends by itself.
         return Verdict(action=Action.LOSE if is_deaf else Action.STOP, reason=why)
     return Verdict(action=Action.WAIT)
 
 
 def judge_alone(work: Work, *, now: float, leases_count: bool) -> Verdict:
-    """Return what to do about a job that is not queued while Ray does not answer, or has nothing to do with it."""
+    """Return what to do about a job that is not queued, if Ray does not answer or is not involved."""
     if work.state in ACTIVE:
         return judge(work, RayStatus.UNREACHABLE, now=now, leases_count=leases_count)
     if _is_overdue(work, now=now):

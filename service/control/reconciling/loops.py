@@ -1,4 +1,4 @@
-"""Runs what the service does by itself, each in a thread of its own, so that no slow one delays another."""
+"""Run the service's background loops, each in its own thread, so that a slow one delays no other."""
 
 import logging
 import threading
@@ -14,10 +14,10 @@ _JOIN_S = 60.0
 
 
 class Loops:
-    """Calls each round again and again, from `start` to `stop`.
+    """Repeats each round from `start` to `stop`.
 
     Args:
-        rounds: by their loops' names; a round takes the time, in seconds since the epoch.
+        rounds: the rounds by loop name; a round takes the time, in seconds since the epoch.
         telemetry: counts rounds.
         uptime: is told when a rest took too long.
         clock: seconds since the epoch.
@@ -56,7 +56,7 @@ class Loops:
                     self._rounds[name](self._clock())
             except Unavailable as error:
                 _log.warning("%s", error)
-            except Exception:  # one bad round must not leave every job without an owner
+            except Exception:  # one failed round must not leave all jobs without an owner
                 _log.exception("a round failed; the next one follows")
             began = time.monotonic()
             self._stopping.wait(interval_s)

@@ -1,4 +1,4 @@
-"""Brings the cluster in line with the database, its only memory: begins, watches and ends attempts."""
+"""The reconciler brings the cluster in line with the database: it begins, watches and ends attempts."""
 
 import logging
 from collections.abc import Sequence
@@ -24,21 +24,21 @@ from service.job.spec import JobSpec
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
-_LOOK_S = 10.0  # between two looks at a cluster without work
-_LOGS_S = 20.0  # for the last logs: a storage may be silent for ever, and Ray is to end
-_AT_ONCE = 8  # attempts that are looked at or begun at the same time
+_LOOK_S = 10.0  # between two checks of a cluster without work
+_LOGS_S = 20.0  # for the last logs before Ray ends, since a storage may never answer
+_AT_ONCE = 8  # attempts that are checked or begun at the same time
 
 
 class Reconciler:
-    """Owns the jobs that are not over: `tick` is one round over them.
+    """Owns all unfinished jobs. `tick` is one round over them.
 
     Args:
         store: the database.
-        settings: the service's.
-        cluster: the way to Ray.
-        logs: of drivers; kept before Ray ends.
-        uptime: tells whether silence counts.
-        api_url: where drivers reach the API.
+        settings: the service's settings.
+        cluster: the connection to Ray.
+        logs: drivers' logs, saved before Ray ends.
+        uptime: tells whether silence counts against drivers.
+        api_url: the URL of the API for drivers.
         now: seconds since the epoch.
     """
 
@@ -75,7 +75,7 @@ class Reconciler:
         return self._sight.conflicts(spec)
 
     def tick(self, now: float) -> None:
-        """Do one round: look at every job that is not over, once."""
+        """Do one round: check every unfinished job once."""
         jobs, backlog = self._store.work(), self._store.backlog()
         if not jobs and not backlog.waiting:
             self._rest(backlog, now=now)
@@ -106,14 +106,14 @@ class Reconciler:
         if is_ahead(self._look_at, now=now, within_s=_LOOK_S):
             return
         self._look_at = now + _LOOK_S
-        if self._store.attempts.without_log():  # it may have the logs, and ends if nobody takes it over
+        if self._store.attempts.without_log():  # Ray may have the logs, and ends if no service takes it over
             self._cluster.adopt()
-        # Somebody else's cluster is asked what it holds: the first job, too, is refused if it never fits.
+        # An external cluster is asked for its capacity, so that even the first job is refused if it can never fit.
         if self._cluster.declared() is None:
             self._sight.look(now=now)
 
     def close(self) -> None:
-        """Let go of Ray; an embedded one ends, and what runs there goes on in a later attempt."""
+        """Release Ray. An embedded one ends, and its jobs go on in a later attempt."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._let_go()
 

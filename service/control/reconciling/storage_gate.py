@@ -1,4 +1,4 @@
-"""Lets attempts begin only on a storage that takes what they write, and waits for no storage that is silent."""
+"""Let attempts begin only if the storage accepts their files, without waiting for a storage that hangs."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ from service.control.store import Store
 from service.errors import NotFound, Unavailable
 
 _log = logging.getLogger(__name__)
-_AGAIN_S = 10.0  # between two questions for a job that is refused; its room is others' meanwhile
+_AGAIN_S = 10.0  # between two checks for a refused job; others may use its room meanwhile
 _FRESH_S = 2 * _AGAIN_S  # no attempt begins on an older answer
 
 
@@ -27,13 +27,13 @@ class Refusal(NamedTuple):
 
 @dataclass
 class _Question:
-    """A question for a job's next attempt, and its answer."""
+    """A check of the storage for a job's next attempt, and its answer."""
 
     attempt: int  # the last one
     at_once: int  # its trials that write checkpoints side by side
     before: str  # the answer to the question before this one
-    answer: str | None = None  # why not; empty: it may begin; None: the storage has not answered
-    until: float = 0.0  # the answer holds, in seconds since the epoch
+    answer: str | None = None  # why it is refused; empty: it may begin; None: the storage has not answered
+    until: float = 0.0  # how long the answer is valid, in seconds since the epoch
 
     def is_out_of_date(self, at_once: int, *, now: float) -> bool:
         if self.answer is None:
@@ -42,10 +42,10 @@ class _Question:
 
 
 class StorageGate:
-    """Asks the storage for jobs that are about to begin, for all of them at once. Mutable: it keeps the answers.
+    """Checks the storage for jobs that are about to begin, all at once. Mutable: it keeps the answers.
 
-    The storage may be silent, and a folder of a network may be so for ever. It is asked in a thread of its own, one
-    question at a time. A round waits for a moment only; until there is an answer, the jobs are refused.
+    The storage may hang, and a network folder may hang for ever. It is checked in its own thread, one check at a time.
+    A round waits only briefly. Until there is an answer, the jobs are refused.
     """
 
     def __init__(self, store: Store) -> None:
@@ -55,7 +55,7 @@ class StorageGate:
         self._asked_for: dict[str, _Question] = {}
 
     def ask(self, jobs: Iterable[tuple[Waiting, int]], *, now: float) -> None:
-        """Ask for jobs, each with its number of trials at once, unless the answer is known. Takes a moment at most."""
+        """Check the storage for jobs, each with its number of concurrent trials. Briefly waits for unknown answers."""
         for job, at_once in jobs:
             if not (job.attempt or self._store.storage.is_folder):  # the first one tells what else may be wrong
                 continue
@@ -71,7 +71,7 @@ class StorageGate:
             self._asked = calls.Background(partial(self._answers, dict(self._asked_for)), name="storage")
 
     def _is_free(self, *, now: float) -> bool:
-        """Take the answers to the question under way, if they come in time; return whether there is none any more."""
+        """Take the answers of the current check, if they come in time. Return whether no check is running any more."""
         if self._asked is None:
             return True
         if not self._asked.has_ended(patience_s=calls.PATIENCE_S):
@@ -85,14 +85,14 @@ class StorageGate:
         return True
 
     def refusals(self, waiting: Iterable[Waiting], *, now: float) -> dict[str, Refusal]:
-        """Return what is refused of the jobs that wait, by job, and forget the questions for all others."""
+        """Return the refusals of the waiting jobs, by job, and forget the checks for all others."""
         known, self._questions = self._questions, {}
         if known:
             self._questions = {job.job_id: known[job.job_id] for job in waiting if job.job_id in known}
         return {job_id: found for job_id in self._questions if (found := self.refusal(job_id, now=now))}
 
     def refusal(self, job_id: str, *, now: float) -> Refusal | None:
-        """Return why the next attempt of a job that was asked for may not begin; None: it may."""
+        """Return why the next attempt of a checked job may not begin; None if it may."""
         question = self._questions.get(job_id)
         if question is None:
             return None
@@ -102,7 +102,7 @@ class StorageGate:
         return Refusal(question.answer, question.until) if question.answer else None
 
     def _answers(self, questions: Mapping[str, _Question]) -> dict[str, str]:
-        """Ask the storage, and return its answer for each job."""
+        """Check the storage, and return the answer for each job."""
         if refused := _refused(self._store.attempts.mark.require):
             return dict.fromkeys(questions, refused)
         if any(each.attempt for each in questions.values()):  # the last one may have been lost to the storage
@@ -113,7 +113,7 @@ class StorageGate:
         }
 
     def _require_room(self, job_id: str, question: _Question) -> None:
-        """Raise Unavailable where the disk has no room for a job's next checkpoints."""
+        """Raise Unavailable if the disk has no room for a job's next checkpoints."""
         attempts, storage = self._store.attempts, self._store.storage
         with suppress(NotFound):  # it was cancelled and deleted in the meantime
             if attempts.of_job(job_id)[-1].outcome == "failed":  # one that was paused has the room it had
@@ -121,7 +121,7 @@ class StorageGate:
 
 
 def _refused(require: Callable[[], None]) -> str:
-    """Return why the storage refuses what a job requires; empty where it does not."""
+    """Return why the storage refuses a job's requirement; empty if it does not."""
     try:
         require()
     except Unavailable as error:

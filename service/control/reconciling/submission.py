@@ -1,4 +1,4 @@
-"""Hands an attempt to Ray: its driver, with what that one needs to know, and the code of its job."""
+"""Submit an attempt to Ray: its driver with its environment, and the job's code."""
 
 import io
 import logging
@@ -19,16 +19,16 @@ from service.log_lines import log_fields
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
-_HANGS_S = 60.0  # after so long, another attempt does not count on an upload that has not ended
+_HANGS_S = 60.0  # after this time, other attempts no longer wait for an upload that has not ended
 
 
 @dataclass
 class _Upload:
-    """A package on its way from storage to a Ray."""
+    """An upload of a package from storage to Ray."""
 
     ray: RayApi
     call: calls.Background[None]
-    waiting: set[str] = field(default_factory=set)  # submissions that take its answer
+    waiting: set[str] = field(default_factory=set)  # submissions that wait for it
 
     def is_for(self, ray: RayApi, submission_id: str) -> bool:
         """Return whether a submission may count on it: what was so before its time may be so no more."""
@@ -44,8 +44,8 @@ class Submission:
     """Submits attempts. Thread-safe.
 
     Args:
-        store: where attempts are.
-        settings: the service's.
+        store: the store of attempts.
+        settings: the service's settings.
         python: the interpreter that drivers run under.
         api_url: where drivers reach the API.
     """
@@ -57,7 +57,7 @@ class Submission:
         self._lock = threading.Lock()
 
     def submit(self, ray: RayApi, work: Work) -> None:
-        """Start the attempt's driver; one whose code cannot be had is lost. Raises Unavailable: not yet."""
+        """Start the attempt's driver. If its code is missing, the attempt is lost. Raises Unavailable to try later."""
         assert work.submission_id is not None
         try:
             package = self._packaged(ray, work)
@@ -73,12 +73,12 @@ class Submission:
             _log.info("submitted %s", work.submission_id)
 
     def forbidden(self, spec: JobSpec) -> str | None:
-        """Return why the job may not run here: it was stored while the service allowed more than it does now."""
+        """Return why the job may not run here, if the service allowed more when it was stored than it does now."""
         found = permissions.conflicts(spec, user_code=self._settings.user_code)
         return "; ".join(each.message for each in found) or None
 
     def _environment(self, work: Work) -> dict[str, str]:
-        """Return the variables of an attempt's driver, trials and workers."""
+        """Return the environment variables of an attempt's driver, trials and workers."""
         return {
             "WIRETUNE_API_URL": self._settings.api_url or self._api_url,
             "WIRETUNE_JOB": work.job_id,
@@ -92,7 +92,7 @@ class Submission:
         }
 
     def _packaged(self, ray: RayApi, work: Work) -> str | None:
-        """Return the name under which Ray has the job's code, given to it now if need be; None: there is none."""
+        """Return the name of the job's code in Ray, uploaded now if needed; None if the job has no code."""
         digest = work.spec.code
         if digest is None:
             return None
@@ -106,7 +106,7 @@ class Submission:
         return name
 
     def _uploading(self, ray: RayApi, work: Work, name: str, digest: str) -> _Upload | None:
-        """Return the upload that the attempt waits for, begun now if need be; None: Ray has the package."""
+        """Return the upload that the attempt waits for, started now if needed; None if Ray has the package."""
         assert work.submission_id is not None
         key = work.project, digest
         with self._lock:  # jobs that start side by side may have the same code
@@ -123,9 +123,9 @@ class Submission:
             return upload
 
     def _upload(self, ray: RayApi, name: str, project: str, digest: str) -> None:
-        """Give Ray a package from storage.
+        """Upload a package from storage to Ray.
 
-        Jobs can write to the storage. What is there now may not be what was uploaded, so its digest is checked again.
+        Jobs can write to the storage and may have changed the package, so its digest is checked again.
         """
         package = of_zip(io.BytesIO(self._store.storage.read_code(project, digest)))
         if package.digest != digest:

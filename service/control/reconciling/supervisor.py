@@ -1,4 +1,4 @@
-"""Watches the attempts that are under way, and ends those that are lost."""
+"""Watch running attempts, and end those that are lost."""
 
 import logging
 from collections.abc import Sequence
@@ -28,16 +28,16 @@ _NUM_LOG_LINES = 5
 
 
 class Supervisor:
-    """Judges each attempt, and acts on it. Mutable: it remembers what it told drivers, and who has no room.
+    """Judges each attempt and acts on it. Mutable: it remembers which drivers it asked to end, and who has no room.
 
     Args:
-        store: where attempts are.
-        settings: the service's.
-        sight: of the cluster.
-        submission: for an attempt that Ray does not have yet.
-        logs: of drivers, for their last words.
-        uptime: tells whether silence counts.
-        pool: some attempts are looked at at once.
+        store: the store of attempts.
+        settings: the service's settings.
+        sight: the view of the cluster.
+        submission: submits attempts that Ray does not have yet.
+        logs: drivers' logs, for their last lines.
+        uptime: tells whether silence counts against drivers.
+        pool: the pool in which several attempts are checked at once.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Supervisor:
         self._no_room_since: dict[str, float] = {}  # the cluster is too small for the attempt, by submission
 
     def watch(self, ray: RayApi, jobs: Sequence[Work], *, now: float) -> None:
-        """Look at every job that is not over, once; one that is paused may have been so for too long."""
+        """Check every unfinished job once. Paused jobs may have waited for too long."""
         active = [work for work in jobs if work.state in ACTIVE]
         watched = {work.submission_id for work in active}
         self._told_at = {driver: at for driver, at in self._told_at.items() if driver in watched}
@@ -69,7 +69,7 @@ class Supervisor:
                 effects.fail(self._store, work, verdict.reason)
 
     def watch_alone(self, jobs: Sequence[Work], reason: str, *, now: float) -> None:
-        """Look at every job while Ray does not answer, for the `reason` that it gives."""
+        """Check every job while Ray does not answer for `reason`."""
         for work in jobs:
             verdict = judge_alone(work, now=now, leases_count=self._uptime.leases_count(now))
             if verdict.action is Action.WAIT:
@@ -102,7 +102,7 @@ class Supervisor:
             now=now,
             leases_count=self._uptime.leases_count(now),
             is_deaf=now - self._told_at.get(work.submission_id, now) > self._settings.lease_s,
-            overload=None if self._settings.ray_address else overload.here(),  # else drivers are elsewhere
+            overload=None if self._settings.ray_address else overload.here(),  # otherwise drivers run elsewhere
             no_room_s=now - self._no_room_since.get(work.submission_id, now),
         )
 
@@ -120,9 +120,9 @@ class Supervisor:
             tail = self._logs.tail(work.job_id, work.attempt, num_lines=_NUM_LOG_LINES)
             effects.lose(self._store, work, f"{verdict.reason}\n{tail}" if tail else verdict.reason)
         elif work.state in _GOING:
-            effects.explain(self._store, work, "")  # what was in the way is over
+            effects.explain(self._store, work, "")  # the obstacle is gone
 
     def _hinder(self, work: Work, reason: str) -> None:
-        """Say what is in the way of a job that trains or is about to; one that is to pause or end says by whom."""
+        """Set the obstacle as the reason of a job that trains or starts. One that pauses or ends keeps its reason."""
         if work.state in _GOING:
             effects.explain(self._store, work, reason)

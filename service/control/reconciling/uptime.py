@@ -1,19 +1,19 @@
-"""Since when silence counts: the service and its database were up, its clock went on, and Ray answered."""
+"""Uptime of the service, its database, its clock and Ray, which decides whether silence counts against a driver."""
 
 import math
 from collections.abc import Callable
 
-_CHANCE_S = 3600.0  # for so long a job could have begun before it fails for its wait
+_CHANCE_S = 3600.0  # a job must have had this long to begin before it fails for waiting
 
 
 class Uptime:
-    """Tells whether drivers and jobs have had their time. It reads no clock and starts no thread.
+    """Tells whether drivers and jobs have had enough time. It reads no clock and starts no thread.
 
-    Each driver has a lease to report, and a job that has waited for too long an hour to begin.
+    Each driver has a lease to report. A job that has waited for too long has an hour to begin.
 
     Args:
-        lease_s: of a driver.
-        failed_at: gives when the database failed last, in seconds since the epoch.
+        lease_s: the lease of a driver, in seconds.
+        failed_at: returns the time of the database's last failure, in seconds since the epoch.
         now: seconds since the epoch.
         steady: the same moment by a clock that nobody sets.
     """
@@ -22,13 +22,13 @@ class Uptime:
         self._lease_s, self._failed_at = lease_s, failed_at
         self._up_since = now
         self._looked_at = (now, steady)
-        self._ray_since = math.inf  # it has answered every round since; infinity: it does not
+        self._ray_since = math.inf  # Ray has answered every round since; infinity: it does not answer
 
     def note(self, now: float, steady: float, *, late_s: float = 0.0) -> None:
-        """Take both clocks after a rest; where this process or its machine slept, all get their time anew.
+        """Compare both clocks after a rest. If this process or its machine slept, the uptime starts again.
 
-        A process that is stopped wakes late. While a machine sleeps, or its clock is set, the clock alone goes on: that
-        may be in the middle of a round.
+        A stopped process wakes late. If the machine sleeps or its clock is set, only the clock moves, perhaps in the
+        middle of a round.
 
         Args:
             now: seconds since the epoch.
@@ -50,5 +50,5 @@ class Uptime:
         return now - max(self._up_since, self._failed_at()) > self._lease_s
 
     def waits_count(self, now: float) -> bool:
-        """Return whether the API, the database and Ray have been up for so long that a job had a chance to begin."""
+        """Return whether the API, the database and Ray have been up long enough for a job to begin."""
         return now - max(self._up_since, self._failed_at(), self._ray_since) > _CHANCE_S
