@@ -1,4 +1,4 @@
-"""Secrets: the server's own, users' keys (stored as digests), and attempts' tokens (stored nowhere)."""
+"""Secrets: the server's own, users' keys (stored as digests), and attempts' tokens (not stored)."""
 
 import hashlib
 import hmac
@@ -9,7 +9,7 @@ from pathlib import Path
 from service.errors import Unavailable
 from service.settings import SECRETS_DIR
 
-#: Of every key; tells it from a token of somebody else.
+#: The prefix of every key, which distinguishes it from other services' tokens.
 PREFIX = "wt_"
 _NUM_BYTES = 32
 _MIN_CHARS = 32
@@ -21,9 +21,10 @@ def new_key() -> str:
 
 
 def given_key() -> str | None:
-    """Return the first key that the operator gives, in a file of `WIRETUNE_SECRETS_DIR`; None: there is none.
+    """Return the operator's first key, from a file in `WIRETUNE_SECRETS_DIR`; None if there is none.
 
-    No variable has it: `WIRETUNE_API_KEY` is a client's, perhaps to another service. Raises Unavailable for a weak one.
+    It is not read from a variable: `WIRETUNE_API_KEY` is a client's, perhaps for another service. Raises Unavailable
+    for a weak key.
     """
     folder = os.environ.get(SECRETS_DIR)
     if not folder or not (file := Path(folder) / "wiretune_api_key").exists():
@@ -35,12 +36,12 @@ def given_key() -> str | None:
 
 
 def digest(key: str) -> str:
-    """Return what is stored of a key; it has 256 random bits, so a plain SHA-256 cannot be guessed back."""
+    """Return the digest that is stored of a key. A key has 256 random bits, so guesses cannot reverse its SHA-256."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def server_secret(state_dir: Path) -> bytes:
-    """Return `WIRETUNE_SECRET`, or the state dir's secret, made on first use for its owner alone.
+    """Return `WIRETUNE_SECRET`, or the state dir's secret, created on first use and readable only by its owner.
 
     It may be a file of `WIRETUNE_SECRETS_DIR`, too.
     """
@@ -55,7 +56,7 @@ def server_secret(state_dir: Path) -> bytes:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write `path` so that it is whole or absent, and never readable by others."""
+    """Write `path` atomically, and never readable by others."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
@@ -65,10 +66,10 @@ def write_private(path: Path, text: str) -> None:
 
 
 def attempt_token(secret: bytes, job_id: str, number: int | str) -> str:
-    """Return the token that lets one attempt report: HMAC-SHA256, derivable again after a crash."""
+    """Return the token for one attempt's reports: an HMAC-SHA256, which can be computed again after a crash."""
     return hmac.new(secret, f"{job_id}|{number}".encode(), hashlib.sha256).hexdigest()
 
 
 def storage_id(secret: bytes) -> str:
-    """Return the name of the service's storage, the same at each replica; it tells nothing of the secret."""
+    """Return the name of the service's storage. It is the same at each replica and does not reveal the secret."""
     return hmac.new(secret, b"storage", hashlib.sha256).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Access rules: who may do what. Pure; the API refuses what is not allowed here.
+"""Access rules: which roles may do what. Pure: the API enforces them.
 
 A key acts in one project. It sees that project's jobs; operators and admins see all jobs.
 """
@@ -30,7 +30,7 @@ class Action(StrEnum):
 
 
 class Owned(NamedTuple):
-    """Whose a job, key or package of code is; `role` is a key's."""
+    """The owner of a job, key or package of code; `role` is a key's."""
 
     owner: str
     project: str
@@ -48,12 +48,12 @@ class Principal:
     address: str = ""
 
 
-#: Whoever holds the state dir, and calls the store without HTTP.
+#: The caller of the store without HTTP, who has access to the state dir.
 LOCAL = Principal(name="first", role=Role.ADMIN, project=DEFAULT_PROJECT)
 
 
 class _Least(NamedTuple):
-    """The least role for what is one's own, for the rest of the project, and for other projects."""
+    """The least role for one's own objects, for the rest of the project, and for other projects."""
 
     own: Role
     project: Role
@@ -75,7 +75,7 @@ RULES = {
     Action.READ_QUOTAS: _Least(Role.OPERATOR, Role.OPERATOR, Role.OPERATOR),
     Action.SET_QUOTAS: _Least(Role.OPERATOR, Role.OPERATOR, Role.OPERATOR),
 }
-#: The least role that gives a job such a priority, if it may submit or change the job at all.
+#: The least role that may give a job this priority, if it may submit or change the job at all.
 PRIORITIES = {
     Priority.LOW: Role.VIEWER,
     Priority.NORMAL: Role.VIEWER,
@@ -85,12 +85,12 @@ PRIORITIES = {
 
 
 def may(caller: Principal, action: Action, what: Owned | None = None) -> bool:
-    """Return whether `caller` may do `action` to `what`; None: to nothing that is there yet, or to a list."""
+    """Return whether `caller` may do `action` to `what`; None: to a new object, or to a list."""
     return caller.role.rank >= _least(caller, action, what).rank
 
 
 def may_do(caller: Principal) -> tuple[str, ...]:
-    """Return every action that `caller` may do to what is their own."""
+    """Return every action that `caller` may do to their own objects."""
     return tuple(action.value for action in Action if may(caller, action))
 
 
@@ -100,16 +100,16 @@ def _least(caller: Principal, action: Action, what: Owned | None) -> Role:
         return least.own
     if what.project != caller.project:
         return least.elsewhere
-    # A key must not hand out a stronger one, even to its owner: whoever found it would rise.
+    # A key must not create a stronger one, even for its owner: whoever found the key would gain permissions.
     is_own = what.owner == caller.name and what.role.rank <= caller.role.rank
     return least.own if is_own else least.project
 
 
 def may_use(caller: Principal, priority: Priority) -> bool:
-    """Return whether `caller` may give a job such a priority."""
+    """Return whether `caller` may give a job this priority."""
     return caller.role.rank >= PRIORITIES[priority].rank
 
 
 def visible_project(caller: Principal) -> str | None:
-    """Return the project whose jobs `caller` sees; None: all of them."""
+    """Return the project whose jobs `caller` may see; None: all projects."""
     return None if caller.role.rank >= RULES[Action.READ].elsewhere.rank else caller.project

@@ -1,6 +1,6 @@
 """Open a SQLite file or a PostgreSQL database, with the durability that the API promises.
 
-SQLite serves one process. PostgreSQL serves several replicas of the API, which meet in row locks.
+SQLite serves one process. PostgreSQL serves several replicas of the API, which coordinate by row locks.
 """
 
 from pathlib import Path
@@ -15,8 +15,8 @@ from service.errors import Unavailable
 _BUSY_TIMEOUT_MS = 10_000
 _BACKENDS = ("sqlite", "postgresql")
 _ALLOWED = "allowed: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
-#: What PostgreSQL's client is told unless the URL says otherwise. Without these, a server that vanished holds its
-#: writer until the kernel gives up (a quarter of an hour), and a frozen replica holds its locks for ever.
+#: Default options of PostgreSQL's client. Without them, a vanished server blocks the writer until the kernel gives up
+#: (a quarter of an hour), and a frozen replica holds its locks for ever.
 _LIBPQ = {
     "connect_timeout": "10",
     "keepalives_idle": "10",
@@ -28,7 +28,7 @@ _LIBPQ = {
 
 
 def is_sqlite(url: str) -> bool:
-    """Return whether `url` names a SQLite file, which one process may serve. Raises Unavailable for an unknown URL."""
+    """Return whether `url` names a SQLite file, which one process may serve. Raises Unavailable for unknown URLs."""
     try:
         backend = make_url(url).get_backend_name()
     except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
@@ -39,7 +39,7 @@ def is_sqlite(url: str) -> bool:
 
 
 def without_password(url: str) -> tuple[URL, str | None]:
-    """Return the URL as it may be shown, and its password, which may be in its query: there it goes before another."""
+    """Return the URL without its password, and the password. One in the query takes precedence."""
     address = make_url(url)
     found = address.query.get("password", address.password)
     plain = address.set(password=None).difference_update_query(["password"])
@@ -59,7 +59,7 @@ def connect(url: str) -> Engine:
     if not is_sqlite(url):
         address = make_url(url)
         unsaid = {name: value for name, value in _LIBPQ.items() if name not in address.query}
-        # The row locks of the store are thought out for this level, whatever the server's default is.
+        # The store's row locks are designed for this level, whatever the server's default is.
         return _engine(address.update_query_dict(unsaid), pool_pre_ping=True, isolation_level="READ COMMITTED")
     engine = _engine(url, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000, "check_same_thread": False})
     event.listen(engine, "connect", _configure_sqlite)
@@ -68,14 +68,14 @@ def connect(url: str) -> Engine:
 
 
 def of_one_moment(engine: Engine) -> Engine:
-    """Return `engine` as readers use it: all that a transaction reads was true at once, as it always is on SQLite."""
+    """Return `engine` for readers: a transaction reads one consistent snapshot, as always on SQLite."""
     if engine.dialect.name == "sqlite":
         return engine
     return engine.execution_options(isolation_level="REPEATABLE READ")
 
 
 def of_one_statement(engine: Engine) -> Engine:
-    """Return `engine` for readers that ask one thing: PostgreSQL needs neither a BEGIN nor a ROLLBACK for that."""
+    """Return `engine` for single reads, for which PostgreSQL needs neither BEGIN nor ROLLBACK."""
     if engine.dialect.name == "sqlite":
         return engine
     return engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -95,7 +95,7 @@ def _to_json(value: Any) -> str:
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:
-    # Python's driver would begin transactions late and break savepoints; `connect` has them begun instead.
+    # Python's driver would begin transactions late and break savepoints, so `connect` begins them.
     connection.isolation_level = None
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")  # NORMAL survives a killed process, not a power cut

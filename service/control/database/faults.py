@@ -1,4 +1,4 @@
-"""Tell apart errors of the database: another transaction was in the way, an outage, or the statement itself."""
+"""Classify database errors: a conflict with another transaction, an outage, or a fault of the statement."""
 
 import sqlite3
 
@@ -13,17 +13,17 @@ from sqlalchemy.exc import (
 
 #: unique_violation, serialization_failure, deadlock_detected: postgresql.org/docs/current/errcodes-appendix.html
 _COLLISIONS = frozenset({"23505", "40001", "40P01"})
-#: Classes of SQLSTATE: data exception, program limit exceeded. They are about what was sent.
+#: SQLSTATE classes of faulty statements: data exception, program limit exceeded.
 _OF_WHAT_WAS_SENT = ("22", "54")
 
 
 def is_collision(error: SQLAlchemyError) -> bool:
-    """Return whether another replica's transaction was in the way, so that a retry of the write may pass."""
+    """Return whether another replica's transaction interfered, so that a retry may succeed."""
     return _sqlstate(error) in _COLLISIONS
 
 
 def is_outage(error: BaseException | None) -> bool:
-    """Return whether the database itself failed, not a statement: away, full, read-only, or locked for too long."""
+    """Return whether the database failed, not a statement: it is unreachable, full, read-only or locked too long."""
     if isinstance(error, NoFreeConnection):
         return True
     if not isinstance(error, DBAPIError) or is_collision(error):
@@ -33,15 +33,15 @@ def is_outage(error: BaseException | None) -> bool:
 
 
 def is_full(error: SQLAlchemyError) -> bool:
-    """Return whether SQLite found the disk full, and has undone the transaction."""
+    """Return whether SQLite found the disk full and has undone the transaction."""
     return getattr(getattr(error, "orig", None), "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def _sqlstate(error: SQLAlchemyError) -> str:
-    """Return PostgreSQL's code of the error; SQLite has none."""
+    """Return PostgreSQL's error code; SQLite has none."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) or ""
 
 
 def said(error: Exception) -> str:
-    """Return the database's own words, without the statement and its parameters: those are for the log."""
+    """Return the database's own message, without the statement and its parameters, which belong in the log."""
     return str(getattr(error, "orig", None) or error)

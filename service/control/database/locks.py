@@ -1,4 +1,4 @@
-"""The folder of the service's state, and the locks by which one process alone has it and its SQLite file."""
+"""The state dir of the service, and the locks that give it and its SQLite file to one process only."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ from service.settings import Settings
 
 
 def prepare_state_dir(settings: Settings) -> None:
-    """Create the state dir, readable by its owner alone; raises Unavailable where we may not."""
+    """Create the state dir, readable only by its owner. Raises Unavailable if that is not permitted."""
     folder = settings.state_dir
     try:
         make_private(folder)
@@ -25,18 +25,18 @@ def prepare_state_dir(settings: Settings) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Create a folder that its owner alone can read; one of ours that is there and empty becomes so. Raises OSError."""
+    """Create a folder that only its owner can read. Our own empty folder is restricted likewise. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.stat().st_uid == os.geteuid() and not any(folder.iterdir()):
         folder.chmod(0o700)
 
 
 def lock(path: Path, *, purpose: str) -> IO[str]:
-    """Take `path` for this process until the returned file is closed, and write our pid into it.
+    """Lock `path` for this process until the returned file is closed, and write our pid into it.
 
     Raises Unavailable, naming the pid, where another process holds it. The system frees it when we die.
     """
-    file = open(path, "a+")  # noqa: SIM115  (held open: closing it gives the lock back)
+    file = open(path, "a+")  # noqa: SIM115  (held open: closing it releases the lock)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -51,9 +51,9 @@ def lock(path: Path, *, purpose: str) -> IO[str]:
 
 
 def lock_service(settings: Settings) -> ExitStack:
-    """Take the state dir for this process, and a SQLite file with it, until the result is closed.
+    """Lock the state dir, and a SQLite database, for this process until the result is closed. Raises Unavailable.
 
-    The file has a lock of its own, beside it: services with other state dirs may name it, too. Raises Unavailable.
+    The database has its own lock file beside it, since services with other state dirs may use it, too.
     """
     url = settings.resolved_database_url
     with ExitStack() as held:

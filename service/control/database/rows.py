@@ -1,7 +1,7 @@
-"""Plain rows that a transaction stores last: one statement for each table, however many writes share the transaction.
+"""Plain rows that a transaction stores last, by one statement per table, however many writes share the transaction.
 
-Sixteen submissions in a group make a hundred rows. Sent one by one, each costs the database's layer a statement, and
-PostgreSQL a round trip. Who looks for such a row within the transaction calls `store` first.
+Sixteen submissions in a group make a hundred rows. One by one, each would cost a statement, and on PostgreSQL a round
+trip. Code that looks for such a row within the transaction must call `store` first.
 """
 
 from typing import Any
@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 
 
 def add(session: Session, statement: Insert, *values: dict[str, Any]) -> None:
-    """Have rows stored by `statement`, after those of statements that came earlier. Give the same object each time."""
+    """Add rows to store by `statement`, after those of earlier statements. Pass the same statement object each time."""
     _waiting(session).setdefault(statement, []).extend(values)
 
 
 def store(session: Session) -> None:
     """Store the rows that were added."""
-    session.flush()  # they may refer to what the session holds
+    session.flush()  # the rows may refer to objects in the session
     for statement, values in _waiting(session).items():
         if values:
             session.connection().execute(statement, values)
@@ -25,12 +25,12 @@ def store(session: Session) -> None:
 
 
 def num_waiting(session: Session) -> int:
-    """Return how many rows were added and not stored."""
+    """Return the number of rows added but not stored."""
     return sum(map(len, _waiting(session).values()))
 
 
 def drop(session: Session) -> None:
-    """Forget the rows that were added and not stored."""
+    """Drop the rows added but not stored."""
     _waiting(session).clear()
 
 

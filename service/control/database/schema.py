@@ -1,4 +1,4 @@
-"""The revision of the tables, and the migrations that bring a database to another one."""
+"""The schema's revision, and migrations between revisions."""
 
 from functools import cache
 from pathlib import Path
@@ -14,14 +14,14 @@ from service.control.database.engine import connect
 from service.errors import Unavailable
 
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
-_MIGRATION_LOCK = 8470  # any number that every release agrees on
+_MIGRATION_LOCK = 8470  # any number that all releases share
 _MIGRATION_TIMEOUT_MS = 300_000
-#: What is said of a database that `is_newer`.
+#: The message about a database that `is_newer`.
 MADE_BY_NEWER = "made by a newer release: install that one, or restore a backup"
 
 
 def revisions(url: str) -> tuple[str | None, str | None]:
-    """Return the schema's revision, and the newest one; nothing is changed. Raises Unavailable."""
+    """Return the schema's revision and the newest one, without changes. Raises Unavailable."""
     engine = connect(url)
     try:
         with engine.connect() as connection:
@@ -48,12 +48,12 @@ def is_current(connection: Connection) -> bool:
 
 
 def is_newer(revision: str | None) -> bool:
-    """Return whether the schema's revision is none of this release's: a newer one has migrated the database."""
+    """Return whether this release does not know the schema's revision: a newer one has migrated the database."""
     return revision is not None and revision not in _revisions()
 
 
 def refuse_newer(connection: Connection) -> None:
-    """Raise Unavailable where a newer release has migrated the database."""
+    """Raise Unavailable if a newer release has migrated the database."""
     if is_newer(found := _revision(connection)):
         raise Unavailable(f"the database is at revision {found}, {MADE_BY_NEWER}")
 
@@ -71,7 +71,7 @@ def _alembic() -> Config:
 
 
 def migrate(engine: Engine, *, revision: str = "head") -> None:
-    """Bring the schema to `revision`, up or down; of several replicas that start at once, one does it.
+    """Migrate the schema to `revision`, up or down. If several replicas start at once, one of them does it.
 
     Raises Unavailable for a database of a newer release, which is left alone.
     """

@@ -1,4 +1,4 @@
-"""The open database, as the rest of the service has it."""
+"""The open database, as the rest of the service uses it."""
 
 import math
 import threading
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 class Database:
-    """Sessions to read with, the one writer, and the clock that both go by. Thread-safe.
+    """Sessions for reads, the one writer, and their common clock. Thread-safe.
 
-    `engine` is what both use; `now` gives the seconds since the epoch.
+    Reads and writes use `engine`; `now` returns the seconds since the epoch.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Database:
         note_group: Callable[[int, float], None],
         opened: ExitStack,
     ) -> None:
-        """`note_group` hears of each transaction how many writes it had, and its seconds; `opened` ends with it."""
+        """`note_group` is called with each transaction's number of writes and seconds; `opened` is closed with this."""
         self.engine, self.now, self._opened = engine, clock, opened
         self._readers = sessionmaker(of_one_moment(engine))
         self._askers = sessionmaker(of_one_statement(engine))
@@ -59,7 +59,7 @@ class Database:
         clock: Callable[[], float] = time.time,
         note_group: Callable[[int, float], None] = lambda size, seconds: None,
     ) -> "Database":
-        """Open the database of `settings`, made and migrated as needed.
+        """Open the database of `settings`, created and migrated as needed.
 
         Raises Unavailable where another process serves the same SQLite file, the database does not answer or is of a
         newer release, or the settings name none that can be used.
@@ -70,7 +70,7 @@ class Database:
         with ExitStack() as opened:
             if is_sqlite(url):
                 opened.enter_context(lock_service(settings))
-            opened.callback(engine.dispose)  # before the lock is given back
+            opened.callback(engine.dispose)  # before the lock is released
             try:
                 migrate(engine)
             except (SQLAlchemyError, CommandError) as error:
@@ -78,18 +78,18 @@ class Database:
             return cls(engine, clock=clock, note_group=note_group, opened=opened.pop_all())
 
     def close(self) -> None:
-        """Store what waits and give the database back, also where the former raises Unavailable."""
+        """Store waiting writes and release the database, even if the former raises Unavailable."""
         try:
             self._writer.close()
         finally:
             self._opened.close()
 
     def reading(self) -> AbstractContextManager[Session]:
-        """Give a session whose reads are of one moment; raises Unavailable."""
+        """Provide a session whose reads form one consistent snapshot. Raises Unavailable."""
         return self._session(self._readers)
 
     def asking(self) -> AbstractContextManager[Session]:
-        """Give a session for single statements, which cost less; raises Unavailable."""
+        """Provide a session for single statements, which is cheaper. Raises Unavailable."""
         return self._session(self._askers)
 
     @contextmanager
@@ -103,16 +103,16 @@ class Database:
             raise DatabaseUnavailable(f"the database does not answer: {said(error)}; try again") from error
 
     def write(self, function: Callable[[Session], T]) -> T:
-        """Run `function` in a transaction of the writer; see `Writer.write`."""
+        """Run `function` in a write transaction; see `Writer.write`."""
         return self._writer.write(function)
 
     def post(self, function: Callable[[Session], object]) -> None:
-        """Run `function` as `write` does, some time; its caller neither waits, nor hears of an error."""
+        """Run `function` later, as `write` does. The caller neither waits nor learns of an error."""
         self._writer.post(function)
 
     @property
     def num_waiting(self) -> int:
-        """Return how many writes wait for their turn."""
+        """Return the number of waiting writes."""
         return self._writer.num_waiting
 
     @property
@@ -121,14 +121,14 @@ class Database:
         return self._writer.bell
 
     def answer(self) -> None:
-        """Return if the database has its tables, none of a newer release, and answers; raises Unavailable."""
+        """Raise Unavailable unless the database answers, and has its tables, and no newer release has migrated it."""
         with self.reading() as session:
             session.execute(select(JobRow.id).limit(1))
             refuse_newer(session.connection())
 
     @property
     def failed_at(self) -> float:
-        """The time of the last failure, in seconds since the epoch; -inf: there was none."""
+        """The time of the last failure, in seconds since the epoch; -inf if there was none."""
         with self._failing:
             self._failed_at = min(self._failed_at, self.now())  # the clock may have been set back since
             return self._failed_at

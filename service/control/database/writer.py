@@ -1,16 +1,16 @@
-"""All writes: one thread, and one transaction for everything that waits (group commit).
+"""All writes: one thread, with one transaction for all waiting writes (group commit).
 
 A commit costs a disk sync, whatever it holds. With one transaction per request, sixteen clients waited over a
 second at the 99th percentile; with group commit some 40 ms.
 
-Where several replicas write to one PostgreSQL, two groups may want the same key, or each other's rows. The write
-that loses is run again in a transaction of its own: alone it holds nothing that another waits for.
+If several replicas write to one PostgreSQL, two groups may need the same key or each other's rows. The write that
+loses is run again in its own transaction, where it holds nothing that another waits for.
 
-SQLite ends the whole transaction when a statement finds the disk full, or cannot read or write: no savepoint shelters
-the others. Nor does one where COMMIT finds the disk full, which writes up to 2 MB that a cache held. Each write of such
-a group is run again in a transaction of its own, too, so that small ones pass.
+SQLite ends the whole transaction if a statement finds the disk full, or cannot read or write. Savepoints do not
+protect the other writes then, nor if COMMIT finds the disk full while it writes up to 2 MB of cached pages. Each write
+of such a group is also run again in its own transaction, so that small ones pass.
 
-So a write may run more than once before it is stored, and changes nothing but the database.
+A write may therefore run more than once before it is stored, and must change nothing but the database.
 """
 
 import logging
@@ -47,11 +47,11 @@ class _Outcome:
     call: _Call
     value: Any = None
     error: Exception | None = None
-    collided: bool = False  # with another replica: worth a second run
+    collided: bool = False  # with another replica, so worth a second run
 
 
 class Writer:
-    """Run functions in the database's only writing thread; each answer is given after its commit.
+    """Runs functions in the database's only writing thread. Each result is returned after its commit.
 
     `bell` rings after each commit that has events.
     """
@@ -67,7 +67,7 @@ class Writer:
         note_group: Callable[[int, float], None] = lambda size, seconds: None,
         note_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """`note_group` hears of each transaction how many writes it had, and its seconds; `note_failure` of outages."""
+        """`note_group` is called with each transaction's number of writes and seconds, `note_failure` on outages."""
         self._note_group, self._note_failure = note_group, note_failure
         self._sessions = sessions
         event.listen(sessions.kw["bind"], "before_cursor_execute", _note_change)
@@ -81,9 +81,9 @@ class Writer:
         self._thread.start()
 
     def write(self, function: Callable[[Session], T]) -> T:
-        """Run `function` in a transaction and return its value once it is on disk; an error undoes it alone.
+        """Run `function` in a transaction and return its value once it is on disk. An error undoes only this write.
 
-        Raises Unavailable when the database does not take writes fast enough, or at all.
+        Raises Unavailable if the database does not take writes, or not fast enough.
         """
         if self._closed:
             raise Unavailable("the database is closed; the service is stopping")
@@ -104,7 +104,7 @@ class Writer:
         return value
 
     def post(self, function: Callable[[Session], object]) -> None:
-        """Run `function` as `write` does, some time; its caller neither waits, nor hears of an error."""
+        """Run `function` later, as `write` does. The caller neither waits nor learns of an error."""
         if self._closed:
             return
         with suppress(queue.Full):
@@ -112,11 +112,11 @@ class Writer:
 
     @property
     def num_waiting(self) -> int:
-        """Return how many writes wait for their turn."""
+        """Return the number of waiting writes."""
         return self._waiting.qsize()
 
     def close(self) -> None:
-        """Store what waits, then stop. Raises Unavailable if that takes longer than the timeout."""
+        """Store the waiting writes, then stop. Raises Unavailable if that takes longer than the timeout."""
         self._closed = True
         deadline = time.monotonic() + self._timeout_s
         with suppress(queue.Full):  # then the thread does not end either
@@ -154,11 +154,11 @@ class Writer:
         return group, call is not None
 
     def _commit(self, calls: list[_Call]) -> list[_Outcome]:
-        """Run `calls` in one transaction, and return what came of each once it is on disk."""
+        """Run `calls` in one transaction, and return their outcomes once they are on disk."""
         try:
             try:
                 return self._commit_all(calls, _run_together)
-            except _Fails:  # each gets a savepoint, which costs a sixth of a submission: most groups need none
+            except _Fails:  # each gets a savepoint now, which costs a sixth of a submission; most groups need none
                 return self._commit_all(calls, _run_apart)
         except _Undone as undone:
             return self._commit_each(calls, undone.error)
@@ -166,7 +166,7 @@ class Writer:
             return self._commit_each(calls, error) if is_full(error) else _refused(calls, error)
 
     def _commit_each(self, calls: list[_Call], error: SQLAlchemyError) -> list[_Outcome]:
-        """Run each of `calls` in a transaction of its own, unless it had that, and is refused for `error`."""
+        """Run each of `calls` in its own transaction. A call that was already alone fails with `error`."""
         if len(calls) == 1:
             return _refused(calls, error)
         return [outcome for call in calls for outcome in self._commit([call])]
@@ -183,11 +183,11 @@ class Writer:
 
 
 class _Fails(Exception):
-    """A call of the group fails; nothing of the group is stored yet."""
+    """A call of the group has failed; nothing of the group is stored yet."""
 
 
 class _Undone(Exception):
-    """The database has undone the whole transaction for the `error` of one statement."""
+    """The database has undone the whole transaction because of one statement's `error`."""
 
     def __init__(self, error: SQLAlchemyError) -> None:
         super().__init__(str(error))
@@ -205,7 +205,7 @@ def _run_together(session: Session, calls: list[_Call]) -> list[_Outcome]:
 
 
 def _run_or_refuse(session: Session, call: _Call) -> _Outcome:
-    """Run `call`; one that is refused before it has changed anything costs the others nothing, and keeps its locks."""
+    """Run `call`. If it is refused before it changed anything, the others are not affected, and its locks stay."""
     before = _changes(session)
     try:
         return _run(session, call)
@@ -218,13 +218,13 @@ def _run_or_refuse(session: Session, call: _Call) -> _Outcome:
 
 
 def _changes(session: Session) -> tuple[object, ...]:
-    """Return what grows with every change of the open transaction, whether it was sent to the database or not."""
+    """Return a number that grows with every change in the open transaction, sent to the database or not."""
     pending = len(session.new) + len(session.dirty) + len(session.deleted)
     return pending, events.num_waiting(session), rows.num_waiting(session), _sent.num_changes
 
 
 class _Sent(threading.local):
-    """The number of statements that this thread has sent, of those that change something."""
+    """The number of changing statements that this thread has sent."""
 
     num_changes = 0
 
@@ -238,12 +238,12 @@ def _note_change(_connection: Connection, _cursor: Any, statement: str, *_: Any)
 
 def _run(session: Session, call: _Call) -> _Outcome:
     value = call.function(session)
-    session.flush()  # what fails, fails before the commit
+    session.flush()  # so that errors occur before the commit
     return _Outcome(call, value=value)
 
 
 def _require_transaction(session: Session, error: Exception) -> None:
-    """Raise where the transaction ended with `error`, and all that its group did: with its connection, or by SQLite."""
+    """Raise if `error` has ended the whole group's transaction: its connection was lost, or SQLite undid it."""
     if not isinstance(error, DBAPIError):
         return
     if error.connection_invalidated:
@@ -267,11 +267,11 @@ def _run_alone(session: Session, call: _Call) -> _Outcome:
         _require_transaction(session, error)
         _log.warning("a write was rolled back: %s", error)
         outcome = _Outcome(call, error=_not_stored(error), collided=is_collision(error))
-    except Exception as error:  # it is the caller's: raised there, and must not end the group
+    except Exception as error:  # raised in the caller; it must not end the group
         outcome = _Outcome(call, error=error)
     events.take_back(session, num_events)
     rows.drop(session)
-    # The savepoint gave this call's row locks back: another replica may change what it read.
+    # The savepoint released this call's row locks, so another replica may change what it read.
     session.expire_all()
     return outcome
 

@@ -4,6 +4,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -50,8 +51,8 @@ class RayApi(Protocol):
     def delete(self, submission_id: str) -> None:
         """Have Ray forget a driver that has ended."""
 
-    def logs(self, submission_id: str) -> str:
-        """Return a driver's output."""
+    def log(self, submission_id: str, *, lines: int | None = None) -> Iterator[bytes]:
+        """Yield a driver's output in pieces, or only its last `lines`."""
 
     def nodes(self) -> tuple[Node, ...]:
         """Return what the cluster holds."""

@@ -41,7 +41,7 @@ def ask_nodes(ray: RayApi, python: str, *, packages: Sequence[str], file: str = 
             ray.stop(name)
             raise Unavailable(f"the driver {name} did not end in {_DRIVER_S:.0f} s")
         time.sleep(_LOOK_S)
-    lines = ray.logs(name).strip().splitlines()
+    lines = b"".join(ray.log(name)).decode(errors="replace").strip().splitlines()
     found = [NodeReport.model_validate_json(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK)]
     if not found:
         raise Unavailable(f"the driver {name} ended as {status}: {lines[-1] if lines else 'nothing'}")

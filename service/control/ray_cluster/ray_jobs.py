@@ -1,5 +1,6 @@
 """Ray's Jobs API over plain HTTP, so that the service need not match Ray's version. Paths as of Ray 2.60."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,8 @@ from service.errors import Unavailable
 
 _TIMEOUT_S = 10.0
 _LOG_S = 30.0
-_MAX_LOG_BYTES = 64_000_000
+_LOG_PATH = "/api/v0/logs/file"
+_NO_FILE = "A file is not found"  # an agent's words; the head answers 500
 T = TypeVar("T")
 
 
@@ -140,20 +142,32 @@ class RayJobs:
         if answer.is_error and answer.status_code != 404:
             raise self._refusal(answer)
 
-    def logs(self, submission_id: str) -> str:
-        """Return the driver's output, empty where there is none; Ray gives all of it or nothing."""
-        with self._reaching(), self._client.stream("GET", f"/api/jobs/{submission_id}/logs", timeout=_LOG_S) as stream:
-            body = b"".join(self._bounded(stream.iter_bytes()))
-        answer = self._allowed(httpx2.Response(stream.status_code, content=body))
-        return "" if answer.status_code == 404 else self._read(answer, lambda body: str(body["logs"] or ""))
+    def log(self, submission_id: str, *, lines: int | None = None) -> Iterator[bytes]:
+        """Yield the driver's output in pieces, or only its last `lines`; nothing where there is none yet.
 
-    def _bounded(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        deadline, num_bytes = time.monotonic() + _LOG_S, 0
+        The pieces are the bytes that were printed. Raises Unavailable on the way, too: then the rest is missing.
+        """
+        node = self._driver_node(submission_id)
+        if node is None:
+            return
+        query = {"node_id": node, "filename": f"job-driver-{submission_id}.log", "lines": lines or -1}
+        query |= {"timeout": math.ceil(_LOG_S)}
+        with self._reaching(), self._client.stream("GET", _LOG_PATH, params=query, timeout=_LOG_S) as answer:
+            if answer.is_success:
+                yield from self._in_time(answer.iter_bytes())
+                return
+            answer.read()
+        if _NO_FILE not in self._allowed(answer).text:
+            raise self._refusal(answer)
+
+    def _driver_node(self, submission_id: str) -> str | None:
+        """Return the node whose disk has the driver's output; None before the driver has one, and if Ray forgot it."""
+        answer = self._send("GET", f"/api/jobs/{submission_id}")
+        return None if answer.status_code == 404 else self._read(answer, lambda body: body.get("driver_node_id"))
+
+    def _in_time(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        deadline = time.monotonic() + _LOG_S
         for chunk in chunks:
-            num_bytes += len(chunk)
-            if num_bytes > _MAX_LOG_BYTES:
-                most = f"{_MAX_LOG_BYTES / 1e6:g} MB"
-                raise Unavailable(f"the log is longer than {most}; read it where Ray at {self.address} keeps its logs")
             if time.monotonic() > deadline:
                 raise Unavailable(f"Ray at {self.address} took longer than {_LOG_S:g} s to give a log")
             yield chunk

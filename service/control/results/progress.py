@@ -61,6 +61,11 @@ def _trains(trial: _Trial) -> bool:
     return trial.backend is not None and trial.outcome is None
 
 
+def _clock(trial: _Trial) -> float:
+    """Return the seconds on the trial's training clock. Within a search only its bill grows."""
+    return max(float(trial.seconds), float(trial.bill.get("seconds_training", 0.0)))
+
+
 def _loss(trial: _Trial) -> float:
     return float("inf") if trial.validation_loss is None else trial.validation_loss
 
@@ -91,7 +96,7 @@ def spent(budget: Mapping[str, Any], trial: _Trial) -> float:
     if trial.backend is None:
         return 0.0
     steps = trial.step + trial.bill.get("steps_search", 0) + trial.bill.get("steps_taken_back", 0)
-    used = {"seconds": trial.seconds, "steps": steps, "bytes": trial.bill.get("bytes_sent", 0)}
+    used = {"seconds": _clock(trial), "steps": steps, "bytes": trial.bill.get("bytes_sent", 0)}
     shares = (used[unit] / cap for unit, cap in budget.items() if cap is not None and unit in used)
     largest: float = max(shares, default=0.0)  # another release may have other units
     return min(1.0, largest)
@@ -99,7 +104,7 @@ def spent(budget: Mapping[str, Any], trial: _Trial) -> float:
 
 def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial], shares: Sequence[float]) -> float | None:
     """Return the elapsed time that the trials need at their pace so far, as many side by side as train now."""
-    seconds, share = sum(trial.seconds for trial in trials), sum(shares)
+    seconds, share = sum(map(_clock, trials)), sum(shares)
     whole = seconds / share if share else budget["seconds"]  # of one trial
     left = sum(1 - each for trial, each in zip(trials, shares, strict=True) if trial.outcome is None)
     num_training = sum(map(_trains, trials))
