@@ -1,4 +1,4 @@
-"""Find Ray: a cluster that somebody runs, or an embedded head that starts with the first job."""
+"""Connect to Ray: an external cluster, or an embedded head that starts with the first job."""
 
 import logging
 import sys
@@ -20,7 +20,7 @@ _RETRY_S = 10.0  # after a start that failed
 
 
 class RayApi(Protocol):
-    """The calls of the reconciler to Ray; `RayJobs` is the real one."""
+    """The reconciler's interface to Ray; `RayJobs` implements it."""
 
     def version(self) -> str:
         """Return the version of Ray itself."""
@@ -29,72 +29,72 @@ class RayApi(Protocol):
         """Return whether Ray has the package."""
 
     def upload(self, name: str, content: bytes) -> None:
-        """Give Ray a package, a zip."""
+        """Upload a package, a zip, to Ray."""
 
     def submit(
         self, submission_id: str, *, entrypoint: str, env_vars: dict[str, str], package: str | None = None
     ) -> None:
-        """Start a driver, in a package if one is named; one that exists already is a success."""
+        """Start a driver, in a package if one is named. An existing submission counts as success."""
 
     def status(self, submission_id: str) -> RayStatus:
-        """Return where a driver is."""
+        """Return a driver's status."""
 
     def reason(self, submission_id: str) -> str:
-        """Return why Ray says that a driver failed; empty where it did not, or Ray does not say."""
+        """Return Ray's reason why a driver failed; empty if it did not, or Ray does not say."""
 
     def live(self) -> tuple[str, ...]:
-        """Return the ids of all drivers that have not ended, other services' too."""
+        """Return the ids of all drivers that have not ended, including other services' drivers."""
 
     def stop(self, submission_id: str) -> None:
-        """Have a driver end."""
+        """Ask Ray to end a driver."""
 
     def delete(self, submission_id: str) -> None:
-        """Have Ray forget a driver that has ended."""
+        """Delete an ended driver from Ray's list."""
 
     def log(self, submission_id: str, *, lines: int | None = None) -> Iterator[bytes]:
         """Yield a driver's output in pieces, or only its last `lines`."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return what the cluster holds."""
+        """Return the cluster's resources."""
 
     def machines(self) -> tuple[Machine, ...]:
         """Return the living nodes."""
 
     def workers(self) -> tuple[Workers, ...]:
-        """Return how many training workers of each job live on each node."""
+        """Return the number of each job's living workers on each node."""
 
 
 class Cluster(Protocol):
-    """A way to reach Ray."""
+    """A connection to Ray."""
 
-    python: str  # the interpreter that drivers run under, as the cluster's nodes name it
+    python: str  # the drivers' interpreter, by its path on the cluster's nodes
 
     def connect(self) -> RayApi:
-        """Return Ray without waiting for it; raises Unavailable, with a reason, while it is not there."""
+        """Return Ray without waiting for it. Raises Unavailable, with a reason, while Ray is not up."""
 
     def running(self) -> RayApi | None:
-        """Return Ray if it is there; it is not started for this."""
+        """Return Ray if it is up, without starting it."""
 
     def adopt(self) -> bool:
-        """Take over a Ray that an earlier service has left behind; return whether there is one, not ours yet."""
+        """Take over a Ray left behind by an earlier service. Return whether there is one that is not ours yet."""
 
     def declared(self) -> tuple[Node, ...] | None:
-        """Return what the nodes are known to hold without asking them; None: nothing."""
+        """Return the nodes' resources as known without Ray; None if unknown."""
 
     def is_spent(self, idle_s: float) -> bool:
         """Return whether Ray should be closed for now: no job has needed it for `idle_s` seconds."""
 
     def close(self) -> None:
-        """Let go of Ray; an embedded one ends."""
+        """Release Ray; an embedded one ends."""
 
 
 class RemoteCluster:
-    """A cluster that somebody else runs."""
+    """An external cluster."""
 
     python = "python"
 
     def __init__(self, settings: Settings) -> None:
-        """Raises Unavailable where the token's file cannot be read."""
+        """Raises Unavailable if the token file cannot be read."""
         path = settings.ray_token_path
         try:
             token = None if path is None else path.read_text().strip()
@@ -103,7 +103,7 @@ class RemoteCluster:
         self._ray = RayJobs(settings.ray_address, token)
 
     def connect(self) -> RayApi:
-        """Return the cluster's Jobs server; nothing is sent yet."""
+        """Return the cluster's Jobs server, without contacting it."""
         return self._ray
 
     def running(self) -> RayApi:
@@ -111,7 +111,7 @@ class RemoteCluster:
         return self._ray
 
     def adopt(self) -> bool:
-        """Return False: nobody has to take over the cluster."""
+        """Return False: an external cluster needs no takeover."""
         return False
 
     def declared(self) -> tuple[Node, ...] | None:
@@ -128,7 +128,7 @@ class RemoteCluster:
 
 
 class EmbeddedCluster:
-    """A head on this machine: started by the first job, in a thread, and stopped when idle or closed."""
+    """An embedded head on this machine. The first job starts it, in a thread; it stops when idle or closed."""
 
     python = sys.executable
 
@@ -142,7 +142,7 @@ class EmbeddedCluster:
         self._retry_at = 0.0
 
     def connect(self) -> RayApi:
-        """Return the head's Jobs server; while there is none, start one and raise Unavailable."""
+        """Return the head's Jobs server. If there is no head, start one and raise Unavailable meanwhile."""
         with self._lock:
             if (ray := self._living()) is not None:
                 return ray
@@ -160,7 +160,7 @@ class EmbeddedCluster:
             return self._living()
 
     def adopt(self) -> bool:
-        """Take over the head of an earlier service, in a thread, if it lives; none is started for this."""
+        """Take over the living head of an earlier service, in a thread, without starting one."""
         if self.running() is not None or embedded.head_status(self._settings) is None:
             return False
         with suppress(Unavailable):  # not in this moment
@@ -183,12 +183,12 @@ class EmbeddedCluster:
             self._head, self._ray = head, RayJobs(head.address, head.token_path.read_text().strip())
 
     def declared(self) -> tuple[Node, ...] | None:
-        """Return this machine as the settings describe it, and the GPUs it seems to have until Ray counts them."""
+        """Return this machine as in the settings, with the GPUs that it seems to have until Ray counts them."""
         num_gpus = self._settings.num_gpus
         return (Node(cpus=self._settings.num_cpus, gpus=found_gpus(Path("/dev")) if num_gpus is None else num_gpus),)
 
     def is_spent(self, idle_s: float) -> bool:
-        """Return whether there is a head, idle for `embedded_idle_s`."""
+        """Return whether there is a head that has been idle for `embedded_idle_s`."""
         return self._head is not None and idle_s >= self._settings.embedded_idle_s
 
     def close(self) -> None:
@@ -210,12 +210,12 @@ class EmbeddedCluster:
 
 
 def cluster_of(settings: Settings) -> Cluster:
-    """Return the cluster that `settings` name; raises Unavailable where they name a token that is not there."""
+    """Return the cluster of `settings`. Raises Unavailable if its token file is missing."""
     return RemoteCluster(settings) if settings.ray_address else EmbeddedCluster(settings)
 
 
 def found_gpus(devices: Path) -> int:
-    """Return how many GPUs of NVIDIA or AMD have a device in the folder, Linux's `/dev`; Ray looks closer at them."""
+    """Count the NVIDIA or AMD GPUs with a device in the folder, Linux's `/dev`. Ray examines them more closely."""
     if (devices / "kfd").exists():  # AMD's driver
         return len(list(devices.glob("dri/renderD*")))
     return len(list(devices.glob("nvidia[0-9]*"))) or int((devices / "dxg").exists())  # the last: under Windows

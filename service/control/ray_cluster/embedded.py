@@ -1,4 +1,4 @@
-"""The Ray head of a service without a cluster: started, adopted, stopped. The `watchdog` process keeps it."""
+"""Start, adopt and stop the Ray head of a service without a cluster. The `watchdog` process runs it."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ _STOP_S = 40.0  # the watchdog's two graces, and some
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """A head that answers."""
+    """A running head."""
 
     address: str  # of the Jobs server
     token_path: Path
@@ -40,7 +40,7 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class Head(Status):
-    """A head that is ours for as long as `owner` is open."""
+    """A head that this process owns while `owner` is open."""
 
     owner: IO[str]
 
@@ -59,7 +59,7 @@ def _launch(settings: Settings) -> Launch:
 
 
 def ensure_head(settings: Settings) -> Head:
-    """Return the running head, adopted from an earlier service or started now (about ten seconds).
+    """Return the running head: adopt an earlier service's, or start one (about ten seconds).
 
     Raises Unavailable, saying where the log is, when another service owns the head or it does not start.
     """
@@ -113,7 +113,7 @@ def is_alive(head: Status) -> bool:
 
 
 def stop_head(settings: Settings) -> None:
-    """End the head, its jobs, and every process and temporary file of it; nothing if there is none.
+    """End the head, its jobs, and all its processes and temporary files. Do nothing if there is none.
 
     Raises Unavailable, naming the pid, if it does not end.
     """
@@ -127,7 +127,7 @@ def stop_head(settings: Settings) -> None:
 
 
 def stale_dir(settings: Settings) -> Path | None:
-    """Return the temporary folder of a head whose watchdog was killed; None if there is none."""
+    """Return the temporary folder left by a head whose watchdog was killed, or None."""
     launch = _launch(settings)
     is_ours = launch.temp_dir.exists() and launch.temp_dir.stat().st_uid == os.getuid()
     return launch.temp_dir if is_ours and _watchdog_pid(launch) is None else None
@@ -143,7 +143,7 @@ def clear_stale(settings: Settings) -> None:
 
 
 def _own(launch: Launch) -> IO[str]:
-    """Take the owner's lock; the watchdog looks at it for an instant now and then, hence the patience."""
+    """Take the owner's lock. Retry, because the watchdog holds it briefly now and then to check it."""
     end = time.monotonic() + 1.0
     while True:
         try:
@@ -198,7 +198,7 @@ def _is_gone(pid: int) -> bool:
 
 
 def _clear(launch: Launch) -> None:
-    """Remove what a killed watchdog left; Ray itself ends with it."""
+    """Remove the files of a killed watchdog; Ray itself ended with it."""
     launch.head_path.unlink(missing_ok=True)
     if launch.temp_dir.exists() and launch.temp_dir.stat().st_uid == os.getuid():
         shutil.rmtree(launch.temp_dir, ignore_errors=True)

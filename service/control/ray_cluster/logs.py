@@ -1,9 +1,9 @@
-"""An attempt's log: what its driver and its workers printed. With Ray while Ray has it, on storage afterwards."""
+"""The log of an attempt: the output of its driver and workers. It is in Ray at first, and on storage afterwards."""
 
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -27,21 +27,23 @@ _CUT = re.compile(rb"\[\.\.\. (\d{1,18}) bytes are cut here; the whole log had (
 #: Of a log that is kept; it is in the job's folder, where the job may have put a longer one.
 _MAX_KEPT_BYTES = _HEAD_BYTES + _TAIL_BYTES + 1000
 _MAX_LINE_CHARS = 500  # in a job's reason
+_BLANK_LINES = 20  # that a log may end with, when its last lines are asked for
+_TOKEN = b"[token]"  # in place of an attempt's token
 _TOO_LONG = b"\n[this log ends here: on storage is more than was kept]\n"
 
 
 class _Refusal(NamedTuple):
-    """A log that Ray has not given, or the storage has not taken, in seconds since the epoch."""
+    """A log that Ray did not return, or the storage did not accept. Times are seconds since the epoch."""
 
     first_at: float
     ask_at: float
 
 
 class Logs:
-    """Reads logs, and keeps those of ended attempts.
+    """Reads logs, and saves those of ended attempts to storage.
 
-    `ray` gives Ray where it runs, without starting it; `adopt` takes one over that an earlier service has left behind,
-    and returns whether there is one, not ours yet.
+    `ray` returns Ray if it runs, without starting it. `adopt` takes over a Ray left behind by an earlier service, and
+    returns whether there is one that is not ours yet.
     """
 
     def __init__(
@@ -56,15 +58,15 @@ class Logs:
         self._to_forget: dict[str, float] = {}  # when Ray is to forget a submission, by its id
 
     def read(self, job_id: str, *, number: int | None = None) -> bytes:
-        """Return the log of an attempt, by default the last; of a long one that was kept, what `bounded` left.
+        """Return the log of an attempt, by default the last. A long saved log is shortened by `bounded`.
 
         Raises NotFound where there is none, and says why; Unavailable while Ray has it and is silent.
         """
         attempt = self._store.attempts.one(job_id, number)
         silence: Unavailable | None = None
         try:
-            if not attempt.log_kept and (ray := self._ray()) is not None and (text := self._text(ray, attempt)):
-                return text.encode()
+            if not attempt.log_kept and (ray := self._ray()) is not None and (log := self._log(ray, attempt)):
+                return log
         except Unavailable as error:
             silence = error
         try:
@@ -78,26 +80,27 @@ class Logs:
             raise silence or NotFound(f"attempt {attempt.number} of job `{job_id}` has no log: {why}") from error
 
     def tail(self, job_id: str, number: int, *, num_lines: int) -> str:
-        """Return the last lines of an attempt's log, else the last one of Ray's own reason; empty where it has none.
+        """Return the last lines of an attempt's log, else the last line of Ray's own reason; empty if there is none.
 
-        Of a longer line it gives the first `_MAX_LINE_CHARS` characters.
+        Lines are cut to `_MAX_LINE_CHARS` characters.
         """
         if (ray := self._ray()) is None:
             return ""
         try:
             attempt = self._store.attempts.one(job_id, number)
-            lines = self._text(ray, attempt).strip().splitlines()
+            log = self._log(ray, attempt, lines=num_lines + _BLANK_LINES).decode(errors="replace")
+            lines = log.strip().splitlines()
             if not lines:  # the driver did not get as far as printing
-                lines = self._blanked(ray.reason(attempt.submission_id), attempt).strip().splitlines()[-1:]
+                lines = self._reason(ray, attempt).strip().splitlines()[-1:]
             return "\n".join(line[:_MAX_LINE_CHARS] for line in lines[-num_lines:])
         except Unavailable:
             return ""
 
     def keep_ended(self, now: float) -> None:
-        """Write the logs of attempts that have ended to storage, once their drivers have.
+        """Write the logs of ended attempts to storage, once their drivers have ended.
 
-        What the storage does not take is tried again for ever; what Ray does not give, for `_PATIENCE_S`. Neither holds
-        up the logs of other attempts.
+        If the storage refuses a log, it is tried again for ever; if Ray does not return it, for `_PATIENCE_S`. Neither
+        delays the logs of other attempts.
         """
         ray = self._ray()
         if ray is None or is_ahead(self._retry_at, now=now, within_s=_RETRY_S):
@@ -115,7 +118,7 @@ class Logs:
             _log.warning("logs are not kept yet: %s", error)
 
     def _is_settled(self, attempt: Attempt, log: bytes, *, now: float) -> bool:
-        """Write a log, and return whether it need not be tried again; raises Unavailable if storage takes no file."""
+        """Write a log. Return whether it is done with. Raises Unavailable if the storage accepts no files at all."""
         submission = attempt.submission_id
         try:
             self._keep(attempt, log)
@@ -140,7 +143,7 @@ class Logs:
             self._storage.remove_job(attempt.job_id)
 
     def _forget(self, ray: RayApi, now: float) -> None:
-        """Have Ray forget drivers whose logs are here: it keeps all that it was ever given, and lists them at once."""
+        """Delete drivers with saved logs from Ray, which otherwise keeps all of them, and lists them in one answer."""
         waits = partial(is_ahead, now=now, within_s=_ASK_AGAIN_S)
         for submission_id in [each for each, due in self._to_forget.items() if not waits(due)]:
             try:
@@ -151,13 +154,13 @@ class Logs:
                 _log.warning("Ray keeps %s: %s", submission_id, error)
 
     def _whole(self, ray: RayApi, attempt: Attempt, *, now: float) -> bytes | None:
-        """Return an attempt's log once it has ended, or why there is none; None: not yet."""
+        """Return an attempt's log once it has ended, or the reason why there is none; None: not yet."""
         first_at, ask_at = self._refusals.get(attempt.submission_id, (now, now))
         if attempt.ended_at is None or is_ahead(ask_at, now=now, within_s=_ASK_AGAIN_S):
             return None
         try:
             may_print = now < attempt.ended_at + _LAST_WORDS_S and ray.status(attempt.submission_id) in LIVE
-            log = None if may_print else self._text(ray, attempt).encode()
+            log = None if may_print else self._log(ray, attempt)
         except Unavailable as error:
             if now >= first_at + _PATIENCE_S:
                 earlier = b""
@@ -171,7 +174,7 @@ class Logs:
         return log
 
     def keep_all(self) -> None:
-        """Write what there is of every log that only Ray has: Ray may be about to end. Takes some `_STOP_S` at most."""
+        """Save all logs that only Ray has, as far as they go, before Ray may end. Takes about `_STOP_S` at most."""
         ray = self._ray()
         if ray is None:
             return
@@ -180,48 +183,74 @@ class Logs:
             try:
                 if time.monotonic() > deadline:
                     raise Unavailable(f"Ray and the storage took more than {_STOP_S:g} s for those before it")
-                self._keep(attempt, self._text(ray, attempt).encode())
+                self._keep(attempt, self._log(ray, attempt))
             except (NotFound, Unavailable) as error:
                 _log.warning("the log of %s is not kept: %s", attempt.submission_id, error)
 
     def _keep(self, attempt: Attempt, log: bytes) -> None:
         if log:
-            self._storage.write(self._url(attempt), bounded(log))
+            self._storage.write(self._url(attempt), log)
 
     def _kept(self, attempt: Attempt) -> bytes:
         log = self._storage.open(attempt.job_id, self._url(attempt)).first(_MAX_KEPT_BYTES + 1)
         return log if len(log) <= _MAX_KEPT_BYTES else log[:_MAX_KEPT_BYTES] + _TOO_LONG
 
-    def _text(self, ray: RayApi, attempt: Attempt) -> str:
-        return self._blanked(ray.logs(attempt.submission_id), attempt)
+    def _log(self, ray: RayApi, attempt: Attempt, *, lines: int | None = None) -> bytes:
+        """Return what `bounded` leaves of the log that Ray has, or of its last `lines`; raises Unavailable."""
+        return bounded(_without(self._token(attempt).encode(), ray.log(attempt.submission_id, lines=lines)))
 
-    def _blanked(self, text: str, attempt: Attempt) -> str:
+    def _reason(self, ray: RayApi, attempt: Attempt) -> str:
+        return ray.reason(attempt.submission_id).replace(self._token(attempt), _TOKEN.decode())
+
+    def _token(self, attempt: Attempt) -> str:
         # A model that prints its environment prints the attempt's token, too.
-        return text.replace(self._store.attempts.token(attempt.job_id, attempt.number), "[token]")
+        return self._store.attempts.token(attempt.job_id, attempt.number)
 
     def _url(self, attempt: Attempt) -> str:
         return self._storage.log_url(attempt.job_id, attempt.number)
 
 
-def bounded(log: bytes, *, head: int = _HEAD_BYTES, tail: int = _TAIL_BYTES) -> bytes:
-    """Return `log`, or of a longer one its first and last so many bytes, in whole lines, and what was cut between."""
-    if len(log) <= head + tail:
-        return log
-    first = log[: log.rfind(b"\n", 0, head) + 1]
-    end = log.find(b"\n", len(log) - tail) + 1
-    last = log[end or len(log) - tail :]
-    num_cut = len(log) - len(first) - len(last)
-    return first + f"[... {num_cut} bytes are cut here; the whole log had {len(log)} ...]\n".encode() + last
+def _without(token: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield `chunks` with `[token]` in place of `token`, which may lie across several of them."""
+    rest = b""
+    for chunk in chunks:
+        *before, rest = (rest + chunk).split(token)
+        end = max(0, len(rest) - len(token) + 1)  # behind it the token may have begun
+        yield _TOKEN.join([*before, rest[:end]])
+        rest = rest[end:]
+    yield rest
+
+
+def bounded(chunks: Iterable[bytes], *, head: int = _HEAD_BYTES, tail: int = _TAIL_BYTES) -> bytes:
+    """Return a log, or of a longer one its first and last so many bytes, in whole lines, and what was cut between.
+
+    It holds `head` + 2 `tail` bytes and a chunk at most, however long the log is.
+    """
+    first, last, num_bytes = b"", bytearray(), 0
+    for chunk in chunks:
+        num_bytes += len(chunk)
+        missing = head - len(first)
+        first += chunk[:missing]
+        last += chunk[missing:]
+        if len(last) > 2 * tail:
+            del last[:-tail]
+    if num_bytes <= head + tail:
+        return first + last
+    first = first[: first.rfind(b"\n") + 1]
+    last = last[-tail:]
+    last = last[last.find(b"\n") + 1 :]
+    num_cut = num_bytes - len(first) - len(last)
+    return first + f"[... {num_cut} bytes are cut here; the whole log had {num_bytes} ...]\n".encode() + last
 
 
 def whole_length(log: bytes) -> int:
-    """Return the length of the whole log of which `log` is what `bounded` left: from there on `since` gives nothing."""
+    """Return the length of the whole log that `bounded` cut to `log`. From that offset, `since` returns nothing."""
     cut = _CUT.search(log)
     return len(log) if cut is None else len(log) - len(cut[0]) + int(cut[1])
 
 
 def since(log: bytes, offset: int) -> bytes:
-    """Return what followed byte `offset` of a whole log of which `log` is what `bounded` left."""
+    """Return the part after byte `offset` of the whole log that `bounded` cut to `log`."""
     cut = _CUT.search(log)
     if cut is None or offset <= cut.start():
         return log[offset:]
@@ -231,9 +260,9 @@ def since(log: bytes, offset: int) -> bytes:
 
 
 def ending(log: bytes, num_bytes: int) -> tuple[int, bytes]:
-    """Return the last lines of a log, together at most `num_bytes`, and the offset with which `since` gives the same.
+    """Return the last lines of a log, at most `num_bytes` in all, and the offset at which `since` returns the same.
 
-    Of a last line that is longer, the end is returned.
+    If the last line is longer, its end is returned.
     """
     start = max(0, len(log) - num_bytes)
     if start:  # behind the first end of a line but the log's own

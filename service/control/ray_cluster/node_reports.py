@@ -1,4 +1,4 @@
-"""Ask each node of a cluster what it has, by a driver of its own."""
+"""Ask each node of a cluster for a report, by a separate driver."""
 
 import shlex
 import time
@@ -20,7 +20,7 @@ _DRIVER_S, _LOOK_S = 180.0, 0.5
 
 
 class NodeReport(BaseModel):
-    """The versions and the load of a node, and whether it sees the file that it was asked for; or what is wrong."""
+    """A node's versions and load, and whether it sees the given file; or its fault."""
 
     machine: str
     versions: dict[str, str] = {}
@@ -31,7 +31,7 @@ class NodeReport(BaseModel):
 
 
 def ask_nodes(ray: RayApi, python: str, *, packages: Sequence[str], file: str = "") -> list[NodeReport]:
-    """Return what each living node has of `packages`, and whether it sees the local `file`. Raises Unavailable."""
+    """Return each living node's versions of `packages`, and whether it sees the local `file`. Raises Unavailable."""
     program = (files("service.cluster") / "node_report.py").read_text()
     name = f"wiretune-doctor-{uuid4().hex}"
     ray.submit(name, entrypoint=f"{python} -c {shlex.join([program, ' '.join(packages), file])}", env_vars={})

@@ -1,4 +1,4 @@
-"""The cluster's nodes and the workers on them, as Ray tells. Nothing of it is stored."""
+"""The cluster's nodes and the workers on them, according to Ray. Nothing is stored."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from service.control.store import Store
 from service.errors import Unavailable
 from service.wire.cluster import ClusterView, NodeView, Placement
 
-_KEPT_S = 2.0  # however many look, Ray is asked no more often
+_KEPT_S = 2.0  # Ray is asked no more often, however many clients ask
 _PATIENCE_S = 0.5  # with another's question to Ray
 _NOT_STARTED = "Ray does not run: the next job starts it"
 
@@ -31,7 +31,7 @@ class _Answer:
 
 
 class Occupancy:
-    """Tells which nodes there are, and whose workers they run. `ray` gives Ray where it runs, without starting it."""
+    """The nodes and their workers, cached. `ray` returns Ray if it runs, without starting it."""
 
     def __init__(
         self, store: Store, ray: Callable[[], RayApi | None], *, clock: Callable[[], float] = time.monotonic
@@ -42,7 +42,7 @@ class Occupancy:
         self._found: _Answer | str = "Ray has not answered yet"  # text: why there is none
 
     def view(self, *, by: Principal) -> ClusterView:
-        """Return the cluster as `by` sees it; one that does not answer is told, and no error."""
+        """Return the cluster as `by` may see it. If it does not answer, the view says so, and nothing is raised."""
         found = self._newest()
         answer = found if isinstance(found, _Answer) else None
         return ClusterView(
@@ -55,7 +55,7 @@ class Occupancy:
         )
 
     def _newest(self) -> _Answer | str:
-        """Return Ray's answer, or its last one while somebody waits for the next."""
+        """Return Ray's answer, or the last one while another thread waits for the next."""
         if not self._lock.acquire(timeout=_PATIENCE_S):
             return self._found
         try:
@@ -85,7 +85,7 @@ class Occupancy:
 
 
 def _placement(workers: Workers, size: WorkerSize | None, *, project: str | None) -> Placement:
-    """Return the workers as a member of `project` sees them; those of another service's jobs have no size."""
+    """Return the workers as a member of `project` may see them. Workers of other services' jobs have no size."""
     if size is None:
         return Placement(job=None, name=None, workers=workers.num, cpus=0.0, gpus=0.0)
     is_seen = project in (None, size.project)

@@ -1,4 +1,4 @@
-"""Ends what outlived the attempt that made it: Ray Jobs, and folders of killed drivers on this machine."""
+"""End what has outlived its attempt: Ray Jobs, and folders of killed drivers on this machine."""
 
 import logging
 import os
@@ -22,10 +22,10 @@ _LAST_ACTS_S = 30.0  # a driver whose attempt has ended may still be closing its
 
 
 class Orphans:
-    """Looks for leftovers of ended attempts of this database; `ray` gives Ray where it runs, without starting it.
+    """Finds leftovers of this database's ended attempts. `ray` returns Ray if it runs, without starting it.
 
-    An attempt that the database does not know is another service's, and is left alone. Of jobs that were deleted, it
-    knows those of the last hour.
+    An attempt that the database does not know belongs to another service, and is left alone. The database remembers
+    deleted jobs for an hour.
     """
 
     def __init__(self, store: Store, ray: Callable[[], RayApi | None]) -> None:
@@ -33,7 +33,7 @@ class Orphans:
         self._look_at = 0.0
 
     def remove_expired(self, now: float) -> None:
-        """Look, and end what is found, at most every `_EVERY_S`; `now` is in seconds since the epoch."""
+        """End the leftovers, at most every `_EVERY_S`. `now` is in seconds since the epoch."""
         if is_ahead(self._look_at, now=now, within_s=_EVERY_S):
             return
         self._look_at = now + _EVERY_S
@@ -48,7 +48,7 @@ class Orphans:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _is_over(self, submission_id: str, now: float) -> bool:
-        """Return whether it is of an attempt of ours that has ended, and had the time to close."""
+        """Return whether it belongs to an ended attempt of ours that has had time to close."""
         if (parsed := attempt_named(submission_id)) is None:
             return False
         try:

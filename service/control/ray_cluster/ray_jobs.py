@@ -58,7 +58,7 @@ LIVE = frozenset({RayStatus.PENDING, RayStatus.RUNNING})
 
 
 class RayJobs:
-    """One cluster's Jobs server. Every method raises Unavailable when it does not answer as it should."""
+    """The Jobs server of one cluster. Every method raises Unavailable if it does not answer as expected."""
 
     def __init__(
         self, address: str, token: str | None = None, *, transport: httpx2.BaseTransport | None = None
@@ -78,14 +78,14 @@ class RayJobs:
         return self._read(self._send("GET", "/api/version"), lambda body: str(body["ray_version"]))
 
     def has_package(self, name: str) -> bool:
-        """Return whether the head has the package; if so, it keeps it for some minutes, until a driver uses it."""
+        """Return whether the head has the package. If so, the head keeps it for some minutes until a driver uses it."""
         answer = self._send("GET", f"/api/packages/gcs/{name}")
         if answer.is_error and answer.status_code != 404:
             raise self._refusal(answer)
         return answer.is_success
 
     def upload(self, name: str, content: bytes) -> None:
-        """Hand a zip to the head, which gives it to every node that runs a driver or worker of it."""
+        """Upload a zip to the head, which sends it to every node with a driver or worker that uses it."""
         answer = self._send("PUT", f"/api/packages/gcs/{name}", content=content)
         if answer.is_error:
             raise self._refusal(answer)
@@ -93,7 +93,7 @@ class RayJobs:
     def submit(
         self, submission_id: str, *, entrypoint: str, env_vars: Mapping[str, str], package: str | None = None
     ) -> None:
-        """Start a driver. A submission that exists already is a success: the id is the caller's own, for this one.
+        """Start a driver. An existing submission counts as success, since the caller made this id for this submission.
 
         The driver and its workers run in the unpacked `package`, and import from it first.
         """
@@ -109,14 +109,14 @@ class RayJobs:
             raise self._refusal(answer)
 
     def status(self, submission_id: str) -> RayStatus:
-        """Return where the submission is."""
+        """Return the status of the submission."""
         answer = self._send("GET", f"/api/jobs/{submission_id}")
         if answer.status_code == 404:
             return RayStatus.MISSING
         return self._read(answer, lambda body: RayStatus(body["status"]))
 
     def reason(self, submission_id: str) -> str:
-        """Return why Ray says that the submission failed, such as that its environment was not made; else nothing."""
+        """Return Ray's reason why the submission failed, such as a failed environment; else ""."""
         answer = self._send("GET", f"/api/jobs/{submission_id}")
         if answer.status_code == 404:
             return ""
@@ -131,13 +131,13 @@ class RayJobs:
         return self._read(self._send("GET", "/api/jobs/"), live)
 
     def stop(self, submission_id: str) -> None:
-        """Have the driver end: SIGTERM, SIGKILL some seconds later. One that is gone counts as stopped."""
+        """End the driver by SIGTERM, and by SIGKILL some seconds later. A missing driver counts as stopped."""
         answer = self._send("POST", f"/api/jobs/{submission_id}/stop")
         if answer.is_error and answer.status_code != 404:
             raise self._refusal(answer)
 
     def delete(self, submission_id: str) -> None:
-        """Have Ray forget a driver that has ended. One that it does not know counts as forgotten."""
+        """Delete an ended driver from Ray's list. An unknown driver counts as deleted."""
         answer = self._send("DELETE", f"/api/jobs/{submission_id}")
         if answer.is_error and answer.status_code != 404:
             raise self._refusal(answer)

@@ -1,7 +1,7 @@
-"""Keeps one embedded Ray head: starts it, and ends it without trace when told to or when nobody owns it.
+"""Watch one embedded Ray head: start it, and end it without traces when told to or when no service owns it.
 
-Runs in a session of its own (`python -m service.control.ray_cluster.watchdog <launch as JSON>`), so that Ray outlives a
-service that was killed, until the next one adopts it or the idle time is over.
+It runs in its own process session (`python -m service.control.ray_cluster.watchdog <launch as JSON>`). So Ray survives
+a killed service, until the next service adopts it or the idle time is over.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ class Launch(BaseModel):
     num_cpus: int
     num_gpus: int | None
     idle_s: float  # without an owner, and without a driver
-    max_silence_s: float  # that a driver trains on without the service, before it ends by itself
+    max_silence_s: float  # how long a driver trains without the service before it ends by itself
 
     @property
     def head_path(self) -> Path:
@@ -74,10 +74,10 @@ class Launch(BaseModel):
 
 
 def main(launch: Launch) -> None:
-    """Run the head until a SIGTERM, its own end, or `idle_s` without an owner or a driver; leave nothing behind."""
+    """Run the head until SIGTERM, its own end, or `idle_s` without an owner or driver. Leave nothing behind."""
     told = _Told()
     signal.signal(signal.SIGTERM, told)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever Ray leaves behind becomes our child, and is found
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # processes that Ray leaves behind become our children, and are found
     ports = free_ports(len(_PORTS))
     ray = _start_ray(launch, dict(zip(_PORTS, ports, strict=True)))
     head = {"pid": os.getpid(), "port": ports[0], "address": f"http://127.0.0.1:{ports[1]}"}
@@ -100,19 +100,19 @@ class _Told:
 
 
 class Strays:
-    """Processes below `parent` that Ray knows nothing of any more: whoever started them was killed.
+    """Processes below `parent` that Ray no longer knows, because their parents were killed. Mutable.
 
-    A worker's own children, say, whose cores and GPU memory the next job needs. Mutable.
+    An example is a worker's own children, which hold cores and GPU memory that the next job needs.
     """
 
     def __init__(self, parent: int, *, keep: int) -> None:
-        """`keep` is the one child that `parent` started itself."""
+        """`keep` is the only child that `parent` started itself."""
         self._parent, self._keep = parent, keep
         self._seen: dict[int, float] = {}
         self._look_at = 0.0
 
     def end(self, now: float) -> None:
-        """Kill those that have been here for `_STRAY_S`, and all below them; `now` is monotonic seconds."""
+        """Kill strays older than `_STRAY_S`, with their descendants. `now` is in monotonic seconds."""
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_S
@@ -141,7 +141,7 @@ def _watch(launch: Launch, ray: int, told: _Told) -> str:
 
 
 def _is_forsaken(launch: Launch, unowned_s: float) -> bool:
-    """Return whether the service has been away for so long that nobody waits for the head any more."""
+    """Return whether the service has been away so long that nobody needs the head any more."""
     if unowned_s < launch.idle_s:
         return False
     if unowned_s > launch.idle_s + launch.max_silence_s:
@@ -173,7 +173,7 @@ def free_ports(count: int) -> list[int]:
 
 def _start_ray(launch: Launch, ports: dict[str, int]) -> int:
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-    command += ["--min-worker-port=0", "--max-worker-port=0"]  # any free ones; heads would fight over a range
+    command += ["--min-worker-port=0", "--max-worker-port=0"]  # any free ports; several heads would conflict in a range
     command += [f"--{name}={port}" for name, port in ports.items()]
     command += ["--dashboard-host=127.0.0.1", "--include-dashboard=true", f"--temp-dir={launch.temp_dir}"]
     command += [f"--num-cpus={launch.num_cpus}", f"--object-store-memory={_OBJECT_STORE_BYTES}"]
@@ -187,7 +187,7 @@ def _start_ray(launch: Launch, ports: dict[str, int]) -> int:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a worker without GPUs cannot see a shared one
         "OMP_NUM_THREADS": "1",
     }
-    # Ray must not outlive us: nobody would know of it. Nothing else runs in this process when it forks.
+    # Ray must not outlive us unnoticed. No other thread runs in this process when it forks.
     ray = subprocess.Popen(command, env=environment, preexec_fn=partial(_prctl, _PR_SET_PDEATHSIG, signal.SIGTERM))
     return ray.pid
 
@@ -199,7 +199,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _end(launch: Launch) -> None:
-    """End all that Ray started, politely and then not, and remove its files."""
+    """End all processes of Ray, first gracefully and then by force, and remove its files."""
     for number, grace_s in _GRACES_S.items():
         for pid in processes.descendants(os.getpid()):
             processes.send(pid, number)

@@ -1,6 +1,6 @@
-"""The variables of the service's environment that an embedded Ray, and so every driver and worker, gets to see.
+"""The environment variables that the service passes to an embedded Ray, and so to every driver and worker.
 
-A list of what is let in, since the service's environment may hold secrets: workers run its users' code.
+It is an allow-list, because the service's environment may hold secrets, and workers run user code.
 """
 
 import os
@@ -23,9 +23,9 @@ _OF_S3 = ("AWS_*",)
 
 
 def inherited(further: str, *, storage_url: str = "") -> dict[str, str]:
-    """Return our variables that match `ALWAYS`, or `further`: names and patterns such as `HF_*`, with commas.
+    """Return our variables that match `ALWAYS` or `further`: comma-separated names and patterns such as `HF_*`.
 
-    Those that name S3's keys and its endpoint are among them where the storage is there.
+    If the storage is on S3, its keys and endpoint are included.
     """
     patterns = (*ALWAYS, *_listed(further), *(_OF_S3 if is_s3(storage_url) else ()))
     return {
