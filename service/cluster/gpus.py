@@ -44,7 +44,7 @@ class Gpu:
 
     @property
     def is_held(self) -> bool:
-        """Whether other processes use the GPU. Their memory counts, since a container may not see the processes."""
+        """True if other processes use the GPU. Their memory counts, since a container may not see the processes."""
         return bool(self.holders) or self.used_mib > _IDLE_MIB
 
 

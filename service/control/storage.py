@@ -83,7 +83,7 @@ class Storage:
 
     @property
     def is_folder(self) -> bool:
-        """Whether the storage is a folder on this machine, as opposed to an object store."""
+        """True if the storage is a folder on this machine, as opposed to an object store."""
         return split_protocol(self.root)[0] in (None, *LocalFileSystem.protocol)
 
     def job_url(self, job_id: str) -> str:

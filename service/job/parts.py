@@ -310,7 +310,7 @@ class TrialSpec(Config):
 
     @property
     def trains_apart(self) -> bool:
-        """Whether workers have their own parameters between averages."""
+        """True if workers have their own parameters between averages."""
         return bool(self.replica.apart_under)
 
     def among(self, num_workers: int) -> "TrialSpec":

@@ -123,7 +123,7 @@ class PredictionRequest(BaseModel):
 
     @property
     def _is_paced(self) -> bool:
-        """Whether the link is the one that the job emulates, which leaves its full rate to data."""
+        """True for the link that the job emulates, which leaves its full rate to data."""
         return isinstance(self.job.link, EmulateLink) and self.job.link.mbps == self.mbps
 
     @property

@@ -1,4 +1,4 @@
-"""Points of one series as compressed columns: differences, bytes of equal weight together, zlib."""
+"""Points of a series as compressed columns: differences, byte shuffling, zlib."""
 
 import math
 import zlib
@@ -12,7 +12,7 @@ _WORD = 8
 
 
 class Point(NamedTuple):
-    """A measured value; seconds on the training clock. None: it was not finite."""
+    """A measured value, None if it was not finite, with its seconds on the training clock."""
 
     step: int
     seconds: float
@@ -31,7 +31,7 @@ def encode(points: Sequence[Point]) -> bytes:
 
 
 def decode(data: bytes) -> list[Point]:
-    """Return what `encode` was given; raises ValueError for another format."""
+    """Decode the result of `encode`. Raises ValueError for another format."""
     return [
         Point(step, at, None if math.isnan(value) else value)
         for step, at, value in zip(*(column.tolist() for column in _columns(data)), strict=True)

@@ -1,8 +1,8 @@
-"""Points of metrics: rows until there are enough for a chunk, and a pyramid of thinned chunks above those.
+"""Metric points: rows until there are enough for a chunk, and above these a pyramid of thinned chunks.
 
-A chunk of level 0 holds `CHUNK` points, one of level k as many that stand for `FANOUT` chunks of the level below: their
-ends and extremes. A long series is drawn from the one level that has enough points, and from what is newer than its
-last chunk. Functions of one open session: chunks are made in the transaction that stores their points.
+A chunk of level 0 holds `CHUNK` points. A chunk of level k holds as many, which represent `FANOUT` chunks of the level
+below by their ends and extremes. A long series is read from the one level that has enough points, plus what is newer
+than its last chunk. Functions of one open session: a chunk is made in the transaction that stores its points.
 """
 
 import math
@@ -88,7 +88,7 @@ EVERY_STEP = Steps(0, MAX_WHOLE)
 
 
 def add(session: Session, key: Key, points: Sequence[Point]) -> None:
-    """Store `points`; of a step that is stored already the newest value stays."""
+    """Store `points`. If a step is stored already, the newest value replaces it."""
     first = min(each.step for each in points)
     if first <= _end(session, key, 0):
         _unpack(session, _is(ChunkRow, key), first)
@@ -100,7 +100,7 @@ def add(session: Session, key: Key, points: Sequence[Point]) -> None:
 
 
 def pack(session: Session, key: Key, points: Sequence[Point] = ()) -> None:
-    """Turn rows, and `points`, into chunks as long as there are enough; rows are what is left."""
+    """Pack rows and `points` into chunks while there are enough. The rest stays as rows."""
     newest = {each.step: each for each in (*_rows(session, _is(PointRow, key)), *points)}
     loose = [newest[step] for step in sorted(newest)]
     num_packed = len(loose) - len(loose) % CHUNK
@@ -114,7 +114,7 @@ def pack(session: Session, key: Key, points: Sequence[Point] = ()) -> None:
 
 
 def _lift(session: Session, key: Key) -> None:
-    """Thin as many chunks into one of the level above as it stands for, from the lowest level up."""
+    """Thin each `FANOUT` chunks into one of the level above, from the lowest level up."""
     for level in range(_top(session, key) + 1):
         loose = _chunks(session, key, level, beyond=_end(session, key, level + 1))
         if len(loose) < FANOUT:
@@ -152,7 +152,7 @@ def _insert(session: Session, key: Key, points: Sequence[Point]) -> None:
 
 
 def _unpack(session: Session, where: ColumnElement[bool], step: int) -> None:
-    """Make rows again of the chunks that reach `step` or further."""
+    """Unpack the chunks that reach `step` or further into rows."""
     reach = where & (ChunkRow.last_step >= step)
     for chunk in session.scalars(select(ChunkRow).where(reach, ChunkRow.level == 0)):
         _insert(session, Key(chunk.trial_id, chunk.name), decode(chunk.data))
@@ -160,19 +160,19 @@ def _unpack(session: Session, where: ColumnElement[bool], step: int) -> None:
 
 
 def unpack_all(session: Session) -> None:
-    """Make rows of every chunk."""
+    """Unpack every chunk into rows."""
     _unpack(session, true(), 0)
 
 
 def forget(session: Session, trial_id: str, step: int) -> None:
-    """Delete what was measured beyond `step` committed steps, -1: all.
+    """Delete the points beyond `step` committed steps (-1: all).
 
-    The line beside the main one counts steps of its own; it goes on where it was, and reports a step again as it was.
+    The second line's series stay: it counts its own steps, resumes where it was, and reports equal points again.
     """
     chunks, rows = (_gone(table, trial_id, is_all=step < 0) for table in (ChunkRow, PointRow))
     session.execute(delete(ChunkRow).where(chunks, ChunkRow.first_step > step))
     _unpack(session, chunks, step)
-    is_evaluation = PointRow.name.startswith("validation_", autoescape=True)  # made after its step, not during it
+    is_evaluation = PointRow.name.startswith("validation_", autoescape=True)  # measured after its step, not during it
     session.execute(delete(PointRow).where(rows, or_(PointRow.step > step, (PointRow.step == step) & ~is_evaluation)))
 
 
@@ -185,9 +185,9 @@ def _gone(table: type[ChunkRow] | type[PointRow], trial_id: str, *, is_all: bool
 
 
 def read(session: Session, key: Key, *, max_points: int, within: Steps = EVERY_STEP) -> tuple[list[Point], int]:
-    """Return the series thinned to `max_points`, both ends and the extremes kept, and how many points it has.
+    """Return the series thinned to `max_points`, with ends and extremes kept, and its number of points.
 
-    Both are of the steps `within` alone; the ends of a part of a long series are those of its thinned chunks.
+    Both are limited to the steps `within`. The ends of a part of a long series are those of its thinned chunks.
     """
     top = _top(session, key)
     cover = _cover(session, key, top)
@@ -215,7 +215,7 @@ def _inside(chunk: ChunkRow, within: Steps) -> list[Point]:
 
 
 def _num_packed(session: Session, key: Key, cover: Sequence[ChunkRow], within: Steps) -> int:
-    """Return how many packed points lie within; `cover` stands for all. The two ends are looked at point by point."""
+    """Return the number of packed points within; `cover` represents all. Only the two ends are counted one by one."""
     reached = _reached(cover, within)
     whole = [within.holds(chunk.first_step) and within.holds(chunk.last_step) for chunk in reached]
     total = sum(chunk.num_points for chunk, is_whole in zip(reached, whole, strict=True) if is_whole)
@@ -229,9 +229,9 @@ def _num_packed(session: Session, key: Key, cover: Sequence[ChunkRow], within: S
 
 
 def parts(session: Session, trial_ids: Sequence[str], name: str, *, max_points: int) -> dict[str, list[float | None]]:
-    """Return the means of each trial's series over at most `max_points` equal spans of its steps; None: not finite.
+    """Return the means of each trial's series over at most `max_points` equal spans of steps; None if not finite.
 
-    All series in two queries: what is packed, as far up the pyramid as it goes, and what is not.
+    Two queries read all series: one the chunks, as high in the pyramid as they go, and one the rows.
     """
     found: dict[str, dict[int, float | None]] = defaultdict(dict)
     given = {"trial_ids": list(trial_ids), "name": name, "num_parts": max_points}
@@ -255,7 +255,7 @@ _is_covered = exists().where(
     _upper.last_step >= ChunkRow.last_step,
 )
 _part = PointRow.step * bindparam("num_parts", type_=BigInteger) // (TrialRow.step + 1)
-# Made once: to put them together takes longer than to run them.
+# Built once, since building these queries takes longer than running them.
 _PACKED = select(ChunkRow.trial_id, ChunkRow.data, TrialRow.step).where(_of_trials(ChunkRow), ~_is_covered)
 _LOOSE = (
     select(PointRow.trial_id, _part, func.avg(PointRow.value))
@@ -265,9 +265,9 @@ _LOOSE = (
 
 
 def beyond(session: Session, key: Key, step: int) -> list[Point]:
-    """Return the next points of the series beyond `step`, some thousand, by step; empty: there are no more.
+    """Return the next points of the series after `step`, some thousand, by step; empty at the end.
 
-    Points may become a chunk between two calls: what counts is their step, not where they are.
+    Points may be packed between two calls, so positions go by step.
     """
     later = select(ChunkRow).where(_is(ChunkRow, key), ChunkRow.level == 0, ChunkRow.last_step > step)
     chunks = session.scalars(later.order_by(_FIRST).limit(_AT_ONCE)).all()
@@ -278,14 +278,14 @@ def beyond(session: Session, key: Key, step: int) -> list[Point]:
 
 
 def every(session: Session, key: Key, *, after: int = -1) -> Iterator[Point]:
-    """Yield every point of the series beyond the step `after`, by step."""
+    """Yield every point of the series after the step `after`, by step."""
     while found := beyond(session, key, after):
         yield from found
         after = found[-1].step
 
 
 def names(session: Session, trial_ids: Sequence[str]) -> set[str]:
-    """Return the names of the series that the trials have."""
+    """Return the names of the trials' series."""
     tables = (ChunkRow, PointRow)
     return {name for each in tables for name in session.scalars(_names(each, trial_ids).distinct())}
 
@@ -327,7 +327,7 @@ def _top(session: Session, key: Key) -> int:
 
 
 def _end(session: Session, key: Key, level: int) -> int:
-    """Return the last step that a chunk of `level` stands for; -1: there is none."""
+    """Return the last step represented by a chunk of `level`; -1 if there is none."""
     steps = select(ChunkRow.last_step).where(_is(ChunkRow, key), ChunkRow.level == level)
     last = session.scalar(steps.order_by(_FIRST.desc()).limit(1))
     return -1 if last is None else last
@@ -339,7 +339,7 @@ def _chunks(session: Session, key: Key, level: int, *, beyond: int, within: Step
 
 
 def _cover(session: Session, key: Key, level: int, within: Steps = EVERY_STEP) -> list[ChunkRow]:
-    """Return the chunks that stand for all packed points within: of `level`, and of lower ones what is newer."""
+    """Return the chunks that represent all packed points within: those of `level`, and newer ones of lower levels."""
     cover: list[ChunkRow] = []
     for each in range(level, -1, -1):
         cover += _chunks(session, key, each, beyond=_last_step(cover), within=within)

@@ -42,7 +42,7 @@ class Waiting:
 
     @property
     def is_preempted(self) -> bool:
-        """Whether it was paused for another job."""
+        """True if it was paused for another job."""
         return self.preempted_by not in (None, self.job_id)
 
 

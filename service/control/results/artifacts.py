@@ -1,4 +1,4 @@
-"""The files of a job: its results, as the API makes them, and what lies in its folder on storage."""
+"""The files of a job: results that the API generates, and files in its folder on storage."""
 
 import re
 from collections import Counter
@@ -23,7 +23,7 @@ _CHECKPOINT = re.compile(r"(?P<folder>attempt-[0-9]+/(?P<trial>[^/]+)/.+)/manife
 def artifacts(
     job: JobView, trials: Iterable[TrialView], schedules: Iterable[ScheduleView], storage: Storage
 ) -> tuple[Artifact, ...]:
-    """Return what there is of the job's files, results first. Raises Unavailable where the storage cannot be listed."""
+    """Return the job's existing files, results first. Raises Unavailable if the storage cannot be listed."""
     files, begun = storage.files(job.id), [trial for trial in trials if trial.backend is not None]
     found = [_made(job, ArtifactKind.REPORT, "report.json", _JSON, "report")]
     if begun:

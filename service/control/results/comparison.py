@@ -1,4 +1,4 @@
-"""Several jobs side by side: where they differ, and what came of that. Pure functions."""
+"""Compare several jobs: their differing fields and their results. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from service.wire.trials import Series
 
 
 def common_metric(reports: Sequence[JobReport]) -> str:
-    """Return the metric that all jobs are about and have measured; else the loss."""
+    """Return the metric that is the objective of all jobs and measured in all; else the loss."""
     named = reports[0].metric
     have_it = all(
         each.metric == named and any(named in trial.validation_metrics for trial in each.trials) for each in reports

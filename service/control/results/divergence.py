@@ -1,4 +1,4 @@
-"""Says why trials diverged or failed, and what to do about it. Pure functions."""
+"""Explain why trials diverged or failed, and what to do about it. Pure functions."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def why(found: Divergence | None) -> str:
 
 
 def why_all(trials: Sequence[TrialView]) -> str | None:
-    """Return why a job has nothing to show: all its trials diverged, or all its samples failed. None: neither."""
+    """Return why a job has no result: all its trials diverged, or all its samples failed; else None."""
     failed = [trial for trial in trials if trial.outcome == "failed"]
     if failed and len(failed) == sum(trial.sample is not None for trial in trials):
         return f"every sample failed; `{failed[0].arm}`: {failed[0].failure}"

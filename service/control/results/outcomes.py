@@ -1,4 +1,4 @@
-"""Reports, comparisons and learned schedules: what came of jobs. Functions of one open session; they write nothing."""
+"""Reports, comparisons and learned schedules of jobs. Functions of one open session; they only read."""
 
 import sys
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from service.wire.trials import ScheduleView
 
 
 def report(session: Session, job_id: str, prices: Prices | None = None) -> JobReport:
-    """Return what every trial and arm of the job came to; raises UnreadableJob."""
+    """Return the job's report, on every trial and arm. Raises UnreadableJob."""
     found = queries.trials(session, job_id)
     job = queries.job_view(queries.job_row(session, job_id))
     metric = job.readable.objective.metric
@@ -36,7 +36,7 @@ def report(session: Session, job_id: str, prices: Prices | None = None) -> JobRe
 
 
 def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
-    """Return the jobs side by side, all of one moment; raises NotFound and UnreadableJob."""
+    """Compare the jobs, in one consistent snapshot. Raises NotFound and UnreadableJob."""
     jobs = [queries.job_view(queries.job_row(session, job_id)) for job_id in job_ids]
     reports = [report(session, job_id) for job_id in job_ids]
     metric = common_metric(reports)

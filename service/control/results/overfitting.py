@@ -1,4 +1,4 @@
-"""Tells from a trial's curves whether it learned its training data by heart. Pure functions."""
+"""Detect overfitting from a trial's curves. Pure functions."""
 
 from statistics import median
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 from service.job.parts import Direction
 from service.wire.trials import Series
 
-#: A metric that ends worse than its best by less than this share of it may be noise.
+#: A smaller relative loss from the best to the final value of a metric may be noise.
 NOTABLE = 0.05
-#: A training loss of fewer points after the best says little of where it goes.
+#: With fewer points of the training loss after the best, its trend is unclear.
 _LEAST_POINTS = 8
 
 
 class Worsening(NamedTuple):
-    """A metric of the validation set that ended worse than it had been after `step` steps."""
+    """A validation metric that ended worse than it was after `step` steps."""
 
     step: int
     best: float
@@ -26,7 +26,7 @@ class Worsening(NamedTuple):
 
 
 def worsening(curve: Series, direction: Direction) -> Worsening | None:
-    """Return how far the metric of `curve` ended from its best; None: not notably."""
+    """Return how far the metric of `curve` ended from its best; None if not notably."""
     known = [(step, value) for step, value in zip(curve.steps, curve.values, strict=True) if value is not None]
     if not known:
         return None
@@ -38,7 +38,7 @@ def worsening(curve: Series, direction: Direction) -> Worsening | None:
 
 
 def sentence(found: Worsening, metric: str, training: Series) -> str | None:
-    """Return a sentence if the `training` loss still fell after the best; None: it did not, or nobody can tell."""
+    """Return a sentence if the `training` loss still fell after the best; None if not, or unclear."""
     after = [
         value
         for step, value in zip(training.steps, training.values, strict=True)

@@ -1,4 +1,4 @@
-"""The progress of a list's jobs, in three queries for all. Functions of one open session; they write nothing."""
+"""The progress of listed jobs, by three queries for all. Functions of one open session; they only read."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ def spent(budget: Mapping[str, Any], trial: _Trial) -> float:
 
 
 def _seconds_left(budget: Mapping[str, Any], trials: Sequence[_Trial], shares: Sequence[float]) -> float | None:
-    """Return the elapsed time that the trials need at their pace so far, as many side by side as train now."""
+    """Return the remaining seconds at the trials' pace so far, with as many side by side as train now."""
     seconds, share = sum(map(_clock, trials)), sum(shares)
     whole = seconds / share if share else budget["seconds"]  # of one trial
     left = sum(1 - each for trial, each in zip(trials, shares, strict=True) if trial.outcome is None)

@@ -1,4 +1,4 @@
-"""A job's result out of its trials: what each cost and reached, and every arm's mean over its seeds. Pure functions."""
+"""The report of a job: the cost and result of each trial, and each arm's means over seeds. Pure functions."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ CONFIDENCE = 0.95
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
-    """Return the mean of what is known, with Student's interval from two values on; None where nothing is known."""
+    """Return the mean of the known values, with Student's interval for two or more; None if there are none."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -41,22 +41,22 @@ def t_quantile(confidence: float, freedom: int) -> float:
 
 
 class TrialFacts(NamedTuple):
-    """The facts of a trial that a report is made of."""
+    """The facts of a trial that a report needs."""
 
     view: TrialView
-    curve: Series  # the objective's metric in validations, all of its points
-    z_scores: Sequence[float] = ()  # how far each closed stage ended from its forecast
+    curve: Series  # all evaluations of the objective's metric
+    z_scores: Sequence[float] = ()  # the deviation of each closed stage's end from its forecast
     unsearched: str | None = None  # why nothing was probed; None: something was
-    overfitted: str | None = None  # a sentence, if it learned its training data by heart; None: it did not
+    overfitted: str | None = None  # a sentence, if it overfitted; else None
     steered: Mapping[str, Sequence[int]] = MappingProxyType({})  # by person the stages that they steered
 
 
 def job_report(
     job: JobView, facts: Sequence[TrialFacts], *, prices: Prices | None = None, sweep: SweepReport | None = None
 ) -> JobReport:
-    """Return the report out of what is known of each trial.
+    """Build the report from the facts of each trial.
 
-    `sweep` is the ranking over the job's `params`; None: it has none.
+    `sweep` is the ranking over the job's `params`, if it has any.
     """
     spec, trials = job.readable, [each.view for each in facts]
     metric = spec.objective.metric
@@ -104,9 +104,9 @@ def _crossed(facts: TrialFacts, first: Series | None, metric: str, direction: Di
 
 
 def cost(bill: Bill, prices: Prices, *, num_workers: int, num_lanes: int = 1, are_joined: bool = False) -> Cost:
-    """Return what a trial of so many workers in each lane comes to; what has no price costs nothing.
+    """Return the price of a trial with that many workers per lane. Resources without a price cost nothing.
 
-    The line beside the main one is of one lane. So is lost work, unless lanes join. Idle lanes hold their workers.
+    The second line uses one lane. So does lost work, unless lanes join. Idle lanes hold their workers.
     """
     num_held = num_workers * num_lanes
     held_s = num_held * bill.seconds_training if bill.seconds_of_workers is None else bill.seconds_of_workers
@@ -119,12 +119,12 @@ def cost(bill: Bill, prices: Prices, *, num_workers: int, num_lanes: int = 1, ar
 
 
 def _targets(spec: JobSpec, facts: Sequence[TrialFacts], direction: Direction) -> dict[int, float | None]:
-    """Return by seed what the job states, else the worst of the last values of its arms that completed."""
+    """Return the target by seed: the job's own, else the worst final value among completed trials of arms."""
     if spec.objective.target is not None:
         return dict.fromkeys(spec.seeds, spec.objective.target)
     worst = max if direction == "min" else min
     targets: dict[int, float | None] = {}
-    # A sample that ends at a rung would be the worst, and say nothing of where arms get to.
+    # A sample pruned at a rung would be the worst, but says nothing about the arms.
     for trial, curve in ((each.view, each.curve) for each in facts):
         if trial.sample is None and trial.outcome == "completed":
             last = final(curve)
@@ -180,7 +180,7 @@ def _trial_report(
 
 
 def _notes(facts: TrialFacts, spec: TrialSpec) -> Iterator[str]:
-    """Yield what the figures alone do not show: the page and the command line print it as it stands."""
+    """Yield notes on what the figures do not show. The page and the command line print them unchanged."""
     trial, metric = facts.view, spec.objective.metric
     if facts.unsearched is not None:
         yield f"not searched; {facts.unsearched}"
@@ -226,9 +226,9 @@ def _arm_report(arm: str, trials: Sequence[TrialReport]) -> ArmReport:
 
 
 def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | None:
-    """Return the arm with the best mean of `metric`; one that diverged on fewer seeds comes before one with more.
+    """Return the arm with the best mean of `metric`. Arms that diverged on fewer seeds come first.
 
-    None until every trial has finished: means over other seeds do not compare.
+    None until every trial has finished, since means over different seeds are not comparable.
     """
     has_finished = all(arm.num_finished == arm.num_trials for arm in arms)
     sign = 1 if direction == "min" else -1
@@ -240,9 +240,9 @@ def best(arms: Sequence[ArmReport], metric: str, direction: Direction) -> str | 
 
 
 def crossing(first: Series, other: Series, metric: str, direction: Direction, *, loss: float | None) -> Crossing | None:
-    """Return when `first`, and when `other` itself, first got to the last value of `other`; None where it has none.
+    """Return when `first`, and `other` itself, first reached the final value of `other`; None if it has none.
 
-    `loss` is the validation loss that `other` ended with.
+    `loss` is the final validation loss of `other`.
     """
     end = final(other)
     if end is None:
@@ -260,13 +260,13 @@ def crossing(first: Series, other: Series, metric: str, direction: Direction, *,
 
 
 def final(series: Series) -> tuple[float, float] | None:
-    """Return (seconds, value) of the last value there is."""
+    """Return (seconds, value) of the last known value."""
     points = zip(reversed(series.seconds), reversed(series.values), strict=True)
     return next(((seconds, value) for seconds, value in points if value is not None), None)
 
 
 def reached(series: Series, target: float, direction: Direction = "min") -> float | None:
-    """Return the seconds at which `series` was first as good as `target`; None: never."""
+    """Return the seconds at which `series` first reached `target`; None if never."""
     sign = 1 if direction == "min" else -1
     points = zip(series.seconds, series.values, strict=True)
     return next((seconds for seconds, value in points if value is not None and sign * value <= sign * target), None)

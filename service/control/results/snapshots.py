@@ -1,4 +1,4 @@
-"""A job as a page shows it, or what changed of it since an event. Functions of one open session; they write nothing."""
+"""A job as its page shows it, or what changed since an event. Functions of one open session; they only read."""
 
 from collections.abc import Iterable, Sequence
 
@@ -27,9 +27,9 @@ _REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKi
 def snapshot(
     session: Session, job_id: str, *, since: int | None, max_points: int, prices: Prices | None = None
 ) -> Snapshot:
-    """Return the job with all that its page shows; with `since` only what events behind that id are about.
+    """Return all that the job's page shows; with `since`, only what events after that id have changed.
 
-    It is whole all the same where the change cannot be told: events are gone or too many, or steps were taken back.
+    All is returned, too, if the change is unknown: events are gone or too many, or steps were rolled back.
 
     Raises UnreadableJob: a page draws what the job's own parts say.
     """
