@@ -29,8 +29,6 @@ _NUM_FIRST = 1_000  # jobs whose texts are searched one by one, in a millisecond
 _OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
 # Later than any time: unfinished jobs sort after all finished ones. The index contains this literal.
 _NEVER: ColumnElement[float] = literal_column("1000000000000.0")
-# Worse than any score: jobs without a result sort after all others. The index contains this literal, too.
-_WORST: ColumnElement[float] = literal_column("1e300")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +38,7 @@ class JobFilter:
     states: Sequence[JobState] = ()  # any of these; none: any
     labels: Sequence[tuple[str, str]] = ()  # all of these
     ref: str | None = None  # a beginning or end of the id; else the whole name
-    text: str | None = None  # words, each found in the name, the notes, a label or a method
+    text: str | None = None  # words, each found in the name, the notes or a label
     owner: str | None = None
     project: str | None = None
     created_after: datetime | None = None  # at that time or later
@@ -120,8 +118,6 @@ def _key(order: JobOrder) -> Any:
     """Return the column that orders jobs, before their ids."""
     if order.field == "finished":
         return func.coalesce(JobRow.finished_at, _NEVER)
-    if order.field == "result":
-        return func.coalesce(JobRow.score, _WORST)
     return {"name": JobRow.name, "state": JobRow.state}[order.field]
 
 
@@ -235,13 +231,7 @@ def _decode(cursor: str, order: JobOrder) -> list[Any]:
     return last
 
 
-_KINDS = {
-    "created": [str],
-    "name": [str, str],
-    "state": [str, str],
-    "finished": [str, float],
-    "result": [str, float],
-}
+_KINDS = {"created": [str], "name": [str, str], "state": [str, str], "finished": [str, float]}
 
 
 def _refused(why: str, cursor: str) -> InvalidRequest:
