@@ -195,7 +195,8 @@ def jobs(
         state: only jobs in this state, or in any of several. An empty list returns no job.
         labels: only jobs that have all of these labels.
         ref: only jobs whose id begins or ends with this, or whose whole name it is.
-        text: words that must all occur in the name, the notes or a label.
+        text: words that must all occur in the name, the notes, a label, or what it trains: its workload, and its kinds
+            of exchange, sync and optimizer.
         owner: only jobs that this owner submitted.
         project: only jobs of this project.
         created_after: only jobs submitted at this moment or later. Without an offset it is local time.
@@ -203,7 +204,7 @@ def jobs(
         archived: False leaves archived jobs out, True lists only those, None lists both.
         ids: only jobs with one of these ids, up to 500. An empty list returns no job.
         progress: fill in `progress`: how far each job is.
-        order_by: e.g. `"name"`, or `"-name"` for the reverse.
+        order_by: e.g. `"name"`, or `"-name"` for the reverse. `"result"` has the best job first.
         limit: the most jobs to return, up to 500.
         cursor: `next_cursor` of the previous page, in the same order.
         count: fill in `total`.

@@ -1,6 +1,5 @@
 """`wiretune`'s commands about jobs, for a service on any machine."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -44,6 +43,7 @@ from api.retries import AWAY_S, PATIENCE_S
 from api.waiting import stands_still
 from service.code_package import CodeRefused
 from service.job.advice import advice
+from service.job.parts import LOSS
 from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.artifacts import Which
@@ -125,27 +125,19 @@ class SortKey(StrEnum):
     FINISHED = "finished"
     NAME = "name"
     STATE = "state"
-    LOSS = "loss"
+    RESULT = "result"
+    LOSS = "loss"  # what `result` was called
 
 
-#: The orders of the service, and their reverse. It has none by loss: the command sorts the newest jobs.
+#: The orders of the service, and their reverse.
 _ORDERS = {
     SortKey.CREATED: (JobOrder.CREATED_DOWN, JobOrder.CREATED),
     SortKey.FINISHED: (JobOrder.FINISHED_DOWN, JobOrder.FINISHED),
     SortKey.NAME: (JobOrder.NAME, JobOrder.NAME_DOWN),
     SortKey.STATE: (JobOrder.STATE, JobOrder.STATE_DOWN),
-    SortKey.LOSS: (JobOrder.CREATED_DOWN, JobOrder.CREATED_DOWN),
+    SortKey.RESULT: (JobOrder.RESULT, JobOrder.RESULT_DOWN),
+    SortKey.LOSS: (JobOrder.RESULT, JobOrder.RESULT_DOWN),
 }
-
-
-def _by_loss(jobs: Iterable[JobSummary], *, reverse: bool) -> tuple[JobSummary, ...]:
-    """Return the jobs by loss, lowest first or, reversed, highest first; those without a loss come last."""
-    worst = -math.inf if reverse else math.inf
-
-    def loss(job: JobSummary) -> float:
-        return worst if job.best_validation_loss is None else job.best_validation_loss
-
-    return tuple(sorted(jobs, key=loss, reverse=reverse))
 
 
 def _pages(client: Client, *, limit: int, cursor: str | None, **filters: Unpack[JobFilters]) -> JobPage:
@@ -186,7 +178,8 @@ def list_jobs(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="only those with this label; repeated: with all")
     ] = None,
     text: Annotated[
-        str | None, typer.Option(metavar="WORDS", help="only those with all these words in name, notes or labels")
+        str | None,
+        typer.Option(metavar="WORDS", help="only those with all these words in name, notes, labels or methods"),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="only those that OWNER submitted")] = None,
     project: Annotated[str | None, typer.Option(help="only those of PROJECT")] = None,
@@ -198,7 +191,7 @@ def list_jobs(
     ] = None,
     is_archived: Annotated[bool, typer.Option("--archived", help="the archived ones instead")] = False,
     sort: Annotated[
-        SortKey, typer.Option(help="`created`, `finished`: latest first; `loss`: lowest first, among the newest jobs")
+        SortKey, typer.Option(help="`created`, `finished`: latest first; `result` (or `loss`): best first")
     ] = SortKey.CREATED,
     is_reversed: Annotated[bool, typer.Option("--reverse", help="reverse the order")] = False,
     limit: Annotated[int, typer.Option(min=1, help="the most to list")] = 20,
@@ -222,8 +215,6 @@ def list_jobs(
     }
     with open_client(url, key) as client:
         page = _pages(client, limit=limit, cursor=cursor, **filters)
-    if sort is SortKey.LOSS:
-        page = page.model_copy(update={"jobs": _by_loss(page.jobs, reverse=is_reversed)})
     if as_json:
         print_json(page)
         return
@@ -240,12 +231,19 @@ def list_jobs(
 def _sheet(jobs: Sequence[JobSummary]) -> Sheet:
     """Return the jobs as a table, with their owners and projects where these differ."""
     differing = [name for name in ("owner", "project") if len({getattr(job, name) for job in jobs}) > 1]
-    sheet = Sheet("job", "state", *differing, "best loss", "age", "name", left=("job", "state", *differing, "name"))
+    sheet = Sheet("job", "state", *differing, "result", "age", "name", left=("job", "state", *differing, "name"))
     now = datetime.now(UTC)
     for job in jobs:
-        age, loss = figures.age((now - job.created_at).total_seconds()), figures.loss(job.best_validation_loss)
-        sheet.add_row(job.id, job.state, *(getattr(job, name) for name in differing), loss, age, job.name)
+        age = figures.age((now - job.created_at).total_seconds())
+        sheet.add_row(job.id, job.state, *(getattr(job, name) for name in differing), _result(job), age, job.name)
     return sheet
+
+
+def _result(job: JobSummary) -> str:
+    """Return the result, with its metric unless that is the loss; until there is one, the best loss."""
+    if job.result is None or job.metric == LOSS:
+        return figures.loss(job.best_validation_loss if job.result is None else job.result)
+    return f"{job.metric} {figures.loss(job.result)}"
 
 
 @app.command()

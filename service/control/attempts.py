@@ -16,7 +16,7 @@ from service.control.metrics.points import Key
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.queue import quotas
 from service.control.queue.capacity import Shape, Size
-from service.control.results import divergence
+from service.control.results import divergence, ranking
 from service.errors import Fenced
 from service.job.priority import Priority
 from service.job.states import ACTIVE, JobState
@@ -255,7 +255,8 @@ def succeed(session: Session, job: JobRow, *, now: float) -> None:
     If every trial diverged, or every sample failed, the job fails: another attempt would do no better.
     """
     attempt = require_owner(session, job, job.attempt)
-    failure = divergence.why_all([queries.trial_view(trial) for trial in queries.trials(session, job.id)])
+    trials = [queries.trial_view(trial) for trial in queries.trials(session, job.id)]
+    failure = divergence.why_all(trials)
     end(session, job, attempt, outcome="failed" if failure else "succeeded", reason=failure or "", now=now)
     if job.job_state is JobState.CANCELLING:
         jobs.transition(job, JobState.CANCELLED, now=now, reason=job.reason)
@@ -266,3 +267,5 @@ def succeed(session: Session, job: JobRow, *, now: float) -> None:
     if job.job_state is JobState.STARTING:  # every trial had finished in an earlier attempt
         run(job, now=now)
     jobs.transition(job, JobState.SUCCEEDED, now=now, reason=STOPPED_EARLY if job.stops else "")
+    if (best := ranking.job_result(ranking.metric_of(job.spec), trials)) is not None:
+        job.result, job.score = best

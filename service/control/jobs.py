@@ -237,7 +237,7 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
         job.started_at = now
     job.finished_at = now if to in TERMINAL else None
     if to not in TERMINAL:
-        job.archived = False
+        job.archived, job.result, job.score = False, None, None
     _tell(job)
     if to in TERMINAL:
         messages.add(job, now=now)
@@ -288,7 +288,31 @@ def edit(session: Session, job: JobRow, patch: JobEdit) -> bool:
 def _text(job: JobRow) -> str:
     """Return the text that searches look in. Searched words have no spaces, so none matches across two lines."""
     labels: dict[str, str] = job.spec["labels"]
-    return "\n".join([job.name, job.notes, *chain.from_iterable(labels.items())]).lower()
+    return "\n".join([job.name, job.notes, *chain.from_iterable(labels.items()), *_methods(job.spec)]).lower()
+
+
+def _methods(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the job's workload, and the kinds of exchange, sync and optimizer of the job, its arms and its samples.
+
+    Another release may have stored the job.
+    """
+    workload = spec.get("workload", {})
+    yield str(workload.get("factory") or workload.get("kind", ""))
+    samples = ({path: of.get("choice")} for path, of in spec.get("params", {}).items())
+    for part in (spec, *spec.get("arms", ()), *samples):
+        for name in ("exchange", "sync", "optimizer"):
+            yield from _kinds(part.get(name))
+
+
+def _kinds(part: Any) -> Iterator[str]:
+    """Yield the kind of a part, and of each option that competes in it."""
+    if isinstance(part, Mapping):
+        yield str(part.get("kind", ""))
+        yield from _kinds(part.get("options"))
+    elif isinstance(part, list):
+        yield from chain.from_iterable(map(_kinds, part))
+    elif isinstance(part, str):
+        yield part
 
 
 def _prioritize(job: JobRow, priority: Priority) -> None:

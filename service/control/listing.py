@@ -27,8 +27,8 @@ from service.wire.jobs import JobOrder, JobPage, JobSummary
 
 _NUM_FIRST = 1_000  # jobs whose texts are searched one by one, in a millisecond
 _OF_AN_ID = re.compile("(job-)?[0-9a-f]{4,}")
-# Later than any time: unfinished jobs sort after all finished ones. The index contains this literal.
-_NEVER: ColumnElement[float] = literal_column("1000000000000.0")
+# Later than any time and worse than any score: jobs without one come last. The indexes contain this literal.
+_LAST: ColumnElement[float] = literal_column("1000000000000.0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class JobFilter:
     states: Sequence[JobState] = ()  # any of these; none: any
     labels: Sequence[tuple[str, str]] = ()  # all of these
     ref: str | None = None  # a beginning or end of the id; else the whole name
-    text: str | None = None  # words, each found in the name, the notes or a label
+    text: str | None = None  # words, each found in the name, the notes, a label or a method
     owner: str | None = None
     project: str | None = None
     created_after: datetime | None = None  # at that time or later
@@ -117,7 +117,9 @@ def _directed(columns: Sequence[Any], order: JobOrder) -> list[Any]:
 def _key(order: JobOrder) -> Any:
     """Return the column that orders jobs, before their ids."""
     if order.field == "finished":
-        return func.coalesce(JobRow.finished_at, _NEVER)
+        return func.coalesce(JobRow.finished_at, _LAST)
+    if order.field == "result":
+        return func.coalesce(JobRow.score, _LAST)
     return {"name": JobRow.name, "state": JobRow.state}[order.field]
 
 
@@ -231,7 +233,13 @@ def _decode(cursor: str, order: JobOrder) -> list[Any]:
     return last
 
 
-_KINDS = {"created": [str], "name": [str, str], "state": [str, str], "finished": [str, float]}
+_KINDS = {
+    "created": [str],
+    "name": [str, str],
+    "state": [str, str],
+    "finished": [str, float],
+    "result": [str, float],
+}
 
 
 def _refused(why: str, cursor: str) -> InvalidRequest:

@@ -74,6 +74,7 @@ class JobRow(_Explained, Base):
         Index("ix_jobs_archived_id", "archived", "id"),
         Index("ix_jobs_name_id", "name", "id"),
         Index("ix_jobs_finished_id", sql("coalesce(finished_at, 1000000000000.0)"), "id"),  # as in `listing`
+        Index("ix_jobs_result_id", sql("coalesce(score, 1000000000000.0)"), "id"),  # as in `listing`
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)  # sorts by age
@@ -102,6 +103,8 @@ class JobRow(_Explained, Base):
     created_at: Mapped[float]
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]
+    result: Mapped[float | None]  # the best value of its objective's metric; None: it has not succeeded
+    score: Mapped[float | None]  # the result, negated if higher is better
     deadline: Mapped[float | None]  # of the present state
     not_before: Mapped[float] = mapped_column(default=0.0)  # back-off of the next attempt
 
@@ -120,7 +123,7 @@ class LabelRow(Base):
 
 
 class JobTextRow(Base):
-    """A job's text for searches: its name, notes and labels, one per line, in lower case.
+    """A job's text for searches: its name, notes, labels and methods, one per line, in lower case.
 
     Job rows are large; all of these can be read in a few milliseconds.
     """

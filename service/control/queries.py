@@ -13,7 +13,7 @@ from service.control.metrics import points
 from service.control.metrics.columns import Point
 from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
 from service.control.moments import moment, moment_or_none
-from service.control.results import overfitting, stage_views
+from service.control.results import overfitting, ranking, stage_views
 from service.errors import NotFound, UnreadableJob
 from service.job.advice import advice
 from service.job.priority import Priority
@@ -142,6 +142,8 @@ def job_summary(job: JobRow, losses: Iterable[float | None], progress: JobProgre
         finished_at=moment_or_none(job.finished_at),
         arms=tuple(arm["name"] for arm in job.spec["arms"]),
         best_validation_loss=min((loss for loss in losses if loss is not None), default=None),
+        metric=ranking.metric_of(job.spec),
+        result=job.result,
         labels=job.spec["labels"],
         archived=job.archived,
         priority=Priority(job.priority),

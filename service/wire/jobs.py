@@ -116,6 +116,10 @@ class JobSummary(View):
     finished_at: datetime | None
     arms: tuple[str, ...]
     best_validation_loss: float | None = Field(description="the lowest that any of its trials reported")
+    metric: str = Field("loss", description="the metric of `result`: the objective's")
+    result: float | None = Field(
+        None, description="the best value of `metric` with which a trial ended; null: the job has not succeeded"
+    )
     labels: dict[str, str]
     archived: bool = False
     priority: Priority = Priority.NORMAL
@@ -137,7 +141,7 @@ class JobPage(View):
 
 
 class JobOrder(StrEnum):
-    """The orders of a list of jobs; with `-` it is turned around."""
+    """The orders of a list of jobs, `result` the best first; with `-` it is turned around."""
 
     CREATED = "created"
     CREATED_DOWN = "-created"
@@ -147,6 +151,8 @@ class JobOrder(StrEnum):
     STATE_DOWN = "-state"
     FINISHED = "finished"
     FINISHED_DOWN = "-finished"
+    RESULT = "result"
+    RESULT_DOWN = "-result"
 
     @property
     def field(self) -> str:

@@ -1,10 +1,12 @@
 """Lists of jobs: every filter, every order, and pages that contain each job once."""
 
+import math
 from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import func, select
 
+from search.config import Budget
 from service.control.access.rules import Principal
 from service.control.listing import JobFilter
 from service.control.models import JobTextRow
@@ -12,6 +14,8 @@ from service.errors import InvalidRequest
 from service.job.states import JobState
 from service.wire.access import Role
 from service.wire.jobs import JobEdit, JobOrder
+from service.wire.records import AttemptFinished, Bill, TrialStarted
+from tests.support.reported import finished
 
 
 def ids(store, where=None, **options):
@@ -83,6 +87,90 @@ def test_words_are_looked_for_in_name_notes_and_labels_and_all_are_found(store, 
     make("another", paper="vision")
 
     assert [job.name for job in store.jobs(JobFilter(text=text)).jobs] == names
+
+
+@pytest.mark.parametrize(
+    ("trains", "words"),
+    [
+        ({"exchange": {"kind": "powersgd", "rank": 2}}, "PowerSGD digits-mlp"),
+        ({"arms": [{"name": "one"}, {"name": "two", "exchange": {"kind": "powersgd", "rank": 2}}]}, "powersgd none"),
+        ({"exchange": {"kind": "auto", "options": ["none", "powersgd 4"]}}, "auto powersgd"),
+        ({"sync": {"kind": "diloco"}, "optimizer": {"kind": "adamw"}}, "diloco adamw"),
+        ({"optimizer": {"kind": "auto", "options": ["muon", "adamw"]}}, "muon"),
+        ({"workload": {"factory": "vision.models:resnet"}}, "vision.models:resnet"),
+        (
+            {
+                "exchange": {"kind": "topk", "density": 0.01},
+                "params": {"exchange": {"choice": [{"kind": "topk", "density": 0.1}, {"kind": "powersgd", "rank": 2}]}},
+                "sweep": {"samples": 2},
+            },
+            "powersgd",
+        ),
+    ],
+)
+def test_a_job_is_found_by_what_it_trains_before_and_after_an_edit(store, make, make_spec, trains, words):
+    make("another")
+    job_id = store.add_job(make_spec(**trains))[0].id
+    assert ids(store, JobFilter(text=words)) == [job_id]
+
+    store.edit(job_id, JobEdit(notes="edited"))
+
+    assert ids(store, JobFilter(text=f"{words} edited")) == [job_id]
+
+
+@pytest.fixture
+def succeed(store, begin):
+    """Train every trial of a job to its end, one value of the objective's metric each; return the job's id."""
+
+    def succeed(spec, *values, outcome="completed"):
+        driver = begin(store.add_job(spec)[0].id)
+        for trial, value in zip(store.trials(driver.job_id), values, strict=True):
+            driver.send(
+                TrialStarted(
+                    trial_id=trial.trial_id, arm=trial.arm, seed=0, backend="gloo", device="cpu",
+                    metrics={"accuracy": "max"},
+                ),
+                finished(
+                    trial.trial_id, outcome=outcome, bill=Bill(),
+                    **({"validation_loss": value} if spec.objective.metric == "loss" else
+                       {"validation_metrics": {"accuracy": value}}),
+                ),
+            )  # fmt: skip
+        driver.send(AttemptFinished(outcome="succeeded"))
+        return driver.job_id
+
+    return succeed
+
+
+def test_the_best_job_is_first_however_old_it_is(store, make_spec, succeed):
+    best = succeed(make_spec(), 0.05)
+    others = [succeed(make_spec(), 0.1 + 0.01 * number) for number in range(24)]
+    waiting = store.add_job(make_spec())[0].id
+
+    page = store.jobs(order=JobOrder.RESULT, limit=20)
+    rest = store.jobs(order=JobOrder.RESULT, limit=20, cursor=page.next_cursor)
+
+    assert [job.id for job in (*page.jobs, *rest.jobs)] == [best, *others, waiting]
+    assert (page.jobs[0].metric, page.jobs[0].result) == ("loss", 0.05)
+
+
+def test_a_jobs_result_is_the_best_of_its_trials_by_its_own_metric(store, make_spec, succeed):
+    arms = [{"name": "one"}, {"name": "two"}]
+    low = succeed(make_spec(objective={"metric": "accuracy"}, arms=arms), 0.6, 0.7)
+    high = succeed(make_spec(objective={"metric": "accuracy"}, arms=arms), 0.9, None)
+
+    listed = store.jobs(order=JobOrder.RESULT).jobs
+
+    assert [(job.id, job.metric, job.result) for job in listed] == [(high, "accuracy", 0.9), (low, "accuracy", 0.7)]
+    assert ids(store, order=JobOrder.RESULT_DOWN) == [low, high]
+
+
+def test_a_job_that_goes_on_or_failed_has_no_result(store, make_spec, succeed):
+    extended = succeed(make_spec(), 0.05)
+    store.extend(extended, caps=Budget(steps=200))
+    failed = succeed(make_spec(), 0.05, outcome="diverged")
+
+    assert {job.id: job.result for job in store.jobs().jobs} == {extended: None, failed: None}
 
 
 def test_words_that_an_edit_took_away_are_found_no_more(store, make):
@@ -157,6 +245,7 @@ def test_pages_hold_every_job_once_in_the_order_that_is_asked_for(mixed, order, 
         "name": lambda job: (job.name, job.id),
         "state": lambda job: (job.state, job.id),
         "finished": lambda job: (job.finished_at or datetime.max.replace(tzinfo=UTC), job.id),
+        "result": lambda job: (math.inf if job.result is None else job.result, job.id),
     }
     assert len(found) == 9
     assert found == sorted(found, key=keys[order.field], reverse=order.is_down)

@@ -1,5 +1,6 @@
 """The migrations and the models describe one schema, on SQLite and on PostgreSQL."""
 
+import json
 import sys
 from contextlib import ExitStack, closing
 from subprocess import PIPE, Popen
@@ -7,12 +8,12 @@ from subprocess import PIPE, Popen
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, inspect, select
+from sqlalchemy import Engine, inspect, select, text
 
 from service.control.access import keys
 from service.control.database.engine import connect
 from service.control.database.schema import migrate
-from service.control.models import Base, IdempotencyRow, JobTextRow, PointRow, TrialRow
+from service.control.models import Base, IdempotencyRow, JobRow, JobTextRow, PointRow, TrialRow
 from service.control.store import Store
 from service.errors import Unavailable
 from service.settings import Settings
@@ -218,5 +219,51 @@ def test_words_are_found_in_jobs_of_an_older_schema(engine):
     migrate(engine)
 
     with engine.connect() as connection:
-        (text,) = connection.execute(select(JobTextRow.text)).scalars()
-    assert sorted(text.split("\n")) == ["an old one", "red", "team", "ärger"]
+        (words,) = connection.execute(select(JobTextRow.text)).scalars()
+    assert sorted(words.strip().split("\n")) == ["an old one", "red", "team", "ärger"]
+
+
+def test_results_and_methods_of_jobs_of_an_older_schema_are_known(tmp_path, url, engine):
+    spec = {
+        "workload": {"kind": "digits-mlp"},
+        "exchange": {"kind": "powersgd", "rank": 2},
+        "arms": [{"name": "tuned"}, {"name": "other", "exchange": {"kind": "topk"}, "sync": None}],
+        "objective": {"metric": "accuracy"},
+    }
+    migrate(engine, revision="0023")
+    with engine.begin() as connection:
+        for job_id, state in (("job-1", "succeeded"), ("job-2", "failed")):
+            connection.execute(
+                text(
+                    "insert into jobs (id, name, owner, project, state, reason, spec, attempt, version, created_at, "
+                    "not_before, notes) values (:id, 'An Old One', 'a', 'b', :state, '', :spec, 1, 1, 0, 0, '')"
+                ),
+                {"id": job_id, "state": state, "spec": json.dumps(spec)},
+            )
+            connection.execute(text("insert into job_texts (job_id, text) values (:id, 'an old one')"), {"id": job_id})
+            connection.execute(
+                text("insert into job_labels (job_id, name, value) values (:id, 'team', 'Red')"), {"id": job_id}
+            )
+            for position, accuracy in enumerate((0.75, 0.95)):
+                connection.execute(
+                    text(
+                        "insert into trials (id, job_id, position, arm, seed, step, seconds, outcome, bill, "
+                        "validation_loss, validation_metrics, metric_directions) values "
+                        "(:id, :job_id, :position, 'tuned', 0, 1, 1, 'completed', '{}', 0.1, :metrics, :directions)"
+                    ),
+                    {
+                        "id": f"{job_id}-{position}",
+                        "job_id": job_id,
+                        "position": position,
+                        "metrics": json.dumps({"accuracy": accuracy}),
+                        "directions": json.dumps({"accuracy": "max"}),
+                    },
+                )
+
+    migrate(engine)
+
+    with engine.connect() as connection:
+        results = connection.execute(select(JobRow.result, JobRow.score).order_by(JobRow.id)).all()
+        words = connection.execute(select(JobTextRow.text)).scalars().first()
+    assert [tuple(row) for row in results] == [(0.95, -0.95), (None, None)]
+    assert set(words.split("\n")) >= {"an old one", "team", "red", "digits-mlp", "powersgd", "topk"}

@@ -54,6 +54,17 @@ def test_the_cap_that_is_reached_first_tells_how_far_a_trial_is(store, make_spec
     assert told.seconds_left == pytest.approx(0.99 / 0.3 * (told.num_trials - 0.3))
 
 
+def test_the_seconds_of_a_search_count_before_its_first_committed_step(store, make_spec, begin):
+    driver = begin(store.add_job(make_spec(budget={"seconds": 40}))[0].id)
+    driver.send(started(driver))
+    driver.send(Billed(trial_id=driver.trial_id, bill=Bill(seconds_training=10.0, seconds_search=10.0)))
+
+    told = listed(store, driver.job_id)
+
+    assert told.share == pytest.approx(0.25)
+    assert told.seconds_left == pytest.approx(30)
+
+
 def test_a_trial_that_completed_needs_no_more_of_its_budget(store, driver):
     driver.send(started(driver), finished(driver.trial_id))
 
@@ -109,9 +120,9 @@ def test_a_diverged_value_does_not_hide_the_rest_of_a_curve(store, driver):
 
 
 def test_a_list_by_ids_has_those_that_the_filter_lets_in(store, make_spec):
-    first, second, third = (store.add_job(make_spec(name=name))[0].id for name in ("a", "b", "a"))
+    first, second, third = (store.add_job(make_spec(name=name))[0].id for name in ("alpha", "beta", "alpha"))
 
-    found = store.jobs(JobFilter(ids=[first, second, "job-none"], text="a")).jobs
+    found = store.jobs(JobFilter(ids=[first, second, "job-none"], text="alpha")).jobs
 
     assert [job.id for job in found] == [first]
     assert third not in [job.id for job in store.jobs(JobFilter(ids=[first, second])).jobs]

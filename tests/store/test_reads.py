@@ -71,7 +71,10 @@ def test_a_page_of_jobs_is_read_from_an_index_and_nothing_is_sorted(many):
 
 
 def test_a_page_in_the_order_of_an_index_is_not_sorted(many):
-    orders = [JobOrder.NAME, JobOrder.NAME_DOWN, JobOrder.STATE, JobOrder.FINISHED, JobOrder.FINISHED_DOWN]
+    orders = [
+        *(JobOrder.NAME, JobOrder.NAME_DOWN, JobOrder.STATE),
+        *(JobOrder.FINISHED, JobOrder.FINISHED_DOWN, JobOrder.RESULT, JobOrder.RESULT_DOWN),
+    ]
     for archived, order in itertools.product([False, None], orders):
         where = JobFilter(archived=archived)
         first = many.jobs(where, order=order, limit=20)

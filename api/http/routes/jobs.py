@@ -146,7 +146,12 @@ async def job_filter(
     ] = None,
     text: Annotated[
         str | None,
-        Query(min_length=1, max_length=100, description="words that must all occur in the name, the notes or a label"),
+        Query(
+            min_length=1,
+            max_length=100,
+            description="words that must all occur in the name, the notes, a label, or what it trains: its workload, "
+            "and its kinds of exchange, sync and optimizer",
+        ),
     ] = None,
     owner: Owner = None,
     project: Owner = None,
@@ -178,7 +183,11 @@ def list_jobs(
     outlook: OutlookOf,
     where: Annotated[JobFilter, Depends(job_filter)],
     order_by: Annotated[
-        JobOrder, Query(description="`-` reverses it; for `finished`, jobs that are not over count as the latest")
+        JobOrder,
+        Query(
+            description="`-` reverses it; for `finished`, jobs that are not over count as the latest; `result` is the "
+            "best first, and jobs without one count as the worst"
+        ),
     ] = JobOrder.CREATED_DOWN,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[

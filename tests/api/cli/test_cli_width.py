@@ -48,7 +48,7 @@ def test_ids_and_names_are_listed_whole(finished: Reporting) -> None:
     lines = lines_of("list")
 
     assert finished.job_id in lines[1]
-    assert " ".join(" ".join(line[57:] for line in lines[1:]).split()) == NAME
+    assert " ".join(" ".join(line[lines[0].index("name") :] for line in lines[1:]).split()) == NAME
 
 
 def test_a_reason_is_told_between_words_on_lines_of_its_own(at: None, reporting: Reporting) -> None:
