@@ -25,7 +25,7 @@ def test_the_end_is_the_most_whole_lines_that_fit(log: bytes, num_bytes: int) ->
 
 @given(LINES, st.integers(1, 600), st.integers(5, 60), st.integers(5, 60))
 def test_the_end_of_a_log_that_was_cut_is_what_its_offset_gives(log: bytes, num: int, head: int, tail: int) -> None:
-    kept = bounded(log, head=head, tail=tail)
+    kept = bounded([log], head=head, tail=tail)
 
     offset, text = ending(kept, num)
 
@@ -34,7 +34,7 @@ def test_the_end_of_a_log_that_was_cut_is_what_its_offset_gives(log: bytes, num:
 
 @given(LINES, st.integers(5, 60), st.integers(5, 60), LINES)
 def test_a_log_that_was_cut_goes_on_behind_its_whole_length(log: bytes, head: int, tail: int, later: bytes) -> None:
-    kept = bounded(log, head=head, tail=tail)
+    kept = bounded([log], head=head, tail=tail)
 
     assert whole_length(kept) == len(log)
     assert since(kept + later, whole_length(kept)) == later

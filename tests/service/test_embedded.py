@@ -69,7 +69,7 @@ def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing(monkeypatch):
         try:
             processes.wait_until(lambda: _submits(ray), timeout_s=PATIENCE_S)
             processes.wait_until(lambda: ray.status("one") is RayStatus.SUCCEEDED, timeout_s=PATIENCE_S)
-            assert "7 /the/data None None north" in ray.logs("one")
+            assert "7 /the/data None None north" in b"".join(ray.log("one")).decode()
             assert ray.nodes() == (Node(cpus=2),)
 
             head.owner.close()

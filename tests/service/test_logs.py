@@ -4,8 +4,9 @@ import logging
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
-from service.control.ray_cluster.logs import Logs, bounded, since
+from service.control.ray_cluster.logs import Logs, bounded, since, whole_length
 from service.control.ray_cluster.ray_jobs import RayStatus
 from service.control.store import Store
 from service.errors import NotFound, Unavailable
@@ -30,11 +31,19 @@ class Ray:
     def delete(self, submission_id):
         self.deleted.append(submission_id)
 
-    def logs(self, submission_id):
+    def log(self, submission_id, *, lines=None):
         self.num_reads += 1
         if submission_id in self.refusals:
             raise Unavailable(self.refusals[submission_id])
-        return self.outputs.get(submission_id, "")
+        printed = self.outputs.get(submission_id, b"").splitlines(keepends=True)
+        yield from printed[-lines:] if lines else printed
+
+
+class Streaming(Ray):
+    """A Ray whose drivers print in pieces of any size."""
+
+    def log(self, submission_id, *, lines=None):
+        yield from self.outputs[submission_id]()
 
 
 @pytest.fixture
@@ -59,7 +68,7 @@ def job_id(store, ray):
     spec = JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}})
     job_id = store.add_job(spec)[0].id
     name = store.attempts.begin(job_id).submission_id
-    ray.states[name], ray.outputs[name] = RayStatus.RUNNING, "hello\n"
+    ray.states[name], ray.outputs[name] = RayStatus.RUNNING, b"hello\n"
     return job_id
 
 
@@ -72,7 +81,7 @@ def end(store, ray, job_id, *, status=RayStatus.SUCCEEDED):
 
 
 def test_the_tail_of_a_log_has_bounded_lines_and_the_last_of_them(logs, store, ray, job_id):
-    ray.outputs[store.attempts.one(job_id).submission_id] = "\n".join(["first", "x" * 1_000_000, "ValueError: last"])
+    ray.outputs[store.attempts.one(job_id).submission_id] = b"first\n" + b"x" * 1_000_000 + b"\nValueError: last\n\n"
 
     long, last = logs.tail(job_id, 1, num_lines=2).splitlines()
 
@@ -81,7 +90,7 @@ def test_the_tail_of_a_log_has_bounded_lines_and_the_last_of_them(logs, store, r
 
 def test_a_running_attempts_log_is_rays(logs, store, ray, job_id):
     first = logs.read(job_id)
-    ray.outputs[store.attempts.one(job_id, 1).submission_id] += "again\n"
+    ray.outputs[store.attempts.one(job_id, 1).submission_id] += b"again\n"
 
     assert first == b"hello\n" and logs.read(job_id) == b"hello\nagain\n"
 
@@ -159,7 +168,7 @@ def test_a_driver_that_has_reported_its_end_may_say_its_last_words(logs, store, 
     ended_at = end(store, ray, job_id, status=RayStatus.RUNNING)
 
     logs.keep_ended(ended_at + 1)
-    ray.outputs[store.attempts.one(job_id, 1).submission_id] += "bye\n"
+    ray.outputs[store.attempts.one(job_id, 1).submission_id] += b"bye\n"
     assert store.attempts.without_log() != ()
     logs.keep_ended(ended_at + 31)
 
@@ -197,7 +206,7 @@ def test_what_ray_has_lost_does_not_replace_what_was_kept(logs, store, ray, job_
 
 def test_the_attempts_own_token_is_not_shown(logs, store, ray, job_id):
     token = store.attempts.token(job_id, 1)
-    ray.outputs[store.attempts.one(job_id, 1).submission_id] = f"environ: WIRETUNE_TOKEN={token}\n"
+    ray.outputs[store.attempts.one(job_id, 1).submission_id] = f"environ: WIRETUNE_TOKEN={token}\n".encode()
     live = logs.read(job_id)
 
     logs.keep_ended(end(store, ray, job_id) + 1)
@@ -231,7 +240,7 @@ def test_a_job_whose_folder_takes_no_log_holds_up_no_other_is_warned_of_once_and
     blocked.parent.mkdir(parents=True, exist_ok=True)
     blocked.touch()  # as a folder of another user does, it takes no file
     other = store.add_job(store.job(job_id).spec)[0].id
-    ray.outputs[store.attempts.begin(other).submission_id] = "other\n"
+    ray.outputs[store.attempts.begin(other).submission_id] = b"other\n"
     end(store, ray, other)
 
     for after_s in (1, 2, 62, 63):
@@ -250,7 +259,7 @@ def test_a_log_that_ray_refuses_does_not_hold_up_the_others(logs, store, ray, jo
     ray.refusals[store.attempts.one(job_id, 1).submission_id] = "Ray answered 500: invalid start byte"
     end(store, ray, job_id)
     other = store.add_job(store.job(job_id).spec)[0].id
-    ray.outputs[store.attempts.begin(other).submission_id] = "other\n"
+    ray.outputs[store.attempts.begin(other).submission_id] = b"other\n"
     ended_at = end(store, ray, other)
 
     logs.keep_ended(ended_at + 1)
@@ -301,7 +310,7 @@ def test_while_ray_is_silent_what_was_kept_is_read(logs, store, ray, job_id):
 def test_whoever_reads_on_misses_nothing_of_what_a_shortened_log_still_has(offset):
     lines = [f"line {number:06d}\n".encode() for number in range(100_000)]
     whole = b"".join(lines)
-    kept = bounded(whole, head=1000, tail=3000)
+    kept = bounded([whole], head=1000, tail=3000)
     first, _, last = kept.partition(b"[...")
     end = len(whole) - len(last.partition(b"]\n")[2])
 
@@ -361,7 +370,7 @@ def test_a_long_log_keeps_its_ends_in_whole_lines():
     lines = [f"line {number}\n".encode() for number in range(100_000)]
     whole = b"".join(lines)
 
-    kept = bounded(whole, head=1000, tail=3000)
+    kept = bounded([whole], head=1000, tail=3000)
 
     assert len(kept) <= 4100
     found = kept.splitlines(keepends=True)
@@ -373,8 +382,44 @@ def test_a_long_log_keeps_its_ends_in_whole_lines():
 
 @pytest.mark.parametrize("log", [b"", b"short\n", b"x" * 4000])
 def test_a_short_log_is_kept_as_it_is(log):
-    assert bounded(log, head=1000, tail=3000) == log
+    assert bounded([log], head=1000, tail=3000) == log
 
 
 def test_a_log_of_one_endless_line_is_cut_all_the_same():
-    assert len(bounded(b"x" * 1_000_000, head=1000, tail=3000)) < 4200
+    assert len(bounded([b"x" * 1_000_000], head=1000, tail=3000)) < 4200
+
+
+@given(
+    st.lists(st.binary(max_size=9).map(lambda piece: piece.replace(b"x", b"\n"))),
+    st.integers(0, 30),
+    st.integers(1, 30),
+)
+def test_what_is_left_of_a_log_does_not_depend_on_its_pieces(pieces, head, tail):
+    whole = b"".join(pieces)
+
+    kept = bounded(pieces, head=head, tail=tail)
+
+    assert kept == bounded([whole], head=head, tail=tail)
+    assert whole_length(kept) == len(whole)
+
+
+def test_a_log_of_any_length_is_read_and_kept_with_its_last_words(store, job_id):
+    name, token = store.attempts.one(job_id).submission_id, store.attempts.token(job_id, 1).encode()
+    ray = Streaming()
+
+    def printed():
+        yield b"starts \xff\n"
+        yield from (b"a line of a chatty model \n" * 40_000 for _ in range(100))
+        for number in range(0, len(token), 10):  # across the borders of pieces
+            yield token[number : number + 10]
+        yield b"\nTraceback\nValueError: last\n"
+
+    ray.states[name], ray.outputs[name] = RayStatus.RUNNING, printed
+    logs = Logs(store, ray)
+    live = logs.read(job_id)
+    logs.keep_ended(end(store, ray, job_id) + 1)
+    ray.is_up = False
+
+    assert live.startswith(b"starts \xff\n") and live.endswith(b"\n[token]\nTraceback\nValueError: last\n")
+    assert len(live) < 4_100_000 and whole_length(live) > 100_000_000
+    assert logs.read(job_id) == live

@@ -12,25 +12,38 @@ from service.errors import Unavailable
 
 
 @pytest.fixture
-def ray():
-    """Return a client whose server gives one answer, and the requests it got."""
+def ray_of():
+    """Return a client whose server answers each request by `handle`, and the requests it got."""
     clients = []
 
-    def ray(answer):
+    def ray_of(handle):
         requests = []
 
-        def handle(request):
+        def note(request):
             requests.append(request)
+            return handle(request)
+
+        clients.append(RayJobs("http://ray:8265", "secret", transport=httpx2.MockTransport(note)))
+        return clients[-1], requests
+
+    yield ray_of
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def ray(ray_of):
+    """Return a client whose server gives one answer, and the requests it got."""
+
+    def ray(answer):
+        def handle(_request):
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
-        clients.append(RayJobs("http://ray:8265", "secret", transport=httpx2.MockTransport(handle)))
-        return clients[-1], requests
+        return ray_of(handle)
 
-    yield ray
-    for client in clients:
-        client.close()
+    return ray
 
 
 def submit(client):
@@ -76,7 +89,7 @@ def test_an_unknown_submission_is_missing_has_no_logs_and_counts_as_stopped(ray)
     client, _ = ray(httpx2.Response(404, text="Job x does not exist"))
 
     assert client.status("x") is RayStatus.MISSING
-    assert client.logs("x") == ""
+    assert list(client.log("x")) == []
     assert client.reason("x") == ""
     client.stop("x")
     client.delete("x")
@@ -97,23 +110,56 @@ def test_a_driver_that_lives_is_not_forgotten_and_says_why(ray):
     assert (requests[0].method, requests[0].url.path) == ("DELETE", "/api/jobs/x")
 
 
-@pytest.mark.parametrize(
-    ("most", "said"), [("_MAX_LOG_BYTES", "longer than"), ("_LOG_S", "took longer than")], ids=["bytes", "seconds"]
-)
-def test_a_log_beyond_its_limit_is_not_read_to_its_end(ray, monkeypatch, most, said):
-    client, _ = ray(httpx2.Response(200, json={"logs": "x" * 10_000}))
-    assert len(client.logs("x")) == 10_000
+@pytest.fixture
+def driver(ray_of):
+    """Return a client whose server has a driver on node `a1` that gives `answer` for its log, and its requests."""
 
-    monkeypatch.setattr(ray_jobs, most, -1.0)
-    with pytest.raises(Unavailable, match=said):
-        client.logs("x")
+    def driver(answer, *, node="a1"):
+        def handle(request):
+            is_log = request.url.path == "/api/v0/logs/file"
+            return answer if is_log else httpx2.Response(200, json={"status": "RUNNING", "driver_node_id": node})
+
+        return ray_of(handle)
+
+    return driver
+
+
+@pytest.mark.parametrize(("lines", "asked"), [(None, "-1"), (25, "25")])
+def test_a_log_is_its_bytes_in_pieces_from_the_node_of_its_driver(driver, lines, asked):
+    client, requests = driver(httpx2.Response(200, content=iter([b"one \xff\n", b"two\n"])))
+
+    assert list(client.log("x", lines=lines)) == [b"one \xff\n", b"two\n"]
+    query = requests[-1].url.params
+    assert (query["node_id"], query["filename"], query["lines"]) == ("a1", "job-driver-x.log", asked)
+
+
+def test_a_driver_that_has_no_node_or_no_file_yet_has_printed_nothing(driver):
+    no_file = httpx2.Response(500, text="A file is not found at: /tmp/ray/session/logs/job-driver-x.log")
+
+    for client, _ in (driver(httpx2.Response(200, content=b"of another"), node=None), driver(no_file)):
+        assert list(client.log("x")) == []
+
+
+def test_a_log_on_a_node_that_is_gone_says_so(driver):
+    client, _ = driver(httpx2.Response(500, text="Agent for node id: a1 doesn't exist."))
+
+    with pytest.raises(Unavailable, match="Agent for node id: a1"):
+        list(client.log("x"))
+
+
+def test_a_log_that_takes_too_long_is_not_read_to_its_end(driver, monkeypatch):
+    client, _ = driver(httpx2.Response(200, content=iter([b"one\n", b"two\n"])))
+    monkeypatch.setattr(ray_jobs, "_LOG_S", -1.0)
+
+    with pytest.raises(Unavailable, match="took longer than"):
+        list(client.log("x"))
 
 
 def test_a_client_that_was_closed_meanwhile_is_unavailable(ray):
     client, _ = ray(httpx2.Response(200, json={"status": "RUNNING"}))
     client.close()
 
-    for call in (client.status, client.logs):
+    for call in (client.status, lambda name: list(client.log(name))):
         with pytest.raises(Unavailable, match="closed"):
             call("x")
 
@@ -163,7 +209,7 @@ def test_an_answer_that_is_not_rays_is_unavailable(ray, answer):
     client, _ = ray(answer)
     asked = (client.version, client.live, client.machines, client.workers, lambda: client.status("x"))
 
-    for ask in (*asked, lambda: client.logs("x")):
+    for ask in (*asked, lambda: list(client.log("x"))):
         with pytest.raises(Unavailable, match="http://ray:8265 gave an answer that is not Ray's"):
             ask()
 

@@ -52,9 +52,10 @@ class FakeRay:
         self._reach()
         del self.jobs[submission_id]
 
-    def logs(self, submission_id):
+    def log(self, submission_id, *, lines=None):
         self._reach()
-        return self.output
+        printed = self.output.encode().splitlines(keepends=True)
+        yield from printed[-lines:] if lines else printed
 
     def nodes(self):
         self._reach()

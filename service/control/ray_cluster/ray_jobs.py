@@ -163,7 +163,7 @@ class RayJobs:
     def _driver_node(self, submission_id: str) -> str | None:
         """Return the node whose disk has the driver's output; None before the driver has one, and if Ray forgot it."""
         answer = self._send("GET", f"/api/jobs/{submission_id}")
-        return None if answer.status_code == 404 else self._read(answer, lambda body: body.get("driver_node_id"))
+        return None if answer.status_code == 404 else self._read(answer, lambda body: body["driver_node_id"])
 
     def _in_time(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         deadline = time.monotonic() + _LOG_S

@@ -95,7 +95,7 @@ def test_behind_the_last_lines_it_goes_on_without_a_gap(
 def test_a_long_log_that_was_cut_comes_once(
     client: Client, store: Store, job_id: str, printed: Print, num_lines: int | None
 ) -> None:
-    kept = bounded(b"".join(b"line %06d\n" % number for number in range(1000)), head=1000, tail=3000)
+    kept = bounded([b"line %06d\n" % number for number in range(1000)], head=1000, tail=3000)
     printed(1, kept)
     pieces = follow_log(client, job_id, None, num_lines=num_lines)
     first = next(pieces)
