@@ -27,6 +27,7 @@ class Deadlines:
     request_s: float = 10.0  # for a request's headers, and for its body
     min_rate: float = 1000.0  # bytes received at this rate extend the time
     stall_s: float = 30.0  # without reading any of an answer
+    idle_s: int = 75  # between two requests; a proxy's shorter limit then decides, and no request meets a closing end
 
 
 class Connection(H11Protocol):
@@ -82,9 +83,13 @@ class Connection(H11Protocol):
         self._num_untaken = num_untaken
         if now - self._taken_at > self.deadlines.stall_s:
             return f"it took nothing of its answer for {self.deadlines.stall_s:g} s"
-        phase = (self.conn.their_state, self.cycle)
+        is_idle = self.conn.their_state is h11.IDLE and self.cycle is not None and not self.conn.trailing_data[0]
+        phase = (self.conn.their_state, self.cycle, is_idle)
         if phase != self._phase or self._is_awaited():
             self._phase, self._phase_at, self._num_received = phase, now, 0
+        if is_idle:
+            is_over = now - self._phase_at > self.deadlines.idle_s
+            return f"it was idle for {self.deadlines.idle_s} s after its last request" if is_over else ""
         allowed_s = self.deadlines.request_s + self._num_received / self.deadlines.min_rate
         if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) and now - self._phase_at > allowed_s:
             return f"its request was not complete after {allowed_s:.0f} s"

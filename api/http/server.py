@@ -164,6 +164,7 @@ def server_config(app: ASGIApp, deadlines: Deadlines) -> uvicorn.Config:
         log_config=None,  # uvicorn logs to the same place as we do
         log_level="warning",
         access_log=False,
+        timeout_keep_alive=deadlines.idle_s,
         timeout_graceful_shutdown=GRACEFUL_S,
         lifespan="off",
         server_header=False,

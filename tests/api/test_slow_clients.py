@@ -8,8 +8,9 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -223,6 +224,19 @@ def test_requests_that_trickle_are_cut_off_while_others_are_answered(app: FastAP
         assert wait_until(are_over, timeout_s=PATIENCE_S)
 
 
+def test_a_connection_may_be_idle_for_longer_than_a_request_may_take(app: FastAPI) -> None:
+    with serving(app, Deadlines(request_s=0.5)) as url, connected(url) as unused:
+        used = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
+        used.connect()
+        used.auto_open = 0  # not again
+        with closing(used):
+            for _ in range(2):
+                used.request("GET", "/healthz")
+                with used.getresponse() as answer:
+                    assert answer.status == 200 and answer.read()
+                unused.recv(1)  # until it is cut off
+
+
 def test_a_body_that_does_not_arrive_in_time_is_told_so(app: FastAPI, key: str) -> None:
     with serving(app, Deadlines(request_s=0.5)) as url, connected(url) as client:
         client.sendall(SLOW_REQUESTS["body"].replace(b"KEY", key.encode()) + b"{")
@@ -259,6 +273,9 @@ class Wire(asyncio.Transport):
 
     def close(self) -> None: ...
 
+    def is_closing(self) -> bool:
+        return False
+
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
@@ -266,15 +283,26 @@ class Wire(asyncio.Transport):
 
 @pytest.fixture
 def connection() -> Iterator[Connection]:
-    async def answer(scope: Any, receive: Any, send: Any) -> None: ...
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
 
     loop = asyncio.new_event_loop()
     made = Connection(uvicorn.Config(answer, log_config=None, lifespan="off"), ServerState(), {}, loop)
     made.connection_made(Wire())
     yield made
     made.connection_lost(None)
-    loop.run_until_complete(asyncio.gather(*made.tasks, return_exceptions=True))
+    answered(made)
     loop.close()
+
+
+def answered(connection: Connection) -> None:
+    """Have the app answer what has arrived."""
+
+    async def answer() -> None:
+        await asyncio.gather(*connection.tasks, return_exceptions=True)
+
+    connection.loop.run_until_complete(answer())
 
 
 def test_a_reader_that_takes_a_little_is_left_alone(connection: Connection) -> None:
@@ -288,6 +316,28 @@ def test_a_reader_that_takes_a_little_is_left_alone(connection: Connection) -> N
 
     assert not connection._fault(start + 129)
     assert "nothing of its answer for 30 s" in connection._fault(start + 130)
+
+
+def test_an_idle_connection_and_the_request_that_follows_have_times_of_their_own(connection: Connection) -> None:
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    answered(connection)
+    start = connection.loop.time()
+    faults = [connection._fault(start + second) for second in (0, 70)]
+    connection.data_received(b"GET / HTTP/1.1\r\nX-Slow: ")
+    faults += [connection._fault(start + second) for second in (71, 80)]
+
+    assert faults == [""] * 4
+    assert "not complete after 10 s" in connection._fault(start + 82)
+
+
+def test_a_connection_that_stays_idle_is_cut_off(connection: Connection) -> None:
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    answered(connection)
+    start = connection.loop.time()
+    connection._fault(start)
+
+    assert not connection._fault(start + 75)
+    assert "idle for 75 s" in connection._fault(start + 76)
 
 
 @pytest.mark.parametrize(("rate", "is_kept"), [(2000, True), (500, False)])
