@@ -243,6 +243,20 @@ def num_coarse(decades: float) -> int:
     return max(3, math.floor(round(decades, 6)) + 1)  # rounded first: 3.9999999 decades are 4
 
 
+def first_finalists(stated: int | None, *, has_ranges: bool, has_options: bool, pay: bool = False) -> int:
+    """Return the finalists of a first search about the rate that coarse probes find; further axes add more.
+
+    Args:
+        stated: `wide_probes` of the job; None: not stated.
+        has_ranges: whether more than the rate is searched.
+        has_options: whether exchanges compete.
+        pay: whether the run is long enough for finalists about the rate alone, by `PAYING_STEPS`.
+    """
+    if stated is not None:
+        return stated
+    return FINALISTS if has_ranges or pay else int(has_options)
+
+
 class WideConfig(StagedConfig):
     """The knobs of controllers whose first stage is one wide search."""
 

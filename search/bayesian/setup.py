@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from search.budget import spending
-from search.config import FINALISTS, PAYING_STEPS, Budget, SearchConfig, num_coarse
+from search.config import FINALISTS, PAYING_STEPS, Budget, SearchConfig, first_finalists, num_coarse
 from search.curves.faults import SHORTEST_WINDOW
 from search.optimizer_traits import OPTIMIZER_TRAITS, OptimizerTraits
 from search.space import SearchSpace
@@ -85,9 +85,12 @@ class SearchSetup:
     @property
     def rate_probes(self) -> int:
         """The finalists with the exchange that the run opens with. Each competing exchange has one more."""
-        first = self.config.wide_probes
-        if first is None:
-            first = FINALISTS if self._finalists_pay or self.space.ranges else int(bool(self.space.options))
+        first = first_finalists(
+            self.config.wide_probes,
+            has_ranges=bool(self.space.ranges),
+            has_options=bool(self.space.options),
+            pay=self._finalists_pay,
+        )
         of_axes = self.config.wide_probes_per_axis * len(self.space.further)
         return first + LEVEL_PROBES * bool(self.space.axis("level")) + of_axes
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from search.config import (
-    FINALISTS,
     AutoLrsConfig,
     BoConfig,
     Budget,
@@ -15,6 +14,7 @@ from search.config import (
     PolynomialConfig,
     StagedConfig,
     WideConfig,
+    first_finalists,
     num_coarse,
 )
 from search.optimizer_traits import OPTIMIZER_TRAITS, usual_rate_told_by
@@ -167,9 +167,10 @@ def _fewest_steps(trial: TrialSpec, config: StagedConfig) -> int:
     """Return the steps of the shortest useful search: two finalists, if it has finalists at all."""
     if not isinstance(config, WideConfig):
         return config.probes * config.min_probe_steps
+    options = trial.replica.menu if trial.budget.counts_traffic else ()  # else the densest is used alone
     num_further = sum(each.name != "level" for each in trial.searched)
-    first = config.wide_probes if config.wide_probes is not None else FINALISTS * bool(trial.searched)
-    finalists = first + config.wide_probes_per_axis * num_further
+    first = first_finalists(config.wide_probes, has_ranges=bool(trial.searched), has_options=bool(options))
+    finalists = first + max(0, len(options) - 1) + config.wide_probes_per_axis * num_further
     decades = (
         config.wide_decades
         if config.stated_rates is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.documents import checked, parse_yaml
-from service.job.advice import advice
+from service.job.advice import advice, searching_budget
 from service.job.spec import JobSpec
 
 RANGE = {"kind": "threshold", "density": [0.003, 0.1]}
@@ -126,6 +126,18 @@ def _with_knob(given: Any, name: str, value: int) -> Any:
     if isinstance(given, dict):
         return {key: value if key == name else _with_knob(each, name, value) for key, each in given.items()}
     return given
+
+
+def test_the_budget_advised_for_a_search_among_exchanges_has_room_to_compare_two() -> None:
+    spec = JobSpec.model_validate(
+        {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 1}, "optimizer": ADAMW, "exchange": {"kind": "auto"}}
+    )
+
+    budget = searching_budget(spec.trial(spec.arms[0], 0), steps=100, seconds=10, bytes_sent=0)
+
+    assert budget is not None and budget.seconds is not None
+    decades, finalists = 5 * 7, 2 * 14
+    assert 0.2 * budget.seconds / 0.1 >= decades + finalists
 
 
 def test_a_sweep_is_advised_on_as_the_job_without_it() -> None:
