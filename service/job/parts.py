@@ -17,6 +17,7 @@ from pydantic import (
 from search.config import BoConfig, Budget, ControllerConfig
 from search.sweep.spec import MAX_PARAMS, ParamPath, ParamRange, SweepConfig
 from service.job.priority import Priority
+from service.job.states import ENDS, Occasion
 from trainers.methods.activations.keep.spec import KeepConfig
 from trainers.methods.activations.spec import ActivationsConfig
 from trainers.methods.blocks.all.spec import AllBlocksConfig
@@ -260,9 +261,12 @@ _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9.-]{1,253})(:(?P
 
 
 class Webhook(Config):
-    """Whom to tell when the job is over."""
+    """Whom to tell what becomes of the job."""
 
     url: str = Field(max_length=2000, description="gets a signed POST; https, unless the operator allows http")
+    on: tuple[Occasion, ...] = Field(
+        ENDS, min_length=1, max_length=len(Occasion), description="what it is told of; default: the job's end"
+    )
 
     @field_validator("url")
     @classmethod
@@ -370,20 +374,13 @@ class JobParts(Config):
 
     def trial(self, arm: Arm, seed: int) -> TrialSpec:
         """Return the training run of an arm and a seed, with all overrides applied. Conflicts are not checked."""
+        shared = ReplicaConfig.model_fields.keys() & JobParts.model_fields.keys()
+        of_job = {name: getattr(self, name) for name in shared}
+        of_arm = {name: part for name in shared if (part := getattr(arm, name, None)) is not None}
         replica = ReplicaConfig.model_construct(
-            workload=self.workload,
-            partition=self.partition,
-            optimizer=arm.optimizer or self.optimizer,
-            exchange=arm.exchange or self.exchange,
-            sync=arm.sync or self.sync,
-            activations=arm.activations or self.activations,
-            blocks=arm.blocks or self.blocks,
-            link=self.link,
+            **(of_job | of_arm),
             workers_per_node=self.workers.per_node,
             seed=seed,
-            accumulate=self.accumulate,
-            clip=self.clip,
-            precision=self.precision,
             threads=max(1, min(int(self.workers.cpus), MAX_THREADS)),
             collective_timeout_s=self.workers.timeout_s,
             start_timeout_s=self.workers.start_timeout_s,

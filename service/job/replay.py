@@ -8,8 +8,13 @@ from service.job.spec import JobSpec
 from service.job.sweep import at, sample_name
 from trainers.spec.ranges import Range
 
-_PARTS = ("workload", "partition", "optimizer", "exchange", "sync", "activations", "blocks")
-_SHARED = ("workers", "link", "accumulate", "clip", "precision")
+#: Job fields that a replay sets, or leaves out. It takes over all others, since they decide what a step does.
+NOT_OF_TRAINING = frozenset(
+    {
+        *("name", "controller", "arms", "seeds", "budget", "objective", "checkpoint"),  # it sets them
+        *("lanes", "labels", "priority", "webhook", "params", "sweep"),
+    }
+)
 #: Objective fields that turn early stopping off, since a replay trains all steps of the schedule.
 _NEVER_EARLY: dict[str, Any] = {"patience": None, "min_delta": 0.0, "target": None}
 
@@ -32,12 +37,13 @@ def replayed(recorded: RecordedSchedule) -> JobSpec:
             "not repeat; follow it by `controller: {kind: schedule, path: ...}` with as many workers as it ended with"
         )
     replica = spec.trial(arm, origin.seed).replica
-    job: dict[str, Any] = {part: getattr(replica, part).model_dump(mode="json") for part in _PARTS}
+    of_training = JobParts.model_fields.keys() - NOT_OF_TRAINING
+    job: dict[str, Any] = spec.model_dump(mode="json", include=of_training)
+    job |= replica.model_dump(mode="json", include=of_training)  # with the arm's own parts
     for each in replica.ranges():
         # The upper end of a level sizes the exchange's memory. By the upper end of a batch size, epochs and BatchNorm's
         # statistics count. The schedule sets both for each step.
         _put(job, each.field, each.high if each.name in ("level", "batch_size") else _first(recorded, each))
-    job |= {name: spec.model_dump(mode="json")[name] for name in _SHARED}
     return JobSpec.model_validate(
         job
         | {

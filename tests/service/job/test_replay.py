@@ -3,7 +3,10 @@
 import pytest
 
 from search.schedule_file import Entry, Provenance, RecordedSchedule
-from service.job.replay import differences, replayed
+from service.job.parts import Arm
+from service.job.replay import NOT_OF_TRAINING, differences, replayed
+from service.job.spec import JobSpec
+from trainers.methods.replica_config import ReplicaConfig
 
 JOB = {"workload": {"kind": "digits-mlp"}, "budget": {"seconds": 40}, "optimizer": {"kind": "sgd"}}
 SWEPT = JOB | {"params": {"accumulate": {"integer": [1, 8]}}, "sweep": {"samples": 2}}
@@ -38,6 +41,44 @@ def test_a_replay_has_the_parts_of_the_schedules_arm():
     [trial] = replayed(_recorded(job=JOB | {"arms": [{"name": "tuned"}, arm]}, arm="sparse")).trials()
 
     assert (trial.replica.exchange.kind, trial.replica.exchange.level) == ("topk", 0.1)
+
+
+def test_a_replay_takes_every_field_of_the_job_that_a_rank_reads():
+    of_ranks = ReplicaConfig.model_fields.keys() & JobSpec.model_fields.keys()
+    job = JOB | {
+        "workers": {"count": 4, "per_node": 2},
+        "partition": {"kind": "dirichlet", "alpha": 0.5},
+        "activations": {"kind": "dropit", "gamma": 0.5},
+        "link": {"mode": "emulate", "mbps": 50, "latency_ms": 2},
+        "accumulate": 2,
+        "clip": 1.5,
+        "precision": "bf16",
+    }
+    before = JobSpec.model_validate(job).trial(Arm(name="tuned"), 4)
+
+    after = replayed(_recorded(job=job)).trial(Arm(name="tuned"), 4)
+
+    assert JobSpec.model_fields.keys() >= NOT_OF_TRAINING and not of_ranks & NOT_OF_TRAINING
+    assert (after.replica, after.workers) == (before.replica, before.workers)
+
+
+def test_an_arm_that_sets_a_part_of_a_rank_is_followed_there():
+    parts = Arm.model_fields.keys() & ReplicaConfig.model_fields.keys()
+    given = JobSpec.model_validate(
+        JOB
+        | {
+            "exchange": {"kind": "topk", "density": 0.1},
+            "sync": {"kind": "every_step"},
+            "activations": {"kind": "dropit", "gamma": 0.5},
+        }
+    )
+    arm = Arm.model_validate({"name": "a", "exchange": {"kind": "none"}, "activations": {"kind": "keep"}})
+
+    replica = given.trial(arm, 0).replica
+
+    assert {name: getattr(replica, name) for name in parts} == {
+        name: getattr(arm, name) or getattr(given, name) for name in parts
+    }
 
 
 def test_a_replay_begins_with_the_first_value_of_a_momentum_that_is_one_of_two_betas():
