@@ -88,6 +88,7 @@ class SegmentResult(Value):
         float, ...
     ] = ()  # root mean square of the mean gradient, before clipping; of a rank alone its own
     alignments: tuple[float, ...] = ()  # cosine between the descent direction and the update before; 0: none is known
+    own: dict[str, tuple[float, ...]] = Field(default_factory=dict)  # returned by `loss`, by name; a rank's, or means
     bytes_dense: int  # what a rank, or the leader of a node, would have sent without compression
     density: float | None = None  # measured mean share of entries sent; None: dense exchange
     threshold: float | None = None  # in force at the segment's end
@@ -95,6 +96,7 @@ class SegmentResult(Value):
         None  # of the steps; None: not measured, as on a GPU, whose work no clock of the host sees
     )
     saved_bytes: int = 0  # kept for backward in the first step, on the rank that kept most; without parameters
+    memory_bytes: int = 0  # the peak so far, on the rank that needs most: of its GPU, else of its process
     steps_by_workers: dict[int, int] = Field(default_factory=dict)  # where ranks may be away; {}: all took all steps
     batch_samples: int | None = None  # of a rank's step, with all its micro-batches; None: a stream does not say
     steps_to_meeting: int = 0  # until the ranks' parameters are equal again; 0: they are, or never will be

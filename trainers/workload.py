@@ -1,5 +1,6 @@
 """The training task: a model, its data and its loss. Subclass `Workload`, and name its factory in the job."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -12,6 +13,10 @@ from trainers.segment import Direction
 
 #: Tensors in any nesting of tuples, lists and mappings. `loss` gets them on the worker's device.
 Batch = Any
+#: Numbers of a training step besides its loss, by name: scalars, means over the batch.
+OwnNumbers = Mapping[str, Tensor | float]
+#: What their names look like, and how many there may be.
+OWN_NAME, MOST_OWN = re.compile(r"[a-z][a-z0-9_]{0,49}"), 16
 
 
 class Samples(Protocol):
@@ -51,12 +56,17 @@ class Workload(ABC):
         """Return a new float32 model. Draw its weights from the global generators, which the caller has seeded."""
 
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss over the samples of a batch, a scalar."""
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, OwnNumbers]:
+        """Return the mean loss over the samples of a batch, a scalar; with it, if you like, numbers to record.
+
+        `(loss, {"aux": aux})` records the series `own_aux`, a mean over micro-batches and workers. Every call returns
+        the same names, at most `MOST_OWN`, each of which matches `OWN_NAME`.
+        """
 
     def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         """Return `loss` and each of `metrics` for a validation batch: scalars, means over its samples."""
-        return {"loss": self.loss(model, batch)}
+        returned = self.loss(model, batch)
+        return {"loss": returned[0] if isinstance(returned, tuple) else returned}
 
     def labels(self) -> Sequence[int] | Tensor | None:
         """Return the integer class of each sample of `training`, for a `partition` by labels; None: no classes."""

@@ -12,6 +12,7 @@ from service.cluster.checkpoints import Exported
 from service.cluster.measured import Measured
 from service.job.parts import TrialSpec
 from service.wire.records import (
+    OWN_PREFIX,
     AnyRecord,
     Control,
     MetricPoints,
@@ -146,24 +147,29 @@ def decided(trial_id: str, decision: Decision, probes: Sequence[ProbeDone], *, f
 
 
 def committed(trial_id: str, pushed: Pushed) -> list[MetricPoints]:
-    """Return a committed segment's series: the loss of every step, and other series once, at its end."""
+    """Return a committed segment's series: loss and own numbers of every step, other series once, at its end."""
     segment, result, bytes_sent = pushed.segment, pushed.result, pushed.bytes_sent
     seconds = _step_ends(pushed)
     last = result.first_step + len(result.losses) - 1
+    own = {f"{OWN_PREFIX}{name}": values for name, values in result.own.items()}
     ends = {
         "learning_rate": segment.learning_rate_at(len(result.losses) - 1),
         "bytes_sent": float(bytes_sent),
         "density": result.density,
+        "memory_bytes": float(result.memory_bytes) or None,  # 0: not measured
     }
-    losses = MetricPoints(
-        trial_id=trial_id,
-        name="loss",
-        steps=tuple(range(result.first_step, last + 1)),
-        seconds=seconds,
-        values=tuple(finite(loss) for loss in result.losses),
+    of_steps = (
+        MetricPoints(
+            trial_id=trial_id,
+            name=name,
+            steps=tuple(range(result.first_step, last + 1)),
+            seconds=seconds,
+            values=tuple(map(finite, values)),
+        )
+        for name, values in ({"loss": result.losses} | own).items()
     )
     return [
-        losses,
+        *of_steps,
         *(_point(trial_id, name, last, seconds[-1], value) for name, value in ends.items() if value is not None),
     ]
 

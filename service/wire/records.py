@@ -26,6 +26,8 @@ MAX_RECORDS = 1000  # per batch
 Line = Literal["main", "insurance"]
 #: The prefix of the second line's series. They count that line's own steps.
 INSURANCE_PREFIX = "insurance_"
+#: The prefix of the numbers that the workload returns with its loss.
+OWN_PREFIX = "own_"
 #: Values of a run besides learning rate and level, by name, as in `search.types.FURTHER`.
 FurtherValues = dict[str, bool | int | float | str]
 
@@ -76,7 +78,8 @@ class MetricPoints(Record):
     kind: Literal["metrics"] = "metrics"
     trial_id: Word
     name: Word = Field(
-        description="loss, validation_loss, validation_<metric>, learning_rate, density, bytes_sent, ..."
+        description="loss, validation_loss, validation_<metric>, own_<number>, learning_rate, density, bytes_sent, "
+        "memory_bytes, ..."
     )
     steps: Annotated[tuple[Count, ...], FailFast()] = Field(description="committed steps")
     seconds: Annotated[tuple[float, ...], FailFast()] = Field(description="training clock")

@@ -1,5 +1,7 @@
 """A run's points are stored on a clock that never goes back."""
 
+import math
+
 from hypothesis import given, strategies as st
 
 from service.cluster.reports import Pushed, committed
@@ -33,3 +35,20 @@ def test_steps_that_fit_into_their_segment_keep_their_seconds() -> None:
     losses, *_ = committed("trial", _pushed([0.25, 0.5], 10.0, 11.0))
 
     assert losses.seconds == (10.25, 10.75)
+
+
+def test_own_numbers_have_a_point_for_every_step_and_memory_one_for_the_segment() -> None:
+    pushed = _pushed([0.25, 0.5], 10.0, 11.0)
+    result = pushed.result.model_copy(update={"own": {"aux": (2.0, math.nan)}, "memory_bytes": 4096})
+
+    found = {points.name: points for points in committed("trial", pushed._replace(result=result))}
+
+    assert (found["own_aux"].steps, found["own_aux"].values) == ((0, 1), (2.0, None))
+    assert found["own_aux"].seconds == found["loss"].seconds
+    assert (found["memory_bytes"].steps, found["memory_bytes"].values) == ((1,), (4096.0,))
+
+
+def test_a_segment_without_own_numbers_or_measured_memory_has_no_such_series() -> None:
+    found = {points.name for points in committed("trial", _pushed([0.25], 0.0, 1.0))}
+
+    assert found == {"loss", "learning_rate", "bytes_sent"}

@@ -78,5 +78,5 @@ class EvaluatedState:
         with model.lent(self.model, scratch), model.counting_anew(layers), random.scope():
             for index in range(model.NUM_BATCHES):
                 ahead, micro = divmod(index, self.config.accumulate)
-                self.passes.loss(feed.Place(step + ahead, rank, micro))
+                self.passes.forward(feed.Place(step + ahead, rank, micro))
         return {name: scratch[name] for name in model.norm_statistics(self.model, layers)}

@@ -1,6 +1,7 @@
 """Run batches forward and backward through a rank's model, and check what the workload returns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,14 @@ from torch import Tensor, nn
 from trainers import random_state
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.training.feed import Feed, Place, fetch, seed_of, to_device
-from trainers.workload import Workload, WorkloadError
+from trainers.workload import MOST_OWN, OWN_NAME, OwnNumbers, Workload, WorkloadError
+
+
+class Forward(NamedTuple):
+    """The scalars of a micro-batch: its loss, and the workload's own numbers by name, detached and in float64."""
+
+    loss: Tensor
+    own: Mapping[str, Tensor]
 
 
 class Passes:
@@ -22,16 +30,42 @@ class Passes:
     ) -> None:
         self._config, self._workload, self._model = config, workload, model
         self._feed, self.device = feed, device
+        self._own_names: frozenset[str] | None = None  # None: no loss has been computed yet
 
-    def loss(self, place: Place, batch_size: int | None = None) -> Tensor:
-        """Return the loss of the micro-batch at `place`; `batch_size` None: the workload's own."""
+    def forward(self, place: Place, batch_size: int | None = None) -> Forward:
+        """Return what the workload computes of the micro-batch at `place`; `batch_size` None: the workload's own."""
         batch = to_device(self._feed.batch(place, batch_size), self.device)
         with random_state.host_seeded(seed_of((self._config.seed, *place))), self._autocast():
-            loss = self._workload.loss(self._model, batch)
+            returned = self._workload.loss(self._model, batch)
+        loss, own = returned if _is_pair(returned) else (returned, {})
         if not isinstance(loss, Tensor) or loss.ndim:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
             raise WorkloadError(f"`loss` must return a scalar tensor, the mean over the batch; got {found}")
-        return loss
+        return Forward(loss, self._numbers(own))
+
+    def _numbers(self, own: OwnNumbers) -> dict[str, Tensor]:
+        """Return the numbers that came with a loss. The first loss settles their names."""
+        if self._own_names is None:
+            _check_names(own)
+            self._own_names = frozenset(own)
+        if own.keys() != self._own_names:
+            raise WorkloadError(
+                f"`loss` must return the same numbers in every step: {sorted(self._own_names)} at first, "
+                f"now {sorted(map(str, own))}"
+            )
+        return {name: self._number(name, value) for name, value in own.items()}
+
+    def _number(self, name: str, value: Tensor | float) -> Tensor:
+        try:
+            number = torch.as_tensor(value, device=self.device).detach().to(torch.float64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise WorkloadError(f"`{name}`, which `loss` returns, must be a number; got {value!r}") from error
+        if number.ndim:
+            raise WorkloadError(
+                f"`{name}`, which `loss` returns, must be a scalar, the mean over the batch; "
+                f"got shape {tuple(number.shape)}"
+            )
+        return number
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of `loss` to those of the parameters."""
@@ -57,3 +91,19 @@ class Passes:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._config.precision == "bf16")
+
+
+def _is_pair(returned: object) -> TypeGuard[tuple[Tensor, OwnNumbers]]:
+    return isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
+
+
+def _check_names(own: OwnNumbers) -> None:
+    """Raise WorkloadError for names that cannot name a series, or for too many of them."""
+    if len(own) > MOST_OWN:
+        raise WorkloadError(f"`loss` may return at most {MOST_OWN} numbers besides the loss, got {len(own)}")
+    for name in own:
+        if not (isinstance(name, str) and OWN_NAME.fullmatch(name)):
+            raise WorkloadError(
+                f"a number that `loss` returns needs a name of a-z, 0-9 and _ that begins with a letter, at most 50 "
+                f"characters; got {name!r}"
+            )

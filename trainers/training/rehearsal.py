@@ -7,7 +7,6 @@ begins, and for whatever came of it; what the workload itself prints goes to sta
 import inspect
 import json
 import os
-import resource
 import sys
 import time
 import traceback
@@ -26,6 +25,7 @@ from trainers.spec.ranges import first
 from trainers.spec.workloads import OwnWorkload, WorkloadConfig
 from trainers.traffic.collectives import num_elements
 from trainers.training import feed
+from trainers.training.peak_memory import peak_bytes
 from trainers.training.replica import Replica
 from trainers.workload import Batch, Workload, WorkloadError
 from trainers.workloads import own, registry
@@ -119,7 +119,7 @@ def rehearse(
         spread_step=spread,
         seconds_evaluation=time.monotonic() - started,
         bytes_kept=result.saved_bytes,
-        bytes_peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        bytes_peak=peak_bytes(torch.device("cpu")),
     )
 
 

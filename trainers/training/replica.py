@@ -5,7 +5,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
@@ -45,6 +45,7 @@ from trainers.training.checkpoint import CheckpointError, Shard
 from trainers.training.evaluated_state import EvaluatedState
 from trainers.training.landscape import Landscape
 from trainers.training.passes import Passes
+from trainers.training.peak_memory import peak_bytes
 from trainers.training.stopwatch import RoundWait, Stopwatch
 from trainers.workload import Workload, WorkloadError
 from trainers.workloads import registry
@@ -62,12 +63,19 @@ def is_trained(index: int, pace: float) -> bool:
     return index == 0 or math.floor(index * pace) > math.floor((index - 1) * pace)
 
 
-class Taken(NamedTuple):
-    """A step that a rank has taken, or left out at its own pace."""
+class Step(NamedTuple):
+    """What a step came to on this rank."""
 
     outcome: Exchanged
     scale: Tensor  # of the gradient
     alignment: Tensor
+    own: Mapping[str, Tensor]  # the workload's own numbers, means over this rank's micro-batches
+
+
+class Taken(NamedTuple):
+    """A step that a rank has taken, or left out at its own pace, which came to the same as the one before."""
+
+    step: Step
     seconds: float
     waited: float  # as `RoundWait` tells it
 
@@ -121,7 +129,7 @@ class Replica:
         self.backend = "none"  # until connected
         self._present: Sequence[int] = range(num_workers)  # the ranks that this one is connected with, itself included
         self._held: tuple[Exchanged, Update] | None = None  # the step after which the ranks are to meet
-        self._last: tuple[Exchanged, Tensor, Tensor] | None = None  # what the last step came to; None: it is another's
+        self._last: Step | None = None  # None: it is another's
         self._steps_of_round = 0  # since `meet`
         self._arrange(Topology.stated(num_workers, config.workers_per_node))
 
@@ -213,7 +221,7 @@ class Replica:
             self._buffer.clear()
             with self._random.scope(), torch.enable_grad():
                 for micro in range(self.config.accumulate):
-                    loss = self._passes.loss(feed.Place(number, self.rank, micro)) / self.config.accumulate
+                    loss = self._passes.forward(feed.Place(number, self.rank, micro)).loss / self.config.accumulate
                     total += loss.item()
                     # As a step does: `torch.autograd.grad` is refused where reentrant checkpointing recomputes.
                     self._passes.backward(loss)
@@ -286,7 +294,7 @@ class Replica:
         fresh._settle(self._topology)
         self._state.copy_from(fresh._state)
         del fresh
-        gc.collect()  # it holds itself by its hooks, and would stay on the device beside this one
+        gc.collect()  # its parts hold each other, and would stay on the device beside this one
 
     def save(self, url: str) -> list[Shard]:
         """Write this rank's part of a checkpoint at the folder `url`; `commit_manifest` completes it."""
@@ -374,20 +382,21 @@ class Replica:
             for index in range(begin, segment.num_steps):
                 started, waited_s = time.monotonic(), self._stopwatch.waited_s
                 if self._last is None or is_trained(self._steps_of_round, pace):
-                    outcome, scale, alignment = self._train_step(segment, index, may_meet=not until_meeting)
+                    step = self._train_step(segment, index, may_meet=not until_meeting)
                 else:
                     rate = self._optimizer.set_learning_rate(self._asked_rate(segment, index), self.step)
-                    outcome, scale, alignment = self._last
+                    outcome = self._last.outcome
                     outcome = self._count(outcome, segment, rate, may_meet=not until_meeting, is_trained=False)
-                self._last, self._steps_of_round = (outcome, scale, alignment), self._steps_of_round + 1
-                diverged = outcome.diverged
+                    step = self._last._replace(outcome=outcome)
+                self._last, self._steps_of_round = step, self._steps_of_round + 1
+                diverged = step.outcome.diverged
                 if diverged:
                     break
                 if not taken:
                     self._check_model()
                 has_met = not self._sync.steps_since_meeting
                 waited = self._round_wait.count(self._stopwatch.waited_s - waited_s, ends_round=has_met)
-                taken.append(Taken(outcome, scale, alignment, time.monotonic() - started, waited))
+                taken.append(Taken(step, time.monotonic() - started, waited))
                 if self._held is not None:
                     break
         self._feed.leave_out(lambda step: False)
@@ -400,21 +409,23 @@ class Replica:
     ) -> SegmentResult:
         """Return this rank's view of the steps `taken` since the times `before`."""
         dense_step = collectives.dense_step(self._buffer.num_elements, len(self.nodes))
-        seconds = tuple(step.seconds for step in taken)
+        steps, seconds = [each.step for each in taken], tuple(each.seconds for each in taken)
         return SegmentResult(
             first_step=first_step,
-            losses=tuple(step.outcome.loss for step in taken),
+            losses=tuple(step.outcome.loss for step in steps),
             step_seconds=seconds,
-            waits=tuple(step.waited for step in taken) if self._stopwatch.times_steps else (),
-            gradient_scales=_numbers([step.scale for step in taken]),
-            alignments=_numbers([step.alignment for step in taken]),
+            waits=tuple(each.waited for each in taken) if self._stopwatch.times_steps else (),
+            gradient_scales=_numbers([step.scale for step in steps]),
+            alignments=_numbers([step.alignment for step in steps]),
+            own={name: _numbers([step.own[name] for step in steps]) for name in (steps[0].own if steps else ())},
             bytes_sent=(self._node_links.between.ledger.take(),),
             bytes_within=(self._node_links.within.ledger.take(),),
             bytes_dense=(len(taken) + diverged) * dense_step.bytes,
-            density=mean_density([step.outcome for step in taken]),
+            density=mean_density([step.outcome for step in steps]),
             threshold=self._exchange.threshold,
             times=self._stopwatch.since(before, sum(seconds)),
             saved_bytes=self._saved.num_bytes,
+            memory_bytes=peak_bytes(self.device),
             batch_samples=self._batch_samples(segment),
             diverged=diverged,
             steps_to_meeting=self._sync.steps_to_meeting,
@@ -508,21 +519,18 @@ class Replica:
         if not self.config.blocks.leaves_out and (why := model.changed_training(self.model, trained)):
             raise WorkloadError(why)
 
-    def _train_step(self, segment: Segment, index: int, *, may_meet: bool = True) -> tuple[Exchanged, Tensor, Tensor]:
-        """Take a step; returns what the exchange knows, and scale and alignment of the gradient that it left.
-
-        Without `may_meet` a meeting that is due after it is held back.
-        """
+    def _train_step(self, segment: Segment, index: int, *, may_meet: bool = True) -> Step:
+        """Take a step; without `may_meet` a meeting that is due after it is held back."""
         asked, factors = self._asked_rate(segment, index), self._blocks.draw(self.step)
         learning_rate = self._optimizer.set_learning_rate(asked, self.step, factors)
-        outcome = self._exchanged(segment, learning_rate, is_first=index == 0)
+        outcome, own = self._exchanged(segment, learning_rate, is_first=index == 0)
         scale = self._blocks.gradient_scale()
         alignment = self._alignment.measure()
         if not outcome.diverged:
             if not outcome.is_held:
                 self._update(outcome.loss)
             outcome = self._count(outcome, segment, learning_rate, may_meet=may_meet)
-        return outcome, scale, alignment
+        return Step(outcome, scale, alignment, own)
 
     def _asked_rate(self, segment: Segment, index: int) -> float:
         """Return the rate of the segment's step number `index`, before the optimizer's warm-up."""
@@ -560,18 +568,23 @@ class Replica:
         with self._alignment.following():
             self._optimizer.step(loss)
 
-    def _exchanged(self, segment: Segment, learning_rate: float, *, is_first: bool) -> Exchanged:
+    def _exchanged(
+        self, segment: Segment, learning_rate: float, *, is_first: bool
+    ) -> tuple[Exchanged, Mapping[str, Tensor]]:
         """Fill the gradient buffer by this rank's micro-batches, and replace it by what the policy steps with.
 
-        What the `is_first` step keeps for backward is counted.
+        What the `is_first` step keeps for backward is counted. Returns the exchange's result, and the workload's own
+        numbers: they are not exchanged here, since each rank's answer brings them.
         """
         self._buffer.clear()
-        total = torch.zeros((), device=self.device)
+        total, own = torch.zeros((), device=self.device), dict[str, Tensor]()
         for micro in range(self.config.accumulate):
             with self._buffer.untouched(), self._saved.counted() if is_first else nullcontext():
                 place = feed.Place(self.step, self.rank, micro)
-                loss = self._passes.loss(place, segment.batch_size) / self.config.accumulate
+                loss, numbers = self._passes.forward(place, segment.batch_size)
+                loss = loss / self.config.accumulate
             total += loss.detach()
+            own = {name: own.get(name, 0.0) + each / self.config.accumulate for name, each in numbers.items()}
             if micro < self.config.accumulate - 1:
                 self._passes.backward(loss)
         # Of the last micro-batch, whose gradients are sent while they are computed.
@@ -579,7 +592,7 @@ class Replica:
             partial(self._sync.gradients.step, total, segment.level, learning_rate)
         ) as pending:
             self._passes.backward(loss)
-        return self._communication.outcome(pending)
+        return self._communication.outcome(pending), own
 
     # -- evaluation -----------------------------------------------------------------------------------------
 
