@@ -142,6 +142,17 @@ class Grouped(Regression):
         return [{"params": [model[0].weight]}, {"params": model[2].parameters(), "lr": 10.0, "weight_decay": 0.0}]
 
 
+class Decayed(Regression):
+    """Eight layers, whose matrices decay and whose biases do not."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(7)), nn.Linear(WIDTH, 1))
+
+    def parameter_groups(self, model: Any) -> list[dict[str, Any]]:
+        matrices, biases = ([each for each in model.parameters() if each.dim() == dim] for dim in (2, 1))
+        return [{"params": matrices}, {"params": biases, "weight_decay": 0.0}]
+
+
 class OwnOptimizer(Regression):
     def __init__(self, kind: str = "Adam") -> None:
         super().__init__()

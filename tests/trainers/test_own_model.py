@@ -1,5 +1,6 @@
 """A user's own model, named as a factory: what real models bring trains as in plain torch, or is refused by name."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,12 @@ def train_plainly(workload: Workload, model: nn.Module, optimizer: torch.optim.O
         optimizer.step()
 
 
+def made_by_0_1_0(folder: Path) -> None:
+    """Have the checkpoint's manifest not say in which order parameters lie in vectors: that of the groups."""
+    told = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({name: value for name, value in told.items() if name != "order"}))
+
+
 # -- what works ---------------------------------------------------------------------------------------------
 
 
@@ -93,6 +100,15 @@ def test_parameter_groups_multiply_the_rate_and_keep_their_options(replica: Trai
 
     for mine, theirs in zip(ours.model.parameters(), model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_the_first_bucket_is_sent_before_backward_ends_however_groups_divide_the_model(replica: Train):
+    ours, is_full = replica("Decayed", exchange=NoneConfig(bucket_mib=1e-4)), list[bool]()
+    ours.model[1].register_full_backward_pre_hook(lambda *_: is_full.append(ours._buffer._filled[0].is_set()))
+
+    ours.run(Segment(num_steps=2, learning_rate=0.01))
+
+    assert is_full == [True] * 2
 
 
 @pytest.mark.parametrize(
@@ -125,6 +141,33 @@ def test_a_users_optimizer_goes_on_from_a_checkpoint_in_a_new_process(replica: T
     ours, later = (replica("OwnOptimizer", optimizer=OwnOptimizerConfig(), kind=kind) for _ in range(2))
     ours.run(SEGMENT)
     commit_manifest(str(tmp_path), ours.save(str(tmp_path)))
+
+    later.load(str(tmp_path))
+
+    assert later.run(SEGMENT).losses == ours.run(SEGMENT).losses
+
+
+def test_a_residual_that_lies_in_the_order_of_other_groups_is_refused(replica: Train, tmp_path: Path):
+    ours = replica("Decayed", exchange=ThresholdConfig(density=0.1))
+    ours.run(SEGMENT)
+    commit_manifest(str(tmp_path), ours.save(str(tmp_path)))
+    ours.load(str(tmp_path))
+    made_by_0_1_0(tmp_path)
+
+    with pytest.raises(CheckpointError, match="order of the parameter groups"):
+        ours.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "exchange"), [("Decayed", NoneConfig()), ("Regression", ThresholdConfig(density=0.1))]
+)
+def test_earlier_checkpoints_without_such_vectors_or_groups_go_on(
+    replica: Train, tmp_path: Path, name: str, exchange: Any
+):
+    ours, later = (replica(name, exchange=exchange) for _ in range(2))
+    ours.run(SEGMENT)
+    commit_manifest(str(tmp_path), ours.save(str(tmp_path)))
+    made_by_0_1_0(tmp_path)
 
     later.load(str(tmp_path))
 

@@ -2,11 +2,13 @@ import gc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from safetensors.torch import load_file
+from torch import nn
 from torch.utils.data import Subset
 
 from trainers.exchange.node_links import NodeLinks
@@ -19,6 +21,7 @@ from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.workloads import DigitsMlp
+from trainers.training import model
 from trainers.training.replica import Replica
 
 MakeConfig = Callable[..., ReplicaConfig]
@@ -76,6 +79,37 @@ def test_a_reset_replica_trains_like_a_fresh_one_and_keeps_its_slots(
     assert replica.run(SEGMENT).losses == first.losses
     replica.restore("stage")
     assert replica.run(SEGMENT).losses == second.losses
+
+
+def test_a_reset_leaves_no_second_model_behind(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch):
+    weights, build = list[weakref.ref[nn.Parameter]](), model.build
+
+    def noted(*args: Any, **options: Any) -> nn.Module:
+        made = build(*args, **options)
+        weights.append(weakref.ref(made.get_parameter("0.weight")))
+        return made
+
+    monkeypatch.setattr(model, "build", noted)
+    replica = alone(make_config())
+    gc.disable()  # which runs when it will
+    try:
+        replica.reset()
+    finally:
+        gc.enable()
+
+    assert [each() is not None for each in weights] == [True, False]
+    assert weights[0]() is replica.model.get_parameter("0.weight")
+
+
+def test_a_trained_replica_that_is_let_go_of_takes_its_model_with_it(make_config: MakeConfig):
+    replica = alone(make_config())
+    replica.run(SEGMENT)
+    weight = weakref.ref(replica.model.get_parameter("0.weight"))
+
+    del replica
+    gc.collect()
+
+    assert weight() is None
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 4])

@@ -3,6 +3,7 @@ import torch
 from torch import distributed as dist
 from torch._subclasses import FakeTensorMode
 
+from trainers.exchange.connection import place_of
 from trainers.exchange.node_links import NodeLinks
 from trainers.exchange.pacing import Unpaced
 from trainers.exchange.topology import Topology
@@ -41,7 +42,7 @@ def test_given_nodes_hold_every_rank_once(nodes: list[list[int]]):
 @pytest.mark.parametrize("model", ["cuda:0", "cuda:1"])
 def test_nccl_gets_what_lies_in_host_memory_on_the_gpu_of_the_model(monkeypatch: pytest.MonkeyPatch, model: str):
     sent = list[str]()
-    monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cuda:nccl")
     monkeypatch.setattr(dist, "get_rank", lambda group: 0)
     monkeypatch.setattr(dist, "broadcast", lambda tensor, **_: sent.append(str(tensor.device)))
     links = NodeLinks(Topology.stated(2, 1), 0, Unpaced(), device=torch.device(model))
@@ -50,3 +51,36 @@ def test_nccl_gets_what_lies_in_host_memory_on_the_gpu_of_the_model(monkeypatch:
         links.tell(torch.ones(2))
 
     assert sent == [model]
+
+
+@pytest.mark.parametrize(
+    ("device_type", "config", "place"),
+    [
+        ("cpu", "cpu:gloo,cuda:gloo", "cpu"),
+        ("cuda", "cpu:gloo,cuda:gloo", "cpu"),
+        ("cuda", "cuda:nccl", "cuda"),
+        ("cpu", "cuda:nccl", "cuda"),
+        ("cuda", "cpu:gloo,cuda:nccl", "cuda"),
+        ("cpu", "cpu:gloo,cuda:nccl", "cpu"),
+        ("cuda", "cpu:gloo", "cpu"),
+    ],
+)
+def test_a_tensor_is_copied_only_to_where_a_backend_reaches_it(device_type: str, config: str, place: str):
+    assert place_of(device_type, config) == place
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
+def test_two_backends_send_what_lies_on_a_gpu_and_what_lies_in_host_memory_from_there(
+    monkeypatch: pytest.MonkeyPatch, device: str
+):
+    sent = list[str]()
+    monkeypatch.setattr(dist, "get_backend", lambda group: "cpu:gloo,cuda:nccl")  # as torch names such a group
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo,cuda:nccl")
+    monkeypatch.setattr(dist, "get_rank", lambda group: 0)
+    monkeypatch.setattr(dist, "broadcast", lambda tensor, **_: sent.append(str(tensor.device)))
+    links = NodeLinks(Topology.stated(2, 1), 0, Unpaced())
+
+    with FakeTensorMode():
+        links.tell(torch.ones(2, device=device))
+
+    assert sent == [device]

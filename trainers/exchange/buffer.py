@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -93,7 +94,7 @@ class GradientBuffer:
             parameter.grad = buffer._views[index]
             if config.overlap and parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    partial(buffer._arrive, index)
+                    partial(_arrived, weakref.ref(buffer), index)
                 )
         return buffer
 
@@ -114,11 +115,6 @@ class GradientBuffer:
         words = self._words[LEAD - len(numbers) : LEAD + bucket.num_elements]
         words[: len(numbers)] = numbers
         return words
-
-    def _arrive(self, index: int, _: Tensor) -> None:
-        if self._expects:
-            self._gather(index)
-            self.arrive(self.layers[index])
 
     @torch.no_grad()
     def _gather(self, index: int) -> None:
@@ -229,3 +225,15 @@ class GradientBuffer:
         """Scale the gradient so that its 2-norm is at most `max_norm`."""
         norm = torch.linalg.vector_norm(self.gradient)
         self.gradient.mul_(max_norm / norm.clamp(min=max_norm))
+
+
+def _arrived(buffer: "weakref.ref[GradientBuffer]", index: int, _: Tensor) -> None:
+    """Take a parameter's gradient, which backward has completed.
+
+    A hook that held the buffer, which holds the parameters, would keep all of them for ever: torch hides from Python's
+    garbage collector what a hook refers to.
+    """
+    live = buffer()
+    if live is not None and live._expects:
+        live._gather(index)
+        live.arrive(live.layers[index])

@@ -49,7 +49,7 @@ class Manifest(BaseModel):
     num_workers: int  # that wrote it
     nodes: Nodes  # that the workers were on
     shards: tuple[Shard, ...]
-    order: Literal["groups", "model"] = "groups"  # of parameters in flat vectors; releases up to 0.2 say nothing
+    order: Literal["groups", "model"] = "groups"  # of parameters in flat vectors; 0.1.0 says nothing
 
     def shard(self, name: str) -> Shard:
         """Return the file of this name."""

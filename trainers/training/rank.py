@@ -114,7 +114,7 @@ class Rank:
         if self._replica is not None:
             self._replica.close()
         self._replica = None
-        gc.collect()  # it holds itself by its hooks, and there may be no memory for two
+        gc.collect()  # its parts hold each other, and there may be no memory for two
 
 
 def answer(replica: Replica, method: str, args: Sequence[Any]) -> Any:
