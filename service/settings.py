@@ -19,6 +19,7 @@ from pydantic_settings import (
 )
 
 from service import cores
+from service.job.states import ENDS, Occasion
 from service.log_lines import LogFormat, LogLevel
 from service.wire.access import Role
 
@@ -93,7 +94,11 @@ class Settings(BaseSettings):
     audit_days: float | None = Field(None, gt=0, description="entries of the audit log stay so long; unset: for ever")
     webhook_secret: SecretStr = Field(
         SecretStr(""),
-        description="signs the messages that a job is over: `whsec_` and 24 to 64 bytes in base64",
+        description="signs messages about jobs: `whsec_` and 24 to 64 bytes in base64",
+    )
+    webhook_url: SecretStr = Field(SecretStr(""), description="is told of every job; empty: nothing is")
+    webhook_on: Annotated[tuple[Occasion, ...], NoDecode] = Field(
+        ENDS, description="JSON: what `webhook_url` is told of"
     )
     webhook_private: bool = Field(False, description="let jobs name webhooks that are not public, and plain http")
     downloads: int = Field(32, ge=1, le=1000, description="downloads at a time: metrics, weights, logs")
@@ -243,6 +248,23 @@ class Settings(BaseSettings):
 
     @property
     def is_private(self) -> bool:
+    @field_validator("webhook_url")
+    @classmethod
+    def _is_an_address(cls, url: SecretStr) -> SecretStr:
+        given = urlsplit(url.get_secret_value())
+        if url.get_secret_value() and not (given.scheme in ("http", "https") and given.hostname):
+            raise ValueError("its value, which is not shown here, is no URL; allowed: https://HOST[:PORT][/PATH]")
+        return url
+
+    @field_validator("webhook_on", mode="before")
+    @classmethod
+    def _read_occasions(cls, given: Any) -> Any:
+        try:
+            return tuple(Occasion(word) for word in (json.loads(given) if isinstance(given, str) else given))
+        except (ValueError, TypeError) as error:
+            allowed = f'JSON such as ["failed", "attempt_lost"]; words: {", ".join(Occasion)}'
+            raise ValueError(f"`webhook_on` is {given!r}; allowed: {allowed}") from error
+
         """Return whether the service can be reached from this machine only."""
         return _is_loopback(self.host)
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from search.budget import spending
 from search.config import Budget
 from search.types import Allowance
-from service.control import jobs, queries, steers, sweeps, transfer
+from service.control import jobs, messages, queries, steers, sweeps, transfer
 from service.control.metrics import points
 from service.control.metrics.points import Key
 from service.control.models import AttemptRow, JobRow, Json, ProbeRow, StageRow, TrialRow
@@ -19,7 +19,7 @@ from service.control.queue.capacity import Shape, Size
 from service.control.results import divergence, ranking
 from service.errors import Fenced
 from service.job.priority import Priority
-from service.job.states import ACTIVE, JobState
+from service.job.states import ACTIVE, JobState, Occasion
 from service.wire.records import Bill, Checkpointed, Control, ResumePoint, Sample, Searched
 
 _BACK_OFF_S = 2.0  # doubled by every attempt
@@ -27,7 +27,6 @@ _MAX_BACK_OFF_S = 60.0
 #: The prefix of the ids of our Ray Jobs.
 PREFIX = "wiretune-"
 _NAME = re.compile(rf"(?:{PREFIX})?(job-[0-9a-f]+)-a(\d+)(?:-[0-9a-f]+)?")
-STOPPED_EARLY = "stopped early by the user"
 _TOLD = {JobState.PAUSING: Control.PAUSE, JobState.STOPPING: Control.STOP, JobState.CANCELLING: Control.CANCEL}
 #: The next state of a job whose attempt has ended in any way, by the job's state.
 _WANTED = {JobState.PAUSING: JobState.PAUSED, JobState.CANCELLING: JobState.CANCELLED}
@@ -53,7 +52,8 @@ def begin(session: Session, job: JobRow, size: Size, *, trials: int, now: float,
     job.attempt += 1
     job.preempted_by = None
     # Before the transition, whose event contains the trials' clocks.
-    for trial in session.scalars(select(TrialRow).where(TrialRow.job_id == job.id, TrialRow.outcome.is_(None))):
+    begun = (TrialRow.job_id == job.id, TrialRow.outcome.is_(None), TrialRow.backend.is_not(None))
+    for trial in session.scalars(select(TrialRow).where(*begun)):  # others have nothing to drop, and may be thousands
         _rewind(session, trial)
     jobs.transition(job, JobState.STARTING, now=now)
     attempt = AttemptRow(
@@ -210,10 +210,15 @@ def control(job: JobRow) -> Control:
     return _TOLD.get(job.job_state, Control.RUN)
 
 
+def stopped_early(job: JobRow) -> str:
+    """Return who stopped the job early, as its reason; "" if nobody did."""
+    return f"stopped early by {job.stopped_by}" if job.stops else ""
+
+
 def run(job: JobRow, *, now: float) -> None:
     """Record the first report of a starting job's driver."""
-    to, reason = (JobState.STOPPING, STOPPED_EARLY) if job.stops else (JobState.RUNNING, "")
-    jobs.transition(job, to, now=now, reason=reason)
+    to = JobState.STOPPING if job.stops else JobState.RUNNING
+    jobs.transition(job, to, now=now, reason=stopped_early(job))
 
 
 def end(session: Session, job: JobRow, attempt: AttemptRow, *, outcome: str, reason: str, now: float) -> None:
@@ -239,9 +244,10 @@ def lose(session: Session, job: JobRow, *, reason: str, now: float, max_attempts
     num_tried = job.attempt - job.attempts_before
     if num_tried >= max_attempts:
         jobs.transition(job, JobState.FAILED, now=now, reason=reason)
-        return
-    job.not_before = now + back_off_s(num_tried)
-    jobs.transition(job, JobState.QUEUED, now=now, reason=f"attempt {job.attempt} ended: {reason}")
+    else:
+        job.not_before = now + back_off_s(num_tried)
+        jobs.transition(job, JobState.QUEUED, now=now, reason=f"attempt {job.attempt} ended: {reason}")
+    messages.add(job, Occasion.ATTEMPT_LOST, reason=reason, now=now)
 
 
 def back_off_s(num_tried: int) -> float:
@@ -266,6 +272,6 @@ def succeed(session: Session, job: JobRow, *, now: float) -> None:
         return
     if job.job_state is JobState.STARTING:  # every trial had finished in an earlier attempt
         run(job, now=now)
-    jobs.transition(job, JobState.SUCCEEDED, now=now, reason=STOPPED_EARLY if job.stops else "")
+    jobs.transition(job, JobState.SUCCEEDED, now=now, reason=stopped_early(job))
     if (best := ranking.job_result(ranking.metric_of(job.spec), trials)) is not None:
         job.result, job.score = best

@@ -24,7 +24,7 @@ from service.job.parts import MAX_LABELS
 from service.job.priority import Priority
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.job.states import RULES, TERMINAL, JobState, Verb, may_follow, verbs_in
+from service.job.states import RULES, TERMINAL, JobState, Occasion, Verb, may_follow, verbs_in
 from service.job.sweep import sample_name
 from service.wire.events import EventKind
 from service.wire.jobs import JobEdit
@@ -240,7 +240,7 @@ def _enter(job: JobRow, to: JobState, *, reason: str, now: float) -> None:
         job.archived, job.result, job.score = False, None, None
     _tell(job)
     if to in TERMINAL:
-        messages.add(job, now=now)
+        messages.add(job, Occasion(to.value), reason=reason, now=now)
 
 
 def _deadline(state: JobState, now: float) -> float | None:

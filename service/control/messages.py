@@ -1,4 +1,4 @@
-"""Messages that a job has ended, stored in the transaction that ends it. Functions of one open transaction.
+"""Messages about jobs, stored in the transaction that they tell of. Functions of one open transaction.
 
 A message therefore survives a restart, and `service.control.webhooks` sends it at least once.
 """
@@ -7,15 +7,20 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, object_session
 
 from service.control import events
 from service.control.models import JobRow, MessageRow
+from service.job.states import ENDS, Occasion
 from service.wire.events import EventKind
 
+#: The URL of messages to the operator's webhook. Its address is in the settings alone, since it may hold a secret.
+OPERATORS = ""
+#: The name, in a session's `info`, of the occasions that the operator's webhook is told of.
+OPERATOR_ON = "operator_on"
 MAX_TRIES = 7
 #: The wait after the first try. Each later wait is four times as long, so the last try is 11 hours later.
 BACK_OFF_S = 30.0
@@ -32,16 +37,33 @@ class Message(NamedTuple):
     body: str
 
 
-def add(job: JobRow, *, now: float) -> None:
-    """Store the message that `job` has ended, if the job has a webhook."""
-    webhook = job.spec.get("webhook")
+def add(job: JobRow, occasion: Occasion, *, reason: str, now: float) -> None:
+    """Store a message about `job` for each webhook that is told of the `occasion`: its own, and the operator's."""
     session = object_session(job)
-    if webhook is None or session is None:
+    if session is None:
         return
-    data = {"job_id": job.id, "name": job.name, "state": job.state, "reason": job.reason, "version": job.version}
-    body = {"type": f"job.{job.state}", "timestamp": datetime.fromtimestamp(now, UTC).isoformat(), "data": data}
-    message_id = f"msg_{job.id}_{job.version}"
-    session.add(MessageRow(id=message_id, job_id=job.id, url=webhook["url"], body=json.dumps(body), next_at=now))
+    webhook = job.spec.get("webhook") or {"url": "", "on": ()}
+    urls = [webhook["url"]] if occasion in webhook.get("on", ENDS) else []  # earlier releases stored no `on`
+    if occasion in session.info.get(OPERATOR_ON, ()):
+        urls.append(OPERATORS)
+    name = f"msg_{job.id}_{job.version}_{occasion}"
+    body = json.dumps(_body(job, occasion, reason=reason, now=now))
+    for url in urls:
+        message_id = f"{name}_operator" if url == OPERATORS else name
+        session.add(MessageRow(id=message_id, job_id=job.id, url=url, body=body, next_at=now))
+
+
+def _body(job: JobRow, occasion: Occasion, *, reason: str, now: float) -> dict[str, Any]:
+    data = {"job_id": job.id, "name": job.name, "state": job.state, "reason": reason, "version": job.version}
+    if occasion is Occasion.ATTEMPT_LOST:
+        data["attempt"] = job.attempt
+    said = {Occasion.CANCELLED: "was cancelled", Occasion.ATTEMPT_LOST: f"lost attempt {job.attempt}"}
+    return {
+        "type": f"job.{occasion}",
+        "timestamp": datetime.fromtimestamp(now, UTC).isoformat(),
+        "text": f"job {job.name} {said.get(occasion, occasion)}{f': {reason}' if reason else ''}",  # a chat shows this
+        "data": data,
+    }
 
 
 def are_due(session: Session, *, now: float) -> bool:
@@ -82,6 +104,8 @@ def note(session: Session, message_id: str, *, fault: str, is_final: bool) -> bo
     if fault and not is_final and row.tries < MAX_TRIES:
         return True
     row.next_at = None
+    if row.url == OPERATORS:  # its users neither know nor need it
+        return False
     outcome = "failed" if fault else "delivered"
     events.tell(row, EventKind.WEBHOOK, outcome=outcome, tries=row.tries, reason=fault)
     return False

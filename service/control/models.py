@@ -88,7 +88,7 @@ class JobRow(_Explained, Base):
     attempt: Mapped[int] = mapped_column(default=0)
     attempts_before: Mapped[int] = mapped_column(default=0)  # attempts before the last progress, which no longer count
     num_steers: Mapped[int] = mapped_column(default=0)  # given so far, withdrawn ones included
-    stops: Mapped[bool] = mapped_column(default=False)  # its user asked to stop it and keep the result
+    stopped_by: Mapped[str | None]  # who asked to stop it and keep the result; None: nobody
     first_budget: Mapped[Json | None]  # the submitted budget; None: never extended
     first_workers: Mapped[int | None]  # the submitted number; None: unchanged
     first_labels: Mapped[Json | None]  # the submitted labels; None: never edited
@@ -111,6 +111,10 @@ class JobRow(_Explained, Base):
     @property
     def job_state(self) -> JobState:
         return JobState(self.state)
+
+    @property
+    def stops(self) -> bool:
+        return self.stopped_by is not None
 
 
 class LabelRow(Base):

@@ -414,7 +414,7 @@ class Store:
         with self._db.reading() as session:
             return session.scalar(select(RemovalRow.created_at).where(RemovalRow.job_id == job_id))
 
-    # Messages that a job has ended
+    # Messages about jobs
 
     def due_messages(self) -> list[Message]:
         """Return due messages. A message without `note_message` becomes due again later."""
@@ -476,7 +476,7 @@ class Store:
 
     def steer(self, job_id: str, asked: SteerRequest, *, versions: Versions = None, by: Principal = LOCAL) -> JobView:
         """Steer the job's controllers from their next stage on. Raises InvalidJob for values that they cannot use."""
-        return self._ask(job_id, Verb.STEER, partial(verbs.steer, asked=asked, by=by), versions, by)
+        return self._ask(job_id, Verb.STEER, partial(verbs.steer, asked=asked), versions, by)
 
     def steering(self, job_id: str) -> SteeringView:
         """Return the job's steers, and the values that people may steer. Raises NotFound."""
@@ -515,7 +515,7 @@ class Store:
         def ask(session: Session, job: JobRow) -> JobView:
             now = self._db.now()
             verbs.require_version(job, versions)
-            act(session, job, now=now)
+            act(session, job, by=by, now=now)
             audit.add(session, by, f"{verb}Job", job_id, now=now)
             return queries.job_view(job)
 

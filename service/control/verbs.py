@@ -55,29 +55,29 @@ def _allowed(job: JobRow, but: Verb | None = None) -> str:
     return _listed(f"`{each}`" for each in queries.job_view(job).verbs if each is not but) or "nothing"
 
 
-def pause(_: Session, job: JobRow, *, now: float) -> None:
+def pause(_: Session, job: JobRow, *, by: Principal, now: float) -> None:
     """Hold back a queued job, or make a running job's driver write a checkpoint and release its resources.
 
     If the queue is already pausing the job, it now stays paused until a person resumes it.
     """
     if job.job_state is JobState.PAUSING and job.preempted_by is not None:
         job.preempted_by = None
-        jobs.explain(job, "paused by the user")
+        jobs.explain(job, f"paused by {by.name}")
         return
     require_allowed(job, Verb.PAUSE)
     job.preempted_by = None
     to = JobState.PAUSED if job.job_state is JobState.QUEUED else JobState.PAUSING
-    jobs.transition(job, to, now=now, reason="paused by the user")
+    jobs.transition(job, to, now=now, reason=f"paused by {by.name}")
 
 
-def resume(_: Session, job: JobRow, *, workers: int | None, now: float) -> None:
+def resume(_: Session, job: JobRow, *, workers: int | None, by: Principal, now: float) -> None:
     """Queue a paused job at its old place, since places go by age. `workers` is as in `retry`."""
     require_allowed(job, Verb.RESUME)
     stored_spec(job.id, job.spec)  # raises if its next attempt could not begin
-    _queue(job, workers=workers, now=now, reason="resumed by the user")
+    _queue(job, workers=workers, now=now, reason=f"resumed by {by.name}")
 
 
-def stop(session: Session, job: JobRow, *, now: float) -> None:
+def stop(session: Session, job: JobRow, *, by: Principal, now: float) -> None:
     """End a job that has run as if its budget were spent. If it has no driver now, its next one does so."""
     require_allowed(job, Verb.STOP)
     if job.job_state is not JobState.RUNNING and not _has_result(session, job):
@@ -85,25 +85,26 @@ def stop(session: Session, job: JobRow, *, now: float) -> None:
             f"job `{job.id}` is {job.state}, and no trial has a checkpoint yet: `cancel` it; what it allows now: "
             f"{_allowed(job, but=Verb.STOP)}"
         )
-    job.stops = True
+    job.stopped_by = by.name
+    reason = attempts.stopped_early(job)
     if job.job_state is JobState.RUNNING:
-        jobs.transition(job, JobState.STOPPING, now=now, reason=attempts.STOPPED_EARLY)
+        jobs.transition(job, JobState.STOPPING, now=now, reason=reason)
     elif job.job_state is JobState.PAUSED:
         stored_spec(job.id, job.spec)  # as in `resume`
-        _queue(job, workers=None, now=now, reason=attempts.STOPPED_EARLY)
+        _queue(job, workers=None, now=now, reason=reason)
     else:  # its next driver learns of it at its start, or with its first report
-        jobs.explain(job, attempts.STOPPED_EARLY)
+        jobs.explain(job, reason)
 
 
-def cancel(_: Session, job: JobRow, *, now: float) -> None:
+def cancel(_: Session, job: JobRow, *, by: Principal, now: float) -> None:
     """End a waiting job at once, or ask a running job's driver to stop."""
     require_allowed(job, Verb.CANCEL)
     waits = job.job_state in (JobState.QUEUED, JobState.PAUSED)
     to = JobState.CANCELLED if waits else JobState.CANCELLING
-    jobs.transition(job, to, now=now, reason="cancelled by the user")
+    jobs.transition(job, to, now=now, reason=f"cancelled by {by.name}")
 
 
-def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> None:
+def retry(session: Session, job: JobRow, *, workers: int | None, by: Principal, now: float) -> None:
     """Queue a failed or cancelled job again, with as many attempts as a new one. It resumes where it was.
 
     Failed samples are trained again. Runs resume with `workers`, None: as many as before. Raises InvalidJob for a
@@ -119,11 +120,11 @@ def retry(session: Session, job: JobRow, *, workers: int | None, now: float) -> 
     for trial in trials:
         if trial.outcome == "failed":  # its cause may be fixed by now
             trial.outcome = trial.schedule = None
-    job.stops, job.waited_s = False, 0.0
-    _queue(job, workers=workers, now=now, reason="tried again by the user")
+    job.stopped_by, job.waited_s = None, 0.0
+    _queue(job, workers=workers, now=now, reason=f"tried again by {by.name}")
 
 
-def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, now: float) -> None:
+def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, by: Principal, now: float) -> None:
     """Queue a finished job again with larger values of the `caps` that it has. Raises InvalidJob for any others.
 
     `workers` is as in `retry`.
@@ -145,11 +146,11 @@ def extend(session: Session, job: JobRow, *, caps: Budget, workers: int | None, 
         raise InvalidJob([Problem(pointer="", message=message)])
     job.first_budget = job.first_budget or job.spec["budget"]
     job.spec = {**job.spec, "budget": larger.model_dump(mode="json")}
-    job.stops, job.waited_s = False, 0.0
+    job.stopped_by, job.waited_s = None, 0.0
     begins = "; ".join(_begin(trial) for trial in trials)
     for trial in trials:
         attempts.reopen(session, trial, before=spec.budget, budget=larger)
-    _queue(job, workers=workers, now=now, reason=f"extended by the user: {begins}")
+    _queue(job, workers=workers, now=now, reason=f"extended by {by.name}: {begins}")
 
 
 def steer(session: Session, job: JobRow, *, asked: SteerRequest, by: Principal, now: float) -> None:

@@ -1,7 +1,8 @@
-"""Send messages that a job has ended to its webhook, signed as standardwebhooks.com describes.
+"""Send messages about jobs to webhooks, signed as standardwebhooks.com describes.
 
-A user chose the URL. Unless the operator allows it, nothing is sent to an address that is not public. A name is
-resolved once, its address checked, and the connection made to that address, so a second DNS answer cannot differ.
+A user chose a job's URL. Unless the operator allows it, nothing is sent to an address that is not public. A name is
+resolved once, its address checked, and the connection made to that address, so a second DNS answer cannot differ. The
+operator's own URL is free of these rules.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import httpx2
 
-from service.control.messages import Message
+from service.control.messages import OPERATORS, Message
 from service.control.store import Store
 from service.job.problems import Problem
 from service.job.spec import JobSpec
@@ -106,13 +107,19 @@ class Webhooks:
             return _Result(str(error) or type(error).__name__)
 
     async def _post(self, message: Message) -> _Result:
+        if message.url == OPERATORS:
+            url = httpx2.URL(self._settings.webhook_url.get_secret_value())
+            return await self._post_to(url, url.host, message, by_proxy=True)
         url = httpx2.URL(message.url)
         found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
         address = str(found[0][4][0])
         if not self._settings.webhook_private and not is_public(address):
             return _Result(f"{url.host} leads to an address that is not public", is_final=True)
-        # A proxy would resolve the name again, and a redirect could lead anywhere.
-        async with httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S) as client:
+        return await self._post_to(url, address, message, by_proxy=False)  # which would resolve the name again
+
+    async def _post_to(self, url: httpx2.URL, address: str, message: Message, *, by_proxy: bool) -> _Result:
+        """Send the message to the host of `url` at `address`. A redirect is not followed: it could lead anywhere."""
+        async with httpx2.AsyncClient(trust_env=by_proxy, follow_redirects=False, timeout=_TIMEOUT_S) as client:
             request = client.build_request(
                 "POST",
                 url.copy_with(host=address),
@@ -128,9 +135,7 @@ class Webhooks:
 
     def _headers(self, message: Message) -> dict[str, str]:
         timestamp, secret = int(time.time()), self._settings.webhook_secret.get_secret_value()
-        return {
-            "Content-Type": "application/json",
-            "webhook-id": message.id,
-            "webhook-timestamp": str(timestamp),
-            "webhook-signature": signature(secret, message.id, timestamp, message.body),
-        }
+        headers = {"Content-Type": "application/json", "webhook-id": message.id, "webhook-timestamp": str(timestamp)}
+        if secret:  # a job's webhook needs one, a chat of the operator's does not
+            headers["webhook-signature"] = signature(secret, message.id, timestamp, message.body)
+        return headers

@@ -82,6 +82,19 @@ TERMINAL = frozenset(state for state, rule in RULES.items() if rule.owner == NOB
 ACTIVE = frozenset({_S.STARTING, _S.RUNNING, _S.PAUSING, _S.STOPPING, _S.CANCELLING})
 
 
+class Occasion(Vocabulary):
+    """What a webhook may be told of: an end of the job, or an attempt that ended before the job did."""
+
+    SUCCEEDED = JobState.SUCCEEDED.value
+    FAILED = JobState.FAILED.value
+    CANCELLED = JobState.CANCELLED.value
+    ATTEMPT_LOST = "attempt_lost"
+
+
+#: What webhooks are told of by default.
+ENDS = (Occasion.SUCCEEDED, Occasion.FAILED, Occasion.CANCELLED)
+
+
 class Verb(Vocabulary):
     """A verb: a user's request to an existing job."""
 

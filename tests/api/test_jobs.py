@@ -47,7 +47,7 @@ def test_a_verb_brings_the_handle_up_to_date_and_a_clone_has_its_own(client: Cli
     made = client.submit(job)
 
     assert made.pause(version=made.view.version) is made
-    assert (made.state, made.reason) == (JobState.PAUSED, "paused by the user")
+    assert (made.state, made.reason) == (JobState.PAUSED, "paused by test")
     assert made.resume(workers=1).spec.workers.count == 1
     assert made.clone({"name": "again"}).name == "again"
     assert [each.name for each in client.jobs().jobs] == ["again", made.name]

@@ -30,7 +30,7 @@ def test_a_verb_with_the_etag_of_what_was_read_passes_once(http: TestClient, job
     document, version = second.json(), first.json()["version"]
     assert second.headers["content-type"] == "application/problem+json"
     assert document["type"] == "/problems/precondition-failed"
-    assert f"is paused now (paused by the user), at version {version}, not 1" in document["detail"]
+    assert f"is paused now (paused by test), at version {version}, not 1" in document["detail"]
     assert "what it allows now: `resume`, `cancel` or `steer`" in document["detail"]
     assert http.get(f"/v1/jobs/{job_id}").json() == first.json()
 

@@ -96,7 +96,7 @@ def test_the_clients_verbs_are_those_of_the_service(client: Client, reporting: R
 
     states = [verb(job_id).state for verb in (client.pause, client.resume, client.cancel, client.retry)]
     assert states == [JobState.PAUSED, JobState.QUEUED, JobState.CANCELLED, JobState.QUEUED]
-    assert client.stop(job_id).reason == "stopped early by the user"
+    assert client.stop(job_id).reason == "stopped early by test"
     with pytest.raises(ApiError, match="was stopped already"):
         client.stop(job_id)
 
@@ -286,8 +286,8 @@ def test_a_terminals_verbs_say_where_the_job_is_then(at: str, reporting: Reporti
     retried = run_cli.invoke(main.app, ["retry", job_id])
     paused = run_cli.invoke(main.app, ["pause", job_id])
 
-    assert stopped.stdout == f"{job_id} is stopping\n    stopped early by the user\n"
+    assert stopped.stdout == f"{job_id} is stopping\n    stopped early by test\n"
     assert json.loads(cancelled.stdout)["state"] == "cancelling"
     assert refused.exit_code == 2 and "`resume` is for one that is paused" in refused.stderr
-    assert retried.stdout == f"{job_id} is queued\n    tried again by the user\n"
-    assert paused.stdout == f"{job_id} is paused\n    paused by the user\n"
+    assert retried.stdout == f"{job_id} is queued\n    tried again by test\n"
+    assert paused.stdout == f"{job_id} is paused\n    paused by test\n"

@@ -44,4 +44,4 @@ def test_workers_that_the_cluster_cannot_hold_are_refused(store: Store, key: str
         allowed = http.post(f"/v1/jobs/{job_id}:retry?workers=2")
 
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (409, "/workers/count")
-    assert (allowed.status_code, allowed.json()["reason"]) == (202, "tried again by the user")
+    assert (allowed.status_code, allowed.json()["reason"]) == (202, "tried again by test")

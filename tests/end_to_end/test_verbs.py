@@ -34,7 +34,7 @@ def test_a_job_paused_stopped_and_extended_twice_ends_with_the_weights_of_one_th
         eventually("further steps", lambda: client.trials(job_id)[0].step > paused.step, within_s=120)
         client.stop(job_id)
         stopped = client.wait(job_id, timeout_s=120)
-        assert (stopped.state, stopped.reason) == (JobState.SUCCEEDED, "stopped early by the user")
+        assert (stopped.state, stopped.reason) == (JobState.SUCCEEDED, f"stopped early by {client.me().name}")
         assert paused.step < client.trials(job_id)[0].step < 1500
 
         client.extend(job_id, steps=1500)

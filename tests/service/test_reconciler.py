@@ -383,7 +383,7 @@ def test_a_cancelled_job_ends_when_its_driver_does(store, cluster, tick, add):
     tick()
 
     job = store.job(job_id)
-    assert (job.state, job.reason) == (JobState.CANCELLED, "cancelled by the user")
+    assert (job.state, job.reason) == (JobState.CANCELLED, "cancelled by first")
 
 
 def test_a_driver_that_ignores_a_cancel_is_stopped_after_its_deadline(store, cluster, tick, add):
@@ -441,7 +441,7 @@ def test_a_job_that_was_paused_says_by_whom_though_ray_was_away_meanwhile(store,
     cluster.ray.jobs[store.attempts.one(job_id, 1).submission_id] = RayStatus.FAILED
     tick()
 
-    assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.PAUSED, "paused by the user")
+    assert (store.job(job_id).state, store.job(job_id).reason) == (JobState.PAUSED, "paused by first")
 
 
 def test_a_running_job_outlives_a_silent_ray_as_long_as_it_reports(store, cluster, tick, add):
@@ -658,7 +658,7 @@ def test_a_paused_job_is_left_alone_and_keeps_its_place(store, tick, add, cluste
     store.pause(first)
     cluster.ray.failure = "Ray is away"
     tick()
-    assert store.job(first).reason == "paused by the user"
+    assert store.job(first).reason == "paused by first"
 
     cluster.ray.failure = None
     store.resume(first)

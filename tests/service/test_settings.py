@@ -52,6 +52,11 @@ def test_the_database_is_in_the_state_dir_however_that_is_named(name, tmp_path):
             {"OIDC_ISSUER": "https://sso.example"},
             "WIRETUNE_OIDC_AUDIENCE: `oidc_audience` is empty while `oidc_issuer`",
         ),
+        (
+            {"WEBHOOK_URL": "hooks.example/x"},
+            "WIRETUNE_WEBHOOK_URL: its value, which is not shown here, is no URL; allowed",
+        ),
+        ({"WEBHOOK_ON": '["lost"]'}, "WIRETUNE_WEBHOOK_ON: `webhook_on` is '[\"lost\"]'; allowed: JSON such as"),
         ({"OIDC_ROLES": "staff"}, "WIRETUNE_OIDC_ROLES: `oidc_roles` is 'staff'; allowed: JSON such as"),
         ({"OIDC_ROLES": '{"staff": "boss"}'}, 'WIRETUNE_OIDC_ROLES: `oidc_roles` is \'{"staff": "boss"}\'; allowed'),
         (

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -72,6 +73,61 @@ def settings(tmp_path):
 
 def spec_for(url):
     return JobSpec.model_validate({"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}, "webhook": {"url": url}})
+
+
+def told(target):
+    return [json.loads(body) for _, _, body in target.got]
+
+
+def test_a_message_has_a_text_as_chats_require(store, settings, target):
+    spec = spec_for(target.url).model_copy(update={"name": "digits"})
+    store.cancel(store.add_job(spec)[0].id)
+
+    Webhooks(store, settings).send_due(0)
+
+    assert [message["text"] for message in told(target)] == ["job digits was cancelled: cancelled by first"]
+
+
+def test_a_webhook_is_told_of_what_it_asked_for_and_of_nothing_else(store, settings, target):
+    on = {"webhook": {"url": target.url, "on": ["failed", "attempt_lost"]}, "name": "digits"}
+    spec = JobSpec.model_validate(spec_for(target.url).model_dump() | on)
+    store.cancel(store.add_job(spec)[0].id)
+    job_id = store.add_job(spec)[0].id
+    for number in range(1, settings.max_attempts + 1):
+        store.attempts.begin(job_id)
+        store.attempts.lose(job_id, number, reason="its node is gone")
+
+    Webhooks(store, settings).send_due(0)
+
+    lost = [f"job digits lost attempt {number}: its node is gone" for number in range(1, settings.max_attempts + 1)]
+    assert sorted(message["text"] for message in told(target)) == ["job digits failed: its node is gone", *lost]
+    kinds = [message["type"] for message in told(target)]
+    assert kinds.count("job.attempt_lost") == settings.max_attempts and kinds.count("job.failed") == 1
+    assert {message["data"].get("attempt") for message in told(target)} == {None, 1, 2, 3}
+
+
+def test_the_operators_webhook_is_told_of_jobs_without_one_unsigned_and_where_it_is_private(tmp_path, target, clock):
+    settings = Settings(state_dir=tmp_path / "chat", webhook_url=target.url)
+    with closing(Store.open(settings, clock=clock)) as store:
+        spec = spec_for(target.url).model_copy(update={"webhook": None, "name": "digits"})
+        store.cancel(store.add_job(spec)[0].id)
+        assert "127.0.0.1" not in str(store.due_messages())  # the address is in the settings alone
+        clock.now += BACK_OFF_S
+        Webhooks(store, settings).send_due(0)
+
+        [(path, headers, body)] = target.got
+        assert (path, json.loads(body)["data"]["state"]) == ("/hook?a=b", "cancelled")
+        assert "webhook-signature" not in headers
+        assert outcomes(store) == []  # no user of the job set it up
+
+
+def test_the_operators_webhook_may_be_told_of_failures_alone(tmp_path, target, clock):
+    settings = Settings(state_dir=tmp_path / "chat", webhook_url=target.url, webhook_on=["failed"])
+    with closing(Store.open(settings, clock=clock)) as store:
+        spec = spec_for(target.url).model_copy(update={"webhook": None})
+        store.cancel(store.add_job(spec)[0].id)
+
+        assert store.due_messages() == []
 
 
 def outcomes(store):

@@ -129,7 +129,7 @@ def test_a_persons_pause_of_a_preempted_job_ends_by_a_person_alone(store, driver
         store.pause(driver.job_id)
 
     paused = store.job(driver.job_id)
-    assert (paused.state, paused.reason) == (JobState.PAUSED, "paused by the user")
+    assert (paused.state, paused.reason) == (JobState.PAUSED, "paused by first")
     store.resume(driver.job_id)
     assert known(store)[driver.job_id].preempted_by is None
 

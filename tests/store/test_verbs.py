@@ -5,9 +5,12 @@ import pytest
 
 from search.config import Budget
 from service.control import jobs
+from service.control.access.rules import Principal
 from service.control.storage import Storage
 from service.errors import CheckpointGone, IllegalTransition, InvalidJob
 from service.job.states import ALLOWED_IN, JobState, Verb
+from service.wire.access import Role
+from service.wire.events import EventKind
 from service.wire.records import (
     AttemptFinished,
     Bill,
@@ -44,6 +47,39 @@ def test_a_verb_is_refused_by_name_wherever_the_table_does_not_allow_it(store, j
     assert store.job(before.id) == before
 
 
+@pytest.mark.parametrize(
+    ("verb", "state", "expected"),
+    [
+        ("pause", JobState.QUEUED, "paused by olga"),
+        ("resume", JobState.PAUSED, "resumed by olga"),
+        ("stop", JobState.RUNNING, "stopped early by olga"),
+        ("cancel", JobState.QUEUED, "cancelled by olga"),
+        ("retry", JobState.CANCELLED, "tried again by olga"),
+    ],
+)
+def test_whoever_sees_a_job_learns_who_acted_on_it(store, job_in, verb, state, expected):
+    olga = Principal(name="olga", role=Role.OPERATOR, project="another")
+    job_id = job_in(state)
+
+    assert getattr(store, verb)(job_id, by=olga).reason == expected
+    told = store.events(0, job_id=job_id, kinds=[EventKind.JOB]).events
+    assert told[-1].data["reason"] == expected
+
+
+@only("sqlite")
+def test_a_job_knows_who_stopped_it_over_lost_attempts(store, driver, begin):
+    close_a_stage(driver)
+    store.stop(driver.job_id, by=Principal(name="olga", role=Role.OPERATOR, project="another"))
+    store.attempts.lose(driver.job_id, 1, reason="its node is gone")
+
+    second = begin(driver.job_id)
+    second.start()
+    second.send(AttemptFinished(outcome="succeeded"))
+
+    job = store.job(driver.job_id)
+    assert (job.state, job.reason) == (JobState.SUCCEEDED, "stopped early by olga")
+
+
 def waiting(store):
     return {job.job_id for job in store.backlog().waiting}
 
@@ -55,7 +91,7 @@ def test_a_pause_gives_the_cluster_back_and_a_resume_has_the_place_that_was_kept
 
     driver.send(AttemptFinished(outcome="paused"))
     paused = store.job(driver.job_id)
-    assert (paused.state, paused.reason) == (JobState.PAUSED, "paused by the user")
+    assert (paused.state, paused.reason) == (JobState.PAUSED, "paused by first")
     assert waiting(store) == {younger} and store.work() == ()
 
     store.resume(driver.job_id)
@@ -121,7 +157,7 @@ def test_a_stop_outlives_its_driver(store, driver, begin):
 
     second.send(AttemptFinished(outcome="succeeded"))
     job = store.job(driver.job_id)
-    assert (job.state, job.reason) == (JobState.SUCCEEDED, "stopped early by the user")
+    assert (job.state, job.reason) == (JobState.SUCCEEDED, "stopped early by first")
 
 
 @only("sqlite")
@@ -149,7 +185,7 @@ def test_a_job_that_has_run_is_stopped_while_it_waits_and_its_next_driver_ends_i
     second.start()
     assert store.job(driver.job_id).state is JobState.STOPPING
     second.send(AttemptFinished(outcome="succeeded"))
-    assert store.job(driver.job_id).reason == "stopped early by the user"
+    assert store.job(driver.job_id).reason == "stopped early by first"
 
 
 @only("sqlite")
@@ -181,7 +217,7 @@ def test_a_trial_that_diverged_is_no_result_to_stop_with_and_one_that_ended_well
     again.send(finished(second), stream=second)
     store.attempts.lose(driver.job_id, 2, reason="its driver failed")
 
-    assert store.stop(driver.job_id).reason == "stopped early by the user"
+    assert store.stop(driver.job_id).reason == "stopped early by first"
 
 
 @only("sqlite")
@@ -264,7 +300,7 @@ def test_an_extended_job_goes_on_from_its_end(store, driver, begin):
 
     [point] = store.attempts.brief(driver.job_id, 2).trials
     [trial] = store.trials(driver.job_id)
-    assert job.reason == "extended by the user: `tuned.0` goes on from its end, step 100"
+    assert job.reason == "extended by first: `tuned.0` goes on from its end, step 100"
     assert (point.finished, point.resume) == (False, {"at": "end"})
     assert store.attempts.brief(driver.job_id, 2).spec.budget == LARGER
     assert (trial.outcome, trial.step, trial.weights_url) == (None, 100, "file:///weights")
@@ -314,7 +350,7 @@ def test_a_run_at_its_target_is_not_extended(store, make_spec, begin):
         driver.send(AttemptFinished(outcome="succeeded"))
 
     reason = store.extend(job.id, Budget(steps=1000)).reason
-    assert reason == "extended by the user: `tuned.0` goes on from its end, step 30"
+    assert reason == "extended by first: `tuned.0` goes on from its end, step 30"
     assert [trial.outcome for trial in store.trials(job.id)] == [None, "completed"]
     with pytest.raises(InvalidJob, match=r"no trial is short of `objective\.target`"):
         store.extend(both.id, Budget(steps=1000))

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TypeVar
 
@@ -18,8 +18,10 @@ from service.control.database.locks import lock_service, prepare_state_dir
 from service.control.database.schema import migrate, refuse_newer
 from service.control.database.writer import Writer
 from service.control.events import Bell
+from service.control.messages import OPERATOR_ON
 from service.control.models import JobRow
 from service.errors import DatabaseUnavailable, Unavailable
+from service.job.states import Occasion
 from service.settings import Settings
 
 T = TypeVar("T")
@@ -38,14 +40,18 @@ class Database:
         clock: Callable[[], float],
         note_group: Callable[[int, float], None],
         opened: ExitStack,
+        told_operator: Collection[Occasion] = (),
     ) -> None:
-        """`note_group` is called with each transaction's number of writes and seconds; `opened` is closed with this."""
+        """`note_group` is called with each transaction's number of writes and seconds; `opened` is closed with this.
+
+        `told_operator` is what the operator's webhook is told of.
+        """
         self.engine, self.now, self._opened = engine, clock, opened
         self._readers = sessionmaker(of_one_moment(engine))
         self._askers = sessionmaker(of_one_statement(engine))
         self._failed_at, self._failing = -math.inf, threading.Lock()
         self._writer = Writer(
-            sessionmaker(engine, expire_on_commit=False),
+            sessionmaker(engine, expire_on_commit=False, info={OPERATOR_ON: told_operator}),
             clock=clock,
             note_group=note_group,
             note_failure=self._note_failure,
@@ -75,7 +81,8 @@ class Database:
                 migrate(engine)
             except (SQLAlchemyError, CommandError) as error:
                 raise Unavailable(f"the database does not open: {said(error)}; check WIRETUNE_DATABASE_URL") from error
-            return cls(engine, clock=clock, note_group=note_group, opened=opened.pop_all())
+            told = settings.webhook_on if settings.webhook_url.get_secret_value() else ()
+            return cls(engine, clock=clock, note_group=note_group, opened=opened.pop_all(), told_operator=told)
 
     def close(self) -> None:
         """Store waiting writes and release the database, even if the former raises Unavailable."""

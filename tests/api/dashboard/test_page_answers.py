@@ -338,7 +338,7 @@ def test_a_filter_of_the_list_that_gets_no_answer_is_asked_for_again_and_told_of
 def test_a_search_for_a_word_that_may_be_an_id_finds_the_job_of_it_as_well(text, asked, shown):
     rows = [
         {"id": name, "name": name, "state": "queued", "labels": {}, "arms": [], "created_at": "2026-01-01T00:00:00Z"}
-        | {"best_validation_loss": None, "finished_at": None, "reason": "", "verbs": []}
+        | {"best_validation_loss": None, "result": None, "finished_at": None, "reason": "", "verbs": []}
         | {"progress": {"share": 0, "num_trials": 1, "losses": [], "learning_rate": None, "bytes_sent": 0}}
         for name in ("job-0123456789abcdef", "job-2")
     ]
@@ -1245,6 +1245,37 @@ def test_a_timeline_says_what_of_its_job_is_gone(first, gap, expected):
     said = played(script, ("{ timeline }", "pages/job/timeline.js"), first=first, gap=gap)
 
     assert said.startswith(expected) and bool(said) is bool(expected)
+
+
+def test_a_history_has_each_state_with_its_reason_and_leaves_out_edits():
+    script = """
+      globalThis.fetch = async () => Response.json({ events: told, next_after: 9, gap: false });
+      const { history, update } = timeline("job-1");
+      document.body.append(history);
+      seeAll();
+      update([], [], { version: 4 });
+      for (let turn = 0; turn < 5; turn += 1) await settled();
+      return history.querySelector("tbody").childNodes.map((row) => row.childNodes.map((cell) => cell.textContent));
+    """
+    states = [("queued", "", 0), ("running", "", 1), ("running", "", 1), ("cancelled", "cancelled by olga", 1)]
+    told = [
+        {
+            "id": at,
+            "kind": "job",
+            "at": "2026-01-01T00:00:00Z",
+            "data": {"state": state, "reason": reason, "attempt": attempt},
+        }
+        for at, (state, reason, attempt) in enumerate(states)
+    ]
+    told.insert(2, {"id": 8, "kind": "repair", "at": "2026-01-01T00:00:00Z", "data": {"trial_id": "a"}})
+
+    rows = played(script, ("{ timeline }", "pages/job/timeline.js"), told=told)
+
+    assert [row[1:] for row in rows] == [
+        ["cancelled", "1", "cancelled by olga"],
+        ["running", "1", "–"],
+        ["queued", "–", "–"],
+    ]
 
 
 def test_a_file_of_a_clone_does_not_claim_that_the_job_it_was_made_of_is_gone(client, http, reporting):

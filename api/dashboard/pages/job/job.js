@@ -36,7 +36,7 @@ export function jobPage(root, id, _, ask) {
   const [ranked, stages] = [sweep(), stageList()];
   const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, shown.loss, arms, shown.schedule, lanes.body, stages.body, why.body, why.calibration,
     ...traffic.bodies, bill);
-  const about = element("div", { class: "panels", hidden: "" }, printed.body, stored.attempts, stored.body, text.body);
+  const about = element("div", { class: "panels", hidden: "" }, printed.body, lanes.history, stored.attempts, stored.body, text.body);
   root.replaceChildren(head, actions.body, waiting, panels, about);
   let held = null;
   let others = heldSeries(id); // what snapshots leave out
@@ -75,7 +75,8 @@ export function jobPage(root, id, _, ask) {
     printed.update(held.job);
     text.update(held.job);
     stored.update(held.job, `${held.job.version} ${held.stages.length} ${held.trials.filter((trial) => trial.outcome !== null).length}`);
-    if (!panels.hidden) await drawPanels(held);
+    if (panels.hidden) lanes.update([], [], held.job);
+    else await drawPanels(held);
   }
 
   // Another release stored the job; its verbs and its text work all the same.
@@ -88,6 +89,7 @@ export function jobPage(root, id, _, ask) {
     patch(waiting, element("div", { class: "panel" }, empty(waitingText(job))));
     printed.update(job);
     text.update(job);
+    lanes.update([], [], job);
   }
 
   function showNone() {
