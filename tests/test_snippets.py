@@ -57,6 +57,7 @@ NOT_RUN = {
     "tests/end_to_end/test_cluster.py runs the service against a Ray cluster of its own",
     r"mkdir -p ~/.wiretune|export RAY_AUTH": "needs several machines; benchmarks/nodes.py makes a token and uses it so",
     r"from wiretune.(transformers|lightning)": "tests/distributed/test_attach_examples.py runs it, if installed",
+    r"from wiretune.accelerate": "tests/distributed/test_attach_accelerate.py runs it, if installed",
     r"with Client|for event in|from wiretune import Client": "tests/api/test_client.py makes each call",
     r"key = base64": "tests/service/test_webhooks.py checks signatures",
     r"mesh = init": "needs eight GPUs; tests/distributed/test_fsdp.py runs it with gloo",

@@ -73,6 +73,9 @@ class Steps:
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         self.taken = scalars["taken"]
 
+    def inherit(self, kept: Kept) -> None:
+        self.taken = kept.scalars["taken"]  # by all ranks together
+
 
 class Tensors(WithoutScalars):
     """Live tensors: a model's parameters, or its buffers."""

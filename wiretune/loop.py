@@ -16,6 +16,7 @@ from trainers.own_loop import attach as own_loop
 from trainers.own_loop.attach import Attached, StepValues
 from trainers.own_loop.attachable import Exchanging, Syncing
 from trainers.own_loop.ddp import PerNode
+from trainers.own_loop.together import Optimizers, listed
 from trainers.spec.ranges import Config
 from trainers.spec.refusals import checked
 from wiretune.tuner import Tuner
@@ -41,13 +42,13 @@ class How(TypedDict, total=False):
 
 
 @overload
-def attach(model: nn.Module, optimizer: torch.optim.Optimizer, **how: Unpack[How]) -> Attached: ...
+def attach(model: nn.Module, optimizer: Optimizers, **how: Unpack[How]) -> Attached: ...
 
 
 @overload
 def attach(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizers,
     *,
     controller: Controlling,
     steps: int | None = None,
@@ -61,7 +62,7 @@ def attach(
 
 def attach(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizers,
     *,
     controller: Controlling | None = None,
     steps: int | None = None,
@@ -81,7 +82,7 @@ def attach(
 
     Args:
         model: as `trainers.own_loop.attach` takes it.
-        optimizer: with a controller, one that wraps no other.
+        optimizer: one, or a list of those that train `model` together; with a controller, none that wraps another.
         controller: as in a job; None: no search.
         steps: the budget in optimizer steps, search included. If it is the only cap, the exchange's level is not
             searched: it is the densest of its pair.
@@ -107,7 +108,8 @@ def attach(
     budget = checked(Budget, {"steps": steps, "seconds": seconds, "bytes": bytes})
     config = checked(_Controlled, {"controller": _with_warm_up(controller)}).controller
     check_controller(config)
-    check_optimizer(optimizer)
+    for each in listed(optimizer):
+        check_optimizer(each)
     handle = own_loop.attach(model, optimizer, check_ranges=partial(check_ranges, config), **how)
     seed = how.get("seed", 0)
     try:

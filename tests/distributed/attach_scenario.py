@@ -1,6 +1,7 @@
 """What one rank sees of an exchange, and of local updates, that a script of the user's own is given by `attach`."""
 
 import hashlib
+import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,11 +12,13 @@ import torch
 from schedulefree import SGDScheduleFree
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from search.config import BoConfig
 from trainers.methods.sync.shared.background_thread import BackgroundThread
 from trainers.own_loop.attach import Attached, StepValues, attach
 from trainers.own_loop.ddp import CompressionConfig, compress_gradients
+from trainers.own_loop.handle import Handle
 from wiretune.loop import attach as attach_controller
 
 TOPK = {"kind": "topk", "density": 0.05}
@@ -196,21 +199,37 @@ def evaluated(rank: int, num_workers: int) -> dict[str, Any]:
     return {name: _evaluated(rank, how, num_steps) for name, (how, num_steps) in EVALUATED.items()}
 
 
-def _evaluated(rank: int, how: dict[str, Any], num_steps: int) -> dict[str, str]:
+def _evaluated(rank: int, how: dict[str, Any], num_steps: int) -> dict[str, Any]:
     """The bits of the model's state: this rank's, lent, taken back, and left; a frozen layer follows a trained one."""
     script = Script(rank, norm=True, teacher=True, **how)
     assert script.handle is not None and isinstance(script.model, DistributedDataParallel)
     layers = script.model.module
+    average = AveragedModel(layers, use_buffers=True)
     for step in range(num_steps):
         script.train(range(step, step + 1))
         layers.teacher.lerp_(layers[0].bias.detach(), 0.5)
-    found = {"own": _state_bits(layers)}
-    with script.handle.averaged():
+        average.update_parameters(layers)
+    found = {"own": _state_bits(layers), "own average": _state_bits(average)}
+    by_hand = _means(average)
+    with script.handle.averaged(average):
         script.handle.average()  # which changes nothing more
-        found["lent"] = _state_bits(layers)
+        with script.handle.averaged(average):
+            found["lent"], found["lent average"] = _state_bits(layers), _state_bits(average)
+        found["by hand"] = all(torch.allclose(each, by_hand[name]) for name, each in average.state_dict().items())
+    found["average taken back"] = _state_bits(average)
     found["taken back"] = _state_bits(layers)
     script.handle.detach()
     return found | {"left": _state_bits(layers)}
+
+
+def _means(model: nn.Module) -> dict[str, Tensor]:
+    """The means over the ranks of the model's floating-point state; counts are this rank's."""
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    for each in state.values():
+        if each.is_floating_point():
+            torch.distributed.all_reduce(each)
+            each /= torch.distributed.get_world_size()
+    return state
 
 
 def _state_bits(model: nn.Module) -> str:
@@ -269,11 +288,17 @@ def _halves(rank: int, how: dict[str, Any]) -> dict[str, Any]:
     return {"whole": whole.bits, "halves": second.bits, "rewound": rewound, "averaged": averaged, "bytes": taken}
 
 
+def bare(handle: Handle) -> dict[str, Any]:
+    """The state of a handle as earlier releases saved it, without the key of the rank."""
+    [state] = handle.state_dict().values()
+    return {"tensors": state["tensors"]} | json.loads(state["fields"])
+
+
 def _other_states(rank: int) -> list[str]:
     """What is said of the state of another rank, of one of more ranks, and of one that does not say whose it is."""
     handle = Script(rank, exchange=TOPK).handle
     assert handle is not None
-    state, found = handle.state_dict(), []
+    state, found = bare(handle), []
     for other in ({"rank": 1 - rank}, {"num_ranks": 3}, {"rank": None, "num_ranks": None}):
         try:
             handle.load_state_dict(state | other)
@@ -339,11 +364,11 @@ def _accumulated(rank: int, num_workers: int) -> bool:
     """Whether what two exchanges in a step have sent, and what is left, are the sum of the gradients."""
     script = Script(rank, exchange=TOPK).train(range(3))
     assert script.handle is not None
-    left = [script.handle.state_dict()["tensors"]["exchange.residual"]]
+    left = [bare(script.handle)["tensors"]["exchange.residual"]]
     plain = Script(rank)
     plain.model.load_state_dict(script.model.state_dict())
     gradient, expected = script.accumulate(3), plain.accumulate(3)
-    left.append(script.handle.state_dict()["tensors"]["exchange.residual"])
+    left.append(bare(script.handle)["tensors"]["exchange.residual"])
     kept = left[1] - left[0]
     torch.distributed.all_reduce(kept)
     return torch.allclose(gradient + kept / num_workers, expected, rtol=1e-4, atol=1e-6)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.own_loop.attach import attach
@@ -99,7 +100,27 @@ def fsdp(rank: int, num_workers: int) -> dict[str, Any]:
     found["together"] = {"whole": together.bits, "like ddp": all(map(_alike, together.weights, plain))}
     found["in bfloat16"] = Script(rank, mesh["shard"], "topk", reduced_in=torch.bfloat16).train(range(12)).bits
     refused = (*REFUSED, "two dimensions", "attach", "float16", "reduced in float16")
+    found["partly"] = {
+        name: _partly_sharded(rank, mesh["shard"], name) for name in ("inner alone", "by columns", "frozen")
+    }
     return found | {"refused": {name: _refusal(rank, mesh, name) for name in refused}}
+
+
+def _partly_sharded(rank: int, mesh: DeviceMesh, case: str) -> str:
+    """What is said of a model of which only an inner module is sharded, or by another dimension."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 4))
+    fully_shard(
+        model[0],
+        mesh=mesh,
+        shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1) if case == "by columns" else None,
+    )
+    model[2].requires_grad_(case == "inner alone")
+    try:
+        compress_replicas(model, CompressionConfig(**KINDS["topk"]))
+    except ValueError as error:
+        return str(error)
+    return "nothing"
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -15,7 +15,11 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from attach_again_scenario import attached_again
+from attach_checkpoint_scenario import inherited, saved
+from attach_overlap_scenario import overlapped
 from attach_scenario import attached, evaluated, joined
+from attach_together_scenario import together
 from auto_scenarios import auto, auto_on_nodes, auto_pairs
 from blocks_scenarios import jointspar, jointspar_on_nodes
 from ddp_scenario import ddp
@@ -273,6 +277,11 @@ SCENARIOS = {
         batches_on_nodes,
         ddp,
         attached,
+        attached_again,
+        saved,
+        inherited,
+        together,
+        overlapped,
         evaluated,
         joined,
         fsdp,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, WITH_BUFFERS, Script
+from attach_scenario import DIRECTIONS, KINDS, ONCE_A_STEP, REFUSED, TUNED, WITH_BUFFERS, Script, bare
 from scenarios import Reports
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -55,7 +55,7 @@ def test_a_loaded_state_trains_on_bit_for_bit(two_ranks: Reports, kind: str):
 
 
 def test_the_state_of_another_rank_or_of_another_number_of_ranks_is_refused(two_ranks: Reports):
-    remedy = ": without one, load the model before you attach it"
+    remedy = ": give the states of all ranks to `inherit`, or, without them, load the model before you attach it"
     for number, rank in enumerate(two_ranks["attached"]):
         assert rank["other states"] == [
             f"`state` must be what rank {number} of 2 has saved, got that of {other}"
@@ -106,7 +106,7 @@ def test_what_takes_each_backward_for_a_step_refuses_a_second_one(two_ranks: Rep
         said = rank["twice"][kind]
         assert said.keys() == {"after a gradient"}
         assert "inside `model.no_sync()`" in said["after a gradient"]
-        assert "one optimizer alone, and not with `model.join()`" in said["after a gradient"]
+        assert "attach all optimizers of the model, and leave out `model.join()`" in said["after a gradient"]
 
 
 def test_an_exchange_waits_for_peers_as_long_as_the_default_group(two_ranks: Reports):
@@ -526,12 +526,12 @@ def test_the_state_of_another_method_is_refused_by_field_before_anything_is_load
 ):
     first, second = (Script(0, bare=True, **how).train(range(3)) for how in (saved, here))
     assert first.handle is not None and second.handle is not None
-    before = second.handle.state_dict()
+    before = bare(second.handle)
 
     with pytest.raises(ValueError, match=message):
         second.handle.load_state_dict(first.handle.state_dict())
 
-    after = second.handle.state_dict()
+    after = bare(second.handle)
     assert after["scalars"] == before["scalars"]
     assert all(torch.equal(after["tensors"][name], each) for name, each in before["tensors"].items())
 
@@ -539,15 +539,15 @@ def test_the_state_of_another_method_is_refused_by_field_before_anything_is_load
 def test_a_state_that_does_not_say_its_methods_is_refused_whole_if_its_scalars_do_not_fit():
     script = Script(0, bare=True, sync={"kind": "diloco"}).train(range(3))
     assert script.handle is not None
-    state = script.handle.state_dict()
+    state = bare(script.handle)
     script.train(range(3, 6))
-    before = script.handle.state_dict()
+    before = bare(script.handle)
     del state["methods"], state["scalars"]["steps"]
 
     with pytest.raises(ValueError, match="`state` must be of the same exchange and model: its scalars do not fit"):
         script.handle.load_state_dict(state)
 
-    after = script.handle.state_dict()
+    after = bare(script.handle)
     assert after["scalars"] == before["scalars"]
     assert all(torch.equal(after["tensors"][name], each) for name, each in before["tensors"].items())
 

@@ -44,6 +44,19 @@ def test_an_exchange_waits_for_peers_as_long_as_the_default_group(four_ranks: Re
     assert [rank["timeout"] for rank in four_ranks["fsdp"]] == [expected] * 4
 
 
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("inner alone", r"parameter `2\.weight` must be sharded .*: call fully_shard on the module that holds it"),
+        ("by columns", r"parameter `0\.weight` must be sharded by dimension 0, got \(Shard\(dim=1\),\)"),
+        ("frozen", "nothing"),
+    ],
+)
+def test_all_that_is_trained_is_sharded_by_rows_or_refused_by_name(four_ranks: Reports, case: str, message: str):
+    for rank in four_ranks["fsdp"]:
+        assert re.search(message, rank["partly"][case])
+
+
 @pytest.mark.parametrize("kind", ["topk", "signsgd", "sparse_loco"])
 def test_replicas_send_less_than_a_dense_shard(four_ranks: Reports, kind: str):
     for rank in four_ranks["fsdp"]:

@@ -196,7 +196,7 @@ def test_a_link_to_a_checkpoint_leads_to_its_part(callback_type: type[Any], tmp_
 
     resumed = Run(callback_type, checkpoint=tmp_path / "last.ckpt", exchange=TOPK).begin()
 
-    assert resumed.callback.handle.state_dict()["scalars"]["steps"]["taken"] == 2
+    assert resumed.callback.handle._steps.taken == 2
 
 
 def test_a_run_that_resumes_without_its_memory_says_so(
@@ -238,4 +238,4 @@ def test_a_second_fit_of_the_module_itself_goes_on_from_where_the_first_one_ende
     run.train(2)
 
     assert torch.equal(begun, ended)
-    assert run.callback.handle.state_dict()["scalars"]["steps"]["taken"] == 2
+    assert run.callback.handle._steps.taken == 2

@@ -1,4 +1,4 @@
-"""The two levels of a rank's connections: to the ranks of its node, and from node to node."""
+"""A rank's connections on two levels: within its node, and between nodes."""
 
 import hashlib
 import socket
@@ -26,10 +26,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class NodeLinks:
-    """`within` connects the ranks of a node; `between` the nodes' leaders, and is a single worker's on other ranks.
+    """Connections of a rank: `within` connects the ranks of its node, `between` connects the nodes' leaders.
 
-    Where each rank is a node of its own, all is between nodes. The pacer is that of the link between nodes; `payload`
-    is what goes through an exchange on these wires; `device` is the model's, None the one that the process has set.
+    On ranks that do not lead, `between` has a single worker. If each rank is a node, all traffic is between nodes. The
+    pacer emulates the link between nodes. `payload` is the purpose that an exchange's data is billed as. `device` is
+    the model's; None: the one that the process has set.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class NodeLinks:
     def join(self, *, num_present: int | None = None, timeout_s: float | None = None) -> None:
         """Make the process groups; collective over the default group. Raises PeerLost.
 
-        `num_present`: so many ranks of that group take part, each of which is a node; None: all of the topology.
-        `timeout_s` None: that of the default group.
+        `num_present` is the number of ranks that take part, each of which is a node; None: all of the topology.
+        `timeout_s` None: the timeout of the default group.
         """
         leaders = self.topology.leaders if num_present is None else range(num_present)
         self.num_ranks = self.topology.num_workers if num_present is None else num_present
@@ -66,8 +67,15 @@ class NodeLinks:
         self.between.num_workers = len(leaders) if self.leads else 1
         self.between.group = _group(leaders, timeout_s)
 
+    def leave(self) -> None:
+        """Give the process groups back to torch; every rank calls this, and sends nothing by them any more."""
+        for connection in (self.within, self.between):
+            group, connection.group = connection.group, None
+            if group is not None and dist.is_initialized():
+                dist.destroy_process_group(group)
+
     def apart(self) -> Self:
-        """Return these wires with ledgers of their own, for another thread; not both may be used at a time."""
+        """Return these connections with their own ledgers, for another thread. Never use both at the same time."""
         twin = copy(self)
         twin.within, twin.between = self.within.apart(), self.between.apart()
         return twin
@@ -84,26 +92,26 @@ class NodeLinks:
         self.within.broadcast(tensor, LEADER, parts)
 
     def average(self, tensors: Sequence[Tensor], purpose: Purpose, *, over: int) -> list[Tensor]:
-        """Return the sums of `tensors` over all ranks, divided by `over`, which is done first: a sum could overflow."""
+        """Divide `tensors` by `over`, and return their sums over all ranks. Dividing first avoids overflow."""
         flat = torch.cat([tensor.flatten() for tensor in tensors]).div_(over)
         self.all_reduce_sum(flat, {purpose: flat.nbytes})
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
     def tell(self, tensor: Tensor, purpose: Purpose = "control") -> None:
-        """Overwrite `tensor` by that of the first rank, on all."""
+        """Overwrite `tensor` on all ranks with that of the first rank."""
         for connection in (self.between, self.within):
             connection.broadcast(tensor, LEADER, {purpose: tensor.nbytes})
 
     def charge_sum(self, parts: BytesByPurpose) -> None:
-        """Bill what `all_reduce_sum` sends of a tensor of `parts`."""
+        """Charge the ledgers for an `all_reduce_sum`; `parts` are the tensor's bytes by purpose."""
         self.within.charge(parts, collectives.reduce)
         self.between.charge(parts, collectives.all_reduce)
         self.within.charge(parts, collectives.broadcast)
 
 
 def _group(ranks: Sequence[int], timeout_s: float | None) -> dist.ProcessGroup | None:
-    """Return a process group of `ranks`, of which all ranks have heard; one rank needs none."""
+    """Return a process group of `ranks`; None for a single rank. All ranks must call this."""
     if len(ranks) == 1:
         return None
     with among_peers():
@@ -114,7 +122,7 @@ def _group(ranks: Sequence[int], timeout_s: float | None) -> dist.ProcessGroup |
 
 
 def default_timeout() -> timedelta | None:
-    """Return the default group's timeout, which torch does not give other groups; None: its backend does not say."""
+    """Return the default group's timeout; None: its backend does not tell. Torch does not pass it to other groups."""
     group = dist.group.WORLD
     assert group is not None
     try:
@@ -124,14 +132,14 @@ def default_timeout() -> timedelta | None:
 
 
 def found(num_workers: int, device: torch.device) -> Topology:
-    """Return which ranks of the default group share a machine; collective. Raises PeerLost."""
+    """Find the ranks of the default group that share a machine; collective. Raises PeerLost."""
     host = torch.tensor([_host()], device=device)
     rows = Connection(num_workers, Unpaced(), Ledger()).all_gather(host, {"control": host.nbytes})
     return Topology.by_host(rows.flatten().tolist())
 
 
 def _host() -> int:
-    """Return what tells this machine from others in 64 bits: its name and its boot id, as NCCL does."""
+    """Return 64 bits that identify this machine, from its name and boot id, as NCCL does."""
     boot_id = _BOOT_ID.read_text() if _BOOT_ID.exists() else ""
     digest = hashlib.sha256(f"{socket.gethostname()} {boot_id}".encode()).digest()
     return int.from_bytes(digest[:8], signed=True)

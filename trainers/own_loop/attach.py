@@ -18,7 +18,6 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
@@ -52,20 +51,28 @@ from trainers.own_loop.attachable import (
     takes_backwards_for_steps,
     trained_parameters,
 )
-from trainers.own_loop.ddp import BucketHook, PerNode, bill_buffers, check_sparse, refuse_ranges, topology_of
+from trainers.own_loop.ddp import (
+    BucketHook,
+    PerNode,
+    bill_buffers,
+    can_overlap,
+    check_sparse,
+    refuse_ranges,
+    topology_of,
+)
 from trainers.own_loop.handle import Handle, rank
+from trainers.own_loop.outlet import outlet_of
+from trainers.own_loop.together import Optimizers, Together, each_of, joined
 from trainers.segment import Purpose
 from trainers.snapshot import Buffers, State, Steps, Tensors
 from trainers.training.model import forget_lost, persistent_buffers, replaced_buffer, replaced_parameter
 
 log = logging.getLogger("wiretune.attach")
-#: A communication hook of DDP, which gets a `torch.distributed.GradBucket`.
-Send = Callable[[None, Any], Future[Tensor]]
 
 
 def attach(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizers,
     *,
     exchange: Exchanging | None = None,
     sync: Syncing | None = None,
@@ -86,11 +93,13 @@ def attach(
     or `liec_sgd`, whose ranks would drift apart. To resume, attach first, and then load the state of the model, of the
     optimizer and of the handle.
 
+    Of several optimizers a step is one of each. Where ranks train apart, or an exchange takes each backward for a step,
+    one that steps twice before the others raises RuntimeError.
+
     Raises ValueError for what a job would refuse, by the names of the fields, for a range, for what needs the data, for
     what sets rates or gradients of its own, and for a model that cannot be exchanged like that.
     """
-    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-        optimizer = inner  # Accelerate, Lightning and Fabric wrap it
+    optimizer = joined(optimizer)
     _refuse_attached(model, optimizer)
     config = job_config(optimizer, exchange, sync, seed=seed)
     ddp = ddp_in(model)
@@ -103,12 +112,16 @@ def attach(
     parameters = trained_parameters(model, optimizer, config)
     _advise(config, optimizer)
     node_links = _connected(per_node, config, parameters[0].device)
-    return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
+    try:
+        return Attached(config, model, ddp, optimizer, node_links, scale=scale or (lambda: 1.0))
+    except ValueError:
+        node_links.leave()
+        raise
 
 
 def _advise(config: ReplicaConfig, optimizer: torch.optim.Optimizer) -> None:
     """Log, on rank 0, what `wiretune validate` says of a job that sends AdamW's gradients in too few entries."""
-    few, is_adamw = config.exchange.few_entries, isinstance(optimizer, torch.optim.AdamW)
+    few, is_adamw = config.exchange.few_entries, any(isinstance(each, torch.optim.AdamW) for each in each_of(optimizer))
     if few is not None and is_adamw and isinstance(config.sync, EveryStepConfig) and rank() == 0:
         log.warning(
             "`AdamW` learns slowly from %.2g of a gradient's entries: give a higher `density`, or "
@@ -134,7 +147,8 @@ _ATTACHED = WeakSet["Attached"]()
 
 def _refuse_attached(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Raise ValueError for what has a handle: a second one would count each step again, and average again."""
-    if any(each.optimizer is optimizer for each in _ATTACHED):
+    own = {*each_of(optimizer)}
+    if any(not own.isdisjoint(each_of(each.optimizer)) for each in _ATTACHED):
         raise ValueError("`optimizer` must not be attached twice: first `detach` the handle that it has")
     if any(each._model is model for each in _ATTACHED):
         gc.collect()  # an optimizer and its handle hold each other
@@ -200,6 +214,7 @@ class Attached(Handle):
         super().__init__(
             shared | own | {"exchange": self._sync.exchange, "steps": self._steps},
             config.model_dump(mode="json", include={"exchange", "sync"}),
+            peers=node_links.topology.leaders,
         )
         frozen = {name: each for name, each in self._held.items() if name not in parameters}
         trained: StateParts = {"parameters": Tensors(self._trained), "buffers": Buffers(buffers), "optimizer": wrapped}
@@ -214,13 +229,16 @@ class Attached(Handle):
             learning_rate=self._rate,
             level=lambda: self.chosen.level,
             once_a_step=takes_backwards_for_steps(config.exchange) and config.sync.payload == "gradient",
+            overlaps=ddp is not None and can_overlap(ddp, config.exchange, node_links),
         )
-        self._on_bucket: Send = self._hook.on_bucket
         self._reduces = False  # whether DDP all-reduces the next backward
         self._undo: list[Callable[[], None]] = []
         if ddp is not None:
             self._enter(ddp)
             self._undo.append(bill_buffers(ddp, node_links).remove)
+        if isinstance(optimizer, Together):
+            is_strict = parameters_may_differ(config) or takes_backwards_for_steps(config.exchange)
+            self._undo.append(optimizer.follow(is_strict=is_strict))
         self._undo.append(optimizer.register_step_post_hook(self._advance).remove)
         _ATTACHED.add(self)
 
@@ -260,40 +278,41 @@ class Attached(Handle):
     def _enter(self, ddp: DistributedDataParallel) -> None:
         """Take the place of DDP's all-reduce, unless that is all that is asked for.
 
-        Raises ValueError for sparse gradients where they cannot be exchanged.
+        Raises ValueError for sparse gradients where they cannot be exchanged, and for a model that has an exchange.
         """
+
+        def note_forward(module: nn.Module, *_: object) -> None:
+            # Under the condition of DDP's own forward. A copy of the model, which has this hook too, does not count. No
+            # method: `copy.deepcopy(ddp)` would copy what it is bound to.
+            if module is ddp and torch.is_grad_enabled() and ddp.require_backward_grad_sync:
+                self._reduces = True
+
         _GROUPS.add(ddp.process_group)
+        trains_apart = self.config.sync.payload == "parameters"
+        if self._is_plain and not trains_apart:
+            self._undo.append(ddp.register_forward_hook(note_forward).remove)
+            trained = [each for each in ddp.parameters() if each.requires_grad]
+            self._undo += [each.register_hook(self._count).remove for each in trained]  # type: ignore[no-untyped-call]
+            return
+        if not trains_apart:
+            check_sparse(ddp)
+        outlet = outlet_of(ddp)
+        outlet.plug(_keep if trains_apart else self._hook.on_bucket)
         broadcasts, is_silenced = ddp.broadcast_buffers, False
-        if self.config.sync.payload == "parameters":
-            self._on_bucket, ddp.broadcast_buffers = _keep, False  # buffers are each rank's own, as in a job
+        if trains_apart:
+            ddp.broadcast_buffers = False  # buffers are each rank's own, as in a job
             if ddp.find_unused_parameters and not ddp.static_graph:
                 # As in `no_sync`, or DDP would sum which parameters were used in each backward, hook or not. The hook
                 # stays: Lightning's manual optimization turns this on after each forward.
                 is_silenced, ddp.require_backward_grad_sync = True, False
-        elif self._is_plain:
-            self._undo.append(ddp.register_forward_hook(self._note_forward).remove)
-            trained = [each for each in ddp.parameters() if each.requires_grad]
-            self._undo += [each.register_hook(self._count).remove for each in trained]  # type: ignore[no-untyped-call]
-            return
-        else:
-            check_sparse(ddp)
-
-        def hook(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
-            return self._on_bucket(None, bucket)  # which may change: DDP never lets a hook go
 
         def undo() -> None:
-            self._on_bucket = lambda _, bucket: allreduce_hook(ddp.process_group, bucket)
+            outlet.unplug()
             ddp.broadcast_buffers = broadcasts
             if is_silenced:
                 ddp.require_backward_grad_sync = ddp.require_forward_param_sync = True
 
-        ddp.register_comm_hook(None, hook)
         self._undo.append(undo)
-
-    def _note_forward(self, ddp: DistributedDataParallel, *_: object) -> None:
-        """Note that the next backward is one that DDP reduces, under the condition of DDP's own forward."""
-        if torch.is_grad_enabled() and ddp.require_backward_grad_sync:
-            self._reduces = True
 
     def _count(self, _: Tensor) -> None:
         """Bill the all-reduce of a backward, at its first gradient."""
@@ -358,19 +377,27 @@ class Attached(Handle):
         self.settle()
         if not parameters_may_differ(self.config):
             return {}
-        num_ranks = self.node_links.topology.num_workers
-        copies = self.node_links.copies if self.config.exchange.drifts else num_ranks
         trained: dict[str, Tensor] = {}
         if self._sync.is_apart:
             self._check_parameters(self._trained)
-            [(parts, over)] = parts_of_means(self.config.sync, self.node_links, [self._parameters], over=copies)
+            [(parts, over)] = parts_of_means(
+                self.config.sync, self.node_links, [self._parameters], over=self._num_copies
+            )
             trained |= zip(self._trained, self.node_links.average(parts, "state", over=over), strict=True)
         frozen = {name: each for name, each in self._held.items() if name not in self._trained}
-        dense = {name: each for name, each in persistent_buffers(self._model).items() if each.layout is torch.strided}
-        return (
-            trained
-            | means_of_differing(frozen, self.config.sync, self.node_links, over=copies)
-            | means_of_differing(dense, self.config.sync, self.node_links, over=num_ranks)
+        return trained | self._means_of_differing(frozen, self._model)
+
+    @property
+    def _num_copies(self) -> int:
+        """The ranks, or nodes, over which parameters are averaged."""
+        return self.node_links.copies if self.config.exchange.drifts else self.node_links.topology.num_workers
+
+    def _means_of_differing(self, parameters: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+        """Return by name the means of what differs of `parameters`, and of the buffers of `module`; collective."""
+        dense = {name: each for name, each in persistent_buffers(module).items() if each.layout is torch.strided}
+        num_ranks = self.node_links.topology.num_workers
+        return means_of_differing(parameters, self.config.sync, self.node_links, over=self._num_copies) | (
+            means_of_differing(dense, self.config.sync, self.node_links, over=num_ranks)
         )
 
     @torch.no_grad()
@@ -400,26 +427,54 @@ class Attached(Handle):
         self.own = {}
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Lend the model the mean of the ranks' parameters and buffers, to evaluate it or to save it; collective."""
-        was_lent = bool(self.own)
+    def averaged(self, *others: nn.Module) -> Iterator[None]:
+        """Lend the model the mean of the ranks' parameters and buffers, to evaluate it or to save it; collective.
+
+        `others` are lent theirs, too: modules that follow the model, such as an `AveragedModel`. Of their tensors, only
+        those of floating point that differ between ranks change. Raises ValueError for what is no module.
+        """
+        for each in others:
+            if not isinstance(each, nn.Module):
+                raise ValueError(f"`others` must be modules, got {type(each).__name__}")
+        was_lent, own = bool(self.own), list[tuple[Tensor, Tensor]]()
         self.lend()
         try:
+            for each in others:
+                own += self._lend_to(each)
             yield
         finally:
+            for live, before in reversed(own):
+                live.copy_(before)
             if not was_lent:
                 self.take_back()
+
+    @torch.no_grad()
+    def _lend_to(self, other: nn.Module) -> list[tuple[Tensor, Tensor]]:
+        """Put the means of the ranks in `other`; returns each tensor that has changed, with a copy from before."""
+        if not parameters_may_differ(self.config):
+            return []
+        held = {name: each.detach() for name, each in other.named_parameters()}
+        live = held | dict(other.named_buffers())
+        means = self._means_of_differing(held, other)
+        own = [(live[name], live[name].clone()) for name in means]
+        for name, mean in means.items():
+            live[name].copy_(mean)
+        return own
 
     def detach(self) -> None:
         """Leave model and optimizer to themselves, with the mean of the ranks' parameters and buffers; collective.
 
-        A DistributedDataParallel averages gradients by torch's `allreduce_hook` from then on.
+        A DistributedDataParallel averages gradients by torch's `allreduce_hook` from then on. Model and optimizer can
+        be attached anew. A second call does nothing.
         """
+        if self not in _ATTACHED:
+            return
         self.average()
         for undo in self._undo:
             undo()
         self._undo.clear()
         _ATTACHED.discard(self)
+        self.node_links.leave()
 
     def snapshot(self, slot: str) -> None:
         """Keep a copy of model, optimizer and memories in memory under the name `slot`.
@@ -434,13 +489,15 @@ class Attached(Handle):
         """Free the memory of `slot`, if there is such a one."""
         self._state.forget(slot)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's memories, as `Handle` does, and the level and the values that were set."""
-        return super().state_dict() | self.chosen._asdict()
+    @property
+    def _has_stepped(self) -> bool:
+        return self.last is not None
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        chosen = {name: state[name] for name in StepValues._fields if name in state}  # earlier releases have fewer
+    def _settings(self) -> dict[str, Any]:
+        return self.chosen._asdict()
+
+    def _set(self, own: Mapping[str, Any]) -> None:
+        chosen = {name: own[name] for name in StepValues._fields if name in own}  # earlier releases have fewer
         self.chosen = self.chosen._replace(**chosen)
         self._hook.stepped = True
 
@@ -462,7 +519,7 @@ class Attached(Handle):
             raise RuntimeError(why)
 
 
-def _keep(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+def _keep(bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
     """Leave DDP the rank's own gradient."""
     future: Future[Tensor] = Future()
     future.set_result(bucket.buffer())

@@ -12,6 +12,7 @@ from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig,
 from trainers.methods.replica_config import MAX_THREADS, ReplicaConfig
 from trainers.own_loop.ddp import TYPES, check_entries, check_types, check_unused
 from trainers.own_loop.handle import num_ranks
+from trainers.own_loop.together import each_of
 from trainers.spec.exchange import ExchangeBase, UpdateConfig, group_conflict
 from trainers.spec.levels import AccordionConfig
 from trainers.spec.refusals import checked
@@ -120,11 +121,12 @@ def check_steps(config: ReplicaConfig, optimizer: torch.optim.Optimizer, scale: 
     if parameters_may_differ(config) and scale is not None:
         kind = config.sync.kind if trains_apart else config.exchange.kind
         raise ValueError(f"`scale` must be left out with `{kind}`: one rank alone would skip a step")
-    if trains_apart and callable(getattr(optimizer, "eval", None)):
-        raise ValueError(
-            f"`optimizer` must train what it evaluates where ranks meet, got {type(optimizer).__name__}, whose second "
-            "iterate would stay apart: take another, or train Schedule-Free as a job"
-        )
+    for each in each_of(optimizer) if trains_apart else ():
+        if callable(getattr(each, "eval", None)):
+            raise ValueError(
+                f"`optimizer` must train what it evaluates where ranks meet, got {type(each).__name__}, whose second "
+                "iterate would stay apart: take another, or train Schedule-Free as a job"
+            )
 
 
 def follows_rate(config: ReplicaConfig) -> bool:
@@ -162,8 +164,7 @@ def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer, confi
     if left_out and parameters_may_differ(config):
         raise ValueError(
             f"`optimizer` must train all that `model` trains, as ranks meet when it steps, and none of its groups has "
-            f"parameter `{left_out[0]}`: freeze it, or give one optimizer of all, as `wiretune.build_optimizer` makes "
-            "of Muon and AdamW"
+            f"parameter `{left_out[0]}`: freeze it, or give a list of all optimizers"
         )
     check_types(parameters, (torch.float32,) if parameters_may_differ(config) else TYPES)
     check_entries(model)
@@ -178,6 +179,12 @@ def parameters_may_differ(config: ReplicaConfig) -> bool:
 
 
 def _described(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> OptimizerConfig:
+    """Return the job's optimizer that is like each of `optimizer`, if these are alike; else a workload's own."""
+    described = [_described_alone(each, exchange) for each in each_of(optimizer)]
+    return described[0] if all(each == described[0] for each in described) else OwnOptimizerConfig()
+
+
+def _described_alone(optimizer: torch.optim.Optimizer, exchange: Exchanging) -> OptimizerConfig:
     """Return the job's optimizer that is like `optimizer`: exchanges that need plain SGD look at its momentum.
 
     Plain SGD steps by a direction that the exchange returns, and its weight decay is decoupled then.

@@ -3,16 +3,18 @@
     ddp = DistributedDataParallel(model)
     handle = compress_gradients(ddp, CompressionConfig(kind="dgc", density=0.003))
 
-DDP's buckets are told apart by their parameters, since it rebuilds them after its first step. The exchange follows the
-last of them. It runs in its own thread and process group, as in a job.
+DDP's buckets are told apart by their parameters, since it rebuilds them after its first step. The exchange runs in its
+own thread and process group, as in a job: beside backward, from DDP's first bucket on, or after the last.
 """
 
+import concurrent.futures
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.futures import Future
 from torch.nn import Parameter
@@ -30,6 +32,7 @@ from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import DenseBase
 from trainers.own_loop.handle import Handle
+from trainers.own_loop.outlet import outlet_of
 from trainers.segment import Purpose
 from trainers.spec.exchange import CorrectedConfig, ExchangeBase
 from trainers.spec.levels import AccordionConfig
@@ -41,6 +44,8 @@ from trainers.traffic.buckets import Layer
 
 #: What a gradient may be of: float16 has not the range of the mean that comes back.
 TYPES = (torch.float32, torch.bfloat16)
+#: A step of an exchange that is under way.
+Pending = concurrent.futures.Future[Exchanged]
 #: So many neighbouring ranks a node, all ranks on one machine, or a mesh of nodes x ranks of a node.
 PerNode = int | Literal["auto"] | DeviceMesh
 
@@ -87,8 +92,8 @@ def compress_gradients(
     node_links.join()
     buffer = GradientBuffer([tuple(each.shape) for each in parameters], config, device)
     exchange = between_nodes(config, buffer, node_links, seed=seed)
-    hook = BucketHook(parameters, buffer, exchange, scale=scale)
-    model.register_comm_hook(None, hook.on_bucket)
+    hook = BucketHook(parameters, buffer, exchange, scale=scale, overlaps=can_overlap(model, config, node_links))
+    outlet_of(model).plug(hook.on_bucket)
     bill_buffers(model, node_links)
     return CompressedGradients(config, hook, exchange, node_links)
 
@@ -126,6 +131,15 @@ def check_unused(model: DistributedDataParallel, config: ExchangeBase) -> None:
             f"`find_unused_parameters` must be False: `{config.kind}` sends later what it keeps, and DDP would drop "
             "that for a parameter that no rank has used; where there are some, give `none` or `fp16`"
         )
+
+
+def can_overlap(model: DistributedDataParallel, config: ExchangeBase, node_links: NodeLinks) -> bool:
+    """Return whether ranks exchange a gradient while backward computes it.
+
+    They do not where backward has collectives of its own, and where DDP decides late which parameters have gradients.
+    """
+    has_others = model.find_unused_parameters or any(isinstance(each, nn.SyncBatchNorm) for each in model.modules())
+    return config.overlap and node_links.num_ranks > 1 and not has_others
 
 
 def check_sparse(model: nn.Module) -> None:
@@ -183,11 +197,33 @@ def bill_buffers(model: DistributedDataParallel, node_links: NodeLinks) -> Remov
     return model.register_forward_pre_hook(bill)
 
 
+class _Guard:
+    """Waits in a backward for its end: torch calls it if backward succeeds, and lets it go in any case.
+
+    Of a backward that fails, torch lets it go before the caller gets the exception.
+    """
+
+    def __init__(self, at_end: Callable[[Pending | None], None]) -> None:
+        self._at_end = at_end
+        self.step: Pending | None = None  # that was begun in this backward
+
+    def __call__(self) -> None:
+        return
+
+    def __del__(self) -> None:
+        self._at_end(self.step)
+
+
 class BucketHook:
     """DDP's communication hook: it gives each bucket to `exchange`, and takes the mean back.
 
     `scale` is what the loss was multiplied by; `learning_rate` and `level` are those of the step to come. With
     `once_a_step` a second exchange raises RuntimeError, unless the first was not finite, or `stepped` was set since.
+
+    With `overlaps` the exchange starts at DDP's first bucket. It starts at the last in the first two backwards, between
+    which DDP makes its buckets anew, and as long as buckets come from several tasks of autograd, as under reentrant
+    checkpointing: a guard sees the end of one task. If backward ends before the last bucket, the exchange is cut off,
+    and DDP itself refuses to go on.
     """
 
     def __init__(
@@ -200,6 +236,7 @@ class BucketHook:
         learning_rate: Callable[[], float] = lambda: 1.0,
         level: Callable[[], float | None] = lambda: None,
         once_a_step: bool = False,
+        overlaps: bool = False,
     ) -> None:
         device = parameters[0].device
         self.last: Exchanged | None = None
@@ -211,37 +248,67 @@ class BucketHook:
         self._layers = {id(each): layer for each, layer in zip(parameters, buffer.layers, strict=True)}
         self._communication = Communication(buffer, device, threads=torch.get_num_threads())
         self._waiting: list[tuple[list[tuple[Layer, Tensor]], Tensor, Future[Tensor]]] = []
+        self._overlaps = overlaps
+        self._tasks = set[int]()  # of autograd, that this backward's buckets have come from
+        self._num_in_one_task = 0  # backwards in a row whose buckets came from one
+        self._is_cut_off = False  # the exchange that began in this backward
+        self._factor = 1.0  # what this backward's loss was multiplied by
+        self._step: Pending | None = None  # that runs beside backward
 
-    def on_bucket(self, _: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+    def on_bucket(self, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
         """Take DDP's bucket; its future is done when the whole gradient has been exchanged."""
         if bucket.index() == 0:
-            self._waiting = []  # of a backward that failed half-way
-            if self._once_a_step and not self.stepped:
-                raise RuntimeError(
-                    "a second backward has come before `optimizer.step()`, and this exchange goes on from what all "
-                    "backwards of a step add up to: have those before the last inside `model.no_sync()`; it goes with "
-                    "one optimizer alone, and not with `model.join()`"
-                )
+            self._begin()
+        elif self._is_cut_off:
+            raise RuntimeError(
+                "backward computes a part of the model again in a task of its own, as it did not in the steps before: "
+                "give `exchange={'overlap': False}`, or checkpoint with `use_reentrant=False`"
+            )
+        self._tasks.add(torch._C._current_graph_task_id())
         parts = [
             (self._layers[id(parameter)], _laid_out(gradient, parameter))
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
-        scale = self._scale()
         for layer, gradient in parts:
-            self._buffer.of(layer).view(layer.shape).copy_(gradient).div_(scale)
+            self._buffer.of(layer).view(layer.shape).copy_(gradient).div_(self._factor)
+            if self._step is not None:
+                self._buffer.arrive(layer)
         future: Future[Tensor] = Future()
         self._waiting.append((parts, bucket.buffer(), future))
         if bucket.is_last():
-            self._finish(scale)
+            self._finish()
         return future
 
-    def _finish(self, scale: float) -> None:
-        """Exchange the gradient, and give DDP its buckets back.
+    def _begin(self) -> None:
+        """Take up a new backward, and begin to exchange its gradient if that can go beside it."""
+        if self._once_a_step and not self.stepped:
+            raise RuntimeError(
+                "a second backward has come before `optimizer.step()`, and this exchange goes on from what all "
+                "backwards of a step add up to: have those before the last inside `model.no_sync()`, attach all "
+                "optimizers of the model, and leave out `model.join()`"
+            )
+        # A backward before this one may have failed half-way.
+        self._waiting, self._tasks, self._is_cut_off = [], set(), False
+        self._factor = self._scale()
+        if self._overlaps and self._num_in_one_task >= 2:
+            guard = _Guard(self._cut_off)
+            Variable._execution_engine.queue_callback(guard)
+            guard.step = self._step = self._start()
 
-        Not before all of it is here: nobody would tell a started exchange that backward has failed.
-        """
+    def _start(self) -> Pending:
         level, rate = self._level(), self._learning_rate()
-        step = self._communication.start(lambda: self._exchange.step(self._no_loss, level, rate))
+        return self._communication.start(lambda: self._exchange.step(self._no_loss, level, rate))
+
+    def _cut_off(self, step: Pending | None) -> None:
+        """End `step` if it still waits for buckets: its backward has ended, and no more will come."""
+        if step is not None and step is self._step:
+            self._step, self._is_cut_off = None, True
+            self._buffer.abort()
+
+    def _finish(self) -> None:
+        """Wait until the gradient is exchanged, and give DDP its buckets back."""
+        step = self._start() if self._step is None else self._step
+        self._step, self._num_in_one_task = None, self._num_in_one_task + 1 if len(self._tasks) == 1 else 0
         self._buffer.finish()
         waiting, self._waiting = self._waiting, []
         self.last = self._communication.outcome(step)
@@ -251,7 +318,7 @@ class BucketHook:
                 if self.last.diverged:
                     gradient.fill_(torch.inf)
                 else:
-                    torch.mul(self._buffer.of(layer).view(layer.shape), scale, out=gradient)
+                    torch.mul(self._buffer.of(layer).view(layer.shape), self._factor, out=gradient)
             future.set_result(words)
 
 
@@ -270,13 +337,18 @@ class CompressedGradients(Handle):
     """The handle of one model's exchange under DDP."""
 
     def __init__(self, config: ExchangeConfig, hook: BucketHook, exchange: Exchange, node_links: NodeLinks) -> None:
-        super().__init__({"exchange": exchange}, {"exchange": config.model_dump(mode="json")})
+        methods = {"exchange": config.model_dump(mode="json")}
+        super().__init__({"exchange": exchange}, methods, peers=node_links.topology.leaders)
         self._hook, self._node_links = hook, node_links
 
     @property
     def last(self) -> Exchanged | None:
         """The outcome of the last step; None before the first."""
         return self._hook.last
+
+    @property
+    def _has_stepped(self) -> bool:
+        return self.last is not None
 
     def take_bytes(self, *, within_node: bool = False) -> dict[Purpose, int]:
         """Return the bytes sent to other nodes since the last such call, by purpose, or within this rank's node."""

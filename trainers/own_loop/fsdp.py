@@ -8,7 +8,7 @@ A replica sums gradients by FSDP's reduce-scatter. Behind it, each rank exchange
 same shard in the other replicas. FSDP does that for one group of parameters after the other, and each has an exchange.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil, prod
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from trainers.exchange.buffer import GradientBuffer
 from trainers.exchange.node_links import NodeLinks, default_timeout
@@ -47,7 +47,7 @@ def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0
     gradients, and memories without what they have sent; so leave out a step unless all gradients are finite.
 
     Raises ValueError for what `compress_gradients` refuses, types of parameters among it, for kinds that look at
-    matrices or layers, for `levels`, and for a model that is not sharded like that.
+    matrices or layers, for `levels`, and for a model that is not sharded like that, with all that it trains.
     """
     check_config(config)
     trained = [each for each in model.parameters() if each.requires_grad]
@@ -57,13 +57,17 @@ def compress_replicas(model: nn.Module, config: ExchangeConfig, *, seed: int = 0
     if config.level_policy != "static":
         raise ValueError(f"`levels` must be `static` where a model is sharded, got `{config.level_policy}`")
     shards = _shards_of(model)
+    together = _sharded_together(model)
+    own = {name: _own_parameters(modules) for name, modules in together.items()}
+    _check_shards(model, {each for parameters in own.values() for each in parameters})
     node_links = _between_replicas(shards, trained[0].device)
     hooks = {}
-    for name, modules in _sharded_together(model).items():
-        if own := _own_parameters(modules):
-            hooks[name] = ShardHook(own, config, node_links, num_shards=len(shards), seed=seed)
-            modules[0].set_all_reduce_hook(hooks[name].exchange)  # which all of them share
-    return CompressedReplicas(config, hooks, node_links)
+    for name, parameters in own.items():
+        if parameters:
+            hooks[name] = ShardHook(parameters, config, node_links, num_shards=len(shards), seed=seed)
+            together[name][0].set_all_reduce_hook(hooks[name].exchange)  # which all of them share
+    peers = range(dist.get_rank() % len(shards), dist.get_world_size(), len(shards))
+    return CompressedReplicas(config, hooks, node_links, peers=peers)
 
 
 def _shards_of(model: nn.Module) -> list[int]:
@@ -78,6 +82,26 @@ def _shards_of(model: nn.Module) -> list[int]:
         "`model` must be sharded over one dimension of a mesh of replicas x shards, where replicas are neighbouring "
         'ranks: `fully_shard(model, mesh=mesh["shard"])`'
     )
+
+
+def _check_shards(model: nn.Module, reduced: Collection[DTensor]) -> None:
+    """Raise ValueError for a trained parameter that is not among `reduced`, or is sharded by another than dimension 0.
+
+    Replicas would not exchange the first, and drift apart unseen. A shard of the second is not a part of its rows.
+    """
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if not isinstance(parameter, DTensor) or parameter not in reduced:
+            raise ValueError(
+                f"`model`: parameter `{name}` must be sharded to be exchanged, and no `fully_shard` has it: call "
+                "fully_shard on the module that holds it, or freeze it"
+            )
+        if parameter.placements != (Shard(0),):
+            raise ValueError(
+                f"`model`: parameter `{name}` must be sharded by dimension 0, got {parameter.placements}: leave out "
+                "`shard_placement_fn`"
+            )
 
 
 def _between_replicas(shards: list[int], device: torch.device) -> NodeLinks:
@@ -118,6 +142,7 @@ class ShardHook:
     ) -> None:
         device = parameters[0].device
         length = sum(ceil(each.shape[0] / num_shards) * prod(each.shape[1:]) for each in parameters)
+        self.has_stepped = False
         self._no_loss = torch.zeros((), device=device)  # the script has it
         self._buffer = GradientBuffer([(length,)], config, device)
         self.between = between_nodes(config, self._buffer, node_links, seed=seed)
@@ -132,6 +157,7 @@ class ShardHook:
             raise ValueError(f"a step must use all trained parameters, {expected} entries here, got {len(shard)}")
         if shard.dtype not in TYPES:
             raise ValueError(f"`reduce_dtype` must be torch.float32 or torch.bfloat16, got {shard.dtype}")
+        self.has_stepped = True
         self._buffer.expect()
         self._buffer.gradient.copy_(shard)
         self._buffer.finish()
@@ -144,10 +170,16 @@ class ShardHook:
 class CompressedReplicas(Handle):
     """The handle of one model's exchanges between the replicas that FSDP2 shards."""
 
-    def __init__(self, config: ExchangeConfig, hooks: Mapping[str, ShardHook], node_links: NodeLinks) -> None:
+    def __init__(
+        self, config: ExchangeConfig, hooks: Mapping[str, ShardHook], node_links: NodeLinks, *, peers: Sequence[int]
+    ) -> None:
         exchanges = {name: hook.between for name, hook in hooks.items()}
-        super().__init__(exchanges, {"exchange": config.model_dump(mode="json")})
-        self._node_links = node_links
+        super().__init__(exchanges, {"exchange": config.model_dump(mode="json")}, peers=peers)
+        self._hooks, self._node_links = hooks, node_links
+
+    @property
+    def _has_stepped(self) -> bool:
+        return any(hook.has_stepped for hook in self._hooks.values())
 
     def take_bytes(self) -> dict[Purpose, int]:
         """Return the bytes sent to other replicas since the last such call, by purpose."""

@@ -65,7 +65,7 @@ class Optimizer:
         self._optimizer = optimizer
         self.brought = brought  # options that the workload gave each group
         self.reorders = reorders  # whether the groups have the parameters in another order than `names`
-        self._scales = [group["lr"] for group in self._groups]
+        self._scales: list[Any] = [group.get("lr") for group in self._groups]  # None: a script's optimizer sets its own
         changeable = () if isinstance(config, OwnOptimizerConfig) else OPTIONS  # a script's own are its own matter
         self._built = [{name: group[name] for name in changeable if name in group} for group in self._groups]
         self.parameters = {name: parameter for parameter, name in names.items()}

@@ -1,0 +1,57 @@
+"""The communication hook of a DistributedDataParallel, which torch registers once and never lets go of."""
+
+from collections.abc import Callable
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+#: Takes a `torch.distributed.GradBucket`; its future has the bucket's words `(n,)` when they are exchanged.
+Send = Callable[[dist.GradBucket], Future[Tensor]]  # type: ignore[name-defined]
+
+
+class Outlet:
+    """Sends the buckets of one DistributedDataParallel by what is plugged in, else by torch's `allreduce_hook`.
+
+    It holds nothing of an exchange that was unplugged, and a copy of the model shares nothing with it.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._all_reduce: Send = partial(allreduce_hook, group)
+        self.send: Send = self._all_reduce
+
+    def plug(self, send: Send) -> None:
+        """Send buckets by `send` from now on. Raises ValueError while they go by another one."""
+        if self.send is not self._all_reduce:
+            raise ValueError(
+                "`model` must have one exchange, and it has one already: first `detach` the handle of `attach`; "
+                "`compress_gradients` stays, so wrap the module in a new DistributedDataParallel"
+            )
+        self.send = send
+
+    def unplug(self) -> None:
+        """Average buckets by torch's `allreduce_hook` again."""
+        self.send = self._all_reduce
+
+
+_OUTLETS = WeakKeyDictionary[DistributedDataParallel, Outlet]()
+
+
+def outlet_of(ddp: DistributedDataParallel) -> Outlet:
+    """Return the outlet of `ddp`, whose hook is registered at the first call.
+
+    Raises RuntimeError if somebody else has registered one.
+    """
+    if ddp not in _OUTLETS:
+        outlet = Outlet(ddp.process_group)
+
+        def hook(_: None, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
+            return outlet.send(bucket)
+
+        ddp.register_comm_hook(None, hook)
+        _OUTLETS[ddp] = outlet
+    return _OUTLETS[ddp]
