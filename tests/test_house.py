@@ -65,7 +65,7 @@ def test_a_page_has_one_word_for_each_idea(page: Path) -> None:
 def test_nobody_is_a_he_in_code(package: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {word}, instead: {PRONOUNS[word]}"
-        for path in sorted((ROOT / package).rglob("*.py"))
+        for path in sorted(each for kind in ("*.py", "*.js") for each in (ROOT / package).rglob(kind))
         for word in re.findall(r"\b[a-z]+\b", path.read_text())
         if word in PRONOUNS
     ]

@@ -180,45 +180,53 @@ def _mean_density(entries: Sequence[ScheduleEntry]) -> float | None:
 def bill_table(report: JobReport, spec: JobSpec) -> Sheet:
     """Return every trial's bill for a terminal, with the bytes of one worker."""
     link = f"emulated {spec.link.mbps:g} Mbit link" if spec.link.mode == "emulate" else "the network as it is"
-    metrics = sorted(report.metric_directions)
-    nodes = ["within nodes"] if any(trial.bill.bytes_within_nodes for trial in report.trials) else []
-    repairs = ["repairs"] if any(trial.bill.repairs for trial in report.trials) else []
-    absences = ["averages missed"] if any(trial.bill.absences for trial in report.trials) else []
-    fewer = ["steps by workers"] if any(len(trial.bill.steps_by_workers) > 1 for trial in report.trials) else []
-    insurance = ["insurance"] if any(trial.bill.steps_insurance for trial in report.trials) else []
-    kept = ["kept for backward"] if any(each.replica.activations.kind != "keep" for each in spec.trials()) else []
-    waited = ["waited"] if any(trial.bill.steps_timed for trial in report.trials) else []
-    costs = ["cost"] if report.prices is not None else []
-    extras = [*nodes, "search", "training", *waited, *kept, *insurance, *repairs, *absences, *fewer, *costs]
-    figure_names = ["sent", "dense", "ratio", *extras, "val. loss", *metrics]
-    table = _table(f"Bill ({link})", "trial", *figure_names)
+    columns = [(heading, cell) for heading, is_shown, cell in _bill_columns(report, spec) if is_shown]
+    table = _table(f"Bill ({link})", *(heading for heading, _ in columns))
     for trial in report.trials:
-        bill = trial.bill
-        table.add_row(
-            trial_name(trial, spec),
-            figures.size(bill.bytes_sent),
-            figures.size(bill.bytes_dense),
-            f"{bill.bytes_dense / bill.bytes_sent:.1f}x" if bill.bytes_sent else "-",
-            *(figures.size(bill.bytes_within_nodes) for _ in nodes),
-            f"{bill.seconds_search:.1f} s",
-            f"{bill.seconds_training:.1f} s",
-            *(_waited(bill) for _ in waited),
-            *(figures.size(bill.saved_bytes) for _ in kept),
-            *(f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}" for _ in insurance),
-            *(f"{bill.repairs} ({bill.seconds_recovery:.1f} s)" for _ in repairs),
-            *(_absences(bill) for _ in absences),
-            *(_by_workers(bill) for _ in fewer),
-            *(_money(trial.cost, report.prices) for _ in costs),
-            figures.loss(trial.validation_loss),
-            *(figures.loss(trial.validation_metrics.get(name)) for name in metrics),
-        )
+        table.add_row(*(cell(trial, trial.bill) for _, cell in columns))
     return table
+
+
+def _bill_columns(report: JobReport, spec: JobSpec) -> Iterator[tuple[str, bool, Callable[[TrialReport, Bill], str]]]:
+    """Yield each column of the bill: its heading, whether any trial needs it, and its cell in a trial's row."""
+    bills = [trial.bill for trial in report.trials]
+    drops = any(each.replica.activations.kind != "keep" for each in spec.trials())
+    yield "trial", True, lambda trial, _: trial_name(trial, spec)
+    yield "sent", True, lambda _, bill: figures.size(bill.bytes_sent)
+    yield "dense", True, lambda _, bill: figures.size(bill.bytes_dense)
+    yield "ratio", True, lambda _, bill: f"{bill.bytes_dense / bill.bytes_sent:.1f}x" if bill.bytes_sent else "-"
+    yield (
+        "within nodes",
+        any(bill.bytes_within_nodes for bill in bills),
+        lambda _, bill: figures.size(bill.bytes_within_nodes),
+    )
+    yield "search", True, lambda _, bill: f"{bill.seconds_search:.1f} s"
+    yield "training", True, lambda _, bill: f"{bill.seconds_training:.1f} s"
+    yield "waited", any(bill.steps_timed for bill in bills), lambda _, bill: _waited(bill)
+    yield "kept for backward", drops, lambda _, bill: figures.size(bill.saved_bytes)
+    yield "insurance", any(bill.steps_insurance for bill in bills), lambda _, bill: _insurance(bill)
+    yield (
+        "repairs",
+        any(bill.repairs for bill in bills),
+        lambda _, bill: f"{bill.repairs} ({bill.seconds_recovery:.1f} s)",
+    )
+    yield "averages missed", any(bill.absences for bill in bills), lambda _, bill: _absences(bill)
+    yield "steps by workers", any(len(bill.steps_by_workers) > 1 for bill in bills), lambda _, bill: _by_workers(bill)
+    yield "cost", report.prices is not None, lambda trial, _: _money(trial.cost, report.prices)
+    yield "val. loss", True, lambda trial, _: figures.loss(trial.validation_loss)
+    for name in sorted(report.metric_directions):
+        yield name, True, lambda trial, _, name=name: figures.loss(trial.validation_metrics.get(name))
 
 
 def _waited(bill: Bill) -> str:
     """Return the share of timed steps in which training waited for the exchange."""
     steps_s = bill.seconds_compute + bill.seconds_exposed
     return figures.share(bill.seconds_exposed / steps_s) if steps_s else "-"
+
+
+def _insurance(bill: Bill) -> str:
+    """Return the steps and bytes of the user's own schedule, trained next to the search."""
+    return f"{bill.steps_insurance} steps, {figures.size(bill.bytes_insurance)}"
 
 
 def _money(cost: Cost | None, prices: Prices | None) -> str:

@@ -57,7 +57,8 @@ function renewed(live, fresh) {
   for (const { name } of [...live.attributes]) if (!fresh.hasAttribute(name)) live.removeAttribute(name);
   for (const { name, value } of fresh.attributes) if (live.getAttribute(name) !== value) live.setAttribute(name, value);
   for (const name of HANDLERS) live[name] = fresh[name];
-  patch(live, ...fresh.childNodes);
+  [live.draw, live.order] = [fresh.draw, fresh.draw && live.order];
+  patch(live, ...(live.order ? [live.draw(live.order)] : fresh.childNodes));
   return live;
 }
 
@@ -89,25 +90,63 @@ export function whenKept(make) {
   };
 }
 
-// Columns: [heading, row => text or element, kind], kind one of "", "number", "name", "text". `note` is shown below its
-// row, and `key` tells rows apart. A keyboard can scroll the table. With `isStacked`, each row is a stack on a narrow
-// screen; only ARIA roles then make it a table to a browser.
-export function table(caption, columns, rows, { note = null, key = (_, at) => at, isStacked = false } = {}) {
+// Columns: [heading, row => text or element, kind, row => value], kind one of "", "number", "name", "text". The heading of a
+// column with values, or of text alone, sorts the rows. `note` is shown below its row, and `key` tells rows apart. A
+// keyboard can scroll the table. With `isStacked`, each row is a stack on a narrow screen; only ARIA roles then make it a
+// table to a browser.
+export function table(caption, columns, rows, options = {}) {
+  const draw = (order) => drawnTable(caption, columns, rows, options, order);
+  const body = element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, draw(null));
+  body.draw = draw; // in the order that the reader has chosen, which `patch` keeps
+  return body;
+}
+
+function drawnTable(caption, columns, rows, { note = null, key = (_, at) => at, isStacked = false }, order) {
   const as = (role, properties = {}) => (isStacked ? { ...properties, role } : properties);
-  const heads = columns.map(([name, , kind]) => element("th", as("columnheader", { scope: "col", class: kind, key: name }), name));
+  const heads = columns.map((column) => {
+    const [name, , kind] = column;
+    const isSorted = order?.name === name ? (order.isDown ? "descending" : "ascending") : null;
+    const shown = valueOf(column, rows) ? element("button", { type: "button", class: "sort", onclick: sortBy(name) }, name) : name;
+    return element("th", as("columnheader", { scope: "col", class: kind, key: name, "aria-sort": isSorted }), shown);
+  });
   const cells = (row) => columns.map(([name, show, kind]) =>
     element("td", as("cell", { class: kind, key: name, "data-heading": isStacked ? name : null }), show(row)));
-  const body = rows.flatMap((row, at) => [
+  const body = sorted(columns, rows, order).flatMap((row, at) => [
     element("tr", as("row", { class: note && "noted", key: key(row, at) }), ...cells(row)),
     ...(note ? [element("tr", { key: `note of ${key(row, at)}` },
       element("td", { class: "note", colspan: columns.length }, note(row)))] : []),
   ]);
-  return element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
-    element("table", as("table", { class: isStacked ? "stacked" : null }),
-      element("caption", {}, element("span", {}, caption)),
-      element("thead", as("rowgroup"), element("tr", as("row"), ...heads)),
-      element("tbody", as("rowgroup"), ...body)));
+  return element("table", as("table", { class: isStacked ? "stacked" : null }),
+    element("caption", {}, element("span", {}, caption)),
+    element("thead", as("rowgroup"), element("tr", as("row"), ...heads)),
+    element("tbody", as("rowgroup"), ...body));
 }
+
+// What sorts the rows by a column; null: nothing does.
+function valueOf([, show, kind, of], rows) {
+  if (rows.length < 2) return null;
+  return of ?? (kind !== "number" && rows.every((row) => typeof show(row) === "string") ? show : null);
+}
+
+// Rows without a value come last, in either direction.
+function sorted(columns, rows, order) {
+  const column = columns.find(([name]) => name === order?.name);
+  const of = column && valueOf(column, rows);
+  if (!of) return rows;
+  const isKnown = (row) => of(row) !== null && of(row) !== undefined;
+  const compare = (one, other) => (typeof one === "number" ? one - other : one.localeCompare(other, undefined, { numeric: true }));
+  const known = rows.filter(isKnown).sort((one, other) => (order.isDown ? compare(of(other), of(one)) : compare(of(one), of(other))));
+  return [...known, ...rows.filter((row) => !isKnown(row))];
+}
+
+// Up, down, and as the table came.
+const sortBy = (name) => ({ currentTarget }) => {
+  let body = currentTarget;
+  while (!body.draw) body = body.parentNode;
+  const { order } = body;
+  body.order = order?.name !== name ? { name, isDown: false } : order.isDown ? null : { name, isDown: true };
+  patch(body, body.draw(body.order));
+};
 
 export function badge(state) {
   return element("span", { class: `badge ${state}` }, state);

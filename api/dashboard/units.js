@@ -85,6 +85,15 @@ function axis(units, largest) {
   return { unit, per };
 }
 
+// A column of figures for `table`: `of` returns a row's value, `write` its text.
+export const figures = (heading, of, write) => [heading, (row) => write(of(row)), "number", of];
+
+// The same of means over seeds, each with half its interval; one seed has no known spread.
+export const estimates = (heading, of, write) => [heading, (row) => {
+  const found = of(row);
+  return spread(found?.mean, found && found.high !== null ? found.high - found.mean : null, write);
+}, "number", (row) => of(row)?.mean];
+
 // Settings besides the rate and the level: "momentum 0.95, batch size 64".
 export function besides({ learning_rate, level: _, ...values }) {
   return Object.entries(values)

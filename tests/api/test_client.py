@@ -1,5 +1,6 @@
 """The Python client against the application over a real socket."""
 
+import dataclasses
 import inspect
 import io
 import json
@@ -17,13 +18,16 @@ import pytest
 
 from api import calls
 from api.async_client import AsyncClient
+from api.calls import JobFilters
 from api.client import Client
 from api.failures import ApiError, DamagedDownload, Unreachable
 from api.http.app import create_app
 from api.http.connections import Deadlines
+from api.http.routes.jobs import job_filter
 from api.http.server import server_config
 from api.jobs import AsyncJob, Job
 from service.code_package import Package
+from service.control.listing import JobFilter
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.job.states import JobState
@@ -202,6 +206,15 @@ def test_the_calls_take_every_query_parameter_of_rest_that_is_for_users() -> Non
         missing |= {(operation["operationId"], name) for name in named.difference(*taken) if taken}
 
     assert {each for each in missing if each[0] not in PAGED} == set()
+
+
+def test_every_filter_of_a_list_is_known_to_the_store_to_rest_and_to_the_clients() -> None:
+    of_store = {each.name.removesuffix("s") for each in dataclasses.fields(JobFilter)}
+    of_list = set(inspect.signature(calls.jobs).parameters) - {"limit", "cursor", "count"}
+
+    assert set(inspect.signature(job_filter).parameters) == of_store
+    assert JobFilters.__annotations__.keys() == of_list
+    assert {name.removesuffix("s") for name in of_list - {"progress", "order_by"}} == of_store
 
 
 def test_a_job_has_every_call_about_it_without_its_id() -> None:

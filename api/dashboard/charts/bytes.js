@@ -1,6 +1,6 @@
 // The sent bytes, and those of dense training.
 
-import { size, sizeAxis } from "../units.js";
+import { figures, size, sizeAxis } from "../units.js";
 import { barAxis, COLOURS, tall } from "./look.js";
 
 // The bytes that one worker sent, next to those that the same steps would have sent without compression.
@@ -22,9 +22,9 @@ export function bytesChart(trials) {
       xaxis: { title: { text: `${unit} sent by one worker` }, rangemode: "tozero" },
       yaxis: barAxis(trials) },
     label: trials.map(({ label, bill }) => `${label} sent ${size(bill.bytes_sent)}, dense ${size(bill.bytes_dense)}`).join("; "),
-    columns: [["trial", (row) => row.label, "name"], ["sent", (row) => size(row.bill.bytes_sent), "number"],
-      ["of it searching", (row) => size(row.bill.bytes_search), "number"],
-      ["dense", (row) => size(row.bill.bytes_dense), "number"]],
+    columns: [["trial", (row) => row.label, "name"], figures("sent", (row) => row.bill.bytes_sent, size),
+      figures("of it searching", (row) => row.bill.bytes_search, size),
+      figures("dense", (row) => row.bill.bytes_dense, size)],
     rows: trials,
   };
 }

@@ -1,6 +1,6 @@
 // Calibration: each stage's forecast against its result.
 
-import { loss, number, share, signed, spread } from "../units.js";
+import { figures, loss, number, share, signed, spread } from "../units.js";
 import { colour, logAxis } from "./look.js";
 
 // `stages` with the label and colour of their trial.
@@ -29,9 +29,9 @@ export function calibrationChart(stages) {
     layout: { height: 360, xaxis: { title: { text: "loss that was forecast" }, ...logAxis(ends, String) }, yaxis: { title: { text: "loss that came" }, ...logAxis(ends, String) } },
     label: judged.length ? `${judged.length} forecasts; ${share(within(1))} came within 1 std, of good ones 68 %; ${share(within(2))} within 2 std, of good ones 95 %`
       : "no forecast has come to its end yet",
-    columns: [["trial", (row) => row.label, "name"], ["stage", (row) => String(row.stage), "number"],
-      ["forecast", (row) => spread(row.forecast, row.forecast_std, loss, (std) => number(std, 2)), "number"],
-      ["came to", (row) => loss(row.loss), "number"], ["off by", (row) => (row.z_score === null ? "–" : `${signed(row.z_score)} std`), "number"]],
+    columns: [["trial", (row) => row.label, "name"], figures("stage", (row) => row.stage, String),
+      ["forecast", (row) => spread(row.forecast, row.forecast_std, loss, (std) => number(std, 2)), "number", (row) => row.forecast],
+      figures("came to", (row) => row.loss, loss), ["off by", (row) => (row.z_score === null ? "–" : `${signed(row.z_score)} std`), "number", (row) => row.z_score]],
     rows: judged,
   };
 }

@@ -1,6 +1,6 @@
 // Training and validation loss, or another validation metric, with forecasts and the state whose weights are best.
 
-import { duration, loss, number } from "../units.js";
+import { duration, figures, loss, number } from "../units.js";
 import { between } from "./axis.js";
 import { colour, joined, logAxis, look, marked, tint } from "./look.js";
 
@@ -62,9 +62,9 @@ export function lossChart({ training, validation, trials, stages, place, choice 
       xaxis: { title: { text: isLoss ? `${place.title}<br>thin: training, bold: validation` : place.title }, ...(choice.isLogAxis ? { type: "log" } : { rangemode: "tozero" }) },
       yaxis: { title: { text: isLoss ? LOSS : `validation ${choice.metric}` }, ...(isLoss && choice.isLogLoss ? logAxis(values, String) : {}) } },
     label: labelOf(trials, validation, choice.metric),
-    columns: [["trial", (row) => row.label, "name"], ["clock", (row) => duration(row.seconds), "number"],
-      ["step", (row) => String(row.step), "number"],
-      [`validation ${choice.metric}`, (row) => (row.value === null ? "diverged" : loss(row.value)), "number"]],
+    columns: [["trial", (row) => row.label, "name"], figures("clock", (row) => row.seconds, duration),
+      figures("step", (row) => row.step, String),
+      [`validation ${choice.metric}`, (row) => (row.value === null ? "diverged" : loss(row.value)), "number", (row) => row.value]],
     rows: validation.flatMap(({ label, steps, seconds, values: measured }) =>
       measured.map((value, at) => ({ label, value, step: steps[at], seconds: seconds[at] }))),
   };

@@ -1,6 +1,6 @@
 // Curves and schedules of several jobs in one chart, over steps, seconds or bytes.
 
-import { duration, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
+import { duration, figures, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
 import { colour, entry, lastRate, logAxis, look, marked } from "./look.js";
 
 // The axes: a line's positions along each, and its format.
@@ -88,9 +88,9 @@ export function overlaidLosses(training, validation, { axis, smoothing }) {
     layout: { height: 460, xaxis: { title: { text: `${title}${unit && `, ${unit}`}<br>thin: training, bold: validation` }, rangemode: "tozero" },
       yaxis: { title: { text: "loss" }, ...logAxis([...trained, ...evaluated].flatMap((line) => line.values), String) }, uirevision: [axis, unit].join() },
     label: ends.map(([label, end]) => `${label} validation loss now ${loss(end)}`).join("; ") || "no points yet",
-    columns: [["trial", (row) => row.label, "name"], ["step", (row) => String(row.step), "number"],
-      ["clock", (row) => duration(row.seconds), "number"], ["sent", (row) => size(row.bytes), "number"],
-      ["validation loss", (row) => (row.value === null ? "diverged" : loss(row.value)), "number"]],
+    columns: [["trial", (row) => row.label, "name"], figures("step", (row) => row.step, String),
+      figures("clock", (row) => row.seconds, duration), figures("sent", (row) => row.bytes, size),
+      ["validation loss", (row) => (row.value === null ? "diverged" : loss(row.value)), "number", (row) => row.value]],
     rows: evaluated.flatMap((line) => {
       const sent = bytesAt(line.trial);
       return line.values.map((value, at) => ({ label: line.label, step: line.steps[at], seconds: line.seconds[at],
@@ -116,8 +116,8 @@ export function overlaidSchedules(schedules) {
       yaxis: { title: { text: "learning rate" }, domain: [sparse.length ? 0.56 : 0, 1], ...logAxis(values(shown, "learning_rate"), number) },
       ...(sparse.length && { yaxis2: { title: { text: "density" }, domain: [0, 0.44], ...logAxis(values(sparse, "density"), share) } }) },
     label: shown.map((each) => `${each.label} now learning rate ${number(each.entries.at(-1).learning_rate)}`).join("; ") || "no stage is decided yet",
-    columns: [["trial", (row) => row.label, "name"], ["step", (row) => String(row.step), "number"], ["steps", (row) => String(row.num_steps), "number"],
-      ["learning rate", (row) => number(row.learning_rate), "number"], ["density", (row) => (row.density === null ? "dense" : share(row.density)), "number"]],
+    columns: [["trial", (row) => row.label, "name"], figures("step", (row) => row.step, String), figures("steps", (row) => row.num_steps, String),
+      figures("learning rate", (row) => row.learning_rate, number), ["density", (row) => (row.density === null ? "dense" : share(row.density)), "number", (row) => row.density]],
     rows: shown.flatMap((each) => each.entries.map((entry) => ({ label: each.label, ...entry }))),
   };
 }

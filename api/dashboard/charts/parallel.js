@@ -1,7 +1,7 @@
 // Chosen values by stage or by sample: one axis per value, one line per row. Drawn with plain lines, because plotly's own
 // parallel coordinates need WebGL, which a machine without a display lacks, and are missing in its SVG.
 
-import { number } from "../units.js";
+import { figures, number } from "../units.js";
 import { colour, entry, grouped, shortened } from "./look.js";
 
 const MOST_NAMES = 6; // of one axis that are written beside it
@@ -50,7 +50,7 @@ export function parallelChart(rows, { before, after, nameOf, noun, none, shortOf
       xaxis: { tickvals: places, ticktext: axes.map(([name]) => name), zeroline: false, range: [-0.3, axes.length - 0.7] },
       yaxis: { visible: false, range: [-0.12, 1.12] } },
     label: rows.length ? `${rows.length} ${noun}; ${axes.map(([name], at) => `${name} from ${scales[at].ends.join(" to ")}`).join(", ")}` : none,
-    columns: [["trial", (row) => row.label, "name"], ...axes.map(([name, of]) => [name, (row) => write(of(row)), "number"])],
+    columns: [["trial", (row) => row.label, "name"], ...axes.map(([name, of]) => figures(name, of, write))],
     rows: rows.map((row) => {
       const fields = (given) => given.map(([, field]) => [field, row[field]]);
       return Object.fromEntries([["label", row.label], ...fields(before), ["values", row.values], ...fields(after)]);

@@ -1,6 +1,6 @@
 // The cost of a loss in bytes and in seconds.
 
-import { duration, loss, size, sizeAxis, timeAxis } from "../units.js";
+import { duration, figures, loss, size, sizeAxis, timeAxis } from "../units.js";
 import { colour, logAxis } from "./look.js";
 
 // The points that no other one beats in both, cheapest first; of equal points only the first.
@@ -35,8 +35,8 @@ export function paretoChart(trials) {
       xaxis: { title: { text: `sent, ${sides[0].unit}` }, domain: [0, 0.46], rangemode: "tozero" },
       xaxis2: { title: { text: `clock, ${sides[1].unit}` }, domain: [0.54, 1], rangemode: "tozero" } },
     label: sides.map((side) => `cheapest in ${side.field} for their loss: ${side.best.map((each) => each.label).join(", ") || "none yet"}`).join("; "),
-    columns: [["trial", (row) => row.label, "name"], ["validation loss", (row) => loss(row.loss), "number"], ["sent", (row) => size(row.bytes), "number"],
-      ["training", (row) => duration(row.seconds), "number"], ["on the front of", (row) => row.front || "–", ""]],
+    columns: [["trial", (row) => row.label, "name"], figures("validation loss", (row) => row.loss, loss), figures("sent", (row) => row.bytes, size),
+      figures("training", (row) => row.seconds, duration), ["on the front of", (row) => row.front || "–", ""]],
     rows: known.map((each) => ({ label: each.label, loss: each.loss, bytes: each.bytes, seconds: each.seconds, front: on(each) })),
   };
 }

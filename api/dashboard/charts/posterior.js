@@ -1,6 +1,6 @@
 // The controller's beliefs at a decision.
 
-import { besides, level, loss, number, spread } from "../units.js";
+import { besides, figures, level, loss, number, spread } from "../units.js";
 import { COLOURS, logAxis } from "./look.js";
 
 // A stage's posterior gain: a line with a band over the learning rate, a map over two axes, or if options competed, a lane
@@ -16,12 +16,12 @@ export function posteriorChart(stage, levelName, theme, show = "mean") {
   return {
     ...draw(stage, probes, levelName, theme, show),
     label: `${probes.length} probes, ${best}; learning rate ${number(stage.learning_rate)} was chosen`,
-    columns: [["learning rate", (row) => number(row.learning_rate), "number"],
-      [levelName, (row) => level(row.level, levelName), "number"],
+    columns: [figures("learning rate", (row) => row.learning_rate, number),
+      [levelName, (row) => level(row.level, levelName), "number", (row) => row.level],
       ...(others ? [["besides", (row) => besides(row.values), ""]] : []),
-      ["loss", (row) => (row.loss === null ? "diverged" : loss(row.loss)), "number"],
-      ["forecast", (row) => spread(row.forecast, row.forecast_std, loss, (std) => number(std, 2)), "number"],
-      ["gain", (row) => number(row.gain), "number"], ["status", (row) => row.status.replace("_", " "), ""]],
+      ["loss", (row) => (row.loss === null ? "diverged" : loss(row.loss)), "number", (row) => row.loss],
+      ["forecast", (row) => spread(row.forecast, row.forecast_std, loss, (std) => number(std, 2)), "number", (row) => row.forecast],
+      figures("gain", (row) => row.gain, number), ["status", (row) => row.status.replace("_", " "), ""]],
     rows: probes,
   };
 }

@@ -1,6 +1,6 @@
 // The learned schedule: rate, density and other changed values at each committed step.
 
-import { duration, number, share } from "../units.js";
+import { duration, figures, number, share } from "../units.js";
 import { joined, lastRate, logAxis, look } from "./look.js";
 
 const SEARCH = 0.02; // of the axis, that no commit took
@@ -26,13 +26,13 @@ export function scheduleChart(schedules, stages, place) {
       xaxis: { title: { text: place.title }, rangemode: "tozero", anchor: names.at(-1) }, ...Object.fromEntries(axes) },
     label: shown.map((each) => `${each.label} now learning rate ${number(each.entries.at(-1).learning_rate)}`).join("; ")
       || "no stage is decided yet",
-    columns: [["trial", (row) => row.label, "name"], ["step", (row) => String(row.step), "number"],
-      ["clock", (row) => duration(row.begins), "number"],
-      ["steps", (row) => String(row.num_steps), "number"],
-      ["learning rate", (row) => number(row.learning_rate), "number"],
-      ["at its end", (row) => number(lastRate(row)), "number"],
-      ["density", (row) => (row.density === null ? "dense" : share(row.density)), "number"],
-      ["threshold", (row) => number(row.threshold), "number"],
+    columns: [["trial", (row) => row.label, "name"], figures("step", (row) => row.step, String),
+      figures("clock", (row) => row.begins, duration),
+      figures("steps", (row) => row.num_steps, String),
+      figures("learning rate", (row) => row.learning_rate, number),
+      figures("at its end", lastRate, number),
+      ["density", (row) => (row.density === null ? "dense" : share(row.density)), "number", (row) => row.density],
+      figures("threshold", (row) => row.threshold, number),
       ...variedRows(shown).map((row) => [row.name, (item) => row.write(row.of(item) ?? null), ""])]
       .filter(([name]) => name !== "clock" || place.clock),
     rows: shown.flatMap((each) => each.entries.map((item) => ({ label: each.label, begins: place.clock?.(each.trial_id, item.step), ...item }))),

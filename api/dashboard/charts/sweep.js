@@ -1,7 +1,7 @@
 // The measurements of a sweep's samples: over their values, over their ranks, or over their cost, with the front of those
 // that ended.
 
-import { duration, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
+import { duration, figures, loss, number, share, size, sizeAxis, timeAxis } from "../units.js";
 import { colour, logAxis, shortened, tint } from "./look.js";
 import { parallelChart } from "./parallel.js";
 
@@ -72,9 +72,9 @@ export function sweepChart(found, names) {
       yaxis: { title: { text: found.metric }, ...logAxis(measured.map((each) => each.value), String) } },
     label: `${measured.length} of ${found.ranking.length} trials have measured ${found.metric}; filled ones have their whole budget, diamonds are arms`
       + (front.length ? `; on the front: ${front.map((each) => each.label).join(", ")}` : ""),
-    columns: [["place", (row) => String(row.place), "number"], ["trial", (row) => row.label, "name"], ["state", (row) => row.status, ""],
-      ["of its budget", (row) => share(row.share), "number"], [found.metric, (row) => loss(row.value), "number"],
-      ...(found.cost === null ? [] : [[found.cost, (row) => writeCost(found.cost)(row.cost), "number"]]), ["values", valuesText, ""]],
+    columns: [figures("place", (row) => row.place, String), ["trial", (row) => row.label, "name"], ["state", (row) => row.status, ""],
+      figures("of its budget", (row) => row.share, share), figures(found.metric, (row) => row.value, loss),
+      ...(found.cost === null ? [] : [figures(found.cost, (row) => row.cost, writeCost(found.cost))]), ["values", valuesText, ""]],
     rows: found.ranking,
   };
 }

@@ -1,6 +1,6 @@
 // When each trial searched, trained and was disturbed: lanes on the training clock.
 
-import { besides, duration, loss, number, timeAxis } from "../units.js";
+import { besides, duration, figures, loss, number, timeAxis } from "../units.js";
 import { grouped } from "./look.js";
 
 // Kinds of blocks in the order of the legend: name and two shades.
@@ -142,9 +142,9 @@ export function timelineChart(trials, stages, told) {
     layout: { height: 150 + ROW * end, hovermode: "closest", uirevision: unit, xaxis: { title: { text: `training clock, ${unit}` }, rangemode: "tozero" },
       yaxis: { tickvals: rows.map((row) => row.y), ticktext: rows.map((row) => row.text), range: [end, 0], zeroline: false, showgrid: false } },
     label: `${blocks.length} blocks, ${marks.length} events`,
-    columns: [["trial", (row) => places.get(row.trial_id).label, "name"], ["stage", (row) => String(row.stage ?? "–"), "number"],
-      ["what", (row) => (BLOCKS[row.kind] ?? EVENTS[row.kind])[0], ""], ["from", (row) => duration(row.from ?? row.at), "number"],
-      ["took", (row) => (row.from === undefined ? "–" : duration(row.to - row.from)), "number"], ["more", (row) => row.text, "text"]],
+    columns: [["trial", (row) => places.get(row.trial_id).label, "name"], figures("stage", (row) => row.stage, number),
+      ["what", (row) => (BLOCKS[row.kind] ?? EVENTS[row.kind])[0], ""], figures("from", (row) => row.from ?? row.at, duration),
+      figures("took", (row) => (row.from === undefined ? null : row.to - row.from), duration), ["more", (row) => row.text, "text"]],
     rows: [...blocks, ...marks].sort((one, other) => places.get(one.trial_id).at - places.get(other.trial_id).at
       || (one.from ?? one.at) - (other.from ?? other.at)),
   };

@@ -1,6 +1,6 @@
 // Traffic: bytes by purpose, rates, and the share of a step spent waiting for it.
 
-import { duration, number, share, size, sizeAxis } from "../units.js";
+import { duration, figures, number, share, size, sizeAxis } from "../units.js";
 import { barAxis, COLOURS, entry, joined, logAxis, look, tall } from "./look.js";
 
 const PURPOSES = {
@@ -23,7 +23,7 @@ export function purposeChart(trials) {
       marker: { color: COLOURS[at % COLOURS.length], pattern: { shape: ["", "/", ".", "x"][at % 4] } } })),
     layout: { barmode: "stack", height: tall(trials), legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" }, xaxis: { title: { text: `${unit} sent by one worker` }, rangemode: "tozero" }, yaxis: barAxis(trials) },
     label: rows.map((row) => `${row.label}: ${names.filter((name) => row.purposes[name]).map((name) => `${PURPOSES[name]} ${size(row.purposes[name])}`).join(", ") || "nothing"}`).join("; "),
-    columns: [["trial", (row) => row.label, "name"], ...names.map((name) => [PURPOSES[name], (row) => size(row.purposes[name] ?? 0), "number"])],
+    columns: [["trial", (row) => row.label, "name"], ...names.map((name) => figures(PURPOSES[name], (row) => row.purposes[name] ?? 0, size))],
     rows,
   };
 }
@@ -57,8 +57,8 @@ export function rateChart(sent, link, clock) {
     layout: { height: 320, uirevision: [clock.unit, unit].join(), ...(rows.length ? {} : { annotations: [{ text: "no bytes were reported yet", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] }),
       xaxis: { title: { text: `training clock, ${clock.unit}` }, rangemode: "tozero" }, yaxis: { title: { text: `${unit}/s sent by one worker` }, rangemode: "tozero" } },
     label: rows.map((row) => `${row.label} sent ${size(mean(row))}/s on average${capacity === null ? "" : `, ${share(mean(row) / capacity)} of the link`}`).join("; ") || "no bytes were reported yet",
-    columns: [["trial", (row) => row.label, "name"], ["from", (row) => duration(row.begins), "number"], ["to", (row) => duration(row.ends), "number"],
-      ["sent a second", (row) => size(row.each), "number"], ...(capacity === null ? [] : [["of the link", (row) => share(row.each / capacity), "number"]])],
+    columns: [["trial", (row) => row.label, "name"], figures("from", (row) => row.begins, duration), figures("to", (row) => row.ends, duration),
+      figures("sent a second", (row) => row.each, size), ...(capacity === null ? [] : [figures("of the link", (row) => row.each / capacity, share)])],
     rows: rows.flatMap((row) => row.rate.map((each, at) => ({ label: row.label, each, begins: row.from[at], ends: row.to[at] }))),
   };
 }
@@ -77,11 +77,11 @@ export function stepTimeChart(trials) {
       bar("compress", "the exchange's own work", "1", COLOURS[3], "/"), bar("wire", "on the wire", "1", COLOURS[0], "/", "compress")],
     layout: { barmode: "group", height: tall(rows), xaxis: { title: { text: "ms a step, mean over workers" }, rangemode: "tozero" }, yaxis: barAxis(rows) },
     label: rows.map((row) => `a step of ${row.label} computed ${duration(perStep(row, "compute"))} and waited ${duration(perStep(row, "exposed"))}`).join("; "),
-    columns: [["trial", (row) => row.label, "name"], ["steps timed", (row) => String(row.bill.steps_timed), "number"],
-      ["computed", (row) => duration(perStep(row, "compute")), "number"], ["waited", (row) => duration(perStep(row, "exposed")), "number"],
-      ["waited, share", (row) => share(row.bill.seconds_exposed / (row.bill.seconds_exposed + row.bill.seconds_compute)), "number"],
-      ["exchange's work", (row) => duration(perStep(row, "compress")), "number"], ["on the wire", (row) => duration(perStep(row, "wire")), "number"],
-      ["hidden behind backward", (row) => share(hiddenShare(row.bill)), "number"]],
+    columns: [["trial", (row) => row.label, "name"], figures("steps timed", (row) => row.bill.steps_timed, String),
+      figures("computed", (row) => perStep(row, "compute"), duration), figures("waited", (row) => perStep(row, "exposed"), duration),
+      figures("waited, share", (row) => row.bill.seconds_exposed / (row.bill.seconds_exposed + row.bill.seconds_compute), share),
+      figures("exchange's work", (row) => perStep(row, "compress"), duration), figures("on the wire", (row) => perStep(row, "wire"), duration),
+      figures("hidden behind backward", (row) => hiddenShare(row.bill), share)],
     rows,
   };
 }
@@ -109,8 +109,8 @@ export function densityChart(stages) {
     layout: { height: 320, xaxis: { title: { text: "density that was planned" }, ...logAxis(ends, share) },
       yaxis: { title: { text: "density that was measured" }, ...logAxis(ends, share) } },
     label: `${rows.length} stages; measured over planned: ${number(rows.reduce((sum, stage) => sum + stage.density / stage.level, 0) / rows.length, 3)} on average`,
-    columns: [["trial", (row) => row.label, "name"], ["stage", (row) => String(row.stage), "number"], ["planned", (row) => share(row.level), "number"],
-      ["measured", (row) => share(row.density), "number"], ["measured over planned", (row) => number(row.density / row.level), "number"]],
+    columns: [["trial", (row) => row.label, "name"], figures("stage", (row) => row.stage, String), figures("planned", (row) => row.level, share),
+      figures("measured", (row) => row.density, share), figures("measured over planned", (row) => row.density / row.level, number)],
     rows,
   };
 }

@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { element, empty, patch, table } from "../dom.js";
 import { since } from "../times.js";
-import { number, share } from "../units.js";
+import { figures, number, share } from "../units.js";
 
 const ON_A_PAGE = 100;
 
@@ -49,8 +49,9 @@ function nodeTable(nodes) {
   return table("Processors and GPUs that workers take", [
     ["node", (node) => element("span", {}, node.name, node.is_head ? element("span", { class: "label" }, "head") : null), "name"],
     ["address", ({ address }) => element("code", {}, address), ""],
-    ["processors", (node) => element("div", {}, ...used("cpus")(node)), "number"],
-    ["GPUs", (node) => element("div", {}, ...(node.gpus ? used("gpus")(node) : ["–"])), "number"],
+    ["processors", (node) => element("div", {}, ...used("cpus")(node)), "number", (node) => sum(node.placements, "cpus")],
+    ["GPUs", (node) => element("div", {}, ...(node.gpus ? [...used("gpus")(node), node.accelerator] : ["–"])), "number", (node) => sum(node.placements, "gpus")],
+    ["memory", ({ memory_gb: memory }) => (memory == null ? "–" : `${number(memory)} GB`), "number", (node) => node.memory_gb ?? 0],
     ["runs", (node) => workers(node.placements), "text"],
   ], nodes, { key: (node) => node.id, isStacked: true });
 }
@@ -92,7 +93,7 @@ function queued(queue, after, names) {
   const job = ({ job_id: id }) => element("a", { href: `/?job=${encodeURIComponent(id)}` }, names.get(id) ?? id);
   return [
     queue.entries.length ? table(queueText(queue, after), [
-      ["place", ({ place }) => String(place.place), "number"],
+      figures("place", ({ place }) => place.place, String),
       ["job", job, "name"],
       ["priority", ({ priority }) => priority, ""],
       ["why", ({ place }) => place.sentence, "text"],
@@ -102,12 +103,12 @@ function queued(queue, after, names) {
     pages(queue, after),
     queue.projects.length ? table("Projects by what they have, for their weight", [
       ["project", ({ project }) => project, "name"],
-      ["weight", ({ weight }) => number(weight), "number"],
-      ["running", ({ running }) => String(running), "number"],
-      ["waiting", ({ waiting }) => String(waiting), "number"],
-      ["workers", ({ workers: count }) => String(count), "number"],
-      ["share now", ({ share: now }) => share(now), "number"],
-      ["share lately", ({ recent }) => share(recent), "number"],
+      figures("weight", ({ weight }) => weight, number),
+      figures("running", ({ running }) => running, String),
+      figures("waiting", ({ waiting }) => waiting, String),
+      figures("workers", ({ workers: count }) => count, String),
+      figures("share now", ({ share: now }) => now, share),
+      figures("share lately", ({ recent }) => recent, share),
     ], queue.projects, { key: ({ project }) => project, isStacked: true }) : null,
   ];
 }

@@ -142,6 +142,19 @@ def test_jobs_are_compared_by_what_differs_and_by_the_loss_that_all_reached(
     assert refused.exit_code == 2 and "different jobs" in refused.stderr
 
 
+@pytest.mark.parametrize("order", ["result", "loss"])
+def test_the_best_job_is_listed_first_however_old_it_is(
+    at: None, store: Store, job: JobSpec, reporting: Reporting, order: str
+) -> None:
+    reporting.run_to_the_end()
+    store.add_job(job)
+
+    newest = run_cli.invoke(main.app, ["list", "--ids", "--limit", "1"]).stdout.split()
+    best = run_cli.invoke(main.app, ["list", "--ids", "--limit", "1", "--sort", order]).stdout.split()
+
+    assert best == [reporting.job_id] != newest
+
+
 def test_jobs_are_listed_by_label_and_sorted(at: None, store: Store, job: JobSpec) -> None:
     for name, team in (("b", "vision"), ("c", "text"), ("a", "vision")):
         store.add_job(job.model_copy(update={"name": name, "labels": {"team": team}}))

@@ -8,7 +8,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.http.routes.page import DASHBOARD, plotly_path, plotly_source, static_path
-from service.job.states import Verb
+from service.job.priority import Priority
+from service.job.states import ACTIVE, TERMINAL, JobState, Verb
+from service.wire.access import Role
 
 SCRIPTS = sorted(DASHBOARD.rglob("*.js"))
 
@@ -96,6 +98,24 @@ def test_every_verb_is_explained_on_its_button() -> None:
         *Verb,
         *("clone", "edit", "archive", "unarchive", "delete"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "known"),
+    [
+        ("pages/jobs/filters.js", "STATES", list(JobState)),
+        ("states.js", "OVER", [state for state in JobState if state in TERMINAL]),
+        ("states.js", "TRAINING", [state for state in JobState if state in ACTIVE - {JobState.STARTING}]),
+        ("pages/job/controls.js", "PRIORITIES", list(Priority)),
+        ("pages/keys.js", "ROLES", list(Role)),
+    ],
+)
+def test_a_list_of_words_in_a_script_is_the_services(script: str, name: str, known: list[str]) -> None:
+    found = re.search(rf"const {name} = ([\[{{])(.*?)[\]}}];", (DASHBOARD / script).read_text(), re.DOTALL)
+
+    assert found is not None
+    words = re.findall(r'"(\w+)"', found[2]) if found[1] == "[" else re.findall(r"^  (\w+): ", found[2], re.MULTILINE)
+    assert words == known
 
 
 def test_the_chart_library_is_the_one_of_the_installed_package() -> None:

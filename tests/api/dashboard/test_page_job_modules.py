@@ -7,9 +7,14 @@ import yaml
 
 from api.documents import parse_yaml
 from api.http.routes.page import DASHBOARD
+from service.control.access.rules import Action, Owned, Principal, may
 from service.errors import UnreadableJob
 from service.job.changes import differences, patched
 from service.job.spec import JobSpec
+from service.job.states import JobState
+from service.wire.access import Role
+from service.wire.records import Bill
+from service.wire.trials import TrialView
 from tests.api.dashboard.test_page_modules import SMALL_DOM, pytestmark as needs_node, run
 
 pytestmark = needs_node
@@ -82,6 +87,86 @@ process.exit();"""
     said = run(script, job=job)
 
     assert "owner anna" in said and "project vision" in said
+
+
+def test_a_role_may_change_on_the_page_the_jobs_that_it_may_change_at_the_service():
+    asked = [(role, owner) for role in Role for owner in ("anna", "bert")]
+    callers = [({"role": role, "name": "anna"}, {"owner": owner}) for role, owner in asked]
+    jobs = [(Principal(name="anna", role=role, project="red"), Owned(owner, "red")) for role, owner in asked]
+
+    found = call("states.js", "callers.map(([me, job]) => it.mayChange(me, job))", callers=callers)
+
+    assert found == [may(caller, Action.CHANGE, job) for caller, job in jobs]
+
+
+def test_a_trial_without_an_outcome_is_in_the_phase_that_the_service_says():
+    asked = [(state, backend) for state in JobState for backend in (None, "gloo")]
+    said = "asked.map(([state, backend]) => it.unfinished({ backend }, { state }))"
+
+    found = call("pages/job/tables.js", said, asked=asked)
+
+    phases = [TrialView.model_construct(outcome=None, backend=backend).phase(state) for state, backend in asked]
+    assert found == phases
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_said"),
+    [
+        ({"activations": {"kind": "keep"}, "arms": [{"activations": None}]}, False),
+        ({"activations": {"kind": "dropit", "gamma": 0.9}, "arms": [{"activations": None}]}, True),
+        ({"activations": {"kind": "keep"}, "arms": [{"activations": None}, {"activations": {"kind": "dropit"}}]}, True),
+    ],
+)
+def test_a_bill_says_what_is_kept_for_backward_where_something_is_dropped(parts, is_said):
+    costs = Bill(saved_bytes=2_500_000).model_dump(mode="json")
+    trial = {"trial_id": "t", "label": "tuned", "outcome": "completed", "line": "main", "step": 1, "seconds": 1}
+    trial |= {"validation_loss": 0.5, "validation_metrics": {}, "metric_directions": {}, "bill": costs, "cost": None}
+    script = f"""
+import "{SMALL_DOM}";
+const {{ billTable }} = await import("{DASHBOARD.as_uri()}/pages/job/tables.js");
+console.log(JSON.stringify(billTable([trial], job, null).textContent));
+process.exit();"""
+
+    said = run(script, trial=trial, job={"state": "succeeded", "spec": {"link": {"mode": "measure"}} | parts})
+
+    assert ("kept for backward" in said and "2.5 MB" in said) is is_said
+
+
+@pytest.mark.parametrize(
+    ("heading", "presses", "order", "sort"),
+    [
+        ("sent", 1, ["b", "c", "a", "d"], "ascending"),
+        ("sent", 2, ["a", "c", "b", "d"], "descending"),
+        ("sent", 3, ["c", "a", "d", "b"], None),
+        ("trial", 1, ["a", "b", "c", "d"], "ascending"),
+    ],
+)
+def test_a_heading_sorts_a_table_and_later_rows_come_in_the_readers_order(heading, presses, order, sort):
+    script = f"""
+import "{SMALL_DOM}";
+const {{ element, patch, table }} = await import("{DASHBOARD.as_uri()}/dom.js");
+const {{ figures, size }} = await import("{DASHBOARD.as_uri()}/units.js");
+const draw = (rows) => patch(document.body, table("Bytes", [
+  ["trial", (row) => row.name, "name"], figures("sent", (row) => row.sent, size),
+], rows, {{ key: (row) => row.name, note: (row) => `of ${{row.name}}` }}));
+const all = (node) => node.childNodes.flatMap((each) => [each, ...all(each)]);
+const named = (tag) => all(document.body).filter((each) => each.nodeName === tag);
+const rows = [["c", 900], ["a", 20_000], ["d", null], ["b", 9]].map(([name, sent]) => ({{ name, sent }}));
+draw(rows.slice(1));
+for (let press = 0; press < presses; press++) {{
+  const currentTarget = named("BUTTON").find((each) => each.textContent === heading);
+  currentTarget.onclick({{ currentTarget }});
+}}
+draw(rows);
+const sort = named("TH").find((each) => each.textContent === heading).getAttribute("aria-sort");
+console.log(JSON.stringify({{ told: named("TR").map((row) => row.textContent), sort }}));
+process.exit();"""
+
+    found = run(script, heading=heading, presses=presses)
+
+    shown = {"a": "20.0 kB", "b": "9 B", "c": "900 B", "d": "–"}
+    assert found["told"][1:] == [text for name in order for text in (f"{name}{shown[name]}", f"of {name}")]
+    assert found["sort"] == sort
 
 
 @pytest.mark.parametrize(("least", "said"), [(None, "4 workers"), (4, "4 workers"), (2, "up to 4 workers")])

@@ -277,7 +277,7 @@ def test_a_viewer_sees_no_buttons_and_no_page_that_is_not_his(
     with role_of(client, store, Role.VIEWER) as viewer:
         show(browser, viewer)
         browser.value_of("document.querySelector('tbody .choose input').click()")
-        assert set(browser.value_of(BUTTONS)) == {"job", "state", "created", "finished", "clear"}
+        assert set(browser.value_of(BUTTONS)) == {"job", "state", "result", "created", "finished", "clear"}
         shown = "[...document.querySelectorAll('nav[aria-label=Pages] a')].filter((each) => !each.hidden)"
         assert browser.value_of(f"{shown}.map((each) => each.textContent)") == ["Jobs", "Cluster", "Keys", "API"]
         show(browser, viewer, "?submit=new")

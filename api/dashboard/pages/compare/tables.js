@@ -5,7 +5,7 @@ import { badge, element, empty, table } from "../../dom.js";
 import { saveRows } from "../../files.js";
 import { saveMenu } from "../../charts/panel.js";
 import { since } from "../../times.js";
-import { duration, loss, number, share, size, spread } from "../../units.js";
+import { duration, estimates, figures, loss, number, share, size } from "../../units.js";
 import { comparedNames } from "./jobs.js";
 
 export function jobTable(jobs, remove) {
@@ -62,19 +62,18 @@ export function resultTable(comparison, rows, baseline) {
   const goal = target === null ? "no target yet" : `the target is a validation ${metric} of ${loss(target)}, the worst at which one ended`;
   return table(`Means over finished seeds ± ${share(confidence)} interval; ${goal}`, [
     ["arm", (row) => (row.report === base ? element("b", {}, `${row.name} (baseline)`) : row.name), "name"],
-    ["seeds", ({ report, isPruned }) => (isPruned ? "pruned" : `${report.num_finished} of ${report.num_trials}`), "number"],
-    ["validation loss", ({ report }) => interval(report.validation_loss, loss), "number"],
-    ...(base ? [["− baseline", ({ report }) => difference(report.validation_loss, base.validation_loss), "number"]] : []),
-    ...metrics.flatMap((name) => [[name, ({ report }) => interval(report.validation_metrics[name], loss), "number"],
-      ...(base ? [[`${name} − baseline`, ({ report }) => difference(report.validation_metrics[name], base.validation_metrics[name]), "number"]] : [])]),
-    ...COSTS.flatMap(([name, field, write]) => [[name, ({ report }) => interval(report[field], write), "number"],
-      ...(base ? [[`${name} / baseline`, ({ report }) => ratio(report[field], base[field]), "number"]] : [])]),
-    ["diverged", ({ report }) => String(report.num_diverged), "number"],
+    ["seeds", ({ report, isPruned }) => (isPruned ? "pruned" : `${report.num_finished} of ${report.num_trials}`), "number", ({ report }) => report.num_finished],
+    estimates("validation loss", ({ report }) => report.validation_loss, loss),
+    ...(base ? [differences("− baseline", ({ report }) => report.validation_loss, base.validation_loss)] : []),
+    ...metrics.flatMap((name) => [estimates(name, ({ report }) => report.validation_metrics[name], loss),
+      ...(base ? [differences(`${name} − baseline`, ({ report }) => report.validation_metrics[name], base.validation_metrics[name])] : [])]),
+    ...COSTS.flatMap(([name, field, write]) => [estimates(name, ({ report }) => report[field], write),
+      ...(base ? [[`${name} / baseline`, ({ report }) => ratio(report[field], base[field]), "number", ({ report }) => report[field]?.mean]] : [])]),
+    figures("diverged", ({ report }) => report.num_diverged, String),
   ], rows, { key: (row) => row.name });
 }
 
-const interval = (estimate, write) =>
-  spread(estimate?.mean, estimate && estimate.high !== null ? estimate.high - estimate.mean : null, write);
+const differences = (heading, of, base) => [heading, (row) => difference(of(row), base), "number", (row) => of(row)?.mean];
 
 export function difference(own, base) {
   if (!own || !base) return "–";

@@ -3,7 +3,7 @@
 import * as api from "../../api.js";
 import { element, inTurn, patch, table, unanswered, whenChanged } from "../../dom.js";
 import { since } from "../../times.js";
-import { duration, size } from "../../units.js";
+import { duration, figures, size } from "../../units.js";
 import { whenSeen } from "./sight.js";
 
 export function files(id) {
@@ -44,7 +44,7 @@ export function files(id) {
     patch(list, table(`${found.length} ${found.length === 1 ? "file" : "files"}; ${size(known.reduce((sum, bytes) => sum + bytes, 0))} on storage; the others are made when they are asked for`, [
       ["file", (file) => button(file.href, file.name.replaceAll("/", "-"), file.name.replaceAll(`${id}.`, "")), "name"],
       ["kind", (file) => file.kind, ""],
-      ["size", (file) => size(file.num_bytes), "number"],
+      figures("size", (file) => file.num_bytes, size),
       ["made", (file) => (file.created_at === null ? "–" : since(file.created_at)), ""],
     ], found, { key: (file) => file.name }));
   });
@@ -53,12 +53,12 @@ export function files(id) {
     if (!job || of.attempts === job.version) return;
     of.attempts = job.version;
     const found = await api.attempts(id);
-    const took = ({ began_at: began, ended_at: ended }) => (ended === null ? "lives" : duration((Date.parse(ended) - Date.parse(began)) / 1000));
+    const took = ({ began_at: began, ended_at: ended }) => (ended === null ? null : (Date.parse(ended) - Date.parse(began)) / 1000);
     patch(lives, element("h2", {}, "Attempts"), table("Lives of the job on the cluster", [
       ["attempt", (life) => String(life.number), ""],
       ["began", (life) => since(life.began_at), ""],
-      ["took", took, "number"],
-      ["workers", (life) => String(life.workers ?? "–"), "number"],
+      figures("took", took, (seconds) => (seconds === null ? "lives" : duration(seconds))),
+      figures("workers", (life) => life.workers, number),
       ["ended", (life) => life.outcome ?? "–", ""],
       ["why", (life) => life.reason || "–", "text"],
     ], found, { key: (life) => life.number, isStacked: true }));

@@ -40,8 +40,8 @@ export function progressTable(trials, stages, job, phase) {
   return table(`${over} of ${trials.length} trials are over; each has ${workers}; what is left is on the training clock`, [
     ["trial", (trial) => trial.label, "name"],
     ["state", (trial) => phase(trial, openSearchSteps(trial, stages)), ""],
-    ["progress", (trial) => bar(trial, progressOf(trial, job.spec.budget)), "bar"],
-    ["left", (trial) => leftText(trial, progressOf(trial, job.spec.budget)), "number"],
+    ["progress", (trial) => bar(trial, progressOf(trial, job.spec.budget)), "bar", (trial) => progressOf(trial, job.spec.budget).share],
+    ["left", (trial) => leftText(trial, progressOf(trial, job.spec.budget)), "number", (trial) => progressOf(trial, job.spec.budget).left],
     ["now", (trial) => (trial.learning_rate === null ? "–" : now(trial)), "text"],
     ["on", (trial) => (trial.backend ? `${trial.device}, ${trial.backend}` : "–"), ""],
   ], trials, { key: (trial) => trial.trial_id });

@@ -3,7 +3,7 @@
 import { panel } from "../../charts/panel.js";
 import { parametersChart, sweepChart, valuesText, writeCost } from "../../charts/sweep.js";
 import { element, patch, table, whenChanged } from "../../dom.js";
-import { loss, share } from "../../units.js";
+import { figures, loss, share } from "../../units.js";
 
 const SHOWN = 20; // of the ranking; the chart's data table has all
 
@@ -30,14 +30,14 @@ function rankingTable(found) {
   const rungs = found.rungs.map((rung) => `${rung.num_kept} of ${rung.num_reached} went on at ${share(rung.share)}`).join(", ");
   const saved = found.rungs.length ? `; ${rungs}; ${share(found.saved_share)} of all budgets saved` : "";
   const more = found.ranking.length > SHOWN ? `; the best ${SHOWN} of ${found.ranking.length}` : "";
-  const costs = found.cost ? [[found.cost, (each) => writeCost(found.cost)(each.cost), "number"],
+  const costs = found.cost ? [figures(found.cost, (each) => each.cost, writeCost(found.cost)),
     ["on the front", (each) => (each.on_front ? "yes" : "–"), ""]] : [];
   return table(`By ${found.metric}${found.cost ? ` and ${found.cost}` : ""}, those that got further first${saved}${more}`, [
-    ["place", (each) => String(each.place), "number"],
+    figures("place", (each) => each.place, String),
     ["trial", (each) => each.label, "name"],
     ["state", (each) => each.status, ""],
-    ["of its budget", (each) => share(each.share), "number"],
-    [found.metric, (each) => loss(each.value), "number"],
+    figures("of its budget", (each) => each.share, share),
+    figures(found.metric, (each) => each.value, loss),
     ...costs,
     ["values", valuesText, ""],
   ], found.ranking.slice(0, SHOWN), { key: (each) => each.trial_id });

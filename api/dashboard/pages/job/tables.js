@@ -2,7 +2,7 @@
 
 import { element, empty, table } from "../../dom.js";
 import { isOver, TRAINING } from "../../states.js";
-import { besides, duration, level, loss, money, number, share, size, spread } from "../../units.js";
+import { besides, duration, estimates, figures, level, loss, money, number, share, size, spread } from "../../units.js";
 import { linkText } from "./heading.js";
 
 export function stageTable(stages, job) {
@@ -11,22 +11,18 @@ export function stageTable(stages, job) {
   const result = (stage) => (stage.num_steps === null ? open : stage.num_steps === 0 ? "rewound" : String(stage.num_steps));
   return table("What was chosen, and why", [
     ["trial", (stage) => stage.label, "name"],
-    ["stage", (stage) => String(stage.stage), "number"],
-    ["from step", (stage) => String(stage.first_step), "number"],
-    ["committed", result, "number"],
-    ["learning rate", (stage) => number(stage.learning_rate), "number"],
-    [[...new Set(stages.map((stage) => stage.level_name))].sort().join(" or "), (stage) => level(stage.level, stage.level_name), "number"],
+    figures("stage", (stage) => stage.stage, String),
+    figures("from step", (stage) => stage.first_step, String),
+    ["committed", result, "number", (stage) => stage.num_steps],
+    figures("learning rate", (stage) => stage.learning_rate, number),
+    [[...new Set(stages.map((stage) => stage.level_name))].sort().join(" or "), (stage) => level(stage.level, stage.level_name), "number", (stage) => stage.level],
     ...(stages.some((stage) => besides(stage.values) !== "") ? [["besides", (stage) => besides(stage.values), ""]] : []),
-    ["measured density", (stage) => share(stage.density), "number"],
-    ["forecast", (stage) => spread(stage.forecast, stage.forecast_std, loss, (std) => number(std, 2)), "number"],
-    ["probes", (stage) => String(stage.probes.length), "number"],
-    ["search", (stage) => duration(stage.search_seconds), "number"],
+    figures("measured density", (stage) => stage.density, share),
+    ["forecast", (stage) => spread(stage.forecast, stage.forecast_std, loss, (std) => number(std, 2)), "number", (stage) => stage.forecast],
+    figures("probes", (stage) => stage.probes.length, String),
+    figures("search", (stage) => stage.search_seconds, duration),
   ], stages, { note: (stage) => stage.reason, key: (stage) => `${stage.trial_id} ${stage.stage}` });
 }
-
-// A mean over seeds and half its interval; one seed has no known spread.
-const interval = (estimate, write) =>
-  spread(estimate?.mean, estimate && estimate.high !== null ? estimate.high - estimate.mean : null, write);
 
 export function armTable(report) {
   const metrics = Object.keys(report.metric_directions).sort();
@@ -35,12 +31,12 @@ export function armTable(report) {
   return table(caption, [
     ["arm", name, "name"],
     ["controller", (arm) => arm.controller, ""],
-    ["seeds", (arm) => `${arm.num_finished} of ${arm.num_trials}`, "number"],
-    ["validation loss", (arm) => interval(arm.validation_loss, loss), "number"],
-    ...metrics.map((metric) => [metric, (arm) => interval(arm.validation_metrics[metric], loss), "number"]),
-    ["sent", (arm) => interval(arm.bytes_sent, size), "number"],
-    ["to target", (arm) => interval(arm.seconds_to_target, duration), "number"],
-    ["diverged", (arm) => String(arm.num_diverged), "number"],
+    ["seeds", (arm) => `${arm.num_finished} of ${arm.num_trials}`, "number", (arm) => arm.num_finished],
+    estimates("validation loss", (arm) => arm.validation_loss, loss),
+    ...metrics.map((metric) => estimates(metric, (arm) => arm.validation_metrics[metric], loss)),
+    estimates("sent", (arm) => arm.bytes_sent, size),
+    estimates("to target", (arm) => arm.seconds_to_target, duration),
+    figures("diverged", (arm) => arm.num_diverged, String),
   ], report.arms, { key: (arm) => arm.arm });
 }
 
@@ -66,31 +62,34 @@ function metricNames(trials) {
 
 export function billTable(trials, job, prices) {
   const link = job.spec.link.mode === "emulate" ? `on an ${linkText(job.spec.link)} link` : "on the network as it is";
-  const ratio = (bill) => (bill.bytes_sent && bill.bytes_dense ? `${(bill.bytes_dense / bill.bytes_sent).toFixed(1)}×` : "–");
+  const ratio = ({ bill }) => (bill.bytes_sent && bill.bytes_dense ? bill.bytes_dense / bill.bytes_sent : null);
   const sum = trials.reduce((total, trial) => total + (trial.cost?.money ?? 0), 0);
   const costs = prices ? `; all trials cost ${money(sum, prices.currency)} (${pricesText(prices)})` : "";
   return table(`Bytes of one worker, time on the training clock, ${link}${costs}`, [
     ["trial", (trial) => trial.label, "name"],
     ["state", (trial) => (trial.outcome ?? unfinished(trial, job)) + (trial.line === "insurance" ? ", own schedule" : ""), ""],
-    ["steps", (trial) => String(trial.step), "number"],
-    ["sent", (trial) => size(trial.bill.bytes_sent), "number"],
-    ["dense", (trial) => (trial.bill.bytes_dense ? size(trial.bill.bytes_dense) : "–"), "number"],
-    ["ratio", (trial) => ratio(trial.bill), "number"],
+    figures("steps", (trial) => trial.step, String),
+    figures("sent", (trial) => trial.bill.bytes_sent, size),
+    figures("dense", (trial) => trial.bill.bytes_dense || null, size),
+    figures("ratio", ratio, (saving) => (saving === null ? "–" : `${saving.toFixed(1)}×`)),
     ...(trials.some((trial) => trial.bill.bytes_within_nodes)
-      ? [["within nodes", (trial) => size(trial.bill.bytes_within_nodes), "number"]] : []),
-    ["search", (trial) => duration(trial.bill.seconds_search), "number"],
-    ["training", (trial) => duration(trial.seconds), "number"],
-    ...(trials.some((trial) => trial.bill.steps_timed) ? [["waited for the exchange", waited, "number"]] : []),
-    ...(prices ? [["worker-hours", (trial) => number(trial.cost?.worker_hours ?? null), "number"],
-      ["cost", (trial) => money(trial.cost?.money ?? null, prices.currency), "number"]] : []),
-    ["validation loss", (trial) => loss(trial.validation_loss), "number"],
-    ...metricNames(trials).map((name) => [name, (trial) => loss(trial.validation_metrics[name] ?? null), "number"]),
-    ...(trials.some((trial) => trial.bill.steps_insurance) ? [["insurance", insurance, "number"]] : []),
-    ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number"]] : []),
+      ? [figures("within nodes", (trial) => trial.bill.bytes_within_nodes, size)] : []),
+    figures("search", (trial) => trial.bill.seconds_search, duration),
+    figures("training", (trial) => trial.seconds, duration),
+    ...(trials.some((trial) => trial.bill.steps_timed) ? [figures("waited for the exchange", waited, share)] : []),
+    ...(drops(job.spec) ? [figures("kept for backward", (trial) => trial.bill.saved_bytes, size)] : []),
+    ...(prices ? [figures("worker-hours", (trial) => trial.cost?.worker_hours ?? null, number),
+      figures("cost", (trial) => trial.cost?.money ?? null, (sum) => money(sum, prices.currency))] : []),
+    figures("validation loss", (trial) => trial.validation_loss, loss),
+    ...metricNames(trials).map((name) => figures(name, (trial) => trial.validation_metrics[name] ?? null, loss)),
+    ...(trials.some((trial) => trial.bill.steps_insurance) ? [["insurance", insurance, "number", (trial) => trial.bill.bytes_insurance]] : []),
+    ...(trials.some((trial) => trial.bill.repairs) ? [["repairs", repairs, "number", (trial) => trial.bill.repairs]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.absences).length) ? [["averages missed", absences, ""]] : []),
     ...(trials.some((trial) => Object.keys(trial.bill.steps_by_workers).length > 1) ? [["steps by workers", byWorkers, ""]] : []),
   ], trials, { key: (trial) => trial.trial_id });
 }
+
+const drops = ({ activations, arms }) => [activations, ...arms.map((arm) => arm.activations)].some((each) => each && each.kind !== "keep");
 
 const pricesText = ({ worker_hour: hour, gb, currency }) => [
   hour === null ? "" : `${money(hour, currency)} a worker-hour`, gb === null ? "" : `${money(gb, currency)} a GB`].filter((text) => text !== "").join(", ");
@@ -102,10 +101,10 @@ export function optionTables(trials) {
   return rows.length ? [table("Steps by option: bytes of one worker, time of the steps themselves", [
     ["trial", (row) => row.label, "name"],
     ["option", (row) => row.option, ""],
-    ["steps", (row) => String(row.steps), "number"],
-    ["of them probes", (row) => String(row.steps_search), "number"],
-    ["sent", (row) => size(row.bytes_sent), "number"],
-    ["in steps", (row) => duration(row.seconds), "number"],
+    figures("steps", (row) => row.steps, String),
+    figures("of them probes", (row) => row.steps_search, String),
+    figures("sent", (row) => row.bytes_sent, size),
+    figures("in steps", (row) => row.seconds, duration),
   ], rows, { key: (row) => `${row.label} ${row.option}` })] : [];
 }
 
@@ -116,7 +115,7 @@ const insurance = ({ bill }) =>
 // The share of timed steps in which training waited for the exchange.
 const waited = ({ bill }) => {
   const steps = bill.seconds_compute + bill.seconds_exposed;
-  return steps ? share(bill.seconds_exposed / steps) : "–";
+  return steps ? bill.seconds_exposed / steps : null;
 };
 
 // Replaced lost workers: not part of the training clock or of the sent bytes.

@@ -66,7 +66,7 @@ export function filterFields(filter, changed) {
     element("input", { id: "filter-label", value: (filter.label ?? []).join(" "), placeholder: "team=vision", autocomplete: "off",
       onchange: ({ currentTarget }) => set("label", labelsOf(currentTarget.value)) }));
   body.append(
-    text("text", "Search", { type: "search", placeholder: "name, notes, labels, id" }), states(), text("owner", "Owner"),
+    text("text", "Search", { type: "search", placeholder: "name, notes, label, method, id" }), states(), text("owner", "Owner"),
     text("project", "Project"), label,
     choice("archived", "Archived", [["false", "left out"], ["true", "alone"], ["any", "with the others"]]),
     choice("limit", "On a page", SIZES.map((each) => [each, each])));

@@ -14,7 +14,7 @@ export const COLUMNS = [
   ["state", stateOf, "reasoned", "state"],
   ["progress", progressOf, "", null],
   ["rate and level", valuesOf, "number", null],
-  ["validation loss", lossOf, "number", null],
+  ["result", resultOf, "number", "result"],
   ["bytes saved", savedOf, "number", null],
   ["created", ({ created_at }) => since(created_at), "", "created"],
   ["finished", ({ finished_at }) => (finished_at ? since(finished_at) : NONE), "", "finished"],
@@ -66,10 +66,15 @@ function valuesOf({ arms, progress }) {
   return [element("div", {}, `lr ${number(learning_rate)}`), shown, whose];
 }
 
-function lossOf({ progress: { losses }, best_validation_loss: best }) {
+// The result by the job's own metric, once it has one; below it the best loss so far.
+function resultOf({ progress: { losses }, best_validation_loss: best, metric, result }) {
   const line = sparkline(losses);
-  if (best === null && line === null) return NONE;
-  return [line, element("div", { class: "small" }, best === null ? NONE : `best ${loss(best)}`)];
+  if (best === null && result === null && line === null) return NONE;
+  return [
+    line,
+    result === null ? null : element("div", {}, `${metric} ${loss(result)}`),
+    element("div", { class: "small" }, best === null ? NONE : `best loss ${loss(best)}`),
+  ];
 }
 
 function savedOf({ progress: { bytes_sent, bytes_dense } }) {

@@ -3,7 +3,7 @@
 import * as api from "../../api.js";
 import { reason } from "../../dialog.js";
 import { element, table } from "../../dom.js";
-import { duration, number, size } from "../../units.js";
+import { duration, figures, number, size } from "../../units.js";
 import { yaml } from "../../yaml.js";
 import { showProblems } from "./fields.js";
 
@@ -132,10 +132,10 @@ function drawn(found, use) {
       ["method", ({ method }) => (method === OWN ? element("strong", {}, method) : method)],
       ["choose", (row) => (row.method === OWN ? element("span", { class: "quiet" }, "chosen")
         : element("button", { type: "button", "aria-label": `use ${row.method}`, onclick: () => use(row) }, "use"))],
-      ["a step, error bar", ({ step_s }) => lines(duration(step_s.expected), range(step_s)), "number"],
-      ["sent in a step", ({ bytes_per_step }) => size(bytes_per_step), "number"],
-      ["the budget", ({ budget_s, steps }) => (steps === null ? "–" : lines(duration(budget_s), `${Math.round(steps).toLocaleString("en")} steps`)), "number"],
-      [loss, (row) => (row.loss_s ? lines(duration(row.loss_s.expected), spanToLoss(row)) : "unknown"), "number"],
+      ["a step, error bar", ({ step_s }) => lines(duration(step_s.expected), range(step_s)), "number", ({ step_s }) => step_s.expected],
+      figures("sent in a step", ({ bytes_per_step }) => bytes_per_step, size),
+      ["the budget", ({ budget_s, steps }) => (steps === null ? "–" : lines(duration(budget_s), `${Math.round(steps).toLocaleString("en")} steps`)), "number", ({ budget_s, steps }) => (steps === null ? null : budget_s)],
+      [loss, (row) => (row.loss_s ? lines(duration(row.loss_s.expected), spanToLoss(row)) : "unknown"), "number", (row) => row.loss_s?.expected],
       ["beats dense", breakEven, "number"],
     ], found.methods, { key: ({ method }) => method }),
     found.methods.some(({ method }) => method === OWN) ? "" : element("p", { class: "quiet" }, "The job's own choice is not among them: it settles only while the job runs, or does not fit these workers."),
