@@ -3,7 +3,7 @@
 import * as api from "../../api.js";
 import { element, inTurn, patch, table, unanswered, whenChanged } from "../../dom.js";
 import { since } from "../../times.js";
-import { duration, figures, size } from "../../units.js";
+import { duration, figures, number, size } from "../../units.js";
 import { whenSeen } from "./sight.js";
 
 export function files(id) {
