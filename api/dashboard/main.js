@@ -12,6 +12,7 @@ import { jobsPage } from "./pages/jobs/jobs.js";
 import { keysPage } from "./pages/keys.js";
 import { clonePage, submitPage } from "./pages/submit/submit.js";
 import { listen, paced, unseen } from "./live/live.js";
+import { keepPrintable } from "./printing.js";
 import { keepTimes } from "./times.js";
 
 // A page is named by its own parameter: "/?job=ID". If it got no answer it calls `ask`; the problem is shown then, and the
@@ -168,6 +169,7 @@ function goOn() {
 
 connection.textContent = STATES.connecting;
 keepTimes(document.getElementById("times"));
+keepPrintable(document.getElementById("print"));
 // A used code does no harm: there may be a session.
 const isNew = await api.takeCodeFromAddress().catch((error) => tell(reason(error)));
 const again = listen(hear, new URLSearchParams(location.search).get("job"));

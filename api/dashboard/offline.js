@@ -6,6 +6,7 @@ import { element } from "./dom.js";
 import { comparePage } from "./pages/compare/compare.js";
 import { jobPage } from "./pages/job/job.js";
 import { seeAll } from "./pages/job/sight.js";
+import { keepPrintable } from "./printing.js";
 import { keepTimes } from "./times.js";
 
 const PAGES = { compare: comparePage, job: jobPage };
@@ -31,6 +32,7 @@ document.querySelector('meta[name="plotly"]').content = URL.createObjectURL(awai
 const root = document.getElementById("page");
 document.getElementById("made").textContent = `as of ${held.made}`;
 keepTimes(document.getElementById("times"));
+keepPrintable(document.getElementById("print"));
 await PAGES[held.page](root, held.of, new URLSearchParams(), () => {}).refresh();
 root.querySelectorAll('a[href^="/"]').forEach((link) => link.removeAttribute("href")); // of the service
 const format = location.hash.slice(1);

@@ -35,9 +35,11 @@ const sight = new IntersectionObserver((entries) => {
     inSight.get(target)?.();
   }
 }, { rootMargin: "300px" });
-const isDark = matchMedia("(prefers-color-scheme: dark)");
+const darkness = matchMedia("(prefers-color-scheme: dark)");
+let isPaper = false; // which is light on every screen
+const isDark = () => darkness.matches && !isPaper;
 const paintAll = () => inSight.forEach((paint) => paint());
-isDark.addEventListener("change", paintAll);
+darkness.addEventListener("change", paintAll);
 const isTouched = matchMedia("(pointer: coarse)").matches; // a finger that zooms a chart could not scroll the page
 
 // A panel with a chart and its table. `draw` takes a function from a theme to a figure, and keeps the reader's zoom.
@@ -92,8 +94,8 @@ export function panel(title, kind = "", { tools = null, zoomed = null } = {}) {
   }
 
   async function paint() {
-    if (!make || (drawn.make === make && drawn.dark === isDark.matches)) return;
-    drawn = { make, dark: isDark.matches };
+    if (!make || (drawn.make === make && drawn.dark === isDark())) return;
+    drawn = { make, dark: isDark() };
     const { traces, layout } = figure(make, theme());
     chart.style.height = layout.height ? `${layout.height}px` : "";
     try {
@@ -166,24 +168,38 @@ export function saveMenu(buttons) {
   return menu;
 }
 
+const visible = () => [...document.querySelectorAll(".chart")].filter((chart) => !chart.closest("[hidden]") && !painters.get(chart).isEmpty());
+
+export const paintVisible = () => Promise.all(visible().map((chart) => painters.get(chart).paint()));
+
+// Paints in light colours while the page is printed, and has drawings fit the width of the paper.
+export async function toPaper(isPrinted) {
+  isPaper = isPrinted;
+  document.documentElement.style.colorScheme = isPrinted ? "light" : "";
+  if (isPrinted) await paintVisible();
+  for (const drawing of document.querySelectorAll(".chart .main-svg")) {
+    if (isPrinted) drawing.setAttribute("viewBox", `0 0 ${drawing.getAttribute("width")} ${drawing.getAttribute("height")}`);
+    else drawing.removeAttribute("viewBox"); // the library does not know of it
+  }
+  if (!isPrinted) paintAll();
+}
+
 // Every visible chart of the page as {name, url}, one after the other, in order.
 export async function pictures(format) {
   const found = [];
-  for (const chart of document.querySelectorAll(".chart")) {
-    if (!chart.closest("[hidden]") && !painters.get(chart).isEmpty()) found.push(await painters.get(chart).drawnAs(format));
-  }
+  for (const chart of visible()) found.push(await painters.get(chart).drawnAs(format));
   return found;
 }
 
 const themes = new Map(); // by whether it is dark: to ask for a style has the browser compute all of them
 
 function theme() {
-  if (!themes.has(isDark.matches)) {
+  if (!themes.has(isDark())) {
     const style = getComputedStyle(document.body);
     const panels = getComputedStyle(document.querySelector("header"));
-    themes.set(isDark.matches, { ink: style.color, paper: panels.backgroundColor, line: panels.borderBottomColor, family: style.fontFamily });
+    themes.set(isDark(), { ink: style.color, paper: panels.backgroundColor, line: panels.borderBottomColor, family: style.fontFamily });
   }
-  return themes.get(isDark.matches);
+  return themes.get(isDark());
 }
 
 // The `ticks` of those axes whose ticks differ from the figure's.

@@ -127,3 +127,34 @@ def test_a_clone_shows_what_differs_from_the_job_that_it_was_made_of(browser, cl
     text = browser.wait_for(f"{told}.includes('/budget/seconds') && {told}")
     assert "40" in text and "90" in text and "kind: digits-mlp" in text
     assert browser.value_of(f"document.querySelector('a[href=\"/?job={reporting.job_id}\"]') !== null")
+
+
+@pytest.mark.parametrize("way", ["button", "keys"])
+def test_what_is_printed_has_every_chart_painted_in_light_colours_and_no_table_cut(browser, client, reporting, way):
+    reporting.run_to_the_end()
+    show(browser, client, reporting.job_id, NAME, dark=True)
+    browser.run("window.prints = 0; window.print = () => { prints += 1; }")
+    charts = "[...document.querySelectorAll('.chart')].filter((each) => each.checkVisibility())"
+    painted = f"{charts}.filter((each) => each.querySelector('svg')).length"
+    first = browser.wait_for(painted)
+    assert first < browser.value_of(f"{charts}.length")
+
+    if way == "button":
+        browser.value_of("document.getElementById('print').click()")
+        browser.wait_for("prints === 1")
+        assert browser.value_of(f"{painted} === {charts}.length")
+    browser.page.emulate_media(media="print", color_scheme="dark")
+    browser.value_of("void dispatchEvent(new Event('beforeprint'))")
+
+    assert browser.value_of(painted) > first
+    dark = "getComputedStyle(document.body).color"
+    assert browser.value_of(f"{charts}.map((each) => each._fullLayout?.font.color).filter(Boolean)[0] === {dark}")
+    assert browser.value_of(dark) == "rgb(27, 31, 38)"
+    assert browser.value_of("document.querySelector('header').checkVisibility()") is False
+    cut = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollHeight > each.clientHeight + 1)"
+    assert browser.value_of(f"{cut}.map((each) => each.ariaLabel)") == []
+
+    browser.page.emulate_media(media="screen", color_scheme="dark")
+    browser.value_of("void dispatchEvent(new Event('afterprint'))")
+    browser.wait_for(f"{LOSS}._fullLayout.font.color === {dark} && {dark} !== 'rgb(27, 31, 38)'")
+    assert [each for each in browser.complaints if "/logs?" not in each] == []  # there is no log

@@ -66,15 +66,12 @@ function valuesOf({ arms, progress }) {
   return [element("div", {}, `lr ${number(learning_rate)}`), shown, whose];
 }
 
-// The result by the job's own metric, once it has one; below it the best loss so far.
+// The result by the job's own metric; until it has one, the best loss so far.
 function resultOf({ progress: { losses }, best_validation_loss: best, metric, result }) {
   const line = sparkline(losses);
-  if (best === null && result === null && line === null) return NONE;
-  return [
-    line,
-    result === null ? null : element("div", {}, `${metric} ${loss(result)}`),
-    element("div", { class: "small" }, best === null ? NONE : `best loss ${loss(best)}`),
-  ];
+  const reached = result === null ? best !== null && `best loss ${loss(best)}` : `${metric} ${loss(result)}`;
+  if (!reached && line === null) return NONE;
+  return [line, element("div", { class: "small" }, reached || NONE)];
 }
 
 function savedOf({ progress: { bytes_sent, bytes_dense } }) {
