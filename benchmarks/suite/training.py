@@ -18,7 +18,7 @@ from trainers.methods.optimizer import optimizers
 from trainers.methods.optimizer.spec import OptimizerConfig
 from trainers.training import landscape
 from trainers.training.alignment import Alignment
-from trainers.training.model import matrices
+from trainers.training.model import looks_trained, matrices
 from trainers.training.sampler import Sampler
 
 #: Steps between two evaluations, as between committed steps of a job.
@@ -82,8 +82,9 @@ class Line:
         return self
 
     def _weights(self) -> Weights | None:
-        found = matrices(self.optimizer.parameters.values())
-        return found and Weights(*found)
+        trained = list(self.optimizer.parameters.values())
+        found = matrices(trained)
+        return found and Weights(*found, is_new=not looks_trained(trained))
 
     def landscape(self) -> dict[str, float]:
         """Return what a search space holds of the loss before the first step: it takes two gradients of each batch."""

@@ -7,7 +7,7 @@ from search.bayesian.probe_costs import StepCosts, has_room_for_search, is_too_s
 from search.bayesian.refinement import is_asleep, was_killed_waking
 from search.bayesian.rewards import (
     as_averages,
-    is_diverged,
+    has_blown_up,
     lowest_probed,
     opening_loss,
     scores,
@@ -46,7 +46,7 @@ def is_hopeless(stage: Stage, reading: Reading) -> bool:
     start = stage.line.start_loss
     if start is None:
         start = opening_loss([*stage.readings.values(), reading])
-    if is_diverged(reading, start=start, initial=stage.line.initial):
+    if has_blown_up(stage, reading, start=start):
         return True
     candidate = next(each for each in stage.pending if each.id == reading.candidate_id)
     control = _to_beat(stage, candidate)
@@ -152,9 +152,11 @@ def signs_of(setup: SearchSetup, stage: Stage, observation: Observation) -> Sign
         forecast=decision.forecast,
         known=known,
     )
-    excused = {"has_diverged": False, "has_worsened": False} if _repeats_a_rise(stage, signs) else {}
-    is_retried = stage.line.before is not None and stage.line.before.rolled_back and stage.line.before.signs.is_dead
-    if is_retried or stage.is_on_ramp or (stage.course.awakens and not signs.has_learned):
+    excused = {"has_diverged": False, "has_worsened": False} if _repeats_a_rise(setup, stage, signs) else {}
+    before = stage.line.before
+    is_retried = before is not None and before.rolled_back and before.signs.is_dead
+    is_given_time = is_retried or stage.is_on_ramp or (stage.course.awakens and not signs.has_learned)
+    if is_given_time and not (signs.has_risen and _may_be_the_rates(setup, stage)):
         excused |= {"is_dead": False}  # dead at a quarter of the rate too: the start is dead, or training is just slow
     return signs.model_copy(update={**excused, "client_drift": drift_of_commit(setup, stage, observation)})
 
@@ -174,8 +176,18 @@ def drift_of_commit(setup: SearchSetup, stage: Stage, observation: Observation) 
     return rise if rise > DRIFT_SHARE * size_of(float(np.median(observation.losses))) else 0.0
 
 
-def _repeats_a_rise(stage: Stage, signs: Signs) -> bool:
-    """Return whether the commit before was rolled back for a rise here: seen at a lower rate too, it is the data's."""
+def _may_be_the_rates(setup: SearchSetup, stage: Stage) -> bool:
+    """Return whether a failure may still be the rate's, which each failure lowers; otherwise it is the data's."""
+    return stage.line.num_taken_back <= setup.config.num_stages
+
+
+def _repeats_a_rise(setup: SearchSetup, stage: Stage, signs: Signs) -> bool:
+    """Return whether the commit before was rolled back for a rise here: seen at a lower rate too, it is the data's.
+
+    If the data do not go back with the weights, this commit has seen other batches.
+    """
+    if not stage.is_paired and _may_be_the_rates(setup, stage):
+        return False
     before = stage.line.before
     if before is None or not before.rolled_back or before.diverged:
         return False

@@ -83,6 +83,7 @@ def next_stage(setup: SearchSetup, stage: Stage, ending: Ending, *, search: Spen
         may_rise=is_quiet and not is_stalled and (was.may_rise or woke or met),
         awakens=begin.awakens or (was.awakens and not woke and not ending.has_failed),
         has_awakened=was.has_awakened or was.awakens,
+        given_up=stage.decision.values.learning_rate if ending.was_asleep and not was.awakens else was.given_up,
     )
     return Stage(
         index=stage.index + 1,
@@ -151,7 +152,8 @@ def _begin(setup: SearchSetup, stage: Stage, ending: Ending, *, is_stalled: bool
     """Return how the next stage begins.
 
     After a switch that was rolled back, the old incumbent stays: its probe has shown that it trains. Any other commit
-    that failed cuts the rate and bars the values it used. A commit whose loss stood still only cuts the rate.
+    that failed cuts the rate and bars the values it used. If it was to wake a model that learned nothing, and did not,
+    the rate goes back to the one that was given up. A commit whose loss stood still only cuts the rate.
     """
     if ending.has_failed:
         begin = _after_failure(setup, stage, ending)
@@ -212,6 +214,10 @@ def _after_failure(setup: SearchSetup, stage: Stage, ending: Ending) -> _Begin:
         return _Begin(stage.steered.unsteered, note, WIDEST, (*stage.line.barred, used))
     rate = max(setup.space.min_learning_rate, used.learning_rate * factor)
     then = f"so this one starts from {rate:.3g}" if rate < used.learning_rate else "the lowest rate that may be used"
+    given_up = stage.course.given_up
+    if stage.course.awakens and not ending.signs.has_learned and given_up is not None and given_up < rate:
+        # it may learn too little to be told from nothing, and the rate that was given up did no harm
+        rate, then = given_up, f"and learned nothing below, so this one starts from {given_up:.3g}, as before"
     note = f"the stage before {what} at {used.learning_rate:.3g}, {then}"
     incumbent = used.model_copy(update={"learning_rate": rate})
     return _Begin(incumbent, note, WIDEST, (*stage.line.barred, used))

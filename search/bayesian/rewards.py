@@ -30,6 +30,8 @@ _Kind = tuple[float | str | None, ...]  # the values that decide the cost of a s
 
 #: A rise below this share of the run's first loss is never called a divergence.
 TOLERANCE = 0.7
+#: Two probes rise because of their batches if they do so alike, within this share, at rates this factor apart.
+ALIKE, APART = 0.02, 1.9
 #: The expected loss of reward at a level a decade away from the opening one, in standard deviations of the rewards.
 STDS_PER_DECADE = 0.5
 #: Probes whose shares of their allowances differ by no more than this factor count as equally long.
@@ -60,9 +62,46 @@ def start_loss(stage: Stage) -> float | None:
 @lru_cache(maxsize=64)  # each look at a commit asks for its stage's probes
 def is_diverged(reading: Reading, *, start: float | None, initial: float | None) -> bool:
     """Return whether a probe diverged, as its caller reported or as its curve shows."""
+    return reading.diverged or _rises(reading.losses, start=start, initial=initial)
+
+
+def _rises(losses: Sequence[float], *, start: float | None, initial: float | None) -> bool:
     known = initial if initial is not None else start
-    tolerance = 0.0 if known is None else TOLERANCE * size_of(known)
-    return reading.diverged or has_diverged(reading.losses, start=start, tolerance=tolerance)
+    return has_diverged(losses, start=start, tolerance=0.0 if known is None else TOLERANCE * size_of(known))
+
+
+def has_blown_up(stage: Stage, reading: Reading, *, start: float | None) -> bool:
+    """Return whether a probe of `stage`, which may still run, diverged because of its values.
+
+    If its batches raise the loss at any rate, it must exceed the lowest rate's losses by twice the highest of them.
+    """
+    if not is_diverged(reading, start=start, initial=stage.line.initial):
+        return False
+    shared = _rise_of_batches(stage, reading, start=start)
+    if start is None or reading.diverged or not len(shared):
+        return True
+    losses = np.asarray(reading.losses)
+    losses[: len(shared)] -= shared - start
+    return has_diverged(losses.tolist(), start=start, tolerance=2 * float(np.abs(shared).max()))
+
+
+def _rise_of_batches(stage: Stage, reading: Reading, *, start: float | None) -> Array:
+    """Return the losses `(n,)` of the wide search's lowest rate, if they rise as those of the next one do; else none.
+
+    They are those of the probe's steps. In later stages two rates that kill a model are alike, too.
+    """
+    seen = stage.readings | {reading.candidate_id: reading}
+    rung = next(each.rung for each in stage.candidates if each.id == reading.candidate_id)
+    peers = [each for each in stage.candidates if each.rung == rung and each.id in seen]
+    if stage.has_incumbent or not stage.is_paired or len(peers) < 2:
+        return np.zeros(0)
+    lowest, second = sorted(peers, key=lambda each: each.values.learning_rate)[:2]
+    num_shared = min(len(each.losses) for each in (seen[lowest.id], seen[second.id], reading))
+    first, other = (np.asarray(seen[each.id].losses[:num_shared]) for each in (lowest, second))
+    is_apart = second.values.learning_rate >= APART * lowest.values.learning_rate
+    are_alike = is_apart and np.allclose(other, first, rtol=ALIKE, atol=0.0)
+    rises = _rises(first.tolist(), start=start, initial=stage.line.initial)
+    return first if are_alike and rises else np.zeros(0)
 
 
 def scores(stage: Stage) -> tuple[Score, ...]:
@@ -74,7 +113,7 @@ def scores(stage: Stage) -> tuple[Score, ...]:
 def fastest_option(stage: Stage) -> str | None:
     """Return the exchange whose probe got lowest at equal cost; None: none went well, or none compete."""
     start = start_loss(stage)
-    sound = [each for each in stage.probes if not is_diverged(each.reading, start=start, initial=stage.line.initial)]
+    sound = [each for each in stage.probes if not has_blown_up(stage, each.reading, start=start)]
     return _lowest(at_equal_cost(as_averages(stage, sound))).candidate.values.option if sound else None
 
 
@@ -102,7 +141,7 @@ def as_averages(stage: Stage, probes: Sequence[Probe]) -> list[Probe]:
 def client_drifts(stage: Stage) -> dict[str, float]:
     """Return for each exchange under which workers drift apart the largest rise of a probe's losses."""
     start = start_loss(stage)
-    sound = [each for each in stage.probes if not is_diverged(each.reading, start=start, initial=stage.line.initial)]
+    sound = [each for each in stage.probes if not has_blown_up(stage, each.reading, start=start)]
     found = dict[str, float]()
     for candidate, reading in as_averages(stage, sound):
         if reading.client_drift:
@@ -133,9 +172,7 @@ def _scores(stage: Stage) -> tuple[Score, ...]:
     """
     start = start_loss(stage)
     sound = [
-        probe
-        for probe in stage.probes
-        if start is not None and not is_diverged(probe.reading, start=start, initial=stage.line.initial)
+        probe for probe in stage.probes if start is not None and not has_blown_up(stage, probe.reading, start=start)
     ]
     usable = {probe.candidate.id: probe for probe in at_equal_cost(as_averages(stage, sound))}
     control = next((probe for probe in usable.values() if not probe.reading.is_cut), next(iter(usable.values()), None))
@@ -259,7 +296,7 @@ def lowest_probed(stage: Stage) -> Probed | None:
     """Return the lowest loss that a probe of the run ended at, the mean of its last half; None: all diverged."""
     start = start_loss(stage)
     probes = stage.decisive.probes  # the coarse ones are short
-    sound = (each for _, each in probes if not is_diverged(each, start=start, initial=stage.line.initial))
+    sound = (each for _, each in probes if not has_blown_up(stage, each, start=start))
     ends = [Probed(float(half.mean()), len(half)) for half in map(_tail_losses, sound)]
     return min([*ends, *([] if stage.line.probed is None else [stage.line.probed])], default=None)
 
@@ -275,7 +312,7 @@ def usable_control(stage: Stage) -> Reading | None:
     first = stage.probes[0] if stage.has_incumbent and stage.probes else None
     if first is None or first.candidate.values != stage.incumbent or first.reading.is_cut:
         return None
-    diverged = is_diverged(first.reading, start=start_loss(stage), initial=stage.line.initial)
+    diverged = has_blown_up(stage, first.reading, start=start_loss(stage))
     return None if diverged else as_averages(stage, stage.probes)[0].reading
 
 

@@ -113,6 +113,7 @@ class RateCourse:
     may_rise: bool = True  # False: something happened on the line, and no commit has met its forecast since
     awakens: bool = False  # nothing was learned yet, so the rate rises until something is
     has_awakened: bool = False  # whether an earlier stage has awakened
+    given_up: float | None = None  # the rate at which a commit learned nothing
 
 
 class Steered(NamedTuple):

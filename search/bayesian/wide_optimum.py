@@ -52,7 +52,7 @@ JUMP = 0.08
 DOUBT = 0.05
 #: A smaller rise of the log loss does no harm.
 HARM = 0.005
-#: A larger fall of the log loss is not noise, even on different batches.
+#: A larger fall of the loss, in its logarithm or as a share, shows that a rate trains.
 LEAST_GAIN = 0.05
 #: Points on a line of learning rates (4 decades / 200: steps of about 5 %), and on a line of another axis.
 NUM_RATES, NUM_OTHERS = 201, 17
@@ -182,24 +182,38 @@ def plateau_of(stage: Stage) -> tuple[float, float]:
 
 
 def harmless_rate(stage: Stage) -> float:
-    """Return the highest rate that does no harm, by probes that show no progress yet."""
-    finite = [(score.values.learning_rate, score.reward) for score in scores(stage) if score.reward is not None]
-    _, least = min(finite)
-    return max(rate for rate, reward in finite if reward >= least - HARM)
+    """Return the highest rate that does no harm, by probes that do not train yet.
+
+    Where they saw other batches, it is the highest whose loss is not surely above that of the lowest rate.
+    """
+    judged = zip(stage.probes, scores(stage), strict=True)
+    finite = [(probe, score.reward) for probe, score in judged if score.reward is not None]
+    lowest, least = min(finite, key=lambda each: each[0].candidate.values.learning_rate)
+    return max(
+        probe.candidate.values.learning_rate
+        for probe, reward in finite
+        if (reward >= least - HARM if stage.is_paired else not _is_surely_above(-_gaps(probe, lowest), HARM))
+    )
 
 
 def shows_progress(stage: Stage) -> bool:
     """Return whether a rate trains better than the lowest one, over the last half and at its end: else no rate is best.
 
-    If probes of one rung see the same batches, their differences come from the rate. Otherwise they may be noise, and
-    must be larger.
+    If probes of one rung see the same batches, their differences come from the rate. Otherwise they may be noise, as
+    may a fall of the loss, and must be larger.
     """
     sound = [probe for probe, score in zip(stage.probes, scores(stage), strict=True) if score.reward is not None]
     if not sound:
         return False
     lowest = min(sound, key=lambda probe: probe.candidate.values.learning_rate)
     best = max(score.reward for score in scores(stage) if score.reward is not None)
-    return best > LEAST_GAIN or any(_is_below(probe, lowest, is_paired=stage.is_paired) for probe in sound)
+    if stage.is_paired:
+        return best > LEAST_GAIN or any(_is_below(probe, lowest) for probe in sound)
+    start = start_loss(stage) or 0.0
+    return any(
+        _is_surely_above(_gaps(probe, lowest), LEAST_PROGRESS) or _is_surely_above(_falls(probe, start), LEAST_GAIN)
+        for probe in sound
+    )
 
 
 def shows_too_little(setup: SearchSetup, stage: Stage) -> bool:
@@ -216,15 +230,23 @@ def shows_too_little(setup: SearchSetup, stage: Stage) -> bool:
     return bool(is_flat and is_harmless)
 
 
-def _is_below(probe: Probe, other: Probe, *, is_paired: bool) -> bool:
-    # `gaps`: the shares by which the probe's losses lie below the other's, step by step, as far as both go
+def _is_below(probe: Probe, other: Probe) -> bool:
+    half = _gaps(probe, other)
+    return bool(len(half) and half.mean() > LEAST_PROGRESS and half[-1] > LEAST_PROGRESS)
+
+
+def _gaps(probe: Probe, other: Probe) -> NDArray[np.float64]:
+    """Return the shares `(m,)` by which a probe lies below another, in the last half of the steps that both have."""
     pairs = list(zip(probe.reading.losses, other.reading.losses, strict=False))
     lowest = min((min(pair) for pair in pairs), default=0.0)
     gaps = np.array([(other_loss - loss) / (size_of(other_loss, lowest) or 1.0) for loss, other_loss in pairs])
-    half = gaps[len(gaps) // 2 :]
-    if not is_paired:
-        return _is_surely_above(half, LEAST_PROGRESS)
-    return bool(len(half) and half.mean() > LEAST_PROGRESS and half[-1] > LEAST_PROGRESS)
+    return gaps[len(gaps) // 2 :]
+
+
+def _falls(probe: Probe, start: float) -> NDArray[np.float64]:
+    """Return the shares `(m,)` by which the last half of a probe lies below the loss that its stage started at."""
+    losses = np.asarray(probe.reading.losses)
+    return (start - losses[len(losses) // 2 :]) / (size_of(start, *losses) or 1.0)
 
 
 def parabola_peak(setup: SearchSetup, stage: Stage) -> Values | None:

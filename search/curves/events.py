@@ -61,6 +61,7 @@ class Signs(Value):
     is_dead: bool = False
     is_ignorant: bool = False  # nothing was learned yet, and nothing is being learned
     has_learned: bool = False
+    has_risen: bool = False  # its end is clearly above the commit's start, or its lowest loss
     is_lost: bool = False  # the commit's start is better than its present state
     best: float | None = None  # the lowest loss that the committed line has reached
     gradient_start: float | None = None  # the gradient's scale at its beginning

@@ -1,7 +1,8 @@
 """Detect faults of a committed line: a loss that rose above its best, or a model that died. Pure functions of a trace.
 
 The functions compare the medians of windows of `WINDOW` points, counted from the end of the trace. A trace shorter than
-two windows can show a loss that has blown up and, unless it is very short, a dead model by its two halves.
+two windows can show a dead model by its two halves, unless it is very short. A loss that blew up in a commit's last
+points shows in a trace of any length.
 """
 
 import math
@@ -22,6 +23,8 @@ WINDOW = 20
 SHORTEST_WINDOW = 10
 #: A loss is clearly above another by so many standard errors of both medians, and by this share of the run's first.
 CLEAR_ERRORS, CLEAR_SHARE = 4.0, 0.05
+#: ... or, of a loss that has fallen by orders of magnitude, by this factor and this share of the run's first loss.
+CLEAR_FACTOR, LEAST_SHARE = 30.0, 0.001
 #: Within this share of the run's first loss nothing was learned: the loss of an ignorant model also varies.
 IGNORANCE_SHARE = 0.05
 #: A loss shows that something, or nothing, was learned only if it is this many standard errors on one side.
@@ -30,8 +33,8 @@ SURE_ERRORS = 2.0
 FLAT_SHARE = 0.002
 #: A gradient has vanished if it fell to this share of its scale at the beginning of the run.
 VANISHED = 1e-3
-#: A loss has blown up if this many points at the end of a short commit are above the start, by this multiple of the
-#: run's first loss.
+#: A loss has blown up if this many points at the end of a commit are above the start, by this multiple of the run's
+#: first loss.
 BLOWN_POINTS, BLOWN_UP = 3, 10.0
 #: A commit that lost this share of its gain is rolled back; one that lost less goes on.
 LOST_SHARE = 0.5
@@ -71,6 +74,7 @@ class Fault(NamedTuple):
     is_dead: bool = False  # the model does not learn any more
     is_ignorant: bool = False  # surely nothing was learned yet, and nothing is being learned
     has_learned: bool = False  # the loss was surely below that of a model that has learned nothing
+    has_risen: bool = False  # its end is clearly above its start, or its lowest loss
     is_lost: bool = False  # the commit's start is better than its present state
     best: float | None = None  # the lowest loss that the line has reached
 
@@ -87,8 +91,8 @@ def fault(
     commit ends here. Until then, a loss that falls again gets time.
     """
     window = min(WINDOW, len(losses) // 2)
-    if window < WINDOW and is_over and _has_blown_up(losses, known):
-        return Fault(is_dead=True, is_lost=True)
+    if is_over and _has_blown_up(losses, known):
+        return Fault(is_dead=True, has_risen=True, is_lost=True)
     if window < SHORTEST_WINDOW:
         return NO_FAULT
     start = known.start
@@ -99,11 +103,11 @@ def fault(
     levels = _Levels(losses, window)
     last, before, lowest = levels.at(-1), levels.at(-2), levels.lowest(but=1)
     best = lower(known.best, lower(LossLevel(start, 0.0), lowest))
-    rose = _is_above(last, lower(LossLevel(start, last.error), lowest), least=0.0)
+    own = lower(LossLevel(start, last.error), lowest)
     is_falling = _is_above(before, last, least=0.0)
-    is_clear = all(
-        _is_above(level, best, least=CLEAR_SHARE * known.unit) for level in (before, last)
-    )  # no passing spike
+    factor = CLEAR_FACTOR if losses.min() > 0 else math.inf
+    is_clear = all(_is_clearly_above(level, best, known, factor=factor) for level in (before, last))  # no passing spike
+    rose = _is_above(last, own, least=0.0)
     is_worse = window == WINDOW and rose and is_clear and (is_over or not is_falling)
     return Fault(
         has_worsened=is_worse,
@@ -111,6 +115,7 @@ def fault(
         is_ignorant=all(_is_ignorant(level, known, -SURE_ERRORS) for level in (before, last))
         and not _falls(before, last, known),
         has_learned=not _is_ignorant(lower(lowest, last), known, SURE_ERRORS),
+        has_risen=_is_above(last, own, least=CLEAR_SHARE * known.unit),
         is_lost=last.loss >= start - (1 - LOST_SHARE) * max(0.0, start - lowest.loss),
         best=best.loss,
     )
@@ -207,6 +212,15 @@ class _Levels:
     def lowest(self, *, but: int = 0) -> LossLevel:
         """Return the lowest of all levels but the last few."""
         return self.at(int(np.argmin(self._medians[: len(self._medians) - but])))
+
+
+def _is_clearly_above(level: LossLevel, best: LossLevel, known: Known, *, factor: float) -> bool:
+    """Return whether a level is above the best by a share of the run's first loss, or by this `factor`.
+
+    A loss that has fallen from 10 to 0.001 loses all that it has gained within 5 % of its first.
+    """
+    is_multiple = best.loss > 0 and level.loss > factor * best.loss
+    return _is_above(level, best, least=(LEAST_SHARE if is_multiple else CLEAR_SHARE) * known.unit)
 
 
 def _is_above(level: LossLevel, other: LossLevel, *, least: float) -> bool:

@@ -158,7 +158,7 @@ def _may_train(trial: TrialSpec) -> Sequence[OptimizerConfig]:
 
 def _is_told_rate(replica: ReplicaConfig) -> bool:
     told_by = usual_rate_told_by(replica.optimizer.kind)
-    is_new = told_by == "weights" and replica.workload.weights is None
+    is_new = told_by == "weights" and replica.workload.is_new
     is_sharp = replica.steps_along_gradient and replica.clip is None  # otherwise only the model tells
     return told_by == "optimizer" or is_new or is_sharp
 

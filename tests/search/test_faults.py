@@ -61,6 +61,38 @@ def test_a_loss_that_blew_up_is_found_at_the_end_of_a_commit_too_short_for_windo
         assert found.is_dead and found.is_lost
 
 
+@pytest.mark.parametrize("num_points", [2 * WINDOW, 100, 200])
+def test_a_loss_that_blew_up_in_its_last_points_is_found_however_long_the_commit(num_points):
+    last = 9 if num_points > 2 * WINDOW else 5
+    blown = np.r_[np.full(num_points - last, 1.0), np.geomspace(30, 500, last)]
+
+    found = _judge(blown, start=1.0, best=None, is_over=True)
+    assert found.is_dead and found.has_risen and found.is_lost
+    assert not _judge(blown, start=1.0, best=None).is_dead  # it is given time
+    spiked = np.r_[np.full(num_points - 2, 1.0), [30.0, 500.0]]
+    assert not _judge(spiked, start=1.0, best=None, is_over=True).is_dead
+
+
+def test_a_loss_that_fell_by_orders_of_magnitude_is_worse_where_it_rises_by_some_of_them():
+    fallen = _noisy([*np.geomspace(10, 1e-3, 50), *[1e-3] * 25, *[0.4] * 75])
+    known = {"start": 10.0, "best": None, "initial": 10.0}
+
+    assert _judge(fallen, **known).has_worsened and not _judge(fallen, **known).is_lost
+    assert _judge(_noisy([*[1e-3] * 75, *[0.4] * 75]), **known | {"start": 1e-3}).is_lost
+    assert not _judge(fallen - 1.2e-3, **known).has_worsened  # a loss below zero has no orders of magnitude
+    little = _noisy([*np.geomspace(10, 1e-4, 50), *[1e-4] * 25, *[5e-3] * 75])  # beside where it began
+    few = _noisy([*np.geomspace(10, 0.02, 50), *[0.02] * 25, *[0.4] * 75])
+    assert not _judge(little, **known).has_worsened and not _judge(few, **known).has_worsened
+
+
+def test_a_net_that_died_in_a_commit_is_told_from_one_that_was_dead_where_it_began():
+    ignorant = _noisy(np.full(POINTS, INITIAL), share=0.005)
+    learned_first = _noisy([*np.linspace(INITIAL, 0.5, 50), *[INITIAL] * 100], share=0.005)
+    for losses, start, has_risen in ((ignorant, INITIAL, False), (ignorant, 0.5, True), (learned_first, INITIAL, True)):
+        found = _judge(losses, start=start, best=LossLevel(0.4, 0.005))
+        assert found.is_dead and found.has_risen is has_risen
+
+
 def test_a_line_that_worsens_a_little_in_every_stage_is_found_though_no_stage_rises_far():
     best, found = LossLevel(1.53, 0.005), []
     for start, end in ((1.53, 1.60), (1.60, 1.66), (1.66, 1.72)):

@@ -8,14 +8,16 @@ import pytest
 
 from search import strategies
 from search.bayesian.controller import Controller
+from search.bayesian.next_stage import next_stage
 from search.bayesian.refinement import AWAKENING_MOST, RISE_PER_STEP, is_asleep, raise_of
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import BARRED_SHARE, RateCourse, Stage
 from search.config import BoConfig, Budget
+from search.curves.curve_summary import Ending
 from search.curves.events import Signs
 from search.space import SearchSpace, Weights
 from search.trace import MOST_ALIGNED, Trace
-from search.types import Observation, Spent, Values
+from search.types import Allowance, Decision, Observation, Spent, Values
 
 BUDGET = Budget(steps=4000)
 
@@ -187,6 +189,32 @@ def test_a_rate_that_is_to_wake_a_net_stays_below_what_a_probe_of_the_run_saw_di
         assert stage.decision.values.learning_rate * rise == pytest.approx(BARRED_SHARE)
         controller.tell(told)
         controller.decide()
+
+
+@pytest.mark.parametrize(("has_learned", "rate"), [(False, 0.1), (True, 1.6)])
+def test_a_net_that_no_rate_has_woken_goes_back_to_the_rate_that_was_given_up(has_learned: bool, rate: float):
+    space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
+    setup = SearchSetup(space=space, config=BoConfig(), budget=BUDGET, seed=0)
+    until = Allowance(steps=1000)
+    stage = Stage(index=1, incumbent=Values(learning_rate=0.1))
+    asleep = Signs(is_ignorant=True)
+    rose = Signs(has_diverged=True, is_lost=True, has_learned=has_learned, loss=1.0, start=0.7)
+    for signs, rise, events in ((asleep, 1.0, ()), (rose, 256.0, ("divergence",))):
+        values = stage.incumbent
+        stage.decision = Decision(stage=stage.index, values=values, reason="", switched=False, commit_until=until)
+        stage.course = dataclasses.replace(stage.course, rise=rise)
+        told = Observation(
+            candidate_id=None,
+            losses=(0.7,) * 50,
+            step_seconds=(),
+            bytes_sent=0,
+            spent=Spent(steps=50 * stage.index),
+            rolled_back=True,
+        )
+        stage = next_stage(setup, stage, Ending.of(told, signs, events), search=Spent())
+
+    assert stage.incumbent.learning_rate == pytest.approx(rate)
+    assert not stage.course.awakens and "was rolled back at 3.2" in stage.note
 
 
 @pytest.mark.parametrize("is_new", [True, False])

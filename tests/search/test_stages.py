@@ -1,5 +1,6 @@
 """`revisit: stages`: where a stage searches, what it remembers, which probes end early, which steps stay."""
 
+import dataclasses
 import json
 import math
 from typing import NamedTuple
@@ -11,16 +12,17 @@ from search import strategies
 from search.bayesian import promotion
 from search.bayesian.controller import Controller
 from search.bayesian.decision import Verdict, choose, may_switch, trust_region
-from search.bayesian.early_stopping import events_of, is_hopeless, signs_of, stays_behind
+from search.bayesian.early_stopping import course_of, events_of, is_hopeless, signs_of, stays_behind
 from search.bayesian.history import DRIFT, discounted, extended, learned_drift
 from search.bayesian.next_stage import next_stage
-from search.bayesian.probe_costs import room
+from search.bayesian.probe_costs import StepCosts, room
 from search.bayesian.rewards import scores
 from search.bayesian.setup import SearchSetup
 from search.bayesian.stage import CommittedLine, RateCourse, Score, Stage
 from search.config import BoConfig, Budget
 from search.curves.curve_summary import Ending, Reading
 from search.curves.events import Signs
+from search.curves.faults import LossLevel
 from search.space import SearchSpace
 from search.types import Allowance, Candidate, Decision, Observation, Spent, Values
 
@@ -367,6 +369,42 @@ def test_a_rise_is_the_datas_only_where_the_commit_before_was_rolled_back_for_on
     found = signs_of(_setup(), stage, rising)
 
     assert found.has_diverged is not (signs.has_diverged or signs.has_worsened)
+
+
+def test_a_rise_comes_from_the_rate_where_the_next_commit_sees_other_batches():
+    before = Ending.of(_observe(None, [1.0] * 300, total=300, rolled_back=True), Signs(has_diverged=True), ())
+    stage = Stage(index=2, incumbent=RATE, line=CommittedLine(start_loss=1.0, before=before), is_paired=False)
+    until = Allowance(steps=1000)
+    stage.decision = Decision(stage=2, values=RATE, reason="", switched=False, commit_until=until)
+    rising = _observe(None, np.linspace(1.0, 3.0, 300).tolist(), total=300)
+
+    assert signs_of(_setup(), stage, rising).has_diverged
+    stage.line = dataclasses.replace(stage.line, num_taken_back=_setup().config.num_stages + 1)
+    assert not signs_of(_setup(), stage, rising).has_diverged  # a sixteenth of the rate rises too
+
+
+@pytest.mark.parametrize(
+    ("losses", "start", "course"),
+    [
+        ([2.3, 2.3, *np.geomspace(3, 400, 18)], 2.3, "roll_back"),  # it blew up
+        ([0.5] * 6 + [2.3] * 30, 0.5, "roll_back"),  # it died
+        ([2.3] * 100, 2.3, "go_on"),  # it was dead, or is slow
+    ],
+)
+@pytest.mark.parametrize("course_of_rate", [RateCourse(), RateCourse(awakens=True)])
+def test_after_a_commit_that_was_rolled_back_as_dead_only_one_that_was_dead_before_is_spared(
+    losses, start, course, course_of_rate
+):
+    before = Ending.of(_observe(None, [2.3] * 100, total=100, rolled_back=True), Signs(is_dead=True), ("divergence",))
+    line = CommittedLine(
+        start_loss=start, initial=2.3, best=LossLevel(min(start, 1.0), 0.01), before=before, num_taken_back=1
+    )
+    stage = Stage(index=2, incumbent=RATE, line=line, course=course_of_rate)
+    until = Allowance(steps=len(losses))
+    stage.decision = Decision(stage=2, values=RATE, reason="", switched=False, commit_until=until)
+    told = _observe(None, losses, total=len(losses))
+
+    assert course_of(_setup(), stage, told, costs=StepCosts(_setup()), search=Spent()) == course
 
 
 @pytest.mark.parametrize("config", [{"promote": False}, {}])

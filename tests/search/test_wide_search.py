@@ -14,7 +14,7 @@ from search.bayesian.refinement import MOST_OF_GUESS
 from search.bayesian.rewards import scores
 from search.bayesian.stage import BARRED_SHARE, Stage
 from search.bayesian.usual_rate import expected_rate
-from search.bayesian.wide_optimum import MOST_ABOVE, shows_progress, steady_scores
+from search.bayesian.wide_optimum import MOST_ABOVE, harmless_rate, shows_progress, steady_scores
 from search.budget.link import StepCost
 from search.config import PAYING_STEPS, BoConfig, Budget
 from search.curves.curve_summary import Reading
@@ -153,6 +153,33 @@ def test_where_a_probe_diverged_at_about_the_usual_rate_half_of_its_rate_is_used
     decision, _ = _opened(tail, guess=0.01)
 
     assert decision.values.learning_rate == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize(("weights", "expected"), [(WEIGHTS, 1.25 * 0.01), (None, 0.1)])  # the usual one, the guess
+def test_where_batches_differ_so_much_that_the_loss_rises_at_every_rate_no_probe_diverges(weights, expected):
+    space = SearchSpace(optimizer="schedulefree_adamw", guess=Values(learning_rate=0.1), weights=weights)
+    controller = Controller(space, BoConfig(first_search="always"), 0, budget=Budget(steps=300))
+    batches, rng = np.array([0.02, 0.02, 0.02, 3, 3, 0.02, 3]), np.random.default_rng(0)
+    while (candidate := controller.ask()) is not None:
+        seen = (batches * (1 + 1e-3 * rng.uniform(-1, 1, 7))).tolist()
+        running = next((end for end in (2, 4, 6) if controller.watch(_observe(candidate, seen[:end])) == "end"), 7)
+        told = _observe(candidate, seen[:running])
+        controller.tell(told.model_copy(update={"is_cut": running < 7}))
+    decision = controller.decide()
+
+    assert len({probe.candidate.values.learning_rate for probe in decision.probes}) >= 5
+    assert decision.values.learning_rate == pytest.approx(expected)
+
+
+def test_a_rate_that_rises_by_more_than_its_batches_diverges():
+    stage = _noisy_stage(0, num_losses=6, noise=1e-4, rung=0, is_paired=True)
+    batches = np.array([0.02, 0.02, 0.02, 3, 3, 0.02]) / 2
+    for name, factor in (("0", 1.0), ("1", 1.0), ("2", 4.0)):
+        losses = tuple((np.array(stage.readings[name].losses) * batches * [1, *[factor] * 5]).tolist())
+        told = {"losses": losses, "opening": losses[:5]}
+        stage.readings[name] = stage.readings[name].model_copy(update=told)
+
+    assert [score.reward is None for score in scores(stage)] == [False, False, True]
 
 
 def test_a_loss_of_any_sign_leads_to_the_rate_that_the_same_loss_leads_to_above_zero():
@@ -556,6 +583,29 @@ def test_where_probes_see_other_batches_noise_alone_is_no_progress():
     ]
 
     assert shown[0] > 30 > 10 >= shown[1]
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.3])
+def test_where_probes_see_other_batches_a_fall_by_chance_is_no_progress_and_one_that_is_clear_of_it_is(noise):
+    stages = [_noisy_stage(seed, num_losses=7, noise=noise, rung=0, is_paired=False) for seed in range(100)]
+    trained = _noisy_stage(0, num_losses=20, noise=noise, rung=0, is_paired=False)
+    for name, reading in trained.readings.items():  # all rates alike
+        fallen = tuple(loss * 0.9**step for step, loss in enumerate(reading.losses))
+        trained.readings[name] = reading.model_copy(update={"losses": fallen})
+
+    assert sum(map(shows_progress, stages)) <= 20
+    assert shows_progress(trained)
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1, 0.3])
+def test_where_probes_see_other_batches_no_rate_does_harm_by_chance(noise):
+    stages = [_noisy_stage(seed, num_losses=7, noise=noise, rung=0, is_paired=False) for seed in range(100)]
+    harmed = _noisy_stage(0, num_losses=7, noise=noise, rung=0, is_paired=False)
+    higher = tuple(3 * loss for loss in harmed.readings["2"].losses)
+    harmed.readings["2"] = harmed.readings["2"].model_copy(update={"losses": higher, "opening": higher[:1]})
+
+    assert sum(harmless_rate(stage) < 0.1 for stage in stages) <= 10
+    assert harmless_rate(harmed) == 0.01
 
 
 def test_where_finalists_see_other_batches_noise_alone_is_no_jump():

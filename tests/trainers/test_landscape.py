@@ -1,17 +1,22 @@
 """The landscape around a new model's weights: its loss, its gradient, and how much that turns along a step."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.optimizer.spec import SgdConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.segment import Segment
-from trainers.spec.workloads import DigitsMlp
+from trainers.spec.workloads import DigitsMlp, Mnist5kCnn, OwnWorkload, StdlibLm
+from trainers.traffic.shapes import Transformer
 from trainers.training import landscape
+from trainers.training.model import looks_trained
 from trainers.training.replica import Replica
+from trainers.workloads.transformer import ByteTransformer
 
 
 def _quadratic(curvatures: torch.Tensor, place: torch.Tensor):
@@ -88,3 +93,53 @@ def test_a_start_from_trained_weights_has_their_sharpness_and_is_not_new(tmp_pat
     assert before.matrices()[:2] == after.matrices()[:2]
     assert (before.matrices()[2], after.matrices()[2]) == (True, False)
     assert after.landscape().sharpness > 0
+
+
+def test_a_model_that_the_job_says_was_trained_before_is_not_new():
+    own = OwnWorkload(factory="own_models:Regression", path=str(Path(__file__).parent))
+    pretrained = own.model_copy(update={"pretrained": True})
+    found = [Replica(CONFIG.model_copy(update={"workload": each}), 0, 1).matrices() for each in (own, pretrained)]
+
+    assert found[0][:2] == found[1][:2]
+    assert [each[2] for each in found] == [True, False]
+
+
+def _matrices(*initialisers) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [initialise(torch.empty(64, 48)) for initialise in initialisers]
+
+
+def test_new_weights_never_look_trained_however_they_begin():
+    for initialise in (
+        nn.init.xavier_normal_,
+        nn.init.uniform_,  # its mean is not 0
+        nn.init.orthogonal_,
+        nn.init.eye_,
+        lambda rows: nn.init.normal_(rows) * torch.logspace(-3, 3, 64)[:, None],  # rows of many sizes
+        torch.nn.init.zeros_,
+    ):
+        assert not looks_trained(_matrices(*[initialise] * 4))
+    for built in (DigitsMlp(), Mnist5kCnn(), StdlibLm()):
+        assert Replica(CONFIG.model_copy(update={"workload": built}), 0, 1).matrices()[2]
+
+
+def test_most_matrices_tell_that_a_model_was_trained():
+    new = _matrices(nn.init.xavier_normal_, nn.init.xavier_normal_)
+    trained = [each + 0.05 * torch.outer(torch.ones(64), torch.linspace(-1, 1, 48)) * 3 for each in new]
+
+    assert looks_trained(trained) and looks_trained([*trained, new[0]])
+    assert not looks_trained([*new, *trained]) and not looks_trained(trained[:1])
+
+
+def test_a_transformer_looks_trained_after_some_steps():
+    torch.manual_seed(0)
+    net = ByteTransformer(Transformer(32, 2, 2), 16)
+    optimizer, text = torch.optim.AdamW(net.parameters(), lr=3e-3), torch.arange(17).repeat(8, 1)
+    assert not looks_trained(net.parameters())
+    for step in range(60):
+        rows = (text * (1 + step % 3)) % 256
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).backward()
+        optimizer.step()
+
+    assert looks_trained(net.parameters())

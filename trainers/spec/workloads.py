@@ -30,6 +30,11 @@ class WorkloadBase(Config):
     has_labels: ClassVar[bool | None]  # by which samples can be divided
     weights: str | None = Field(None, max_length=1000, description="safetensors file to start from: path or URL")
 
+    @property
+    def is_new(self) -> bool:
+        """Return whether nothing in the job says that the model was trained before."""
+        return self.weights is None
+
     def resolved(self, folder: str) -> Self:
         """Return this with its relative paths taken from `folder`."""
         if self.weights is None or "://" in self.weights:
@@ -156,12 +161,21 @@ class OwnWorkload(WorkloadBase):
         max_length=20,
         description="files by URL; the factory gets each one's path on its machine as a keyword argument of this name",
     )
+    pretrained: bool = Field(
+        False,
+        description="true where the factory's model was trained before, as by `from_pretrained`: a search does not "
+        "begin at the rate of a new model then, nor take a loss that falls little for a model that learns nothing",
+    )
     path: str | None = Field(None, description="folder to import from first; `wiretune run` fills in its own")
     code: str | None = Field(
         None,
         pattern=r"^sha256:[0-9a-f]{64}$",
         description="package to import from instead, as `wiretune submit --code FOLDER` uploads it",
     )
+
+    @property
+    def is_new(self) -> bool:
+        return super().is_new and not self.pretrained
 
     def resolved(self, folder: str) -> Self:
         if self.code is not None:

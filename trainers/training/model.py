@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import statistics
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from trainers.workload import Workload, WorkloadError
 
 #: Training batches per rank that the evaluated iterate's statistics are taken from.
 NUM_BATCHES = 16
+#: A direction of a matrix stands out if its singular value is this multiple of that of independent entries. Shorter
+#: sides do not show it, and longer ones no better. The power method finds what stands out in so many rounds.
+STANDS_OUT, LEAST_SIDE, MOST_SIDE, NUM_ROUNDS = 1.2, 8, 4096, 12
 
 
 def norms_that_track(model: nn.Module) -> list[_BatchNorm]:
@@ -301,6 +305,33 @@ def matrices(parameters: Iterable[Tensor]) -> tuple[int, float] | None:
     squares = [float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 / max(1, each.numel()) for each in local]
     logs = [math.log(square) / 2 for square in squares if 0 < square < math.inf]
     return (len(logs), math.exp(sum(logs) / len(logs))) if logs else None
+
+
+def looks_trained(parameters: Iterable[Tensor]) -> bool:
+    """Return whether most matrices among `parameters`, at least two, have a direction that stands out.
+
+    Gradients are of low rank, so training makes such directions. New matrices have independent entries, and none. A
+    model that was trained little may look new.
+    """
+    found = [share for each in parameters if (share := standing_out(each)) is not None]
+    return len(found) > 1 and statistics.median_low(found) > STANDS_OUT
+
+
+def standing_out(parameter: Tensor) -> float | None:
+    """Return the largest singular value of a matrix as a multiple of that of independent entries; None: it is small.
+
+    With mean 0 and variance 1, an m x n matrix of those has about sqrt(m) + sqrt(n) (Bai and Yin, Annals of
+    Probability, 1993). Means and sizes of rows are taken out, since those of new matrices may differ.
+    """
+    local = getattr(parameter, "to_local", lambda: parameter)().detach()
+    if local.dim() < 2 or min(local.shape[0], local[0].numel()) < LEAST_SIDE:
+        return None
+    rows = local.flatten(1)[:MOST_SIDE, :MOST_SIDE].float()
+    rows = nn.functional.normalize(rows - rows.mean(dim=1, keepdim=True), dim=1) * math.sqrt(rows.shape[1])
+    found = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0)).to(rows.device)
+    for _ in range(NUM_ROUNDS):
+        found = nn.functional.normalize(rows.T @ (rows @ found), dim=0)
+    return float((rows @ found).norm()) / sum(math.sqrt(side) for side in rows.shape)
 
 
 @contextmanager

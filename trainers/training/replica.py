@@ -200,10 +200,12 @@ class Replica:
     def matrices(self) -> tuple[int, float, bool] | None:
         """Return how many matrices are trained, their scale as `model.matrices` has it, and whether the model is new.
 
-        To be asked for before the first step. It is not new after a start from weights that were trained before.
+        To be asked for before the first step. It is not new after a start from weights that were trained before, where
+        the job says so, or where its weights do.
         """
-        found = model.matrices(self._optimizer.parameters.values())
-        return found and (*found, self.config.workload.weights is None)
+        trained = list(self._optimizer.parameters.values())
+        found = model.matrices(trained)
+        return found and (*found, self.config.workload.is_new and not model.looks_trained(trained))
 
     def landscape(self) -> Landscape | None:
         """Return what this rank's first batches tell of the loss before any step, as `landscape.measured` has it.
