@@ -67,6 +67,7 @@ class AsyncClient(Connection):
     trials = _awaited(calls.trials)
     stages = _awaited(calls.stages)
     metrics = _awaited(calls.metrics)
+    recorded = _awaited(calls.recorded)
     attempts = _awaited(calls.attempts)
     schedule = _awaited(calls.schedule)
     report = _awaited(calls.report)

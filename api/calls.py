@@ -29,7 +29,7 @@ from service.wire.queue import QueueView, QuotaKind, QuotaView
 from service.wire.reports import JobReport
 from service.wire.snapshot import Snapshot
 from service.wire.steering import SteeringView
-from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
+from service.wire.trials import AttemptView, ScheduleView, Series, SeriesExtent, StageView, TrialView
 
 T = TypeVar("T")
 Spec = JobSpec | Mapping[str, Any]
@@ -39,6 +39,7 @@ _BINARY = "application/octet-stream"
 _TRIALS = TypeAdapter(tuple[TrialView, ...])
 _STAGES = TypeAdapter(tuple[StageView, ...])
 _SERIES = TypeAdapter(tuple[Series, ...])
+_EXTENTS = TypeAdapter(tuple[SeriesExtent, ...])
 _ARTIFACTS = TypeAdapter(tuple[Artifact, ...])
 _ATTEMPTS = TypeAdapter(tuple[AttemptView, ...])
 _KEYS = TypeAdapter(tuple[KeyView, ...])
@@ -263,6 +264,11 @@ def stages(
     """
     asked = {"trial": trial, "stage": list(stage) or None, "posterior": with_posterior or None}
     return _get(f"/v1/jobs/{job_id}/stages", reading(_STAGES.validate_json), **asked)
+
+
+def recorded(job_id: str, *, trial: str | None = None) -> Call[tuple[SeriesExtent, ...]]:
+    """Return every trial's series: the name, how many points it has, and the last of them."""
+    return _get(f"/v1/jobs/{job_id}/metrics", reading(_EXTENTS.validate_json), trial=trial)
 
 
 def metrics(

@@ -78,6 +78,7 @@ class Client(Connection):
     trials = _blocking(calls.trials)
     stages = _blocking(calls.stages)
     metrics = _blocking(calls.metrics)
+    recorded = _blocking(calls.recorded)
     attempts = _blocking(calls.attempts)
     schedule = _blocking(calls.schedule)
     report = _blocking(calls.report)

@@ -11,6 +11,7 @@ from search.schedule_file import Provenance
 from search.sweep.spec import SampleValues
 from service.control.metrics import points
 from service.control.metrics.columns import Point
+from service.control.metrics.extents import NO_POINTS, extents
 from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
 from service.control.moments import moment, moment_or_none
 from service.control.results import overfitting, ranking, stage_views
@@ -24,14 +25,14 @@ from service.wire.events import Event, EventKind
 from service.wire.jobs import JobProgress, JobSummary, JobView
 from service.wire.records import Bill, Line, Origin, RunEnd, ScheduleEntry
 from service.wire.stored import UnreadJob, stored_spec
-from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
+from service.wire.trials import AttemptView, ScheduleView, Series, SeriesExtent, StageView, TrialView
 from trainers.methods.optimizer.spec import JobOptimizer, contenders
 
 #: Verbs that need the job's own parts to be readable.
 _OF_READABLE = (Verb.RESUME, Verb.RETRY, Verb.EXTEND)
 _TRAINING_POINTS = 2000  # of the training loss, to see whether it fell
 #: Series that every trial reports, besides the losses and metrics of evaluations.
-_SERIES = ("loss", "learning_rate", "density", "bytes_sent", "validation_loss")
+_SERIES = ("loss", "learning_rate", "density", "bytes_sent", "memory_bytes", "validation_loss")
 
 
 class NamedPoint(NamedTuple):
@@ -310,15 +311,39 @@ def overfitted(session: Session, trial: TrialRow, metric: str) -> str | None:
 
 def require_series(session: Session, trials: Sequence[TrialRow], name: str) -> None:
     """Raise NotFound for a name that no trial of the job reports. A known name may have no points yet."""
-    declared = {f"validation_{metric}" for trial in trials for metric in trial.metric_directions}
+    expected = {each for trial in trials for each in _expected_series(trial)}
     may_be_declared = name.startswith("validation_") and any(trial.backend is None for trial in trials)
     is_declared_later = may_be_declared and job_row(session, trials[0].job_id).job_state not in TERMINAL
-    if name in _SERIES or name in declared or is_declared_later:
+    if name in expected or is_declared_later:
         return
     trial_ids = [trial.id for trial in trials]
     if not points.is_known(session, trial_ids, name):
-        known = {*_SERIES, *declared, *points.names(session, trial_ids)}
+        known = expected | points.names(session, trial_ids)
         raise NotFound(f"there is no metric `{name}`; there are {', '.join(sorted(known))}")
+
+
+def _expected_series(trial: TrialRow) -> list[str]:
+    """Return the names of the series that the trial reports, or will report; its workload may add some of its own."""
+    return [*_SERIES, *(f"validation_{metric}" for metric in trial.metric_directions)]
+
+
+def series_extents(session: Session, trials: Sequence[TrialRow]) -> tuple[SeriesExtent, ...]:
+    """Return the extent of every series, trial by trial and by name. A series that is expected may have no points."""
+    reached = extents(session, [trial.id for trial in trials])
+    names = {trial.id: {*_expected_series(trial)} for trial in trials}
+    for trial_id, name in reached:
+        names[trial_id].add(name)
+    return tuple(
+        SeriesExtent(
+            trial_id=trial.id,
+            arm=trial.arm,
+            seed=trial.seed,
+            name=name,
+            **reached.get(points.Key(trial.id, name), NO_POINTS)._asdict(),
+        )
+        for trial in trials
+        for name in sorted(names[trial.id])
+    )
 
 
 def series_names(session: Session, trial_id: str) -> list[str]:

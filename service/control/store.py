@@ -55,7 +55,7 @@ from service.wire.jobs import JobEdit, JobOrder, JobPage, JobView
 from service.wire.reports import JobReport, Prices
 from service.wire.snapshot import Snapshot
 from service.wire.steering import SteeringView, SteerRequest
-from service.wire.trials import ScheduleView, Series, StageView, TrialView
+from service.wire.trials import ScheduleView, Series, SeriesExtent, StageView, TrialView
 
 _log = logging.getLogger(__name__)
 _MAX_OWNERS = 4096  # kept in memory
@@ -274,6 +274,11 @@ class Store:
             found = queries.trials(session, job_id, trial_id=trial_id)
             queries.require_series(session, found, name)
             return tuple(queries.series(session, trial, name, max_points=max_points, within=within) for trial in found)
+
+    def series_extents(self, job_id: str, *, trial_id: str | None = None) -> tuple[SeriesExtent, ...]:
+        """Return every series of the job's trials, with its number of points and its last one. Raises NotFound."""
+        with self._db.reading() as session:
+            return queries.series_extents(session, queries.trials(session, job_id, trial_id=trial_id))
 
     def schedules(self, job_id: str, *, arm: str | None = None, seed: int | None = None) -> tuple[ScheduleView, ...]:
         """Return the learned schedules of matching trials with their provenance; what is decided, if unfinished."""

@@ -96,6 +96,18 @@ class Series(View):
     num_points: int = Field(description="stored, before thinning")
 
 
+class SeriesExtent(View):
+    """How far one metric of one trial's committed line reaches."""
+
+    trial_id: str
+    arm: str
+    seed: int
+    name: str = Field(description="as in `GET /v1/jobs/{job}/metrics/{name}`")
+    num_points: int
+    last_step: int | None = Field(description="null: there are no points yet")
+    last_value: float | None = Field(description="null: there are no points yet, or it was not finite")
+
+
 class ScheduleView(View):
     """The learned schedule of one trial, as `search.schedule_file.RecordedSchedule` reads it."""
 

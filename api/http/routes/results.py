@@ -27,7 +27,7 @@ from service.wire.artifacts import Artifact, Which
 from service.wire.comparison import Comparison
 from service.wire.records import MAX_WHOLE
 from service.wire.reports import JobReport
-from service.wire.trials import AttemptView, ScheduleView, Series, StageView, TrialView
+from service.wire.trials import AttemptView, ScheduleView, Series, SeriesExtent, StageView, TrialView
 
 #: Bytes of a log sent in one piece.
 _PIECE_BYTES = 2**18
@@ -79,6 +79,12 @@ def list_stages(
 ) -> tuple[StageView, ...]:
     """Return every decided stage: its probes, the choice with its reason and grounds, and the result of the commit."""
     return store.stages(job, trial_id=trial, numbers=stage, with_posterior=posterior)
+
+
+@router.serves("GET", "/metrics", Operation(id="listMetrics", action=Action.READ))
+def list_metrics(job: str, store: StoreOf, trial: str | None = None) -> tuple[SeriesExtent, ...]:
+    """Return every trial's series: the name, how many points it has, and the last of them."""
+    return store.series_extents(job, trial_id=trial)
 
 
 @router.serves("GET", "/metrics/{name}", Operation(id="getMetric", action=Action.READ))
