@@ -33,7 +33,7 @@ def checkpointing(accelerator: Checkpointed, model: nn.Module, handle: Attached)
 
 
 class _Part:
-    """What Accelerate takes for one object more to save and to load: it comes to it last, on all ranks."""
+    """One object more to Accelerate, which saves and loads it last, on all ranks."""
 
     def __init__(self, ranks: RankState) -> None:
         self._ranks, self._handle = ranks, ranks.handle

@@ -1,9 +1,11 @@
 """What one rank of two replicas of two shards sees, when the replicas exchange gradients under FSDP2."""
 
 import hashlib
+import json
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -103,7 +105,28 @@ def fsdp(rank: int, num_workers: int) -> dict[str, Any]:
     found["partly"] = {
         name: _partly_sharded(rank, mesh["shard"], name) for name in ("inner alone", "by columns", "frozen")
     }
+    found["inherited"] = _inherited(rank, mesh["shard"])
     return found | {"refused": {name: _refusal(rank, mesh, name) for name in refused}}
+
+
+def _inherited(rank: int, mesh: DeviceMesh) -> dict[str, Any]:
+    """Whether a rank goes on with the mean of what three replicas kept of its shard; the third is as the first."""
+    first, second = Script(rank, mesh, "topk").train(range(6)), Script(rank, mesh, "topk")
+    assert first.handle is not None and second.handle is not None
+    gathered: list[dict[str, Any]] = [{}] * 4
+    dist.all_gather_object(gathered, first.handle.state_dict())
+    kept = [state[f"rank-{number}"]["tensors"] for number, state in enumerate(gathered)]
+    states = {}
+    for number in range(6):
+        own = gathered[number % 4][f"rank-{number % 4}"]
+        place = {"rank": number, "num_ranks": 6, "peers": [number % 2 + 2 * replica for replica in range(3)]}
+        states[f"rank-{number}"] = own | {"fields": json.dumps(json.loads(own["fields"]) | place)}
+    second.handle.inherit(states, residuals="mean")
+    begun = second.handle.state_dict()[f"rank-{rank}"]["tensors"]
+    shard = rank % 2
+    expected = {name: (2 * kept[shard][name] + kept[shard + 2][name]) / 3 for name in begun if "residual" in name}
+    means = [torch.allclose(begun[name], each) for name, each in expected.items()]
+    return {"means": means, "bits": second.train(range(6, 12)).bits}
 
 
 def _partly_sharded(rank: int, mesh: DeviceMesh, case: str) -> str:

@@ -22,6 +22,13 @@ def test_a_loaded_state_trains_on_bit_for_bit(four_ranks: Reports, kind: str):
         assert rank[kind]["halves"] == rank[kind]["whole"]
 
 
+def test_more_replicas_go_on_with_the_mean_of_what_others_kept_of_the_same_shard(four_ranks: Reports):
+    ranks = [rank["inherited"] for rank in four_ranks["fsdp"]]
+
+    assert all(rank["means"] == [True, True] for rank in ranks)
+    assert len({rank["bits"] for rank in ranks}) == 1
+
+
 def test_replicas_whose_gradients_are_reduced_in_bfloat16_stay_equal(four_ranks: Reports):
     assert len({rank["in bfloat16"] for rank in four_ranks["fsdp"]}) == 1
 
