@@ -124,7 +124,7 @@ class _Ray:
 
     def __init__(self, *, status: str, logs: str) -> None:
         self.submit = self.delete = self._note
-        self.status, self.logs = lambda _: status, lambda _: logs
+        self.status, self.log = lambda _: status, lambda _: [logs.encode()]
         self.kept = set[str]()
 
     def _note(self, name: str, **_: Any) -> None:
