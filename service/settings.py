@@ -38,6 +38,8 @@ class ClusterNodes(BaseModel):
 
     cpus: float = Field(gt=0, le=1_000_000)
     gpus: float = Field(0.0, ge=0, le=1_000_000)
+    memory_gb: float | None = Field(None, gt=0, le=1_000_000)  # null: not known, so enough for any worker
+    accelerator: str | None = None  # null: not known, so of any kind
     count: int = Field(1, ge=1, le=10_000)
 
 
@@ -68,6 +70,11 @@ class Settings(BaseSettings):
         {}, description="JSON: the role of each group; the highest counts"
     )
     oidc_project_claim: str = Field("", description="claim that names the project; empty: the default one")
+    oidc_client_id: str = Field(
+        "", description="of this service at the issuer, for signing in to the page; empty: none"
+    )
+    oidc_client_secret: SecretStr = Field(SecretStr(""), description="of that client; empty: it is a public one")
+    oidc_scope: str = Field("openid", description="what the page asks the issuer for; with `openid`")
     num_cpus: int = Field(
         default_factory=lambda: max(2, cores.usable()), ge=1, description="logical CPUs of the embedded Ray"
     )
@@ -223,6 +230,15 @@ class Settings(BaseSettings):
             raise ValueError("`oidc_audience` is empty while `oidc_issuer` is set; required: the `aud` of its tokens")
         return audience
 
+    @field_validator("oidc_client_id")
+    @classmethod
+    def _require_an_issuer(cls, client: str, info: ValidationInfo) -> str:
+        if client and not info.data.get("oidc_issuer"):
+            raise ValueError(
+                f"`oidc_client_id` is {client} while `oidc_issuer` is empty; required: the client's issuer"
+            )
+        return client
+
     @field_validator("renew_s")
     @classmethod
     def _leave_room_for_a_lost_renewal(cls, renew_s: float, info: ValidationInfo) -> float:
@@ -246,8 +262,6 @@ class Settings(BaseSettings):
             )
         return secret
 
-    @property
-    def is_private(self) -> bool:
     @field_validator("webhook_url")
     @classmethod
     def _is_an_address(cls, url: SecretStr) -> SecretStr:
@@ -265,6 +279,8 @@ class Settings(BaseSettings):
             allowed = f'JSON such as ["failed", "attempt_lost"]; words: {", ".join(Occasion)}'
             raise ValueError(f"`webhook_on` is {given!r}; allowed: {allowed}") from error
 
+    @property
+    def is_private(self) -> bool:
         """Return whether the service can be reached from this machine only."""
         return _is_loopback(self.host)
 

@@ -232,7 +232,15 @@ def _of_access() -> Iterator[BaseModel]:
     yield AuditPage(entries=(entry,))
     placement = Placement(job=_JOB, name="digits over a slow link", workers=2, cpus=2.0, gpus=0.0)
     node = NodeView(
-        id="6e3e75d5", name="head", address="10.0.0.5", is_head=True, cpus=8.0, gpus=1.0, placements=(placement,)
+        id="6e3e75d5",
+        name="head",
+        address="10.0.0.5",
+        is_head=True,
+        cpus=8.0,
+        gpus=1.0,
+        memory_gb=42.5,
+        accelerator="A100",
+        placements=(placement,),
     )
     yield ClusterView(embedded=False, reachable=True, version="1.0.0", ray_version="2.60.0", nodes=(node,))
     package = CodeView(

@@ -87,13 +87,9 @@ def outcome_of(trials: list[str]) -> AttemptFinished:
 
 
 def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
-    workers, lanes = brief.spec.workers, brief.spec.lanes
-    size, count = workers.placed_together, brief.num_workers or workers.count
-    # A bundle lies on one machine. The trial's own bundle is empty, since the trial waits while its workers train: so n
-    # workers fit n cores.
-    bundle = {"CPU": size * workers.cpus} | ({"GPU": size * workers.gpus} if workers.gpus else {})
-    num_bundles = lanes.count * count // size
-    placement = tune.PlacementGroupFactory([{}] + [bundle] * num_bundles, strategy=workers.placement.upper())
+    workers = brief.spec.workers
+    bundles = bundles_of(brief.spec, brief.num_workers or workers.count)
+    placement = tune.PlacementGroupFactory(bundles, strategy=workers.placement.upper())
     trainable = tune.with_resources(train_trial, placement)
     of_all = {"trace": tracing.carrier(), "max_silence_s": brief.max_silence_s}
     return tune.Tuner(
@@ -112,13 +108,21 @@ def _tuner(brief: AttemptBrief, todo: list[str], scratch: str) -> tune.Tuner:
     )
 
 
+def bundles_of(spec: JobSpec, num_workers: int) -> list[dict[str, float]]:
+    """Return the bundles of a trial with `num_workers` in each lane. A bundle lies on one machine.
+
+    The trial's own is empty, since the trial waits while its workers train: so n workers fit n cores.
+    """
+    size = spec.workers.placed_together
+    bundle = {name: size * amount for name, amount in spec.workers.resources.items()}
+    return [{}] + [bundle] * (spec.lanes.count * num_workers // size)
+
+
 def concurrency(spec: JobSpec, num_trials: int) -> int:
-    """Return the number of trials to run at a time: all if each has its own cores, else 1, or times mean nothing."""
-    total, workers = ray.cluster_resources(), spec.workers
-    fits = int(total.get("CPU", 0) // (workers.cpus * spec.num_workers))
-    if workers.gpus:
-        fits = min(fits, int(total.get("GPU", 0) // (workers.gpus * spec.num_workers)))
-    return num_trials if fits >= num_trials else 1
+    """Return the number of trials to run at a time: as many as have their own cores, or their times mean nothing."""
+    total, asked = ray.cluster_resources(), spec.workers.resources
+    fits = min(int(total.get(name, 0) // (amount * spec.num_workers)) for name, amount in asked.items())
+    return max(1, min(fits, num_trials))
 
 
 def train_trial(config: dict[str, Any]) -> None:

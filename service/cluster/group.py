@@ -137,12 +137,15 @@ class RayGroup(WorkerGroup):
         self._actors |= {first + rank: actor for rank, actor in actors.items()}
 
     def start(self, rank: int) -> None:
+        asked = self._shape.resources
         # max_restarts=0: a rank restarted by Ray would have lost its state and its peers without notice.
         self._actors[rank] = (
             ray.remote(RankActor)
             .options(
                 num_cpus=self._shape.cpus,
                 num_gpus=self._shape.gpus,
+                memory=asked.get("memory"),
+                accelerator_type=self._shape.accelerator,
                 max_restarts=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     self._placement,

@@ -1,5 +1,6 @@
 """The parts of a job, as a user writes them. Each component declares its own knobs; this module composes them."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -105,6 +106,16 @@ class Workers(Config):
     )
     cpus: float = Field(1.0, gt=0, le=1024, description=f"per worker, at least {MIN_SHARE:g}")
     gpus: float = Field(0.0, ge=0, le=64, description=f"per worker; several are whole, a share {MIN_SHARE:g} at least")
+    memory_gb: float | None = Field(
+        None,
+        ge=0.001,
+        le=100_000,
+        description="per worker, in billions of bytes: a machine gets as many workers as its memory holds; null: "
+        "memory is not counted",
+    )
+    accelerator: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")] | None = Field(
+        None, description="with `gpus`: the kind of GPU that workers need, in Ray's words, such as `A100`; null: any"
+    )
     start_timeout_s: float = Field(
         600.0,
         gt=0,
@@ -138,6 +149,14 @@ class Workers(Config):
         return gpus
 
     @property
+    def resources(self) -> dict[str, float]:
+        """One worker's resources, as Ray names them; memory is in bytes."""
+        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": math.floor((self.memory_gb or 0) * 1e9)}
+        if self.accelerator is not None:
+            asked[f"accelerator_type:{self.accelerator}"] = MIN_SHARE
+        return {name: amount for name, amount in asked.items() if amount}
+
+    @property
     def placed_together(self) -> int:
         """The number of workers that one machine must hold together."""
         return 1 if self.per_node == "auto" else self.per_node
@@ -151,6 +170,9 @@ class Workers(Config):
     def _fill_nodes(self) -> "Workers":
         size, gpus = self.placed_together, self.placed_together * self.gpus
         message = ""
+        if self.accelerator is not None and not self.gpus:
+            message = f"`accelerator` is about GPUs, so it needs `gpus` above 0; got `accelerator: {self.accelerator}`"
+            raise conflict_error([Conflict("/accelerator", self.accelerator, message)])
         if self.min is not None and not 1 <= self.min <= self.count:
             message = f"`min` must be in [1, {self.count}], which is `count`; got {self.min}"
             raise conflict_error([Conflict("/min", self.min, message)])

@@ -24,6 +24,10 @@ class NodeView(View):
     is_head: bool
     cpus: float = Field(description="logical, as Ray counts them")
     gpus: float
+    memory_gb: float | None = Field(
+        None, description="in billions of bytes, that workers may ask for; null: Ray does not say"
+    )
+    accelerator: str = Field("", description="the kind of its GPUs, which `workers.accelerator` asks for; empty: none")
     placements: tuple[Placement, ...] = Field(description="training workers that are there now, by job")
 
 

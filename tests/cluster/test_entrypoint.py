@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from service.cluster import reporter, tune_trial
 from service.cluster.attempt import Hopeless, NoPlace, is_wanted
 from service.cluster.checkpoints import NoRoom
-from service.cluster.entrypoint import failure_of, outcome_of, run
+from service.cluster.entrypoint import bundles_of, failure_of, outcome_of, run
 from service.cluster.group import death_of
 from service.cluster.reporter import BRIEF_S, Door
 from service.cluster.shared_folder import UnlikeMachine
@@ -90,6 +90,15 @@ def test_a_stopped_job_brings_to_its_end_what_has_begun_and_nothing_else(
     expected = control is Control.RUN or (control is Control.STOP and resume is not None)
     assert is_wanted(_brief(finished=False, control=control), point) == expected
     assert not is_wanted(_brief(finished=True, control=control), point.model_copy(update={"finished": True}))
+
+
+def test_a_trials_bundles_have_all_that_their_workers_ask_for() -> None:
+    workers = {"count": 4, "per_node": 2, "cpus": 3, "gpus": 1, "memory_gb": 1.5, "accelerator": "A100"}
+    job = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 10}}
+
+    bundle = {"CPU": 6.0, "GPU": 2.0, "memory": 3_000_000_000, "accelerator_type:A100": 0.002}
+    assert bundles_of(JobSpec.model_validate(job | {"workers": workers}), 4) == [{}, bundle, bundle]
+    assert bundles_of(JobSpec.model_validate(job), 1) == [{}, {"CPU": 1.0}]
 
 
 def test_a_workers_death_is_told_in_one_line_without_guesses_at_its_cause() -> None:

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 JOB: dict[str, Any] = {
     "name": "end to end",
     "workload": {"kind": "digits-mlp"},
+    "workers": {"count": 2, "memory_gb": 0.2},
     "exchange": {"kind": "threshold", "density": [0.003, 0.1]},
     "controller": {"kind": "bo", "max_search_fraction": 0.5},
     "arms": [{"name": "tuned"}, {"name": "dense", "controller": {"kind": "fixed"}, "exchange": {"kind": "none"}}],

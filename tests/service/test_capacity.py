@@ -136,3 +136,59 @@ def test_a_job_of_an_earlier_release_has_the_shape_of_the_defaults():
     body = {"workload": {"kind": "digits-mlp"}, "budget": {"steps": 1}}
 
     assert Shape.of_json(body) == Shape.of(JobSpec.model_validate(body))
+
+
+def test_memory_beyond_every_nodes_is_refused_by_its_field():
+    (problem,) = conflicts(Shape.of(spec(count=1, memory_gb=40)), [Node(cpus=64, memory_gb=32)])
+
+    assert (problem.pointer, problem.value) == ("/workers/memory_gb", 40)
+    assert "40 GB of memory; allowed: 0 to 32" in problem.message
+
+
+def test_a_node_holds_as_many_workers_as_its_memory_does():
+    node = Node(cpus=8, memory_gb=64)
+
+    (problem,) = conflicts(Shape.of(spec(count=8, memory_gb=20)), [node])
+    assert problem.pointer == "/workers/memory_gb" and "allowed: 1 to 3" in problem.message
+    assert conflicts(Shape.of(spec(count=3, memory_gb=20)), [node]) == []
+    assert conflicts(Shape.of(spec(count=8, memory_gb=20)), [Node(cpus=8)]) == []  # it does not say how much it has
+    pairs = Shape.of(spec(count=8, memory_gb=10, per_node=4))
+    assert num_placeable(pairs, [node] * 2) == 8 and num_placeable(pairs, [Node(cpus=8, memory_gb=39)] * 2) == 0
+
+
+def test_only_nodes_of_the_accelerator_count():
+    nodes = [
+        Node(cpus=8, gpus=8, accelerator="T4"),
+        Node(cpus=8, gpus=2, accelerator="A100"),
+        Node(cpus=8, accelerator=""),
+    ]
+    wanted = {"gpus": 1, "accelerator": "A100"}
+
+    assert conflicts(Shape.of(spec(count=2, **wanted)), nodes) == []
+    (many,) = conflicts(Shape.of(spec(count=3, **wanted)), nodes)
+    assert (many.pointer, many.value) == ("/workers/gpus", 1)
+    (none,) = conflicts(Shape.of(spec(count=1, gpus=1, accelerator="H200")), nodes)
+    assert (none.pointer, none.value) == ("/workers/accelerator", "H200")
+    assert "the cluster has `A100`, `T4`" in none.message
+    assert conflicts(Shape.of(spec(count=1, gpus=1, accelerator="H200")), [Node(cpus=1, gpus=1)]) == []  # of any kind
+
+
+def test_running_workers_take_their_memory_and_nodes_of_their_accelerator():
+    nodes = [
+        Node(cpus=4, gpus=4, memory_gb=32, accelerator="T4"),
+        Node(cpus=4, gpus=4, memory_gb=32, accelerator="A100"),
+    ]
+    running = Shape.of(spec(count=3, gpus=1, memory_gb=10, accelerator="A100"))
+
+    left = left_beside([running.one], nodes)
+
+    assert left == [nodes[0], Node(cpus=1, gpus=1, memory_gb=2, accelerator="A100")]
+    assert num_placeable(running, left) == 0
+    assert running.sized(Size(3.0, 3.0, 3)) == running.one
+
+
+def test_a_room_has_memory_for_what_fits():
+    asks, room = Shape.of(spec(count=2, memory_gb=20)).one, Size(cpus=8, memory_gb=64)
+
+    assert asks.fits(room) and not (asks * 2).fits(room) and not asks.fits(room - asks)
+    assert room - asks == Size(6.0, 0.0, -2, 24.0)

@@ -11,7 +11,6 @@ import pytest
 
 from service.control import processes
 from service.control.database.locks import lock
-from service.control.queue.capacity import Node
 from service.control.ray_cluster import embedded
 from service.control.ray_cluster.ray_jobs import RayJobs, RayStatus
 from service.control.ray_cluster.watchdog import free_ports, is_owned
@@ -70,7 +69,8 @@ def test_a_head_starts_runs_a_job_is_adopted_and_leaves_nothing(monkeypatch):
             processes.wait_until(lambda: _submits(ray), timeout_s=PATIENCE_S)
             processes.wait_until(lambda: ray.status("one") is RayStatus.SUCCEEDED, timeout_s=PATIENCE_S)
             assert "7 /the/data None None north" in b"".join(ray.log("one")).decode()
-            assert ray.nodes() == (Node(cpus=2),)
+            (node,) = ray.nodes()
+            assert (node.cpus, node.gpus, node.accelerator) == (2, 0, "") and 0.1 < node.memory_gb < 1e5
 
             head.owner.close()
             adopted = embedded.ensure_head(settings)

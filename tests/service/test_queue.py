@@ -284,6 +284,26 @@ def test_the_missing_workers_are_told():
     assert (place.number, place.missing, place.size.workers) == (1, 2, 8)
 
 
+def test_a_job_that_waits_for_one_kind_of_gpu_keeps_no_room_of_another():
+    nodes = [Node(cpus=8, gpus=8, accelerator=kind) for kind in ("A100", "T4")]
+    on_a100, on_t4 = (
+        job(name, workers=8, gpus=1.0).shape._replace(accelerator=kind) for name, kind in (("a", "A100"), ("t", "T4"))
+    )
+    running = [runs("r", size=on_a100.one)]
+    waiting = [
+        replace(job(name, waited_s=waited_s), shape=shape)
+        for name, waited_s, shape in (
+            ("a", 9.0, on_a100),
+            ("t", 5.0, on_t4),
+            ("any", 1.0, on_t4._replace(accelerator="")),
+        )
+    ]
+
+    decided = decide(waiting, running, nodes=nodes)
+
+    assert started(decided) == ["t"] and kinds(decided)["a"] is WaitKind.ROOM
+
+
 # -- preemption --------------------------------------------------------------------------------------------
 
 
@@ -435,13 +455,16 @@ def test_everyones_quota_is_that_of_whoever_has_none():
     assert sorted(started(decide(waiting, quotas=quotas))) == ["anna0", "anna1", "anna2", "bert0"]
 
 
-def test_training_runs_go_one_after_the_other_where_the_quota_has_no_room_for_all():
-    quotas = {(QuotaKind.PROJECT, "red"): QuotaLimits(workers=4)}
+@pytest.mark.parametrize(
+    ("trials", "most", "at_a_time"), [(3, 2, 2), (6, 5, 3), (6, 6, 6), (7, 3, 3), (9, 4, 3), (3, 1, 1)]
+)
+def test_training_runs_go_in_even_rounds_of_as_many_as_the_cluster_and_the_quota_hold(trials, most, at_a_time):
+    quotas = {(QuotaKind.PROJECT, "red"): QuotaLimits(workers=2 * most)}
+    by_quota = decide([job("a", workers=2, trials=trials)], nodes=[Node(cpus=64)], quotas=quotas).start
+    by_cluster = decide([job("a", workers=2, trials=trials)], nodes=[Node(cpus=2 * most)]).start
 
-    (start,) = decide([job("a", workers=2, trials=3)], quotas=quotas).start
-
-    assert (start.size.workers, start.trials) == (2, 1)
-    assert decide([job("a", workers=2, trials=3)]).start[0].trials == 3
+    for (start,) in (by_quota, by_cluster):
+        assert (start.size.workers, start.trials) == (2 * at_a_time, at_a_time)
 
 
 def test_what_a_quota_never_lets_start_is_told_with_the_field():
@@ -488,7 +511,8 @@ QUOTAS = st.dictionaries(
 )
 SHAPES = st.builds(
     Shape, st.integers(1, 6), st.just(1), st.sampled_from([0.1, 0.5, 1.0]), st.sampled_from([0.0, 0.25, 1.0]),
-    st.integers(1, 2), st.integers(1, 3), least=st.integers(1, 6),
+    st.integers(1, 2), st.integers(1, 3), at_once=st.none() | st.integers(1, 3), least=st.integers(1, 6),
+    memory_gb=st.sampled_from([0.0, 4.0, 10.0]), accelerator=st.sampled_from(["", "", "A100"]),
 ).map(lambda shape: shape._replace(least=min(shape.least, shape.num_workers)))  # fmt: skip
 WAITING = st.lists(
     st.builds(
@@ -526,7 +550,7 @@ RUNNING = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(WAITING, RUNNING, QUOTAS, st.randoms())
 def test_no_decision_is_against_the_rules(waiting, running, quotas, random):
-    nodes = [Node(cpus=4, gpus=2), Node(cpus=4)]
+    nodes = [Node(cpus=4, gpus=2, memory_gb=32, accelerator="A100"), Node(cpus=4, memory_gb=32, accelerator="")]
     decided = decide(waiting, running, nodes=nodes, quotas=quotas)
     shuffled = random.sample(waiting, len(waiting))
 

@@ -169,16 +169,26 @@ def test_only_living_nodes_count(ray):
         {"node_id": "a", "node_ip": "10.0.0.1", "is_head_node": True, "state": "ALIVE",
          "resources_total": {"CPU": 2.0, "memory": "3 GiB"}},
         {"node_id": "b", "node_ip": "10.0.0.2", "node_name": "two", "is_head_node": False, "state": "ALIVE",
-         "resources_total": {"CPU": 8.0, "GPU": 1.0}},
+         "resources_total": {"CPU": 8.0, "GPU": 1.0, "memory": 64e9, "accelerator_type:A100": 1.0}},
         {"node_id": "c", "node_ip": "10.0.0.3", "state": "DEAD", "resources_total": {"CPU": 64.0}},
     ]  # fmt: skip
     client, _ = ray(listing(rows))
 
-    assert client.nodes() == (Node(cpus=2), Node(cpus=8, gpus=1))
-    assert client.machines() == (
-        Machine(id="a", name="10.0.0.1", address="10.0.0.1", is_head=True, cpus=2.0, gpus=0.0),
-        Machine(id="b", name="two", address="10.0.0.2", is_head=False, cpus=8.0, gpus=1.0),
+    a, b = client.machines()
+    assert a == Machine("a", "10.0.0.1", "10.0.0.1", is_head=True, cpus=2.0, gpus=0.0, memory_gb=a.memory_gb)
+    assert a.memory_gb == pytest.approx(3 * 1.024**3, rel=1e-3) and a.memory_gb < 3 * 1.024**3  # text is rounded
+    assert b == Machine("b", "two", "10.0.0.2", is_head=False, cpus=8.0, gpus=1.0, memory_gb=64.0, accelerator="A100")
+    assert client.nodes() == (
+        Node(cpus=2, memory_gb=a.memory_gb, accelerator=""),
+        Node(cpus=8, gpus=1, memory_gb=64, accelerator="A100"),
     )
+
+
+def test_a_node_of_which_ray_tells_no_memory_is_not_judged_by_it(ray):
+    row = {"node_id": "a", "node_ip": "10.0.0.1", "state": "ALIVE", "resources_total": {"CPU": 2.0}}
+    client, _ = ray(listing([row]))
+
+    assert client.nodes() == (Node(cpus=2, accelerator=""),)
 
 
 def listing(rows):

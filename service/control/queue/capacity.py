@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from search.sweep.spec import SweepConfig
@@ -22,6 +22,8 @@ class Node:
 
     cpus: float
     gpus: float = 0.0
+    memory_gb: float = math.inf  # infinity: not known
+    accelerator: str | None = None  # the kind of its GPUs in Ray's words; empty: it has none; None: not known
     shares: tuple[float, ...] = ()  # the free share of each GPU that already has workers
 
 
@@ -32,23 +34,32 @@ class Size:
     cpus: float = 0.0
     gpus: float = 0.0
     workers: int = 0
+    memory_gb: float = 0.0
+    accelerator: str = ""  # of a single job, which needs nodes of this kind; sums have none
 
     def __add__(self, other: "Size") -> "Size":
-        return Size(self.cpus + other.cpus, self.gpus + other.gpus, self.workers + other.workers)
+        memory_gb = self.memory_gb + other.memory_gb
+        return Size(self.cpus + other.cpus, self.gpus + other.gpus, self.workers + other.workers, memory_gb)
 
     def __sub__(self, other: "Size") -> "Size":
-        return Size(self.cpus - other.cpus, self.gpus - other.gpus, self.workers - other.workers)
+        memory_gb = self.memory_gb - other.memory_gb
+        return Size(self.cpus - other.cpus, self.gpus - other.gpus, self.workers - other.workers, memory_gb)
 
     def __mul__(self, factor: int) -> "Size":
-        return Size(self.cpus * factor, self.gpus * factor, self.workers * factor)
+        memory_gb = self.memory_gb * factor
+        return Size(self.cpus * factor, self.gpus * factor, self.workers * factor, memory_gb, self.accelerator)
 
     def fits(self, room: "Size") -> bool:
-        """Return whether `room` has enough CPUs and GPUs. Workers take no other resources."""
-        return self.cpus <= room.cpus + _TOLERANCE and self.gpus <= room.gpus + _TOLERANCE
+        """Return whether `room` has enough CPUs, GPUs and memory, on whatever nodes."""
+        return (
+            self.cpus <= room.cpus + _TOLERANCE
+            and self.gpus <= room.gpus + _TOLERANCE
+            and self.memory_gb <= room.memory_gb + _TOLERANCE
+        )
 
 
 class Shape(NamedTuple):
-    """The parts of a job that determine its placement. `cpus` and `gpus` are per worker."""
+    """The parts of a job that determine its placement. `cpus`, `gpus` and `memory_gb` are per worker."""
 
     num_workers: int  # per lane
     placed_together: int
@@ -56,8 +67,10 @@ class Shape(NamedTuple):
     gpus: float
     lanes: int
     trials: int
-    at_once: int | None = None  # trials at a time at most, and any number below; None: all of them, or one
+    at_once: int | None = None  # trials at a time at most; None: all, or fewer in even rounds
     least: int = 0  # the fewest workers per lane that it can run with; 0: all
+    memory_gb: float = 0.0
+    accelerator: str = ""  # the kind of node that its workers need; empty: any
 
     @classmethod
     def of(cls, spec: JobSpec) -> "Shape":
@@ -88,6 +101,8 @@ class Shape(NamedTuple):
             trials=trials,
             at_once=at_once,
             least=least,
+            memory_gb=workers.memory_gb or 0.0,
+            accelerator=workers.accelerator or "",
         )
 
     @property
@@ -119,7 +134,11 @@ class Shape(NamedTuple):
     def one(self) -> Size:
         """The size of one training run, over all lanes."""
         num = self.num_workers * self.lanes
-        return Size(num * self.cpus, num * self.gpus, num)
+        return Size(num * self.cpus, num * self.gpus, num, num * self.memory_gb, self.accelerator)
+
+    def sized(self, size: Size) -> Size:
+        """Return the size of a running attempt, with what only the job says: its memory and kind of nodes."""
+        return replace(size, memory_gb=size.workers * self.memory_gb, accelerator=self.accelerator)
 
 
 def _least(spec: JobSpec) -> int:
@@ -133,7 +152,11 @@ NO_SHAPE = Shape(num_workers=1, placed_together=1, cpus=1.0, gpus=0.0, lanes=1, 
 
 def total(nodes: Sequence[Node]) -> Size:
     """Return the resources of the empty cluster."""
-    return Size(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+    return Size(
+        sum(node.cpus for node in nodes),
+        sum(node.gpus for node in nodes),
+        memory_gb=sum(node.memory_gb for node in nodes),
+    )
 
 
 def num_placeable(shape: Shape, nodes: Sequence[Node]) -> int:
@@ -142,8 +165,15 @@ def num_placeable(shape: Shape, nodes: Sequence[Node]) -> int:
 
 
 def _on_node(shape: Shape, node: Node) -> int:
+    if not _has_kind(shape, node):
+        return 0
     size = shape.placed_together
-    return size * math.floor(min(node.cpus / (size * shape.cpus), _by_gpus(shape, node)) + _TOLERANCE)
+    by_memory = node.memory_gb / (size * shape.memory_gb) if shape.memory_gb else math.inf
+    return size * math.floor(min(node.cpus / (size * shape.cpus), _by_gpus(shape, node), by_memory) + _TOLERANCE)
+
+
+def _has_kind(shape: Shape, node: Node) -> bool:
+    return not shape.accelerator or node.accelerator in (None, shape.accelerator)
 
 
 def _by_gpus(shape: Shape, node: Node) -> float:
@@ -173,9 +203,14 @@ def left_beside(sizes: Iterable[Size], nodes: Sequence[Node]) -> Sequence[Node]:
     This is an estimate: Ray places them, and may spread them further.
     """
     packed = [(_worker_of(size), size.workers) for size in sizes if size.workers]
-    for worker, num in sorted(packed, key=lambda each: (each[0].gpus, each[0].cpus, each[1]), reverse=True):
+    for worker, num in sorted(packed, key=_choosiness, reverse=True):
         nodes = left_by(worker, num, nodes)
     return nodes
+
+
+def _choosiness(packed: tuple[Shape, int]) -> tuple[float, ...]:
+    worker, num = packed
+    return bool(worker.accelerator), worker.gpus, worker.cpus, worker.memory_gb, num
 
 
 def left_by(shape: Shape, num_workers: int, nodes: Sequence[Node]) -> Sequence[Node]:
@@ -186,7 +221,13 @@ def left_by(shape: Shape, num_workers: int, nodes: Sequence[Node]) -> Sequence[N
             break
         num = max(0, min(num_workers, _on_node(shape, node)))
         shares = _shares_left(shape, num, node)
-        left[index] = Node(cpus=node.cpus - num * shape.cpus, gpus=node.gpus - num * shape.gpus, shares=shares)
+        left[index] = replace(
+            node,
+            cpus=node.cpus - num * shape.cpus,
+            gpus=node.gpus - num * shape.gpus,
+            memory_gb=node.memory_gb - num * shape.memory_gb,
+            shares=shares,
+        )
         num_workers -= num
     return left
 
@@ -207,8 +248,16 @@ def _shares_left(shape: Shape, num_workers: int, node: Node) -> tuple[float, ...
 
 
 def _worker_of(size: Size) -> Shape:
-    cpus, gpus = max(_LEAST, size.cpus / size.workers), size.gpus / size.workers
-    return Shape(num_workers=1, placed_together=1, cpus=cpus, gpus=gpus, lanes=1, trials=1)
+    return Shape(
+        num_workers=1,
+        placed_together=1,
+        cpus=max(_LEAST, size.cpus / size.workers),
+        gpus=size.gpus / size.workers,
+        lanes=1,
+        trials=1,
+        memory_gb=size.memory_gb / size.workers,
+        accelerator=size.accelerator,
+    )
 
 
 def conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
@@ -217,23 +266,40 @@ def conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
 
 
 def _conflicts(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
-    problems = []
-    size, num_workers = shape.placed_together, shape.one.workers
+    of_kind = [node for node in nodes if _has_kind(shape, node)]
+    if nodes and not of_kind:
+        kinds = ", ".join(sorted({f"`{node.accelerator}`" for node in nodes if node.accelerator})) or "none"
+        message = f"no node has the accelerator {shape.accelerator!r}; the cluster has {kinds}"
+        return [Problem(pointer="/workers/accelerator", message=message, value=shape.accelerator)]
+    return _too_large(shape, of_kind) or _too_many(shape, of_kind)
+
+
+def _too_large(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
+    """Return which resources of a worker no node has enough of."""
+    problems, size = [], shape.placed_together
     asker = "a worker asks" if size == 1 else f"each of {size} workers that share a node asks"
-    for name, wanted in (("cpus", shape.cpus), ("gpus", shape.gpus)):
-        most = max((getattr(node, name) for node in nodes), default=0.0)
+    for name, unit in (("cpus", "cpus"), ("gpus", "gpus"), ("memory_gb", "GB of memory")):
+        wanted, most = getattr(shape, name), max((getattr(node, name) for node in nodes), default=0.0)
         if size * wanted > most + _TOLERANCE:
-            message = f"{asker} for {wanted:g} {name}; allowed: 0 to {most / size:g}, by the most that a node has"
+            message = f"{asker} for {wanted:g} {unit}; allowed: 0 to {most / size:g}, by the most that a node has"
             problems.append(Problem(pointer=f"/workers/{name}", message=message, value=wanted))
-    placeable = num_placeable(shape, nodes)
-    if not problems and num_workers > placeable:
-        without_gpus = num_placeable(shape._replace(gpus=0.0), nodes)
-        limit = "gpus" if placeable < without_gpus else "count"
-        value = shape.gpus if limit == "gpus" else shape.num_workers
-        lanes = f" in {shape.lanes} lanes" if shape.lanes > 1 else ""
-        message = (
-            f"the job asks for {num_workers} workers{lanes} of {shape.cpus:g} CPUs and {shape.gpus:g} GPUs; "
-            f"allowed: 1 to {placeable}, all that the cluster holds{_WAY_OUT if limit == 'count' else ''}"
-        )
-        problems.append(Problem(pointer=f"/workers/{limit}", message=message, value=value))
     return problems
+
+
+def _too_many(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
+    """Return which field to change if the nodes hold some such workers, but not all."""
+    num_workers, placeable = shape.one.workers, num_placeable(shape, nodes)
+    if num_workers <= placeable:
+        return []
+    limit, value = "count", shape.num_workers
+    for name in ("gpus", "memory_gb"):
+        if placeable < num_placeable(shape._replace(**{name: 0.0}), nodes):
+            limit, value = name, getattr(shape, name)
+            break
+    lanes = f" in {shape.lanes} lanes" if shape.lanes > 1 else ""
+    memory = f", {shape.memory_gb:g} GB" if shape.memory_gb else ""
+    message = (
+        f"the job asks for {num_workers} workers{lanes} of {shape.cpus:g} CPUs{memory} and {shape.gpus:g} GPUs; "
+        f"allowed: 1 to {placeable}, all that the cluster holds{_WAY_OUT if limit == 'count' else ''}"
+    )
+    return [Problem(pointer=f"/workers/{limit}", message=message, value=value)]

@@ -179,6 +179,8 @@ class _Turn:
             return False
         if self._kept is None or _ends_by(job, trials, began_at=self.now) <= self._kept.limit:
             return True
+        if _are_apart(job.shape, self._kept.job.shape):
+            return True
         if size.fits(self._kept.extra):
             self._kept.extra -= size
             return True
@@ -248,7 +250,9 @@ class _Turn:
         room = max(0.0, self._free.cpus) / shape.cpus
         if shape.gpus:
             room = min(room, max(0.0, self._free.gpus) / shape.gpus)
-        return max(1, size.workers - math.floor(room + 1e-6))
+        if shape.memory_gb:
+            room = min(room, max(0.0, self._free.memory_gb) / shape.memory_gb)
+        return max(1, size.workers - math.floor(min(room, size.workers) + 1e-6))
 
     def _preempt(self, job: Waiting, size: Size) -> bool:
         """Pause jobs of lower priority if that makes room, and no more of them than needed."""
@@ -292,15 +296,15 @@ class _Turn:
                 return _Reservation(job, ends_by, room - size)
         # The start is unknown. Others may have the free room that the job does not need.
         spare = self._unclaimed - size
-        extra = Size(max(0.0, spare.cpus), max(0.0, spare.gpus))
+        extra = Size(max(0.0, spare.cpus), max(0.0, spare.gpus), memory_gb=max(0.0, spare.memory_gb))
         return _Reservation(job, job.queued_at + self.rules.backfill_s, extra)
 
 
 def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, project: str) -> tuple[Size, int, str]:
     """Return a job's size, its number of concurrent training runs, and why it can never be placed ("" if it can).
 
-    All training runs go side by side if the cluster and the quotas can ever have room for that, else one at a time. A
-    sweep runs as many trials as there can be room for, up to its `at_once`.
+    As many training runs go side by side as the cluster and the quotas can ever have room for. A sweep stays within its
+    `at_once`; arms go in rounds of about the same number, so that no room is taken in vain.
     """
     found = conflicts(shape, nodes)
     if not found:  # with as many workers as the cluster holds
@@ -310,14 +314,18 @@ def sized(shape: Shape, nodes: Sequence[Node], quotas: Quotas, *, owner: str, pr
         found = quota_conflicts(shape, quotas, owner=owner, project=project)
     if found:
         return shape.one, 1, found[0].message
-    most = shape.trials if shape.at_once is None else min(shape.at_once, shape.trials)
-    placeable = num_placeable(shape, nodes)
-    for number in (most,) if shape.at_once is None else range(most, 1, -1):
+    most = min(shape.at_once or shape.trials, shape.trials, num_placeable(shape, nodes) // shape.one.workers)
+    for number in range(most, 1, -1):
         together = shape._replace(lanes=shape.lanes * number, trials=1)
-        has_room = placeable >= (shape.one * number).workers
-        if has_room and not quota_conflicts(together, quotas, owner=owner, project=project):
-            return shape.one * number, number, ""
+        if not quota_conflicts(together, quotas, owner=owner, project=project):
+            trials = number if shape.at_once else math.ceil(shape.trials / math.ceil(shape.trials / number))
+            return shape.one * trials, trials, ""
     return shape.one, 1, ""
+
+
+def _are_apart(one: Shape, other: Shape) -> bool:
+    """Return whether two jobs name different accelerators, so that neither takes a node of the other."""
+    return bool(one.accelerator and other.accelerator) and one.accelerator != other.accelerator
 
 
 def fits_beside(job: Waiting, size: Size, running: Sequence[Running], nodes: Sequence[Node], quotas: Quotas) -> bool:

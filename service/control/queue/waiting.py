@@ -144,7 +144,8 @@ def _running(row: Any) -> Running:
         spacing_s = Checkpointing.model_validate(row.spec.get("checkpoint", {})).every_seconds
     except ValidationError:
         return job
-    size, trials, seconds = _given(attempt) or shape.one, attempt.trials or 1, row.spec["budget"].get("seconds")
+    trials, seconds = attempt.trials or 1, row.spec["budget"].get("seconds")
+    size = shape.one if (given := _given(attempt)) is None else shape.sized(given)
     return replace(
         job,
         size=size,

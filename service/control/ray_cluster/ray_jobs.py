@@ -17,6 +17,8 @@ _TIMEOUT_S = 10.0
 _LOG_S = 30.0
 _LOG_PATH = "/api/v0/logs/file"
 _NO_FILE = "A file is not found"  # an agent's words; the head answers 500
+#: How Ray writes memory, and begins the name of the resource that tells the kind of a node's GPUs.
+_UNITS, _KIND = ("B", "KiB", "MiB", "GiB"), "accelerator_type:"
 T = TypeVar("T")
 
 
@@ -41,6 +43,8 @@ class Machine(NamedTuple):
     is_head: bool
     cpus: float
     gpus: float
+    memory_gb: float | None = None  # for tasks and actors; None: Ray does not say
+    accelerator: str = ""  # the kind of its GPUs, in Ray's words; empty: none
 
 
 class Workers(NamedTuple):
@@ -174,7 +178,7 @@ class RayJobs:
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the living nodes' logical resources; a new head may have none yet (Unavailable)."""
-        return tuple(Node(cpus=machine.cpus, gpus=machine.gpus) for machine in self.machines())
+        return tuple(map(_node, self.machines()))
 
     def machines(self) -> tuple[Machine, ...]:
         """Return the living nodes; a new head may have none yet (Unavailable)."""
@@ -241,4 +245,19 @@ def _machine(row: Mapping[str, Any]) -> Machine:
         is_head=bool(row.get("is_head_node")),
         cpus=total.get("CPU", 0.0),
         gpus=total.get("GPU", 0.0),
+        memory_gb=None if "memory" not in total else _gigabytes(total["memory"]),
+        accelerator=next((name.removeprefix(_KIND) for name in total if name.startswith(_KIND)), ""),
     )
+
+
+def _gigabytes(memory: float | str) -> float:
+    """Return Ray's amount of memory, in bytes or as `29.802 GiB`, in GB; text is rounded, so at worst too little."""
+    if not isinstance(memory, str):
+        return memory / 1e9
+    number, unit = memory.split()
+    return max(0.0, float(number) - 0.0005) * 1024 ** _UNITS.index(unit) / 1e9
+
+
+def _node(machine: Machine) -> Node:
+    memory_gb = math.inf if machine.memory_gb is None else machine.memory_gb
+    return Node(cpus=machine.cpus, gpus=machine.gpus, memory_gb=memory_gb, accelerator=machine.accelerator)

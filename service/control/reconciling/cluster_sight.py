@@ -1,5 +1,6 @@
 """The cluster as this process sees it now, and has seen it within the last hour."""
 
+import math
 from collections.abc import Sequence
 
 from service.control.queue.capacity import Node, Shape, conflicts
@@ -8,7 +9,7 @@ from service.control.telemetry import Telemetry
 from service.errors import Unavailable
 from service.job.problems import Problem
 from service.job.spec import JobSpec
-from service.settings import Settings
+from service.settings import ClusterNodes, Settings
 
 _SEEN_S = 3600.0  # a node away for less may come back, so jobs that need it are not refused
 _MOST_SEEN = 50  # clusters: one whose nodes come and go has many
@@ -19,8 +20,7 @@ class ClusterSight:
 
     def __init__(self, cluster: Cluster, settings: Settings, telemetry: Telemetry) -> None:
         self._cluster, self._telemetry = cluster, telemetry
-        of_settings = settings.cluster_nodes
-        self._largest = tuple(Node(cpus=each.cpus, gpus=each.gpus) for each in of_settings for _ in range(each.count))
+        self._largest = tuple(_node(each) for each in settings.cluster_nodes for _ in range(each.count))
         #: What jobs are judged by; None: the cluster is unknown.
         self.nodes: Sequence[Node] | None = self._largest or cluster.declared()
         self._seen: dict[tuple[Node, ...], float] = {}  # and when: the cluster within the last hour, now last
@@ -57,3 +57,8 @@ class ClusterSight:
     def is_too_small(self, shape: Shape) -> bool:
         """Return whether the cluster can no longer hold an attempt's workers, after it has lost a machine."""
         return self.nodes is not None and bool(conflicts(shape, self.nodes))
+
+
+def _node(declared: ClusterNodes) -> Node:
+    memory_gb = math.inf if declared.memory_gb is None else declared.memory_gb
+    return Node(cpus=declared.cpus, gpus=declared.gpus, memory_gb=memory_gb, accelerator=declared.accelerator)
