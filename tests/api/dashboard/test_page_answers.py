@@ -617,7 +617,7 @@ def test_a_long_table_of_stages_begins_with_the_newest_of_each_trial():
 
 
 MAIN = """
-  for (const id of ["page", "notice", "connection", "caller", "times", "sign-out"]) {
+  for (const id of ["page", "notice", "connection", "caller", "times", "print", "sign-out"]) {
     const part = document.createElement("div");
     part.setAttribute("id", id);
     document.body.append(part);
@@ -1282,7 +1282,7 @@ def test_a_file_of_a_clone_does_not_claim_that_the_job_it_was_made_of_is_gone(cl
     made = http.post(f"/v1/jobs/{reporting.job_id}:clone", json={"budget": {"seconds": 90}}).json()["job"]["id"]
     plot = plots.plot(client, [made])
     script = """
-      for (const id of ["held", "library", "page", "made", "times"]) {
+      for (const id of ["held", "library", "page", "made", "times", "print"]) {
         const part = document.createElement("div");
         part.setAttribute("id", id);
         part.textContent = { held: JSON.stringify(given), library }[id] ?? "";
