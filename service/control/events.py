@@ -155,13 +155,19 @@ def bounds(session: Session, kinds: Collection[EventKind] = ()) -> tuple[int, in
 
 def is_gap(session: Session, after: int, kinds: Collection[EventKind] = ()) -> bool:
     """Return whether events of `kinds` (default: any) after this id were pruned, or the id was never given out."""
-    oldest, newest = bounds(session, kinds)
+    return is_outside(after, bounds(session, kinds))
+
+
+def is_outside(after: int, kept: tuple[int, int]) -> bool:
+    """Return whether events after this id are missing within the bounds that are `kept`."""
+    oldest, newest = kept
     return not max(0, oldest - 1) <= after <= newest
 
 
-def newest_of(session: Session, job_id: str) -> int:
-    """Return the id of the job's newest event; 0 if it has none."""
-    return session.scalar(select(func.max(EventRow.id)).where(EventRow.job_id == job_id)) or 0
+def newest_of(session: Session, job_id: str, kinds: Collection[EventKind] = ()) -> int:
+    """Return the id of the job's newest event of these kinds (empty: of any); 0 if it has none."""
+    newest = select(EventRow.id).where(EventRow.job_id == job_id).order_by(EventRow.id.desc()).limit(1)
+    return session.scalar(newest.where(EventRow.kind.in_(kinds)) if kinds else newest) or 0
 
 
 def after(

@@ -1,10 +1,10 @@
 """Convert rows to public views. Functions of one open session; they only read."""
 
-import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from search.schedule_file import Provenance
@@ -12,7 +12,7 @@ from search.sweep.spec import SampleValues
 from service.control.metrics import points
 from service.control.metrics.columns import Point
 from service.control.metrics.extents import NO_POINTS, extents
-from service.control.models import AttemptRow, EventRow, JobRow, ProbeRow, StageRow, TrialRow
+from service.control.models import AttemptRow, EventRow, JobRow, Json, ProbeRow, StageRow, TrialRow
 from service.control.moments import moment, moment_or_none
 from service.control.results import overfitting, ranking, stage_views
 from service.errors import NotFound, UnreadableJob
@@ -192,9 +192,8 @@ def _line(trial: TrialRow) -> Line:
     return kept
 
 
-def unsearched(session: Session, trial_id: str) -> str | None:
-    """Return the first decision's reason if the trial never probed, although its rate was neither usual nor pinned."""
-    stages = list(_decided(session, trial_id))
+def unsearched(stages: Sequence[StageRow]) -> str | None:
+    """Return the first decision's reason if a trial never probed, although its rate was neither usual nor pinned."""
     if not stages or stages[0].decision.get("is_usual") or any(stage.decision["probes"] for stage in stages):
         return None
     pinned = {name for steer in stages[0].decision.get("steers", ()) for name in steer["pin"]}
@@ -203,14 +202,14 @@ def unsearched(session: Session, trial_id: str) -> str | None:
 
 def heeded(session: Session, trial_id: str) -> Iterator[tuple[int, Sequence[dict[str, Any]]]]:
     """Yield each decided stage of the trial, with the steers named by its decision."""
-    for stage in _decided(session, trial_id):
+    for stage in decided(session, [trial_id])[trial_id]:
         yield stage.stage, stage.decision.get("steers", ())
 
 
-def steered(session: Session, trial_id: str) -> dict[str, list[int]]:
-    """Return the stages of the trial that each person steered."""
+def steered(stages: Iterable[StageRow]) -> dict[str, list[int]]:
+    """Return those of a trial's stages that each person steered."""
     found: dict[str, list[int]] = {}
-    for stage in _decided(session, trial_id):
+    for stage in stages:
         for by in dict.fromkeys(steer["by"] for steer in stage.decision.get("steers", ())):
             found.setdefault(by, []).append(stage.stage)
     return found
@@ -240,36 +239,46 @@ def decided_stages(
 
     `only` selects stages by trial and number; `numbers` selects them in every trial (empty: all).
     """
+    found = list(trials)
+    stages = decided(session, [trial.id for trial in found], numbers)
+    probes = _probes(session, [trial.id for trial in found], numbers)
     return tuple(
-        stage_views.stage_view(trial, stage, probes.get(stage.stage, []), with_posterior=with_posterior)
-        for trial in trials
-        for probes in [_probes(session, trial.id, numbers)]
-        for stage in _decided(session, trial.id, numbers)
+        stage_views.stage_view(trial, stage, probes[trial.id, stage.stage], with_posterior=with_posterior)
+        for trial in found
+        for stage in stages[trial.id]
         if only is None or (trial.id, stage.stage) in only
     )
 
 
-def _probes(session: Session, trial_id: str, numbers: Collection[int]) -> dict[int, list[ProbeRow]]:
-    """Return the trial's probes by stage, in order of arrival."""
-    found: dict[int, list[ProbeRow]] = {}
-    query = select(ProbeRow).where(ProbeRow.trial_id == trial_id)
+def _probes(
+    session: Session, trial_ids: Sequence[str], numbers: Collection[int]
+) -> defaultdict[tuple[str, int], list[ProbeRow]]:
+    """Return the trials' probes by trial and stage, in order of arrival."""
+    found: defaultdict[tuple[str, int], list[ProbeRow]] = defaultdict(list)
+    query = select(ProbeRow).where(ProbeRow.trial_id.in_(trial_ids))
     if numbers:
         query = query.where(ProbeRow.stage.in_(numbers))
     for row in session.scalars(query.order_by(ProbeRow.id)):
-        found.setdefault(row.stage, []).append(row)
+        found[row.trial_id, row.stage].append(row)
     return found
 
 
-def z_scores(session: Session, trial_id: str) -> list[float]:
+def z_scores(stages: Iterable[StageRow]) -> list[float]:
     """Return the deviation of each closed stage's end from its forecast, if it had one."""
-    return [score for stage in _decided(session, trial_id) if (score := stage_views.z_score_of(stage)) is not None]
+    return [score for stage in stages if (score := stage_views.z_score_of(stage)) is not None]
 
 
-def _decided(session: Session, trial_id: str, numbers: Collection[int] = ()) -> Iterable[StageRow]:
-    query = select(StageRow).where(StageRow.trial_id == trial_id)
+def decided(
+    session: Session, trial_ids: Sequence[str], numbers: Collection[int] = ()
+) -> defaultdict[str, list[StageRow]]:
+    """Return the trials' decided stages, by trial and in their order. `numbers` selects them (empty: all)."""
+    found: defaultdict[str, list[StageRow]] = defaultdict(list)
+    query = select(StageRow).where(StageRow.trial_id.in_(trial_ids))
     if numbers:
         query = query.where(StageRow.stage.in_(numbers))
-    return session.scalars(query.order_by(StageRow.stage))
+    for row in session.scalars(query.order_by(StageRow.stage)):
+        found[row.trial_id].append(row)
+    return found
 
 
 def _columns(row: object, names: Iterable[str]) -> dict[str, Any]:
@@ -282,6 +291,12 @@ def series(
     """Return these steps of the trial's series `name`, thinned to `max_points`; empty if nothing was reported."""
     kept, num_points = points.read(session, points.Key(trial.id, name), max_points=max_points, within=within)
     return series_of(trial, name, kept, num_points=num_points)
+
+
+def series_of_each(session: Session, trials: Sequence[TrialRow], name: str, *, max_points: int) -> list[Series]:
+    """Return the series `name` of each of the trials, as `series` does, with few statements for all of them."""
+    found = points.read_each(session, [trial.id for trial in trials], name, max_points=max_points)
+    return [series_of(trial, name, kept, num_points=num) for trial in trials for kept, num in [found[trial.id]]]
 
 
 def series_of(trial: TrialRow, name: str, kept: Sequence[Point], *, num_points: int) -> Series:
@@ -298,11 +313,13 @@ def series_of(trial: TrialRow, name: str, kept: Sequence[Point], *, num_points: 
     )
 
 
-def overfitted(session: Session, trial: TrialRow, metric: str) -> str | None:
-    """Return a sentence if the finished trial got worse by `metric` while its training loss fell, else None."""
+def overfitted(session: Session, trial: TrialRow, metric: str, curve: Series) -> str | None:
+    """Return a sentence if the finished trial got worse by `metric` while its training loss fell, else None.
+
+    `curve` has all of its evaluations by `metric`.
+    """
     if trial.outcome != "completed" or _line(trial) != "main":  # the series are those of the main line
         return None
-    curve = series(session, trial, f"validation_{metric}", max_points=sys.maxsize)
     found = overfitting.worsening(curve, trial.metric_directions.get(metric, "min"))
     if found is None:
         return None
@@ -356,15 +373,22 @@ def points_beyond(session: Session, step: int, trial_id: str, name: str) -> list
     return [NamedPoint(name, *sample) for sample in points.beyond(session, points.Key(trial_id, name), step)]
 
 
-def schedule_view(session: Session, trial: TrialRow, *, optimizer: JobOptimizer) -> ScheduleView:
-    """Return the trial's schedule: the final one, or else as far as it is known.
+def schedule_views(
+    session: Session, trials: Sequence[TrialRow], optimizers: Mapping[tuple[str, int], JobOptimizer]
+) -> tuple[ScheduleView, ...]:
+    """Return each trial's schedule: the final one, or else as far as it is known.
 
-    `optimizer` is the job's. If several competed, the schedule names the one that trained.
+    `optimizers` are those of the job, by arm and seed. If several competed, the schedule names the one that trained.
     """
-    if trial.schedule is not None:
-        entries = [ScheduleEntry.model_validate(entry) for entry in trial.schedule["entries"]]
-    else:
-        entries = _entries_so_far(session, trial)
+    unfinished = [trial.id for trial in trials if trial.schedule is None]
+    stages, trained = decided(session, unfinished), _trained_entries(session, unfinished)
+    return tuple(
+        _schedule_view(trial, _entries(trial, stages[trial.id], trained), optimizer=optimizers[trial.arm, trial.seed])
+        for trial in trials
+    )
+
+
+def _schedule_view(trial: TrialRow, entries: Sequence[ScheduleEntry], *, optimizer: JobOptimizer) -> ScheduleView:
     kind = str(entries[0].values.get("optimizer", optimizer.kind)) if entries else optimizer.kind
     return ScheduleView(
         trial_id=trial.id,
@@ -393,15 +417,23 @@ def event_view(row: EventRow) -> Event:
     return Event(id=row.id, job_id=row.job_id, project=row.project, kind=kind, at=at, data=row.data)
 
 
-def _entries_so_far(session: Session, trial: TrialRow) -> list[ScheduleEntry]:
-    """Return an unfinished trial's schedule: as trained up to its last checkpoint, and as decided after that."""
+def _trained_entries(session: Session, trial_ids: Sequence[str]) -> dict[str, Json]:
+    """Return the schedules of the trials' last checkpoints, by trial."""
+    if not trial_ids:
+        return {}
+    resumable = (StageRow.trial_id.in_(trial_ids), StageRow.resume_step.is_not(None))
+    last = select(StageRow.trial_id, func.max(StageRow.stage)).where(*resumable).group_by(StageRow.trial_id)
     schedule = StageRow.resume["progress", "schedule"]  # only this part: the rest of a resume is large
-    resumable = select(schedule).where(StageRow.trial_id == trial.id, StageRow.resume_step.is_not(None))
-    kept = session.scalar(resumable.order_by(StageRow.stage.desc()).limit(1))
+    of_last = select(StageRow.trial_id, schedule).where(tuple_(StageRow.trial_id, StageRow.stage).in_(last))
+    return dict(iter(session.execute(of_last)))
+
+
+def _entries(trial: TrialRow, stages: Iterable[StageRow], checkpointed: Mapping[str, Json]) -> list[ScheduleEntry]:
+    """Return the final schedule, or else that of the trial's last checkpoint, and what was decided after that."""
+    kept = checkpointed.get(trial.id) if trial.schedule is None else trial.schedule["entries"]
     trained = [ScheduleEntry.model_validate(entry) for entry in kept or ()]
     step = trained[-1].step + trained[-1].num_steps if trained else 0
-    stages = (stage for stage in _decided(session, trial.id) if stage.num_steps != 0)
-    behind = ((stage, _entry(stage, trial, behind=step)) for stage in stages)
+    behind = ((stage, _entry(stage, trial, behind=step)) for stage in stages if stage.num_steps != 0)
     return [*trained, *(entry for stage, entry in behind if entry.num_steps or stage.first_step >= step)]
 
 

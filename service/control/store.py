@@ -37,6 +37,7 @@ from service.control.queries import NamedPoint, WorkerSize
 from service.control.queue.quotas import QuotaBook
 from service.control.queue.waiting import Backlog, WaitingList
 from service.control.results import outcomes, snapshots
+from service.control.results.outcomes import Kept
 from service.control.storage import Storage
 from service.control.telemetry import Telemetry
 from service.control.verbs import Versions
@@ -58,7 +59,7 @@ from service.wire.steering import SteeringView, SteerRequest
 from service.wire.trials import ScheduleView, Series, SeriesExtent, StageView, TrialView
 
 _log = logging.getLogger(__name__)
-_MAX_OWNERS = 4096  # kept in memory
+_MAX_OWNERS, _MAX_TRIALS, _MAX_REPORTS = 4096, 16_384, 32  # kept in memory
 _REMEMBERED_S = 3600.0  # remember deleted jobs this long, to find what a killed driver of theirs left
 
 
@@ -81,6 +82,7 @@ class Store:
         self.attempts = AttemptBook(db, storage, settings, secret=secret, note_batch=telemetry.note_batch)
         self._waiting = WaitingList(db)
         self.code = CodeShelf(db, storage, max_packages=settings.code_packages)
+        self._kept = Kept(num_trials=_MAX_TRIALS, num_jobs=_MAX_REPORTS)
         #: The owner of a job by id; raises NotFound. Cached, as every request asks and owners never change.
         self.owner_of = lru_cache(_MAX_OWNERS)(self._owner_of)
 
@@ -308,17 +310,19 @@ class Store:
         """Return the job's report: the result of every trial and arm."""
         with self._db.reading() as session:
             queries.job_row(session, job_id)
-            return outcomes.report(session, job_id, self._prices)
+            return outcomes.report(session, job_id, self._kept, self._prices)
 
     def comparison(self, job_ids: Sequence[str]) -> Comparison:
         """Compare jobs: their differing fields and their results. Raises NotFound."""
         with self._db.reading() as session:
-            return outcomes.compared(session, job_ids)
+            return outcomes.compared(session, job_ids, self._kept)
 
     def snapshot(self, job_id: str, *, since: int | None = None, max_points: int = 1000) -> Snapshot:
         """Return a consistent snapshot of all that the job's page shows, or of what changed after the event `since`."""
         with self._db.reading() as session:
-            return snapshots.snapshot(session, job_id, since=since, max_points=max_points, prices=self._prices)
+            return snapshots.snapshot(
+                session, job_id, since=since, max_points=max_points, prices=self._prices, kept=self._kept
+            )
 
     @property
     def _prices(self) -> Prices | None:

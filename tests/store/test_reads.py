@@ -7,10 +7,15 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import event, insert, text
 
+from search.config import Budget
 from service.control.listing import JobFilter
 from service.control.models import AttemptRow, JobRow, JobTextRow, LabelRow
+from service.control.results.report import final, milestones, reached
 from service.job import spec as job_spec
 from service.wire.jobs import JobOrder
+from service.wire.records import AttemptFinished
+from service.wire.trials import Series
+from tests.support.reported import finished
 
 
 @contextmanager
@@ -171,3 +176,70 @@ def test_a_job_that_is_added_is_not_checked_again(store, spec, monkeypatch):
     view, _ = store.add_job(spec)
 
     assert view.spec == spec
+
+
+def test_a_snapshot_reads_nothing_of_trials_that_have_finished(store, make_spec, begin):
+    job_id = store.add_job(make_spec(seeds=list(range(21))))[0].id
+    driver = begin(job_id)
+    for trial in store.trials(job_id)[:20]:
+        driver.trial_id = trial.trial_id
+        driver.start()
+        driver.decide(0, first_step=0)
+        driver.send(finished(trial.trial_id), stream=trial.trial_id)
+    driver.trial_id = store.trials(job_id)[20].trial_id
+    driver.start()
+    first = store.snapshot(job_id)
+    driver.decide(0, first_step=0)
+
+    with statements(store) as seen:
+        second = store.snapshot(job_id, since=first.cursor)
+    with statements(store) as seen_by_another:
+        third = store.snapshot(job_id, since=first.cursor)
+
+    assert max(len(seen), len(seen_by_another)) <= 15, [statement for statement, _ in seen]
+    assert second.report == third.report == store.report(job_id)
+    assert len(second.stages) == 1
+
+
+def test_an_attempt_begins_without_a_statement_for_each_trial_that_has_not(store, make_spec):
+    num_statements = []
+    for seeds in (1, 50):
+        job_id = store.add_job(make_spec(seeds=list(range(seeds))))[0].id
+        with statements(store) as seen:
+            store.attempts.begin(job_id)
+        num_statements.append(len(seen))
+
+    assert num_statements[0] == num_statements[1]
+
+
+def test_a_report_follows_a_trial_over_an_extension(store, driver, begin):
+    def completed(loss):
+        driver.send(finished(driver.trial_id, validation_loss=loss), stream=driver.trial_id)
+        driver.send(AttemptFinished(outcome="succeeded"))
+
+    driver.decide(0, first_step=0)
+    completed(0.5)
+    seen = [store.report(driver.job_id).trials[0].validation_loss]
+    store.extend(driver.job_id, Budget(steps=200))
+    seen.append(store.report(driver.job_id).trials[0].outcome)
+    driver = begin(driver.job_id)
+    driver.start()
+    completed(0.25)
+
+    assert [*seen, store.report(driver.job_id).trials[0].validation_loss] == [0.5, None, 0.25]
+
+
+@pytest.mark.parametrize("direction", ["min", "max"])
+def test_the_milestones_of_a_curve_answer_as_the_whole_curve(direction):
+    values = (None, 3.0, 4.0, 2.0, None, 2.0, 5.0, 1.0, 6.0, 4.0, None)
+    steps = tuple(range(len(values)))
+    curve = Series(
+        trial_id="a", arm="a", seed=0, name="b", steps=steps, seconds=steps, values=values, num_points=len(values)
+    )
+
+    kept = milestones(curve, direction)
+
+    assert len(kept.values) < len(values) / 2 + 1
+    assert final(kept) == final(curve)
+    for target in range(8):
+        assert reached(kept, target, direction) == reached(curve, target, direction)

@@ -202,6 +202,21 @@ def read(session: Session, key: Key, *, max_points: int, within: Steps = EVERY_S
     return thinned(alike, max_points), total
 
 
+def read_each(
+    session: Session, trial_ids: Sequence[str], name: str, *, max_points: int
+) -> dict[str, tuple[list[Point], int]]:
+    """Return for each trial what `read` returns of its series `name`. One statement reads all that have no chunk."""
+    named = select(ChunkRow.trial_id).where(ChunkRow.trial_id.in_(trial_ids), ChunkRow.name == name)
+    packed = set(session.scalars(named.distinct()))
+    loose: dict[str, list[Point]] = {trial_id: [] for trial_id in trial_ids if trial_id not in packed}
+    columns = select(PointRow.trial_id, PointRow.step, PointRow.seconds, PointRow.value)
+    rows = columns.where(PointRow.trial_id.in_(list(loose)), PointRow.name == name).order_by(PointRow.step)
+    for trial_id, *point in session.execute(rows) if loose else ():
+        loose[trial_id].append(Point(*point))
+    found = {trial_id: (thinned(points, max_points), len(points)) for trial_id, points in loose.items()}
+    return found | {each: read(session, Key(each, name), max_points=max_points) for each in packed}
+
+
 def _reaches(within: Steps) -> ColumnElement[bool]:
     return (ChunkRow.last_step >= within.first) & (ChunkRow.first_step <= within.last)
 

@@ -6,42 +6,70 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from service.control import queries, sweeps
-from service.control.models import TrialRow
+from service.control.models import JobRow, TrialRow
+from service.control.recent import Recent
 from service.control.results.comparison import common_metric, comparison
-from service.control.results.report import TrialFacts, job_report
+from service.control.results.report import TrialFacts, job_report, milestones
 from service.wire.comparison import Comparison
 from service.wire.reports import JobReport, Prices
 from service.wire.stored import stored_spec
 from service.wire.trials import ScheduleView
 
 
-def report(session: Session, job_id: str, prices: Prices | None = None) -> JobReport:
-    """Return the job's report, on every trial and arm. Raises UnreadableJob."""
+class Kept:
+    """What one service keeps of its jobs' reports. The keys change with what they are of, so nothing goes stale.
+
+    facts: of finished trials, by the trial, the job's attempt, the trial's outcome and steps.
+    reports: by the job, its version, and the newest event that changes its report.
+    """
+
+    def __init__(self, *, num_trials: int, num_jobs: int) -> None:
+        self.facts = Recent[tuple[str, int, str | None, int], TrialFacts](num_trials)
+        self.reports = Recent[tuple[str, int, int], JobReport](num_jobs)
+
+
+def report(session: Session, job_id: str, kept: Kept, prices: Prices | None = None) -> JobReport:
+    """Return the job's report, on every trial and arm. Raises UnreadableJob.
+
+    The facts of finished trials are taken from `kept`, and added to it.
+    """
     found = queries.trials(session, job_id)
-    job = queries.job_view(queries.job_row(session, job_id))
-    metric = job.readable.objective.metric
-    facts = [
-        TrialFacts(
-            view=queries.trial_view(trial),
-            curve=queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize),
-            z_scores=queries.z_scores(session, trial.id),
-            unsearched=queries.unsearched(session, trial.id),
-            overfitted=queries.overfitted(session, trial, metric),
-            steered=queries.steered(session, trial.id),
-        )
-        for trial in found
-    ]
-    ranking = sweeps.report(job.readable, job.state, sweeps.rungs(session, job_id), [each.view for each in facts])
+    row = queries.job_row(session, job_id)
+    job = queries.job_view(row)
+    facts = _facts(session, row, found, job.readable.objective.metric, kept)
+    rungs = sweeps.rungs(session, job_id) if job.readable.params else ()
+    ranking = sweeps.report(job.readable, job.state, rungs, [each.view for each in facts])
     return job_report(job, facts, prices=prices, sweep=ranking)
 
 
-def compared(session: Session, job_ids: Sequence[str]) -> Comparison:
+def _facts(session: Session, job: JobRow, trials: Sequence[TrialRow], metric: str, kept: Kept) -> list[TrialFacts]:
+    """Return the facts of each trial; two statements read the stages and the curves of all that are not known."""
+    ends = {trial.id: (trial.id, job.attempt, trial.outcome, trial.step) for trial in trials}
+    facts = {trial.id: each for trial in trials if (each := kept.facts.get(ends[trial.id])) is not None}
+    others = [trial for trial in trials if trial.id not in facts]
+    stages = queries.decided(session, [trial.id for trial in others])
+    curves = queries.series_of_each(session, others, f"validation_{metric}", max_points=sys.maxsize)
+    for trial, curve in zip(others, curves, strict=True):
+        facts[trial.id] = TrialFacts(
+            view=queries.trial_view(trial),
+            curve=milestones(curve, trial.metric_directions.get(metric, "min")),
+            z_scores=queries.z_scores(stages[trial.id]),
+            unsearched=queries.unsearched(stages[trial.id]),
+            overfitted=queries.overfitted(session, trial, metric, curve),
+            steered=queries.steered(stages[trial.id]),
+        )
+        if trial.outcome not in (None, "failed"):  # what a failed one reported last may arrive behind its failure
+            kept.facts.put(ends[trial.id], facts[trial.id])
+    return [facts[trial.id] for trial in trials]
+
+
+def compared(session: Session, job_ids: Sequence[str], kept: Kept) -> Comparison:
     """Compare the jobs, in one consistent snapshot. Raises NotFound and UnreadableJob."""
     jobs = [queries.job_view(queries.job_row(session, job_id)) for job_id in job_ids]
-    reports = [report(session, job_id) for job_id in job_ids]
+    reports = [report(session, job_id, kept) for job_id in job_ids]
     metric = common_metric(reports)
     trials = [trial for job_id in job_ids for trial in queries.trials(session, job_id)]
-    curves = [queries.series(session, trial, f"validation_{metric}", max_points=sys.maxsize) for trial in trials]
+    curves = queries.series_of_each(session, trials, f"validation_{metric}", max_points=sys.maxsize)
     return comparison(jobs, reports, metric, curves)
 
 
@@ -50,7 +78,7 @@ def schedules(session: Session, job_id: str, trials: Sequence[TrialRow]) -> tupl
     spec = stored_spec(job_id, queries.job_row(session, job_id).spec)
     drawn = queries.samples(trials)  # of no others: to check what a sample sets takes as long as all the rest
     optimizers = {(trial.arm, trial.seed): trial.replica.optimizer for trial in spec.trials(drawn)}
-    return tuple(queries.schedule_view(session, trial, optimizer=optimizers[trial.arm, trial.seed]) for trial in trials)
+    return queries.schedule_views(session, trials, optimizers)
 
 
 def recorded_schedules(session: Session, job_id: str, trials: Sequence[TrialRow]) -> tuple[ScheduleView, ...]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 from statistics import fmean, stdev
 from types import MappingProxyType
 from typing import NamedTuple
@@ -44,7 +45,7 @@ class TrialFacts(NamedTuple):
     """The facts of a trial that a report needs."""
 
     view: TrialView
-    curve: Series  # all evaluations of the objective's metric
+    curve: Series  # evaluations of the objective's metric: its `milestones` are enough
     z_scores: Sequence[float] = ()  # the deviation of each closed stage's end from its forecast
     unsearched: str | None = None  # why nothing was probed; None: something was
     overfitted: str | None = None  # a sentence, if it overfitted; else None
@@ -263,6 +264,17 @@ def final(series: Series) -> tuple[float, float] | None:
     """Return (seconds, value) of the last known value."""
     points = zip(reversed(series.seconds), reversed(series.values), strict=True)
     return next(((seconds, value) for seconds, value in points if value is not None), None)
+
+
+def milestones(series: Series, direction: Direction) -> Series:
+    """Return the points better than all before them, and the last known one: `reached` and `final` need no others."""
+    sign = 1 if direction == "min" else -1
+    known = [(at, sign * value) for at, value in enumerate(series.values) if value is not None]
+    lowest = accumulate((score for _, score in known), min)
+    better = (at for (at, score), before in zip(known, chain([math.inf], lowest), strict=False) if score < before)
+    kept = sorted({*better, *(at for at, _ in known[-1:])})
+    columns = {name: tuple(getattr(series, name)[at] for at in kept) for name in ("steps", "seconds", "values")}
+    return series.model_copy(update=columns)
 
 
 def reached(series: Series, target: float, direction: Direction = "min") -> float | None:

@@ -7,11 +7,11 @@ from sqlalchemy.orm import Session
 
 from service.control import events, queries
 from service.control.metrics import points
-from service.control.models import EventRow, TrialRow
-from service.control.results.outcomes import report, schedules
+from service.control.models import EventRow, JobRow, TrialRow
+from service.control.results.outcomes import Kept, report, schedules
 from service.job.states import JobState
 from service.wire.events import EventKind
-from service.wire.reports import Prices
+from service.wire.reports import JobReport, Prices
 from service.wire.snapshot import Snapshot
 from service.wire.trials import Series
 
@@ -25,7 +25,7 @@ _REPORTED = frozenset(EventKind) - {EventKind.PROGRESS, EventKind.PROBE, EventKi
 
 
 def snapshot(
-    session: Session, job_id: str, *, since: int | None, max_points: int, prices: Prices | None = None
+    session: Session, job_id: str, *, since: int | None, max_points: int, prices: Prices | None, kept: Kept
 ) -> Snapshot:
     """Return all that the job's page shows; with `since`, only what events after that id have changed.
 
@@ -34,9 +34,10 @@ def snapshot(
     Raises UnreadableJob: a page draws what the job's own parts say.
     """
     job = queries.job_row(session, job_id)
-    cursor = events.bounds(session)[1]
+    bounds = events.bounds(session)
+    cursor = bounds[1]
     changed = [] if since is None else _changes(session, job_id, since)
-    is_lost = since is None or events.is_gap(session, since) or len(changed) > _MAX_CHANGES
+    is_lost = since is None or events.is_outside(since, bounds) or len(changed) > _MAX_CHANGES
     found = queries.trials(session, job_id)
     if is_lost or any(map(_takes_back, changed)):
         return Snapshot(
@@ -47,7 +48,7 @@ def snapshot(
             stages=queries.decided_stages(session, found),
             schedules=schedules(session, job_id, found),
             series=_series(session, found, max_points=max_points),
-            report=report(session, job_id, prices),
+            report=report(session, job_id, kept, prices),
         )
     touched = {row.data["trial_id"] for row in changed if "trial_id" in row.data}
     kinds = {row.kind for row in changed}
@@ -60,8 +61,16 @@ def snapshot(
         stages=queries.decided_stages(session, trials, only=_stages(changed)),
         schedules=schedules(session, job_id, trials),
         series=_new_series(session, trials, changed, max_points=max_points),
-        report=report(session, job_id, prices) if kinds & _REPORTED else None,
+        report=_shared_report(session, job, kept, prices) if kinds & _REPORTED else None,
     )
+
+
+def _shared_report(session: Session, job: JobRow, kept: Kept, prices: Prices | None) -> JobReport:
+    """Return the report as of the newest event that changes it. All viewers get the same one."""
+    key = (job.id, job.version, events.newest_of(session, job.id, _REPORTED))
+    found = kept.reports.get(key) or report(session, job.id, kept, prices)
+    kept.reports.put(key, found)
+    return found
 
 
 def version(session: Session, job_id: str) -> str:
@@ -85,8 +94,10 @@ def _stages(changed: Iterable[EventRow]) -> set[tuple[str, int]]:
     return {(row.data["trial_id"], row.data["stage"]) for row in changed if "stage" in row.data}
 
 
-def _series(session: Session, trials: Iterable[TrialRow], *, max_points: int) -> tuple[Series, ...]:
-    return tuple(queries.series(session, trial, name, max_points=max_points) for name in _DRAWN for trial in trials)
+def _series(session: Session, trials: Sequence[TrialRow], *, max_points: int) -> tuple[Series, ...]:
+    return tuple(
+        series for name in _DRAWN for series in queries.series_of_each(session, trials, name, max_points=max_points)
+    )
 
 
 def _new_series(
