@@ -395,7 +395,8 @@ def test_a_rise_comes_from_the_rate_where_the_next_commit_sees_other_batches():
 def test_after_a_commit_that_was_rolled_back_as_dead_only_one_that_was_dead_before_is_spared(
     losses, start, course, course_of_rate
 ):
-    before = Ending.of(_observe(None, [2.3] * 100, total=100, rolled_back=True), Signs(is_dead=True), ("divergence",))
+    shown = Signs(is_dead=True, has_diverged=True)  # as a blow-up does
+    before = Ending.of(_observe(None, [2.3] * 100, total=100, rolled_back=True), shown, ("divergence",))
     line = CommittedLine(
         start_loss=start, initial=2.3, best=LossLevel(min(start, 1.0), 0.01), before=before, num_taken_back=1
     )
