@@ -291,11 +291,12 @@ def _too_many(shape: Shape, nodes: Sequence[Node]) -> list[Problem]:
     num_workers, placeable = shape.one.workers, num_placeable(shape, nodes)
     if num_workers <= placeable:
         return []
-    limit, value = "count", shape.num_workers
-    for name in ("gpus", "memory_gb"):
-        if placeable < num_placeable(shape._replace(**{name: 0.0}), nodes):
-            limit, value = name, getattr(shape, name)
-            break
+    limit = "count"
+    value: float = shape.num_workers
+    if placeable < num_placeable(shape._replace(gpus=0.0), nodes):
+        limit, value = "gpus", shape.gpus
+    elif placeable < num_placeable(shape._replace(memory_gb=0.0), nodes):
+        limit, value = "memory_gb", shape.memory_gb
     lanes = f" in {shape.lanes} lanes" if shape.lanes > 1 else ""
     memory = f", {shape.memory_gb:g} GB" if shape.memory_gb else ""
     message = (

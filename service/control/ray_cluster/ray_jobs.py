@@ -154,8 +154,12 @@ class RayJobs:
         node = self._driver_node(submission_id)
         if node is None:
             return
-        query = {"node_id": node, "filename": f"job-driver-{submission_id}.log", "lines": lines or -1}
-        query |= {"timeout": math.ceil(_LOG_S)}
+        query: dict[str, str | int] = {
+            "node_id": node,
+            "filename": f"job-driver-{submission_id}.log",
+            "lines": lines or -1,
+            "timeout": math.ceil(_LOG_S),
+        }
         with self._reaching(), self._client.stream("GET", _LOG_PATH, params=query, timeout=_LOG_S) as answer:
             if answer.is_success:
                 yield from self._in_time(answer.iter_bytes())
@@ -255,7 +259,7 @@ def _gigabytes(memory: float | str) -> float:
     if not isinstance(memory, str):
         return memory / 1e9
     number, unit = memory.split()
-    return max(0.0, float(number) - 0.0005) * 1024 ** _UNITS.index(unit) / 1e9
+    return max(0.0, float(number) - 0.0005) * 1024.0 ** _UNITS.index(unit) / 1e9
 
 
 def _node(machine: Machine) -> Node:
