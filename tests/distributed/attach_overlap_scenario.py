@@ -47,6 +47,7 @@ def overlapped(rank: int, num_workers: int) -> dict[str, Any]:
         "filled": {name: _filled(rank, **how) for name, how in (("", {}), ("serial", {"overlap": False}))},
         "finding unused": _overlaps(Script(rank, finds_unused=True, exchange={"kind": "fp16"} | SMALL)),
         "sync batch norm": _overlaps(_with_sync_batch_norm(rank)),
+        "static graph": [_static(rank, overlap=each) for each in (True, False)],
         "reentrant": [_reentrant(rank, overlap=each) for each in (True, False)],
         "reentrant later": _reentrant_later(rank),
     }
@@ -84,6 +85,21 @@ def _with_sync_batch_norm(rank: int) -> Script:
     script.model = nn.SyncBatchNorm.convert_sync_batchnorm(script.model)
     script.handle = attach(script.model, script.optimizer, exchange=KINDS["topk"])
     return script
+
+
+def _static(rank: int, *, overlap: bool) -> str:
+    """The parameters of a model whose graph DDP takes for static, so that it delays its first buckets."""
+    script = Script(rank)
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    script.model = DistributedDataParallel(layers, bucket_cap_mb=0.01, static_graph=True)
+    script.optimizer = torch.optim.SGD(script.model.parameters(), lr=0.1)
+    attach(script.model, script.optimizer, exchange=KINDS["topk"] | SMALL | {"overlap": overlap})
+    for rows in script.inputs[:12, 0]:  # DDP refuses `no_sync` before it knows the graph
+        script.optimizer.zero_grad()
+        (script.model(rows) - rows[:, :4]).square().mean().backward()
+        script.optimizer.step()
+    return script.bits
 
 
 def _reentrant(rank: int, *, overlap: bool) -> Any:

@@ -41,6 +41,10 @@ def test_an_exchange_stays_behind_a_backward_with_collectives_of_its_own_or_unus
         assert not rank["sync batch norm"]
 
 
+def test_a_static_graph_trains_with_the_same_bits(two_ranks: Reports):
+    assert len({bits for rank in two_ranks["overlapped"] for bits in rank["static graph"]}) == 1
+
+
 def test_under_reentrant_checkpointing_an_exchange_stays_behind_backward(two_ranks: Reports):
     for rank in two_ranks["overlapped"]:
         (beside, began), (behind, _) = rank["reentrant"]

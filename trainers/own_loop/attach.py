@@ -64,7 +64,7 @@ from trainers.own_loop.handle import Handle, rank
 from trainers.own_loop.outlet import outlet_of
 from trainers.own_loop.together import Optimizers, Together, each_of, joined
 from trainers.segment import Purpose
-from trainers.snapshot import Buffers, State, Steps, Tensors
+from trainers.snapshot import Buffers, Image, State, Steps, Tensors
 from trainers.training.model import forget_lost, persistent_buffers, replaced_buffer, replaced_parameter
 
 log = logging.getLogger("wiretune.attach")
@@ -278,7 +278,7 @@ class Attached(Handle):
     def _enter(self, ddp: DistributedDataParallel) -> None:
         """Take the place of DDP's all-reduce, unless that is all that is asked for.
 
-        Raises ValueError for sparse gradients where they cannot be exchanged, and for a model that has an exchange.
+        Raises ValueError for sparse gradients where they cannot be exchanged.
         """
 
         def note_forward(module: nn.Module, *_: object) -> None:
@@ -484,6 +484,14 @@ class Attached(Handle):
         self._check_buffers()
         self._check_parameters(self._held)
         self._state.snapshot(slot)
+
+    def image(self, slot: str) -> Image:
+        """Return a copy of what is kept under the name `slot`, to be saved."""
+        return self._state.image(slot)
+
+    def put(self, slot: str, image: Image) -> None:
+        """Keep under the name `slot` what `image` returned of this model in another run."""
+        self._state.put(slot, image)
 
     def forget(self, slot: str) -> None:
         """Free the memory of `slot`, if there is such a one."""

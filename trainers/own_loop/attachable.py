@@ -12,6 +12,7 @@ from trainers.methods.optimizer.spec import FromExchangeConfig, OptimizerConfig,
 from trainers.methods.replica_config import MAX_THREADS, ReplicaConfig
 from trainers.own_loop.ddp import TYPES, check_entries, check_types, check_unused
 from trainers.own_loop.handle import num_ranks
+from trainers.own_loop.outlet import check_free
 from trainers.own_loop.together import each_of
 from trainers.spec.exchange import ExchangeBase, UpdateConfig, group_conflict
 from trainers.spec.levels import AccordionConfig
@@ -87,7 +88,7 @@ def ddp_in(model: nn.Module) -> DistributedDataParallel | None:
 
 
 def check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: ReplicaConfig) -> None:
-    """Raise ValueError unless `ddp` is there where its hook is needed, of all ranks, and ready for the exchange."""
+    """Raise ValueError unless `ddp` is there where its hook is needed, of all ranks, and free for the exchange."""
     trains_apart, num_workers = config.sync.payload == "parameters", num_ranks()
     needs_ddp = num_workers > 1 or isinstance(config.exchange, UpdateConfig)
     if ddp is None and needs_ddp and not trains_apart:
@@ -101,6 +102,8 @@ def check_ddp(ddp: DistributedDataParallel | None, model: nn.Module, config: Rep
                 raise ValueError(
                     f"`model`: `{name}` must be dense to become that of rank 0, got {tensor.layout}: add `.to_dense()`"
                 )
+    if ddp is not None:
+        check_free(ddp)
     if ddp is not None and ddp.process_group.size() != num_workers:
         raise ValueError(f"`model` must be one of all {num_workers} ranks, got one of {ddp.process_group.size()}")
     if ddp is None or trains_apart:

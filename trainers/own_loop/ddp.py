@@ -32,7 +32,7 @@ from trainers.methods.build import between_nodes
 from trainers.methods.exchange.auto.spec import ExchangeConfig
 from trainers.methods.exchange.dense.spec import DenseBase
 from trainers.own_loop.handle import Handle
-from trainers.own_loop.outlet import outlet_of
+from trainers.own_loop.outlet import check_free, outlet_of
 from trainers.segment import Purpose
 from trainers.spec.exchange import CorrectedConfig, ExchangeBase
 from trainers.spec.levels import AccordionConfig
@@ -79,9 +79,11 @@ def compress_gradients(
     Gradients of bfloat16 parameters are exchanged, and memories kept, in float32; the mean is rounded to bfloat16.
     Raises ValueError for a range where a number is needed, for what needs the learning rate or the data, for parameters
     that are neither float32 nor bfloat16, not on one device, or without entries, for embeddings with sparse gradients,
-    for nodes that do not hold every rank once, and for a memory where DDP finds unused parameters.
+    for nodes that do not hold every rank once, for a memory where DDP finds unused parameters, and for a model that has
+    an exchange already.
     """
     check_config(config)
+    check_free(model)
     check_unused(model, config)
     check_sparse(model)
     parameters = [each for each in model.parameters() if each.requires_grad]

@@ -45,7 +45,7 @@ class Handle:
 
     @property
     def _has_stepped(self) -> bool:
-        """Whether the exchange has taken a step."""
+        """True once the exchange has taken a step."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:

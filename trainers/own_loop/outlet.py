@@ -24,13 +24,13 @@ class Outlet:
         self._all_reduce: Send = partial(allreduce_hook, group)
         self.send: Send = self._all_reduce
 
+    @property
+    def is_free(self) -> bool:
+        """True while nothing is plugged in."""
+        return self.send is self._all_reduce
+
     def plug(self, send: Send) -> None:
-        """Send buckets by `send` from now on. Raises ValueError while they go by another one."""
-        if self.send is not self._all_reduce:
-            raise ValueError(
-                "`model` must have one exchange, and it has one already: first `detach` the handle of `attach`; "
-                "`compress_gradients` stays, so wrap the module in a new DistributedDataParallel"
-            )
+        """Send buckets by `send` from now on."""
         self.send = send
 
     def unplug(self) -> None:
@@ -39,6 +39,15 @@ class Outlet:
 
 
 _OUTLETS = WeakKeyDictionary[DistributedDataParallel, Outlet]()
+
+
+def check_free(ddp: DistributedDataParallel) -> None:
+    """Raise ValueError if `ddp` has an exchange."""
+    if ddp in _OUTLETS and not _OUTLETS[ddp].is_free:
+        raise ValueError(
+            "`model` must have one exchange, and it has one already: first `detach` the handle of `attach`; "
+            "`compress_gradients` stays, so wrap the module in a new DistributedDataParallel"
+        )
 
 
 def outlet_of(ddp: DistributedDataParallel) -> Outlet:

@@ -15,7 +15,7 @@ StepHook = Callable[[torch.optim.Optimizer, Sequence[Any], Mapping[str, Any]], A
 
 
 class JointState(MutableMapping[Parameter, Any]):
-    """What several optimizers keep under their parameters: each parameter's is its owner's."""
+    """The state of several optimizers: each parameter's is its owner's."""
 
     def __init__(self, owners: Mapping[Parameter, torch.optim.Optimizer]) -> None:
         self._owners = owners
