@@ -98,6 +98,7 @@ def calls_for(job_ids: Sequence[str], answers: Mapping[str, Any]) -> dict[str, C
         **snapshots,
         first: calls.job(job_ids[0]),
         f"{first}/stages": calls.stages(job_ids[0], with_posterior=True),
+        f"{first}/metrics": calls.recorded(job_ids[0]),
         f"{first}/metrics/bytes_sent": calls.metrics(job_ids[0], "bytes_sent", max_points=_MAX_POINTS),
         _events(job_ids[0]): _told(job_ids[0], after=0),
     }
@@ -150,6 +151,9 @@ def _measured(job_id: str, answers: Mapping[str, Any]) -> dict[str, Call[Any]]:
     """Return the calls for the curves of the trials' metrics that `answers` lacks."""
     trials = answers[f"/v1/jobs/{job_id}/snapshot"].trials
     names = {f"validation_{name}" for trial in trials for name in trial.metric_directions}
+    recorded = (each.name for each in answers[f"/v1/jobs/{job_id}/metrics"] if each.num_points)
+    # The snapshot has the losses, and the page does not offer the second line's series.
+    names |= {name for name in recorded if name.partition("_")[0] not in ("loss", "validation", "insurance")}
     paths = {f"/v1/jobs/{job_id}/metrics/{name}": name for name in sorted(names)}
     return {
         path: calls.metrics(job_id, name, max_points=_MAX_POINTS) for path, name in paths.items() if path not in answers

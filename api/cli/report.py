@@ -203,6 +203,7 @@ def _bill_columns(report: JobReport, spec: JobSpec) -> Iterator[tuple[str, bool,
     yield "search", True, lambda _, bill: f"{bill.seconds_search:.1f} s"
     yield "training", True, lambda _, bill: f"{bill.seconds_training:.1f} s"
     yield "waited", any(bill.steps_timed for bill in bills), lambda _, bill: _waited(bill)
+    yield "peak memory", any(bill.memory_bytes for bill in bills), lambda _, bill: figures.size(bill.memory_bytes)
     yield "kept for backward", drops, lambda _, bill: figures.size(bill.saved_bytes)
     yield "insurance", any(bill.steps_insurance for bill in bills), lambda _, bill: _insurance(bill)
     yield (

@@ -152,6 +152,7 @@ export const snapshot = (id, since, max_points) =>
 export const steering = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/steering`);
 export const cards = (id, trial, stage) => get(`/v1/jobs/${encodeURIComponent(id)}/stages`, { trial, stage, posterior: true });
 export const series = (id, name, about) => get(`/v1/jobs/${encodeURIComponent(id)}/metrics/${encodeURIComponent(name)}`, about);
+export const recorded = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/metrics`);
 export const comparison = ([first, ...others]) =>
   get(`/v1/jobs/${encodeURIComponent(first)}/comparison`, { other: others });
 export const trials = (id) => get(`/v1/jobs/${encodeURIComponent(id)}/trials`);

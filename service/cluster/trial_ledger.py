@@ -85,6 +85,7 @@ class Progress(BaseModel):
             bytes_dense=self.bill.bytes_dense + result.bytes_dense,
             steps_search=self.bill.steps_search + num_steps * is_probe,
             saved_bytes=max(self.bill.saved_bytes, result.saved_bytes),
+            memory_bytes=max(self.bill.memory_bytes, result.memory_bytes),
         )
         if result.times is not None:
             self._bill(steps_timed=self.bill.steps_timed + num_steps)

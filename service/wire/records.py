@@ -187,6 +187,9 @@ class Bill(Record):
     bytes_within_nodes: Count = Field(0, description="to workers of the same node; not in `bytes_sent` or the budget")
     bytes_dense: Count = Field(0, description="what the same steps would have sent without compression")
     saved_bytes: Count = Field(0, description="most that a worker kept for backward in a step, parameters apart")
+    memory_bytes: Count = Field(
+        0, description="peak memory of the worker that needed most: of its GPU, else of its process; 0: not measured"
+    )
     seconds_search: float = 0.0
     seconds_training: float = Field(0.0, description="the whole training clock, search included")
     seconds_of_workers: float | None = Field(

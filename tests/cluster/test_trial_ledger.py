@@ -261,6 +261,15 @@ def test_the_bill_says_the_most_that_was_kept_for_backward() -> None:
     assert progress.bill.saved_bytes == 90
 
 
+def test_the_bill_says_the_most_memory_that_a_worker_needed() -> None:
+    progress = Progress()
+
+    for needed in (70, 90, 80):
+        progress.charge(_result(0, 5).model_copy(update={"memory_bytes": needed}), is_probe=False)
+
+    assert progress.bill.memory_bytes == 90
+
+
 def test_the_split_of_time_is_of_the_steps_that_were_timed_alone() -> None:
     times = StepTimes(compute=0.04, exposed=0.02, compress=0.01, wire=0.03)
     progress = Progress()

@@ -1,4 +1,4 @@
-// Training and validation loss, or another validation metric, with forecasts and the state whose weights are best.
+// Training and validation loss, with forecasts and the state whose weights are best; or another series.
 
 import { duration, figures, loss, number } from "../units.js";
 import { between } from "./axis.js";
@@ -41,10 +41,12 @@ export function meanOf(lines) {
   return { x: all("x"), mean: all("mean"), upper: all("upper"), lower: all("lower"), counts: all("count") };
 }
 
-// `choice`: {metric, smooth, isLogLoss, isLogAxis, isEach}. `stages` are those of one trial, drawn as shaded areas; `trials`
-// are all. Metrics other than the loss have no training series and no forecast.
+// `choice`: {metric, isRecorded, smooth, isLogLoss, isLogAxis, isEach}. `stages` are those of one trial, drawn as shaded areas;
+// `trials` are all. Metrics other than the loss have no training series and no forecast. One that `isRecorded` in training
+// steps stands for the validation series, and nobody says which way it is better.
 export function lossChart({ training, validation, trials, stages, place, choice }) {
   const isLoss = choice.metric === LOSS;
+  const [kind, title] = choice.isRecorded ? [choice.metric, choice.metric] : ["validation", `validation ${choice.metric}`];
   const drawn = (series, weight) => series.filter((each) => each.values.length)
     .map((each) => ({ ...each, x: place.along(each), y: weight ? smoothed(each.values, weight) : each.values }));
   const [trained, validated] = [drawn(training, choice.smooth), drawn(validation, 0)];
@@ -56,24 +58,24 @@ export function lossChart({ training, validation, trials, stages, place, choice 
   const around = { stages, place, lines: trained, floor: isLog ? least : -Infinity };
   return {
     traces: [...(isLoss ? fans(around) : []),
-      ...(isMean ? meanLines(trained, validated, place) : [...lines(trained, "training", place), ...lines(validated, "validation", place)]),
-      ...(isLoss ? rollBacks(around) : []), ...bests(trials, validation, place, choice.metric)],
+      ...(isMean ? meanLines(trained, [validated, kind], place) : [...lines(trained, "training", place), ...lines(validated, kind, place)]),
+      ...(isLoss ? rollBacks(around) : []), ...(choice.isRecorded ? [] : bests(trials, validation, place, choice.metric))],
     layout: { height: 420, shapes: shades(stages, place), uirevision: [place.axis, place.unit, choice.isLogAxis, choice.isLogLoss, choice.metric].join(),
       xaxis: { title: { text: isLoss ? `${place.title}<br>thin: training, bold: validation` : place.title }, ...(choice.isLogAxis ? { type: "log" } : { rangemode: "tozero" }) },
-      yaxis: { title: { text: isLoss ? LOSS : `validation ${choice.metric}` }, ...(isLoss && choice.isLogLoss ? logAxis(values, String) : {}) } },
-    label: labelOf(trials, validation, choice.metric),
+      yaxis: { title: { text: isLoss ? LOSS : title }, ...(isLoss && choice.isLogLoss ? logAxis(values, String) : {}) } },
+    label: labelOf(trials, validation, title),
     columns: [["trial", (row) => row.label, "name"], figures("clock", (row) => row.seconds, duration),
       figures("step", (row) => row.step, String),
-      [`validation ${choice.metric}`, (row) => (row.value === null ? "diverged" : loss(row.value)), "number", (row) => row.value]],
+      [title, (row) => (row.value === null ? "diverged" : loss(row.value)), "number", (row) => row.value]],
     rows: validation.flatMap(({ label, steps, seconds, values: measured }) =>
       measured.map((value, at) => ({ label, value, step: steps[at], seconds: seconds[at] }))),
   };
 }
 
-function labelOf(trials, validation, metric) {
+function labelOf(trials, validation, title) {
   const now = validation.flatMap((each) => {
     const value = each.values.findLast((one) => one !== null);
-    return value === undefined ? [] : [`${each.label} validation ${metric} now ${loss(value)}`];
+    return value === undefined ? [] : [`${each.label} ${title} now ${loss(value)}`];
   });
   const best = trials.filter((each) => each.outcome === "completed" && each.exported_step !== null)
     .map((each) => `best weights of ${each.label} after ${each.exported_step} steps`);
@@ -93,13 +95,13 @@ function lines(series, name, { unit }) {
 const seeds = (count) => `${count} ${count === 1 ? "seed" : "seeds"}`;
 
 // An arm's seeds as their mean, with ± 1 standard deviation around it.
-function meanLines(trained, validated, { unit }) {
+function meanLines(trained, [validated, kind], { unit }) {
   const arms = [...new Map([...trained, ...validated].map((each) => [each.arm, each])).values()];
-  return arms.flatMap((arm) => [[trained, "training"], [validated, "validation"]].flatMap(([series, name]) => {
+  return arms.flatMap((arm) => [[trained, "training"], [validated, kind]].flatMap(([series, name]) => {
     const own = series.filter((each) => each.arm === arm.arm);
     const found = own.length ? meanOf(own) : null;
     if (!found) return [];
-    const isBold = name === "validation";
+    const isBold = name !== "training";
     const most = Math.max(...found.counts);
     const upTo = Math.min(...found.counts) < most ? "up to " : "";
     const base = { type: "scatter", mode: "lines", legendgroup: arm.arm };

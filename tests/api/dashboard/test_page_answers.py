@@ -468,7 +468,7 @@ def test_of_other_series_only_what_is_new_of_trials_that_changed_is_asked_for_un
       await page.refresh();
       answers[at("snapshot")] = whole;
       await page.refresh();
-      return asked.filter((address) => address.startsWith("metrics"));
+      return asked.filter((address) => address.startsWith("metrics/"));
     """,
         http,
         training,
@@ -1071,6 +1071,42 @@ def test_the_metric_that_the_reader_chose_last_is_drawn_and_no_earlier_one_over_
 
     offered, names = ["loss", "accuracy", "f1"], ["validation_accuracy", "validation_f1"]
     assert found == [offered, names, [[0, 50, 100]], "Validation f1"]
+
+
+def test_the_menu_offers_every_recorded_series_and_draws_it_under_its_own_name():
+    found = of_curves("""
+      const asked = [];
+      const fetchSeries = async (name) => { asked.push(name); return [{ ...lossAt(0, 50), name }]; };
+      const how = { ...choice, metric: "own_aux" };
+      const shown = curves("job-1", { held: how }, fetchSeries, async () => ["memory_bytes", "own_aux"]);
+      document.body.append(shown.loss);
+      seeAll();
+      const measured = { ...trial, metric_directions: { f1: "max" }, validation_metrics: {} };
+      await shown.update({ ...held(0, 100), trials: [measured] });
+      await settled();
+      const offered = shown.loss.querySelector("select").options.map((each) => each.value);
+      return [offered, asked, drawn.at(-1), shown.loss.querySelector("h2").textContent];
+    """)
+
+    assert found == [["loss", "f1", "memory_bytes", "own_aux"], ["own_aux"], [0, 50], "own_aux"]
+
+
+def test_the_names_of_recorded_series_are_asked_for_when_a_trial_takes_its_first_steps():
+    found = played(
+        """
+      const asked = heldService();
+      const names = recordedNames("job-1");
+      const none = await names([{ step: 0 }, { step: 0 }]);
+      const first = names([{ step: 5 }, { step: 0 }]);
+      asked.at(-1)[1](Response.json(["loss", "validation_loss", "insurance_validation_loss", "own_aux", "density"].map(
+        (name) => ({ name, num_points: name === "density" ? 0 : 3 }))));
+      const found = [await first, await names([{ step: 9 }, { step: 0 }])];
+      return [none, ...found, asked.map(([address]) => address)];
+    """,
+        ("{ recordedNames }", "pages/job/recorded.js"),
+    )
+
+    assert found == [[], ["own_aux"], ["own_aux"], ["/v1/jobs/job-1/metrics"]]
 
 
 @pytest.mark.parametrize("early", ["Response.json([])", "refusal(503, 'busy')"])

@@ -132,6 +132,23 @@ process.exit();"""
     assert ("kept for backward" in said and "2.5 MB" in said) is is_said
 
 
+@pytest.mark.parametrize(("measured", "is_said"), [(0, False), (3_200_000_000, True)])
+def test_a_bill_says_the_peak_memory_where_it_was_measured(measured, is_said):
+    costs = Bill(memory_bytes=measured).model_dump(mode="json")
+    trial = {"trial_id": "t", "label": "tuned", "outcome": "completed", "line": "main", "step": 1, "seconds": 1}
+    trial |= {"validation_loss": 0.5, "validation_metrics": {}, "metric_directions": {}, "bill": costs, "cost": None}
+    spec = {"link": {"mode": "measure"}, "activations": {"kind": "keep"}, "arms": []}
+    script = f"""
+import "{SMALL_DOM}";
+const {{ billTable }} = await import("{DASHBOARD.as_uri()}/pages/job/tables.js");
+console.log(JSON.stringify(billTable([trial], job, null).textContent));
+process.exit();"""
+
+    said = run(script, trial=trial, job={"state": "succeeded", "spec": spec})
+
+    assert ("peak memory" in said and "3.2 GB" in said) is is_said
+
+
 @pytest.mark.parametrize(
     ("heading", "presses", "order", "sort"),
     [
@@ -382,6 +399,29 @@ def test_another_metric_than_the_loss_has_its_own_best_and_no_forecast_of_the_lo
     lines, stars = chart["traces"]
     assert [lines["y"], stars["name"], *stars["y"]] == [points["values"], *marked]
     assert chart["layout"]["yaxis"] == {"title": {"text": "validation accuracy"}}
+
+
+@pytest.mark.parametrize("arms", [["tuned"], ["tuned", "tuned"]])
+def test_a_series_of_training_steps_is_drawn_under_its_name_and_none_of_its_values_is_called_the_best(arms):
+    looks = [{"trial_id": str(at), "label": arm, "arm": arm, "arm_index": 0} for at, arm in enumerate(arms)]
+    end = {"outcome": None, "metric_directions": {}, "validation_metrics": {}, "is_first_seed": True}
+    points = {"steps": [0, 10], "seconds": [0, 1], "values": [2.0, 3.0]}
+    place = f'(await import("{DASHBOARD.as_uri()}/charts/axis.js")).placing("steps", all, [])'
+    choice = {"metric": "own_aux", "isRecorded": True, "smooth": 0, "isLogLoss": True, "isLogAxis": False}
+    given = "training: [], validation: all, trials, stages: [], choice"
+
+    chart = call(
+        "charts/loss.js",
+        f"it.lossChart({{ {given}, place: {place} }})",
+        trials=[look | end for look in looks],
+        all=[look | end | points for look in looks],
+        choice=choice | {"isEach": False},
+    )
+
+    assert [trace for trace in chart["traces"] if "star" in str(trace)] == []
+    assert "own_aux" in chart["traces"][-1]["hovertemplate"]
+    assert chart["layout"]["yaxis"] == {"title": {"text": "own_aux"}}
+    assert "own_aux now 3.0000" in chart["label"]
 
 
 @pytest.mark.parametrize(("axis", "at"), [("steps", 50), ("seconds", 5.0), ("bytes", 0.5)])

@@ -88,7 +88,7 @@ def test_a_running_job_is_followed_in_few_requests_and_no_complaint(browser, cli
 
     calls = browser.value_of(CALLS)
     job = f"/v1/jobs/{reporting.job_id}"
-    seldom = {f"{job}/{what}" for what in ("events", "metrics/bytes_sent", "attempts", "artifacts", "logs")}
+    seldom = {f"{job}/{what}" for what in ("events", "metrics", "metrics/bytes_sent", "attempts", "artifacts", "logs")}
     assert {call for call in calls if call.startswith("/v1/jobs")} <= {f"{job}/snapshot", f"{job}/stages", *seldom}
     assert calls.count(f"{job}/stages") == 3  # posteriors, of each decision once
     assert browser.complaints == []

@@ -18,6 +18,7 @@ from api.client import Client
 from service.control.store import Store
 from service.job.spec import JobSpec
 from service.wire.events import EventKind
+from service.wire.records import MetricPoints
 from tests.api.conftest import Reporting
 from tests.api.dashboard.browser import Tab
 
@@ -53,6 +54,20 @@ def test_a_file_holds_every_module_and_nothing_that_a_job_is_called_ends_an_elem
     assert {"offline.js", "pages/job/job.js", "pages/compare/compare.js", "charts/panel.js"} <= modules
     assert all((DASHBOARD / name).is_file() for name in modules)
     assert not re.search(r'(?:src|href)="(?!data:)', content)
+
+
+def test_a_file_holds_every_series_that_its_menu_offers(client: Client, reporting: Reporting) -> None:
+    reporting.start("tuned")
+    trial_id = reporting.trial("tuned")
+    for name in ("loss", "own_aux"):
+        reporting.post(MetricPoints(trial_id=trial_id, name=name, steps=(0,), seconds=(0.1,), values=(1.0,)))
+
+    answers = plots.plot(client, [reporting.job_id]).answers
+
+    metrics = f"/v1/jobs/{reporting.job_id}/metrics"
+    assert {each["name"] for each in answers[metrics] if each["num_points"]} == {"loss", "own_aux"}
+    assert answers[f"{metrics}/own_aux"][0]["values"] == [1.0]
+    assert f"{metrics}/loss" not in answers  # the snapshot has it
 
 
 @pytest.mark.parametrize("of_a_page", [1, 2, 500])

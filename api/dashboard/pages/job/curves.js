@@ -1,4 +1,4 @@
-// The loss, or another metric, and the learned schedule, along one axis that the reader chooses.
+// The loss, or another recorded series, and the learned schedule, along one axis that the reader chooses.
 
 import * as api from "../../api.js";
 import { AXES, placing } from "../../charts/axis.js";
@@ -11,12 +11,13 @@ import { MAX_POINTS } from "../../live/snapshot.js";
 const ZOOM_MS = 150; // a wheel zooms many times
 
 // `choice` holds the reader's choices; `update` takes the page's data, with labels. `fetchSeries` returns the series of a
-// name, such as the sent bytes, up to the points on the page.
-export function curves(id, { held: choice, choose }, fetchSeries) {
+// name, such as the sent bytes, up to the points on the page; `fetchNames` the names of those recorded in training steps.
+export function curves(id, { held: choice, choose }, fetchSeries, fetchNames = async () => []) {
   const tools = element("div", { class: "tools", role: "group", "aria-label": "How the curves are shown" });
   const loss = panel("Loss", "wide", { tools, zoomed: hearZoom });
   const schedule = panel("Learned schedule", "wide");
   let known = { trials: [], series: [], stages: [], schedules: [] };
+  let recorded = []; // the names of the series that the menu offers besides what evaluations measure
   let sent = [];
   let drawn = []; // the series that the first chart is of
   let shows = 0; // of `show`: the newest one draws
@@ -29,9 +30,9 @@ export function curves(id, { held: choice, choose }, fetchSeries) {
     loss.body.hidden = !given.series.some((each) => each.steps.length);
     if (loss.body.hidden) return undefined;
     const how = JSON.parse(wanted);
-    const title = how.metric === LOSS ? "Loss" : `Validation ${how.metric}`;
+    const title = how.metric === LOSS ? "Loss" : how.isRecorded ? how.metric : `Validation ${how.metric}`;
     patch(loss.heading, title);
-    return loss.draw(() => lossChart({ training: finerOf(series, LOSS, finer), validation: finerOf(series, `validation_${how.metric}`, finer),
+    return loss.draw(() => lossChart({ training: finerOf(series, LOSS, finer), validation: finerOf(series, how.isRecorded ? how.metric : `validation_${how.metric}`, finer),
       trials: given.trials, stages: given.stages.filter((stage) => stage.trial_id === focusOf(given)), place, choice: how }), title);
   });
   const drawSchedule = whenChanged((given, place) => {
@@ -51,28 +52,34 @@ export function curves(id, { held: choice, choose }, fetchSeries) {
     if (isTakenBack && part) hearZoom([...part]);
     isTakenBack = false;
     await show();
+    const names = await fetchNames(given.trials).catch(() => recorded); // without them the menu stays as it is
+    if (names.join() === recorded.join()) return;
+    recorded = names;
+    await show();
   }
 
   async function show() {
     patch(tools, ...toolsOf(known));
     const [turn, metric] = [shows += 1, metricOf(known)];
-    const [bytes, values] = await Promise.all([choice.x === "bytes" ? fetchSeries("bytes_sent") : null, metric === LOSS ? null : fetchSeries(`validation_${metric}`)]);
+    const [bytes, values] = await Promise.all([choice.x === "bytes" ? fetchSeries("bytes_sent") : null, metric === LOSS ? null : fetchSeries(isRecorded(known, metric) ? metric : `validation_${metric}`)]);
     if (turn !== shows) return;
     if (bytes) sent = begun(bytes, known.stages);
     drawn = values ? withLooks(values, known.trials) : known.series;
     const place = placed(choice.x, known.series, sent);
-    const wanted = JSON.stringify({ metric, smooth: choice.smooth, isLogLoss: choice.log, isLogAxis: choice.logx, isEach: choice.seeds === "each" });
+    const wanted = JSON.stringify({ metric, isRecorded: isRecorded(known, metric), smooth: choice.smooth, isLogLoss: choice.log, isLogAxis: choice.logx, isEach: choice.seeds === "each" });
     await Promise.all([drawLoss(known, drawn, place, detail, wanted), drawSchedule(known, place)]);
   }
 
-  const metricOf = ({ trials }) => (metricsOf(trials).includes(choice.metric) ? choice.metric : LOSS);
+  const isRecorded = ({ trials }, metric) => metric !== LOSS && !metricsOf(trials).includes(metric);
+  const offered = (trials) => [LOSS, ...new Set([...metricsOf(trials), ...recorded])];
+  const metricOf = ({ trials }) => (offered(trials).includes(choice.metric) ? choice.metric : LOSS);
   const focusOf = ({ trials }) => (trials.find((trial) => trial.trial_id === choice.trial) ?? trials[0])?.trial_id;
 
   function toolsOf({ trials }) {
     const several = new Set(trials.map((trial) => trial.arm)).size < trials.length;
-    const [metrics, metric] = [metricsOf(trials), metricOf(known)];
+    const [names, metric] = [offered(trials), metricOf(known)];
     return [
-      metrics.length ? select("metric", "metric", [LOSS, ...metrics].map((name) => [name, name]), metric) : null,
+      names.length > 1 ? select("metric", "metric", names.map((name) => [name, name]), metric) : null,
       select("along", "x", Object.entries(AXES)),
       several ? select("seeds", "seeds", [["mean", "mean and spread"], ["each", "each"]]) : null,
       metric !== LOSS ? null : element("label", { key: "smooth" }, "smooth training ", element("input", { type: "range", min: "0", max: "0.99", step: "0.01", value: String(choice.smooth),

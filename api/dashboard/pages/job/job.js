@@ -14,6 +14,7 @@ import { heading, tabTitle, waitingText } from "./heading.js";
 import { heldSeries } from "./held_series.js";
 import { logs } from "./logs.js";
 import { progressTable } from "./progress.js";
+import { recordedNames } from "./recorded.js";
 import { specification } from "./specification.js";
 import { stageList } from "./stages.js";
 import { sweep } from "./sweep.js";
@@ -32,7 +33,7 @@ export function jobPage(root, id, _, ask) {
   const fetchSeries = (name) => others(name, held?.trials ?? []);
   const fetchSent = () => fetchSeries("bytes_sent");
   const chosen = choices(CHOICES, () => redraw().catch(ask));
-  const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSeries), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
+  const [shown, lanes, why, traffic, stored, printed, text] = [curves(id, chosen, fetchSeries, recordedNames(id)), timeline(id), decisions(id, chosen), wire(fetchSent), files(id), logs(id), specification()];
   const [ranked, stages] = [sweep(), stageList()];
   const panels = element("div", { class: "panels", hidden: "" }, progress, ...ranked.bodies, shown.loss, arms, shown.schedule, lanes.body, stages.body, why.body, why.calibration,
     ...traffic.bodies, bill);

@@ -77,6 +77,7 @@ export function billTable(trials, job, prices) {
     figures("search", (trial) => trial.bill.seconds_search, duration),
     figures("training", (trial) => trial.seconds, duration),
     ...(trials.some((trial) => trial.bill.steps_timed) ? [figures("waited for the exchange", waited, share)] : []),
+    ...(trials.some((trial) => trial.bill.memory_bytes) ? [figures("peak memory", (trial) => trial.bill.memory_bytes || null, size)] : []),
     ...(drops(job.spec) ? [figures("kept for backward", (trial) => trial.bill.saved_bytes, size)] : []),
     ...(prices ? [figures("worker-hours", (trial) => trial.cost?.worker_hours ?? null, number),
       figures("cost", (trial) => trial.cost?.money ?? null, (sum) => money(sum, prices.currency))] : []),
