@@ -77,7 +77,7 @@ def start_server(settings: Settings, *, linger_s: float | None = None) -> Server
     settings = settings.model_copy(update={"log_file": log_file})
     # Passes on every setting, whatever its source. Secrets that a dump hides are in the environment, or unknown.
     given = settings.model_dump(
-        mode="json", exclude={"host", "port", "webhook_secret", "webhook_url"}, exclude_none=True
+        mode="json", exclude={"host", "port", "webhook_secret", "webhook_url", "oidc_client_secret"}, exclude_none=True
     )
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
     printed = settings.state_dir / "server.out"  # besides its log, e.g. why it does not start

@@ -138,6 +138,8 @@ function askForKey() {
       refused.textContent = reason(error);
     }
   };
+  const issuer = document.querySelector('meta[name="sign-in"]').content;
+  const here = encodeURIComponent(location.pathname + location.search);
   const issued = root.querySelector(".issued:not([hidden])"); // a secret that nobody can look up again
   const place = document.createComment("");
   issued?.replaceWith(place);
@@ -149,6 +151,8 @@ function askForKey() {
   caller.textContent = "";
   root.replaceChildren(...(issued ? [issued] : []), element("form", { class: "panel", onsubmit: submit },
     element("h1", {}, "Sign in"),
+    ...(issuer ? [element("button", { type: "button", class: "primary", onclick: () => location.assign(`${issuer}?to=${here}`) },
+      "Sign in with your organisation's account"), element("p", {}, "Or with a key:")] : []),
     element("p", {}, "The command `wiretune page` prints a link that signs you in. So does an API key: it is sent once, and not kept here."),
     element("label", { for: "key" }, "API key"), input,
     element("button", { type: "submit" }, "Sign in"), refused));

@@ -1,4 +1,4 @@
-"""Bearer tokens of an OpenID Connect issuer: verified with its published keys and mapped to roles."""
+"""Tokens of an OpenID Connect issuer: verified with its published keys and mapped to roles."""
 
 import math
 import threading
@@ -43,25 +43,44 @@ class Issuer:
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._clock = settings, clock
         self._lock = threading.Lock()
-        self._keys = KeySet([])
+        self._keys, self._about = KeySet([]), dict[str, Any]()
         self._fetched_at = self._asked_at = -math.inf
         self._failure: Exception | None = None
-        options: Any = {
-            "iss": {"essential": True, "value": settings.oidc_issuer},
-            "aud": {"essential": True, "value": settings.oidc_audience},
-            "exp": {"essential": True},
-            "sub": {"essential": True},
-        }
-        self._claims = jwt.JWTClaimsRegistry(leeway=_LEEWAY_S, **options)
 
     def principal(self, token: str) -> Principal:
         """Return the caller that a token names. Raises `Unauthorized`, `Forbidden` (no role), or `Unavailable`."""
+        return self._principal(self._claims(token, aud=self._settings.oidc_audience))
+
+    def visitor(self, id_token: str, *, nonce: str) -> Principal:
+        """Return whom an ID token names that was made for this service and this `nonce`. Raises the same."""
+        client = self._settings.oidc_client_id
+        claims = self._claims(id_token, aud=client, nonce=nonce)
+        if claims.get("azp", client) != client:
+            raise Unauthorized(f"this token of {self._settings.oidc_issuer} was made for `{claims['azp']}`")
+        return self._principal(claims)
+
+    def endpoint(self, name: str) -> str:
+        """Return an address from the issuer's discovery document. Raises `Unavailable`."""
+        self._current(REFRESH_S)
+        try:
+            return _https(self._about[name], self._settings.oidc_issuer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unavailable(f"{self._settings.oidc_issuer} has no `{name}` to sign in with: {error}") from error
+
+    def _claims(self, token: str, **of_use: str) -> dict[str, Any]:
+        """Return a token's claims, if it is valid and says what its use requires."""
+        required = {name: {"essential": True, "value": value} for name, value in of_use.items()}
+        options: Any = {
+            "iss": {"essential": True, "value": self._settings.oidc_issuer},
+            "exp": {"essential": True},
+            "sub": {"essential": True},
+        }
         try:
             claims = self._verified(token)
-            self._claims.validate(claims)
+            jwt.JWTClaimsRegistry(leeway=_LEEWAY_S, **options, **required).validate(claims)
         except (JoseError, ValueError) as error:
             raise Unauthorized(f"this token of {self._settings.oidc_issuer} is not valid: {error}") from error
-        return self._principal(claims)
+        return claims
 
     def _verified(self, token: str) -> dict[str, Any]:
         """Return the claims of a token signed with one of the issuer's keys."""
@@ -87,7 +106,8 @@ class Issuer:
             if now - self._asked_at >= MIN_AGE_S:
                 self._asked_at = now
                 try:
-                    self._keys, self._fetched_at = _fetch(self._settings.oidc_issuer), now
+                    self._about, self._keys = _fetch(self._settings.oidc_issuer)
+                    self._fetched_at = now
                 except (httpx2.HTTPError, JoseError, ValueError, KeyError, TypeError) as error:
                     self._failure = error
             if now - self._fetched_at < MAX_AGE_S:
@@ -117,13 +137,23 @@ class Issuer:
         return Principal(name=name, role=max(roles, key=lambda role: role.rank), project=project)
 
 
-def _fetch(issuer: str) -> KeySet:
-    """Fetch the issuer's keys by way of its discovery document."""
-    is_local = urlsplit(issuer).scheme == "http"  # settings allow this on loopback only
-    with httpx2.Client(timeout=_TIMEOUT_S, trust_env=not is_local) as http:
+def client_of(issuer: str) -> httpx2.Client:
+    """Return a client for requests to the issuer. Settings allow plain `http` on loopback only."""
+    return httpx2.Client(timeout=_TIMEOUT_S, trust_env=urlsplit(issuer).scheme != "http")
+
+
+def _https(address: str, issuer: str) -> str:
+    """Return an address of the issuer's, unless it is less safe than the issuer itself; raises ValueError."""
+    if urlsplit(address).scheme not in ("https", urlsplit(issuer).scheme):
+        raise ValueError(f"{address} is not https")
+    return address
+
+
+def _fetch(issuer: str) -> tuple[dict[str, Any], KeySet]:
+    """Fetch the issuer's discovery document, and the keys that it leads to."""
+    with client_of(issuer) as http:
         about = http.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration").raise_for_status().json()
         if about["issuer"] != issuer:
             raise ValueError(f"it calls itself {about['issuer']}")
-        if urlsplit(about["jwks_uri"]).scheme not in ("https", urlsplit(issuer).scheme):
-            raise ValueError(f"its keys are at {about['jwks_uri']}, which is not https")
-        return KeySet.import_key_set(http.get(about["jwks_uri"]).raise_for_status().json())
+        keys = http.get(_https(about["jwks_uri"], issuer)).raise_for_status().json()
+        return about, KeySet.import_key_set(keys)

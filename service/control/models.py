@@ -462,8 +462,12 @@ class SessionRow(Base):
     __tablename__ = "sessions"
 
     digest: Mapped[str] = mapped_column(primary_key=True)
-    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
-    expires_at: Mapped[float]
+    key_id: Mapped[str | None] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str | None]  # of a visitor who signed in at the issuer, without a key; so are role and project
+    role: Mapped[str | None]
+    project: Mapped[str | None]
+    expires_at: Mapped[float]  # later with use,
+    ends_at: Mapped[float]  # and never later than this
 
 
 class AuditRow(Base):

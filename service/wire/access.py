@@ -81,7 +81,7 @@ class Me(View):
     name: str
     role: Role
     project: str
-    key: str | None = Field(description="the id of their key; null: they came with an OIDC token")
+    key: str | None = Field(description="the id of their key; null: an OIDC issuer named them")
     may: tuple[str, ...] = Field((), description="what their role allows them to do to what is their own")
     release: str = Field("", description="of the service that answers")
 

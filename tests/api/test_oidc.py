@@ -1,6 +1,7 @@
 """Tokens of a real OpenID Connect issuer, over HTTP on this machine."""
 
 import base64
+import hashlib
 import json
 import threading
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
@@ -37,7 +39,15 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Documents)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.keys: list[Any] = [RSA, EC]
-        self.says = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+        self.says = {
+            "issuer": self.url,
+            "jwks_uri": f"{self.url}/keys",
+            "authorization_endpoint": f"{self.url}/authorize?kind=page",
+            "token_endpoint": f"{self.url}/token",
+        }
+        self.begun: dict[str, str] = {}  # the parameters of the sign-in that a browser came with
+        self.claims: dict[str, Any] = {}  # of the next ID token
+        self.exchanged: list[dict[str, Any]] = []
         self.asked = 0
         self.goes_on = threading.Event()  # no answer before this is set
         self.goes_on.set()
@@ -52,6 +62,20 @@ class _Documents(BaseHTTPRequestHandler):
         self.server.goes_on.wait(PATIENCE_S)
         content = {"keys": [key.as_dict(private=False) for key in self.server.keys]} if is_keys else self.server.says
         self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+    def do_POST(self) -> None:
+        """Exchange the code, as the issuer does for the client that proves that it began the sign-in."""
+        form = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
+        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+        self.server.exchanged.append({**form, "authorization": self.headers["Authorization"]})
+        begun = self.server.begun
+        proves = base64.urlsafe_b64encode(digest).decode().rstrip("=") == begun["code_challenge"]
+        is_known = (form["code"], form["redirect_uri"]) == ("a-code", begun["redirect_uri"])
+        claims = {"aud": "page", "nonce": begun["nonce"]} | self.server.claims
+        content = {"id_token": token(self.server, **claims)} if proves and is_known else {"error": "invalid_grant"}
+        self.send_response(200 if "id_token" in content else 400)
         self.end_headers()
         self.wfile.write(json.dumps(content).encode())
 
@@ -267,3 +291,95 @@ def test_the_keys_outlive_an_outage_of_the_issuer_for_an_hour(server: Server, is
     clock.now = MAX_AGE_S + MIN_AGE_S
     with pytest.raises(Unavailable, match="calls itself"):
         issuer.principal(token(server))
+
+
+@pytest.fixture
+def browser(store: Store, settings: Settings) -> TestClient:
+    """A browser at a page whose operator has a client at the issuer."""
+    named = {"oidc_client_id": "page", "oidc_client_secret": "s:3cret"}
+    store.settings = settings.model_copy(update=Settings(**settings.model_dump() | named).model_dump())
+    return TestClient(create_app(store), follow_redirects=False)
+
+
+def begin(browser: TestClient, server: Server, to: str = "/") -> str:
+    """Begin a sign-in; return the state that the issuer sends back."""
+    asked = urlsplit(browser.get("/v1/sign-in", params={"to": to}).headers["location"])
+    server.begun = {name: value for name, (value,) in parse_qs(asked.query).items()}
+    return server.begun["state"]
+
+
+def end(browser: TestClient, state: str, **changes: str) -> Any:
+    return browser.get("/v1/sign-in/callback", params={"state": state, "code": "a-code"} | changes)
+
+
+def test_a_sign_in_at_the_issuer_opens_a_session_of_its_subject(browser: TestClient, server: Server) -> None:
+    state = begin(browser, server, to="/?job=job-1")
+    answer = end(browser, state, session_state="what-issuers-add")
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?job=job-1")
+    assert server.begun | {"kind": "page", "client_id": "page", "scope": "openid"} == server.begun
+    me = browser.get("/v1/me").json()
+    assert (me["name"], me["role"], me["project"], me["key"]) == ("oidc:anna", "submitter", "red", None)
+    [sent] = server.exchanged
+    assert base64.b64decode(sent["authorization"].split()[1]) == b"page:s%3A3cret"
+    kept = [text for name, text in answer.headers.multi_items() if name == "set-cookie" and "sign-in" not in text]
+    assert len(kept) == 1 and "HttpOnly" in kept[0] and "SameSite=strict" in kept[0]
+
+
+def test_an_answer_to_another_browsers_sign_in_is_refused(browser: TestClient, server: Server) -> None:
+    state = begin(browser, server)
+    for given in ("another", "", "é"):
+        assert end(browser, given).status_code == 403
+    browser.cookies.clear()
+
+    assert end(browser, state).status_code == 403
+    assert server.exchanged == [] and browser.get("/v1/me").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"nonce": "of-another-sign-in"}, 401),
+        ({"aud": "wiretune"}, 401),  # made for programs, not for the page
+        ({"azp": "another", "aud": ["page", "another"]}, 401),
+        ({"exp": 1}, 401),
+        ({"key": STRANGER}, 401),
+        ({"groups": ["cooks"]}, 403),
+    ],
+    ids=str,
+)
+def test_an_id_token_that_is_not_of_this_sign_in_opens_nothing(
+    browser: TestClient, server: Server, changes: dict[str, Any], status: int
+) -> None:
+    server.claims = changes
+    answer = end(browser, begin(browser, server))
+
+    assert answer.status_code == status and "set-cookie" not in answer.headers
+    assert browser.get("/v1/me").status_code == 401
+
+
+def test_a_code_that_the_issuer_does_not_take_opens_nothing(browser: TestClient, server: Server) -> None:
+    answer = end(browser, begin(browser, server), code="stolen")
+
+    assert (answer.status_code, "invalid_grant" in answer.json()["detail"]) == (401, True)
+
+
+def test_what_the_issuer_refuses_is_said(browser: TestClient, server: Server) -> None:
+    answer = end(browser, begin(browser, server), error="access_denied")
+
+    assert (answer.status_code, answer.json()["detail"]) == (403, "the issuer did not sign you in: access_denied")
+
+
+@pytest.mark.parametrize("to", ["//evil.example", "https://evil.example", "/\\evil.example", "/x/../y", "/?a\n"])
+def test_a_sign_in_leads_to_no_other_site(browser: TestClient, server: Server, to: str) -> None:
+    assert end(browser, begin(browser, server, to=to)).headers["location"] == "/"
+
+
+def test_the_page_offers_the_issuer_only_where_the_operator_has_a_client(
+    browser: TestClient, anonymous: TestClient, store: Store
+) -> None:
+    assert '<meta name="sign-in" content="/v1/sign-in">' in browser.get("/").text
+
+    store.settings = store.settings.model_copy(update={"oidc_client_id": ""})
+    assert '<meta name="sign-in" content="">' in anonymous.get("/").text
+    assert anonymous.get("/v1/sign-in").status_code == 404

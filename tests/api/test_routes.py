@@ -25,6 +25,7 @@ from tests.api.conftest import Reporting
 
 ROOT = Path(__file__).parents[2]
 OPEN_PATHS = {"/", "/docs", "/healthz", "/readyz", "/openapi.json", "/vendor/{name}", "/static/main.js"}
+OPEN_PATHS |= {"/v1/sign-in", "/v1/sign-in/callback"}  # which lead to the issuer, and back from it
 SIGN_IN = ("POST", "/v1/sessions")  # takes a code instead
 
 

@@ -57,6 +57,7 @@ def test_the_database_is_in_the_state_dir_however_that_is_named(name, tmp_path):
             "WIRETUNE_WEBHOOK_URL: its value, which is not shown here, is no URL; allowed",
         ),
         ({"WEBHOOK_ON": '["lost"]'}, "WIRETUNE_WEBHOOK_ON: `webhook_on` is '[\"lost\"]'; allowed: JSON such as"),
+        ({"OIDC_CLIENT_ID": "page"}, "WIRETUNE_OIDC_CLIENT_ID: `oidc_client_id` is page while `oidc_issuer` is empty"),
         ({"OIDC_ROLES": "staff"}, "WIRETUNE_OIDC_ROLES: `oidc_roles` is 'staff'; allowed: JSON such as"),
         ({"OIDC_ROLES": '{"staff": "boss"}'}, 'WIRETUNE_OIDC_ROLES: `oidc_roles` is \'{"staff": "boss"}\'; allowed'),
         (

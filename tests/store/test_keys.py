@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select
 
 from service.control.access.audit import AuditFilter
-from service.control.access.keyring import CODE_S, SESSION_S
+from service.control.access.keyring import CODE_S, MAX_SESSION_S, SESSION_S
 from service.control.access.rules import LOCAL, Principal
-from service.control.models import Base
+from service.control.models import Base, SessionRow
 from service.control.processes import wait_until
 from service.control.store import Store
 from service.errors import Forbidden, InvalidJob, KeyGone, NotFound, Unauthorized
@@ -160,6 +160,55 @@ def test_codes_and_sessions_end_and_are_removed(store, clock):
             name: connection.execute(select(Base.metadata.tables[name])).all() for name in ("sessions", "sign_in_codes")
         }
     assert [len(found) for found in rows.values()] == [0, 1]
+
+
+def sessions(store):
+    with store._db.engine.connect() as connection:
+        return connection.execute(select(SessionRow.expires_at)).scalars().all()
+
+
+def use_for(store, clock, session, *, hours):
+    """Use the session every half an hour; return the hours that it lasted."""
+    for half in range(2 * hours):
+        clock.now += 1800.0
+        try:
+            store.keyring.visitor(session)
+        except Unauthorized:
+            return half / 2
+        store._db.write(lambda _: None)  # a renewal is stored behind the answer
+    return hours
+
+
+def test_a_session_of_a_key_goes_on_while_it_is_used_for_a_week_at_most(store, clock):
+    code = store.keyring.add_code(by=store.keyring.holder(make(store).secret)).code
+    session = store.keyring.open_session(code, address="")
+
+    assert use_for(store, clock, session, hours=8 * 24) == pytest.approx(MAX_SESSION_S / 3600, abs=2)
+
+
+def test_a_session_is_renewed_once_an_hour(store, clock):
+    code = store.keyring.add_code(by=store.keyring.holder(make(store).secret)).code
+    session, (first,) = store.keyring.open_session(code, address=""), sessions(store)
+
+    for _ in range(50):
+        clock.now += 60.0
+        store.keyring.visitor(session)
+    store._db.write(lambda _: None)
+    assert sessions(store) == [first]
+    use_for(store, clock, session, hours=1)
+
+    assert sessions(store)[0] > first + 3600.0
+
+
+def test_a_visitor_of_the_issuer_has_a_session_for_half_a_day_however_much_it_is_used(store, clock):
+    visitor = Principal(name="oidc:anna", role=Role.SUBMITTER, project="red", address="192.0.2.1")
+    session = store.keyring.open_session_of(visitor)
+
+    assert store.keyring.visitor(session) == replace(visitor, address="")
+    assert [(entry.name, entry.action) for entry in store.keyring.audit(limit=1).entries] == [
+        ("oidc:anna", "createSession")
+    ]
+    assert use_for(store, clock, session, hours=24) == pytest.approx(SESSION_S / 3600, abs=1)
 
 
 def test_a_session_that_was_closed_opens_nothing(store):

@@ -11,6 +11,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from api.assets import DASHBOARD, modules, plotly_gzipped, plotly_source
+from api.http.services import services_of
 
 #: For an address that changes with its content.
 _FOR_EVER = "public, max-age=31536000, immutable"
@@ -50,8 +51,11 @@ def static_path() -> str:
 
 
 @cache
-def _html(name: str, entry: str) -> str:
-    """Return a page that lists all modules of `entry`, so that a browser loads them in parallel."""
+def _html(name: str, entry: str, sign_in: str = "") -> str:
+    """Return a page that lists all modules of `entry`, so that a browser loads them in parallel.
+
+    `sign_in` is where the page lets people sign in without a key; "" if nowhere.
+    """
     links = [f'<link rel="modulepreload" href="{static_path()}/{path}">' for path in modules(entry)[1:]]
     html = (DASHBOARD / name).read_text("utf-8")
     places = {
@@ -59,6 +63,7 @@ def _html(name: str, entry: str) -> str:
         "static": static_path(),
         "modules": "\n    ".join(links),
         "release": version("wiretune"),
+        "sign_in": sign_in,
     }
     for place, content in places.items():
         html = html.replace(f"{{{{{place}}}}}", content)
@@ -66,9 +71,10 @@ def _html(name: str, entry: str) -> str:
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
-def index() -> HTMLResponse:
+def index(request: Request) -> HTMLResponse:
     """Return the page."""
-    return HTMLResponse(_html("index.html", "main.js"), headers={"Cache-Control": "no-cache"})
+    sign_in = "/v1/sign-in" if services_of(request).store.settings.oidc_client_id else ""
+    return HTMLResponse(_html("index.html", "main.js", sign_in), headers={"Cache-Control": "no-cache"})
 
 
 @router.api_route("/docs", methods=["GET", "HEAD"])

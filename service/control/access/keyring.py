@@ -3,7 +3,7 @@
 import secrets
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, delete, exists, select, update
+from sqlalchemy import Row, Select, bindparam, delete, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from service.control.access import audit, keys
@@ -17,7 +17,11 @@ from service.wire.access import AuditPage, IssuedKey, KeyView, NewKey, Role, Sig
 
 #: A person reads the terminal and opens the link.
 CODE_S = 300.0
+#: A session that nobody uses ends after this, and one that an issuer's token opened does in any case ...
 SESSION_S = 12 * 3600.0
+#: ... while one that a key opened and somebody uses goes on, up to this age.
+MAX_SESSION_S = 7 * 24 * 3600.0
+_RENEW_EVERY_S = 3600.0
 _NOTE_USE_EVERY_S = 60.0
 _NOTE_REFUSALS_EVERY_S = 60.0
 _HOLDER = select(
@@ -25,8 +29,20 @@ _HOLDER = select(
 )
 # Every request asks one of these: made once, they cost half.
 _BY_KEY = _HOLDER.where(ApiKeyRow.digest == bindparam("digest"))
-_BY_SESSION = _HOLDER.join(SessionRow, SessionRow.key_id == ApiKeyRow.id).where(
-    SessionRow.digest == bindparam("digest"), SessionRow.expires_at > bindparam("now")
+_BY_SESSION = (
+    select(
+        ApiKeyRow.id,
+        func.coalesce(ApiKeyRow.owner, SessionRow.name).label("owner"),
+        func.coalesce(ApiKeyRow.role, SessionRow.role).label("role"),
+        func.coalesce(ApiKeyRow.project, SessionRow.project).label("project"),
+        ApiKeyRow.expires_at,
+        ApiKeyRow.revoked_at,
+        SessionRow.expires_at.label("session_expires_at"),
+        SessionRow.ends_at,
+    )
+    .select_from(SessionRow)
+    .outerjoin(ApiKeyRow, SessionRow.key_id == ApiKeyRow.id)
+    .where(SessionRow.digest == bindparam("digest"), SessionRow.expires_at > bindparam("now"))
 )
 
 
@@ -133,39 +149,53 @@ class KeyRing:
 
     def holder(self, secret: str) -> Principal:
         """Return who holds the key; raises Unauthorized."""
-        return self._principal(_BY_KEY, {"digest": keys.digest(secret)}, what="API key")
+        return self._admitted(self._found(_BY_KEY, {"digest": keys.digest(secret)}, what="API key"))
 
     def visitor(self, secret: str) -> Principal:
-        """Return who opened the session; raises Unauthorized."""
-        return self._principal(_BY_SESSION, {"digest": keys.digest(secret), "now": self._db.now()}, what="session")
+        """Return who opened the session; raises Unauthorized. Its use renews it."""
+        digest = keys.digest(secret)
+        found = self._found(_BY_SESSION, {"digest": digest, "now": self._db.now()}, what="session")
+        caller = self._admitted(found)
+        self._renew(digest, found.session_expires_at, found.ends_at)
+        return caller
 
-    def _principal(
-        self, query: "Select[str, str, str, str, float | None, float | None]", given: dict[str, Any], *, what: str
-    ) -> Principal:
+    def _found(self, query: "Select[Any]", given: dict[str, Any], *, what: str) -> "Row[Any]":
         with self._db.asking() as session:
             found = session.connection().execute(query, given).one_or_none()
         if found is None:
             raise Unauthorized(f"this {what} is not known here")
+        return found
+
+    def _admitted(self, found: "Row[Any]") -> Principal:
+        """Return who was found, unless by a key that opens nothing any more."""
         if (why := _gone(found.expires_at, found.revoked_at, self._db.now())) is not None:
             raise Unauthorized(f"key `{found.id}` {why}")
-        self._note_use(found.id)
+        if found.id is not None and self._is_due(found.id, every_s=_NOTE_USE_EVERY_S):
+            used = update(ApiKeyRow).where(ApiKeyRow.id == found.id).values(last_used_at=self._db.now())
+            self._db.post(lambda session: session.execute(used))
         return _principal_of(found)
 
-    def _note_use(self, key_id: str) -> None:
-        """Have the time of use written, once a minute; a request neither waits for that nor fails with it."""
+    def _renew(self, digest: str, expires_at: float, ends_at: float) -> None:
+        """Let a session that is used go on, once an hour."""
+        until = min(self._db.now() + SESSION_S, ends_at)
+        if until - expires_at >= _RENEW_EVERY_S and self._is_due(digest, every_s=_NOTE_USE_EVERY_S):
+            renewed = update(SessionRow).where(SessionRow.digest == digest).values(expires_at=until)
+            self._db.post(lambda session: session.execute(renewed))
+
+    def _is_due(self, noted: str, *, every_s: float) -> bool:
+        """Return whether to write a note again. A request neither waits for the write nor fails with it."""
         now = self._db.now()
-        if abs(now - self._noted.get(key_id, 0.0)) < _NOTE_USE_EVERY_S:  # the clock may be set back
-            return
-        self._noted[key_id] = now
-        statement = update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used_at=now)
-        self._db.post(lambda session: session.execute(statement))
+        if abs(now - self._noted.get(noted, 0.0)) < every_s:  # the clock may be set back
+            return False
+        self._noted[noted] = now
+        return True
 
     # Sessions
 
     def add_code(self, *, by: Principal) -> SignInCode:
         """Return a code that opens one session for the holder of `by`'s key. Raises Forbidden where there is none."""
         if by.key_id is None:
-            raise Forbidden("only the holder of a key signs in to the page; an OIDC token is sent with every request")
+            raise Forbidden("a code is for the holder of a key; the page signs you in at the issuer, if it is set up")
         code, now = secrets.token_urlsafe(24), self._db.now()
         row = SignInCodeRow(digest=keys.digest(code), key_id=by.key_id, expires_at=now + CODE_S)
 
@@ -189,12 +219,26 @@ class KeyRing:
             key_id = session.scalar(used.returning(SignInCodeRow.key_id))
             if key_id is None:
                 raise Unauthorized("this code was used, or is too old: ask for another with `wiretune page`")
-            session.add(SessionRow(digest=keys.digest(secret), key_id=key_id, expires_at=now + SESSION_S))
+            session.add(_session_row(secret, now=now, most_s=MAX_SESSION_S, key_id=key_id))
             holder = session.execute(_HOLDER.where(ApiKeyRow.id == key_id)).one()
             audit.add(session, _principal_of(holder, address=address), "createSession", key_id, now=now)
             return secret
 
         return self._db.write(open_session)
+
+    def open_session_of(self, visitor: Principal) -> str:
+        """Open a session for a visitor whom the issuer named, and return its secret."""
+        secret = secrets.token_urlsafe(32)
+
+        def open_session(session: Session) -> None:
+            now = self._db.now()
+            session.execute(delete(SessionRow).where(SessionRow.expires_at <= now))
+            who = {"name": visitor.name, "role": visitor.role.value, "project": visitor.project}
+            session.add(_session_row(secret, now=now, most_s=SESSION_S, **who))
+            audit.add(session, visitor, "createSession", visitor.name, now=now)
+
+        self._db.write(open_session)
+        return secret
 
     def close_session(self, secret: str) -> None:
         """End a session; nothing if there is none."""
@@ -236,6 +280,10 @@ def _end_sessions(session: Session, key_id: str) -> None:
         session.execute(delete(table).where(table.key_id == key_id))
 
 
+def _session_row(secret: str, *, now: float, most_s: float, **of_whom: str) -> SessionRow:
+    return SessionRow(digest=keys.digest(secret), expires_at=now + SESSION_S, ends_at=now + most_s, **of_whom)
+
+
 def _gone(expires_at: float | None, revoked_at: float | None, now: float) -> str | None:
     """Return why a key opens nothing any more; None: it does."""
     if revoked_at is not None:
@@ -243,7 +291,7 @@ def _gone(expires_at: float | None, revoked_at: float | None, now: float) -> str
     return "has expired" if expires_at is not None and expires_at <= now else None
 
 
-def _principal_of(row: "Row[str, str, str, str, float | None, float | None]", *, address: str = "") -> Principal:
+def _principal_of(row: "Row[Any]", *, address: str = "") -> Principal:
     return Principal(name=row.owner, role=Role(row.role), project=row.project, key_id=row.id, address=address)
 
 
