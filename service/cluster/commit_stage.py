@@ -2,6 +2,8 @@
 
 from search.budget.spending import fraction_spent
 from search.curves.curve_summary import end_loss
+from search.loop import pacing
+from search.loop.endings import Failure, course_of
 from search.types import Allowance, Course, Piece
 from service import tracing
 from service.cluster import reports, segment_length
@@ -17,7 +19,7 @@ from service.wire.records import StageClosed
 @tracing.traced("commit")
 def commit_stage(state: TrialState, commit: OpenCommit) -> Course:
     """Train the commit's steps, with evaluations and checkpoints on the way. Return how it ended."""
-    until = segment_length.within(commit.decision.commit_until, state.spec.budget)
+    until = pacing.within(commit.decision.commit_until, state.spec.budget)
     every, progress = state.spec.objective.every, state.progress
     while not state.ends_at(until):
         state.settle(wait=False)
@@ -52,13 +54,13 @@ def close_stage(state: TrialState, commit: OpenCommit, course: Course) -> None:
     """Keep the stage or roll it back, as `course` says, tell the strategy, and wait until the record is stored."""
     state.settle()  # before a rollback makes the ranks forget how they got here
     measured, is_kept, state.progress.piece = commit.measured, course == "end", None
-    ended = measured.observation(None, state.spent()).model_copy(update={"rolled_back": not is_kept})
+    ended = measured.observation(None, state.spent(), rolled_back=not is_kept)
     state.strategy.tell(ended)
     if measured.diverged:
-        state.diverged_values = commit.decision.values
+        state.failures.append(Failure(values=commit.decision.values, num_steps=measured.num_steps))
         state.progress.diverged_step = state.stage.progress.step + measured.num_steps
     elif is_kept:
-        state.diverged_values = None
+        state.failures.clear()
     if not is_kept:
         state.cost = state.cost if state.is_over() else None
         state.group.restore(STAGE)
@@ -109,7 +111,7 @@ def _next_piece(state: TrialState, until: Allowance, *, least: int) -> Piece:
     """Return the linear piece of the rate's course that begins here, with at least `least` steps."""
     spent, cost = state.spent(), state.cost
     num_steps = segment_length.next_piece(until, spent, cost, budget=state.spec.budget, least=least)
-    ends = (spent, segment_length.after(num_steps - 1, spent, cost))
+    ends = (spent, pacing.after(num_steps - 1, spent, cost))
     first, last = (state.strategy.values(each).learning_rate for each in ends)
     num_steps = num_steps if first != last else least  # a constant rate may be raised at the next look
     return Piece(step=state.progress.step, num_steps=num_steps, learning_rate=first, final_learning_rate=last)
@@ -126,14 +128,14 @@ def _next_push(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
 def _next_look(state: TrialState, commit: OpenCommit, until: Allowance) -> int:
     """Return the commit's step count at the strategy's next look. Without a budget in seconds, no clock is read."""
     num_done = commit.measured.num_steps
-    return commit.looked + segment_length.look_steps(until, state.spent(), state.cost, num_done=num_done)
+    return commit.looked + pacing.look_steps(until, state.spent(), state.cost, num_done=num_done)
 
 
 def _look(state: TrialState, commit: OpenCommit) -> Course:
     """Ask the strategy how the commit goes on. If no budget is left to search again, keep the better state."""
     commit.looked = commit.measured.num_steps
-    course = state.strategy.watch(commit.measured.observation(None, state.spent()))
-    return "end" if course == "roll_back" and state.is_over() and _is_better_than_start(state) else course
+    seen = commit.measured.observation(None, state.spent())
+    return course_of(state.strategy.watch, seen, is_over=state.is_over, is_better=lambda: _is_better_than_start(state))
 
 
 def _is_better_than_start(state: TrialState) -> bool:
@@ -152,7 +154,7 @@ def _hold_steady(state: TrialState, commit: OpenCommit, until: Allowance) -> Non
         return
     least, spent = _next_push(state, commit, until), state.spent()
     num_steps = segment_length.next_piece(until, spent, state.cost, budget=state.spec.budget, least=least)
-    if state.strategy.anneals(segment_length.after(num_steps - 1, spent, state.cost)):
+    if state.strategy.anneals(pacing.after(num_steps - 1, spent, state.cost)):
         held = state.checkpointed(commit, is_steady=True)
         state.recorder.wait_for(held)
         best = [state.progress.best.checkpoint] if state.progress.best else []  # a run resumed from there may end at it

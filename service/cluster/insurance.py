@@ -83,6 +83,5 @@ def own_schedule(spec: TrialSpec, space: SearchSpace, group: Group, *, start: st
         journal=dict(strategy.state_dict()),
         progress=Progress(seconds=seconds),
         cost=None,
-        diverged_values=None,
         open_commit=None,
     )

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from search.budget import spending
 from search.budget.link import StepCost
 from search.config import Budget
+from search.loop import pacing
 from search.protocol import PROBE_PARTS
 from search.types import Allowance, Candidate, Course, Observation, Spent, Values
 from service.cluster import segment_length
@@ -78,7 +78,7 @@ class ProbeRun:
         """
         is_cut = False
         for part in PROBE_PARTS:
-            self._train(segment_length.part_of(self._candidate.allowance, part), check)
+            self._train(pacing.part_of(self._candidate.allowance, part), check)
             seen = self._measured.observation(self._candidate.id, self._spent())
             is_cut = part < 1 and not self._measured.diverged and watch(seen) != "go_on"
             if self._measured.diverged or is_cut:
@@ -87,12 +87,12 @@ class ProbeRun:
         return Probe(self._candidate, self._measured, seconds=seconds, pushed=self._pushed, is_cut=is_cut)
 
     def _train(self, allowed: Allowance, check: Callable[[], None]) -> None:
-        until = segment_length.within(segment_length.until_totals(self._opened, allowed), self._budget)
+        until = pacing.within(pacing.until_totals(self._opened, allowed), self._budget)
         while not self._measured.diverged:
             missing = allowed.min_steps - self._measured.num_steps
-            if missing <= 0 and segment_length.is_reached(until, self._spent(), self._cost):
+            if missing <= 0 and pacing.is_reached(until, self._spent(), self._cost):
                 return
-            most = missing if missing > 0 else segment_length.NO_LIMIT
+            most = missing if missing > 0 else pacing.NO_LIMIT
             check()
             self._push(segment_length.next_push(until, self._spent(), self._cost, most=most))
 
@@ -109,8 +109,7 @@ class ProbeRun:
         """Return the values of the step `num_steps` further on. A finalist's rate falls as a run's does."""
         measured = self._measured
         own = Spent(steps=measured.num_steps, bytes=measured.bytes_sent, seconds=self._clock.seconds())
-        part = spending.part_spent(self._candidate.allowance, segment_length.after(num_steps, own, self._cost))
-        return self._candidate.values.model_copy(update={"learning_rate": self._candidate.learning_rate_at(part)})
+        return pacing.probe_values(self._candidate, own, self._cost, num_steps)
 
     def _spent(self) -> Spent:
         """Return the run's totals when the probe opened, plus the probe's own."""

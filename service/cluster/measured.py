@@ -3,31 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from search.budget import spending
 from search.config import Budget
-from search.trace import Trace
+from search.loop.series import COMMIT_LOSSES, Series
 from search.types import Decision, Observation, Spent
 from trainers.segment import Purpose, SegmentResult
 
 
-class Measured(BaseModel):
-    """Consecutive segments as one series: a probe, or a commit so far. The series keep only the last `limit` steps."""
+class Measured(Series):
+    """Consecutive segments as one series: a probe, or a commit so far. The lists keep only the last `limit` steps."""
 
-    model_config = ConfigDict(ser_json_inf_nan="strings")
-
-    limit: int | None = None
-    num_steps: int = 0
-    losses: list[float] = Field(default_factory=list)
-    step_seconds: list[float] = Field(default_factory=list)
-    trace: Trace = Field(default_factory=Trace, description="of all steps, whatever the limit")
-    bytes_sent: int = 0
     density_sum: float | None = None
     density_steps: int = Field(0, description="steps with a known density: between two averages nothing is sent")
     threshold: float | None = None
-    steps_to_meeting: int = 0
-    diverged: bool = False
 
     @model_validator(mode="after")
     def _knows_density_steps(self) -> Self:
@@ -37,15 +27,17 @@ class Measured(BaseModel):
 
     def add(self, result: SegmentResult) -> None:
         """Append a segment."""
-        self.num_steps += len(result.losses)
-        self.losses = [*self.losses, *result.losses][-(self.limit or 0) :]
-        self.step_seconds = [*self.step_seconds, *result.step_seconds][-(self.limit or 0) :]
-        self.trace = self.trace.extended(
-            result.losses, result.step_seconds, result.gradient_scales, result.alignments, result.waits
+        self.extend(
+            result.losses,
+            step_seconds=result.step_seconds,
+            gradient_scales=result.gradient_scales,
+            alignments=result.alignments,
+            waits=result.waits,
+            bytes_sent=bytes_per_worker(result.bytes_sent),
+            steps_to_meeting=result.steps_to_meeting,
+            diverged=result.diverged,
         )
-        self.bytes_sent += bytes_per_worker(result.bytes_sent)
-        self.threshold, self.steps_to_meeting = result.threshold, result.steps_to_meeting
-        self.diverged = self.diverged or result.diverged
+        self.threshold = result.threshold
         if result.density is not None:
             self.density_sum = (self.density_sum or 0.0) + result.density * len(result.losses)
             self.density_steps += len(result.losses)
@@ -55,24 +47,12 @@ class Measured(BaseModel):
         """The mean density of what was sent; None for a dense exchange."""
         return None if self.density_sum is None else self.density_sum / max(1, self.density_steps)
 
-    def observation(self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False) -> Observation:
+    def observation(
+        self, candidate_id: str | None, spent: Spent, *, is_cut: bool = False, rolled_back: bool = False
+    ) -> Observation:
         """Return the observation for the strategy: `candidate_id` is None for a commit, `spent` the run's totals."""
-        return Observation(
-            candidate_id=candidate_id,
-            losses=tuple(self.losses),
-            step_seconds=tuple(self.step_seconds),
-            trace=self.trace,
-            bytes_sent=self.bytes_sent,
-            density=self.density,
-            steps_to_meeting=self.steps_to_meeting,
-            diverged=self.diverged,
-            is_cut=is_cut,
-            spent=spent,
-        )
-
-
-#: The number of losses kept of a commit. It can be long, and strategies read only its end.
-COMMIT_LOSSES = 200
+        seen = super().observation(candidate_id, spent, is_cut=is_cut, rolled_back=rolled_back)
+        return seen.model_copy(update={"density": self.density})
 
 
 class OpenCommit(BaseModel):

@@ -1,12 +1,13 @@
 """Everything a later attempt needs to resume a training run, stored as JSON in each checkpoint's record."""
 
 import json
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from search.budget.link import StepCost
 from search.config import Budget
+from search.loop.endings import Failure
 from search.types import Allowance, Candidate, Values
 from service.cluster.measured import OpenCommit
 from service.cluster.opening import dense_bytes
@@ -53,10 +54,18 @@ class Resume(BaseModel):
     progress: Progress
     num_workers: int | None = None  # in the checkpoint; None: written by an earlier release
     cost: StepCost | None
-    diverged_values: Values | None
+    failures: list[Failure] = Field(default_factory=list)  # the commits that diverged since one was kept
+    diverged_values: Values | None = None  # of the last of them, as an earlier release wrote it
     open_commit: OpenCommit | None  # None: the stage is closed
     search: OpenSearch | None = None  # the open search; None: no probe has ended yet
     insurance: dict[str, Any] | None = None  # the second line's `Resume`
+
+    @model_validator(mode="after")
+    def _knows_failures(self) -> Self:
+        if self.diverged_values is not None and not self.failures:
+            num_steps = max(0, (self.progress.diverged_step or 0) - self.stage.progress.step)
+            self.failures = [Failure(values=self.diverged_values, num_steps=num_steps)]
+        return self
 
     def as_json(self) -> dict[str, Any]:
         """Return it as standard JSON. NaN and infinity, which JSON lacks, become strings."""

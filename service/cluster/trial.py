@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from search import strategies
+from search.loop.endings import gives_up
 from search.past_jobs.prior import NO_PRIOR, Prior
 from search.space import SearchSpace
 from search.types import Course
@@ -60,7 +61,7 @@ def train(
         before = Resume.model_validate(resume).within(spec.budget) if resume else None
         begun = _go_on(state, before) if before else _start(state, prior)
         while any(begun) or not state.is_over():
-            if state.fails_before_any_update():
+            if state.fails_before_any_update() or gives_up(state.failures):
                 return _finish(state, "diverged")
             if not _train_stage(state, begun):
                 return _finish(state, "diverged")  # the strategy has nothing else to offer
@@ -77,7 +78,7 @@ def _train_stage(state: TrialState, begun: Begun) -> bool:
     commit = begun.commit or search_stage(state, begun.search)
     if begun.commit is None and commit.decision.stage == 0:
         _employ_spare_lanes(state, commit)
-    if commit.decision.values == state.diverged_values:
+    if any(failed.values == commit.decision.values for failed in state.failures[-1:]):
         return False
     close_stage(state, commit, commit_stage(state, commit))
     return True
@@ -131,7 +132,7 @@ def _go_on(state: TrialState, resume: Resume) -> Begun:
     state.strategy = strategies.restore(resume.journal)
     state.space = SearchSpace.model_validate(resume.journal["space"])
     state.progress, state.cost = resume.progress, resume.cost
-    state.diverged_values = resume.diverged_values
+    state.failures = resume.failures
     state.saved_s = state.progress.seconds
     state.clock.start(state.progress.seconds)
     return Begun(resume.search, resume.open_commit)
@@ -264,10 +265,10 @@ def _ended_beside(state: TrialState) -> list[TrialState]:
 
 
 def _divergence(state: TrialState) -> Divergence | None:
-    values, step = state.diverged_values, state.progress.diverged_step
-    if values is None or step is None:  # an earlier release has not said at which step
+    rates, step = tuple(failed.values.learning_rate for failed in state.failures), state.progress.diverged_step
+    if not rates or step is None:  # an earlier release has not said at which step
         return None
-    return Divergence(step=step, learning_rate=values.learning_rate)
+    return Divergence(step=step, learning_rate=rates[-1], learning_rates=rates if gives_up(state.failures) else ())
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

@@ -7,10 +7,12 @@ from typing import Any
 
 from search.budget.link import StepCost
 from search.budget.spending import fraction_spent
+from search.loop import pacing
+from search.loop.endings import Failure
 from search.protocol import Strategy
 from search.space import SearchSpace
-from search.types import Allowance, Course, Spent, Values
-from service.cluster import reports, segment_length
+from search.types import Allowance, Course, Spent
+from service.cluster import reports
 from service.cluster.checkpoints import Keeper
 from service.cluster.clock import TrainingClock
 from service.cluster.insurance import InsuranceSink
@@ -107,7 +109,7 @@ class TrialState:
         self.requests = UserRequests(sink)
         self.progress = Progress()
         self.cost: StepCost | None = None  # of a step with the values in use; None: unknown yet
-        self.diverged_values: Values | None = None
+        self.failures: list[Failure] = []  # the commits that diverged since one was kept
         self.second: SecondLine | None = None
         self.known: list[str] = []  # the checkpoints that the API may still resume from
         self.saved_s, self.save_took_s = 0.0, 0.0
@@ -127,11 +129,11 @@ class TrialState:
 
     def is_over(self) -> bool:
         """Return whether the budget is spent, or the run ends before that."""
-        return self.ends_at(segment_length.within(Allowance(), self.spec.budget))
+        return self.ends_at(pacing.within(Allowance(), self.spec.budget))
 
     def is_stopped(self) -> bool:
         """Return whether the run ends only because its user asked to stop it."""
-        return not self.ends_by_itself(segment_length.within(Allowance(), self.spec.budget))
+        return not self.ends_by_itself(pacing.within(Allowance(), self.spec.budget))
 
     def ends_at(self, until: Allowance) -> bool:
         """Return whether the totals `until` are reached, or the run ends before its budget is spent."""
@@ -141,12 +143,12 @@ class TrialState:
         """Return whether the totals `until` are reached, a line is at the target, or patience has run out."""
         lines = [self] if self.second is None else [self, self.second.state]
         is_at_target = any(line.progress.at_target for line in lines)
-        return is_at_target or self.is_stale() or segment_length.is_reached(until, self.spent(), self.cost)
+        return is_at_target or self.is_stale() or pacing.is_reached(until, self.spent(), self.cost)
 
     def fails_before_any_update(self) -> bool:
         """Return whether a commit diverged in the run's first step, on which no learning rate has an effect yet."""
-        values = self.diverged_values
-        return self.progress.diverged_step == 0 and values is not None and values.option is None
+        is_at_once = self.progress.diverged_step == 0 and len(self.failures) > 0
+        return is_at_once and self.failures[-1].values.option is None
 
     def is_stale(self) -> bool:
         """Return whether as many evaluations in a row as the job's patience allows brought no improvement."""
@@ -292,7 +294,7 @@ class TrialState:
             journal=dict(self.strategy.state_dict()),
             progress=self.progress,
             cost=self.cost,
-            diverged_values=self.diverged_values,
+            failures=self.failures,
             open_commit=commit,
             search=search,
             insurance=self.second.resume() if self.second else None,

@@ -287,6 +287,9 @@ class Divergence(Record):
 
     step: Count = Field(description="committed steps before it; 0: before any update")
     learning_rate: float = Field(description="that the stage began with")
+    learning_rates: tuple[float, ...] = Field(
+        (), description="of the commits that diverged one after the other, where a lower rate did not help"
+    )
 
 
 class RungReached(Record):

@@ -20,14 +20,14 @@ from trainers.training.group import Group
 class ArithmeticGroup(Group):
     """Its state is the rates it has trained with; a rate above `limit` diverges after `patience` steps in a row.
 
-    Its gradients grow eightfold at step 200.
+    Its gradients grow eightfold at step 200. The batch of step `bad_step` is not finite.
     """
 
-    def __init__(self, *, limit: float = 50.0, patience: int = 7) -> None:
+    def __init__(self, *, limit: float = 50.0, patience: int = 7, bad_step: int | None = None) -> None:
         self.config = ReplicaConfig(workload=DigitsMlp(), optimizer=SgdConfig(), exchange=NoneConfig())
         self.num_workers, self.backend, self.device, self.shapes = 2, "gloo", "cpu", [(1,)]
         self.nodes = ((0,), (1,))
-        self.limit, self.patience = limit, patience
+        self.limit, self.patience, self.bad_step = limit, patience, bad_step
         self.rates: list[float] = []
         self.slots: dict[str, list[float]] = {}
 
@@ -45,6 +45,8 @@ class ArithmeticGroup(Group):
         first, losses = len(self.rates), []
         for index in range(segment.num_steps):
             self.rates.append(segment.learning_rate_at(index))
+            if len(self.rates) - 1 == self.bad_step:
+                break
             if len(self.rates) > self.patience and min(self.rates[-self.patience :]) > self.limit:
                 break
             losses.append(2.0 / (1.0 + 0.01 * sum(min(rate / 3, 3 / rate) for rate in self.rates if rate)))

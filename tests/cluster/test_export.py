@@ -11,6 +11,7 @@ import pytest
 
 from service.cluster import trial
 from service.cluster.objective import judge_by
+from service.cluster.resume import Resume
 from service.cluster.trial_ledger import Best, Progress
 from service.job.parts import Objective
 from service.wire.records import Checkpointed, ScheduleEntry, StageClosed, TrialFinished
@@ -214,6 +215,23 @@ def test_a_run_whose_first_step_fails_tries_no_other_rate(
     finished, closed = sink.finished, sink.of(StageClosed)
     assert finished.outcome == "diverged" and finished.divergence is not None and finished.divergence.step == 0
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("kind", ["bo", "local"])
+def test_a_run_with_a_bad_batch_ends_after_three_rates_have_failed_there(
+    kind: str, tmp_path: Path, arithmetic_group: Callable[..., Any]
+) -> None:
+    sink, spec = Memory(), digits_trial(controller={"kind": kind}, budget={"steps": 1000}, optimizer={"kind": "sgd"})
+
+    trial.train(spec, arithmetic_group(bad_step=150), sink, trial_id="t", storage_url=f"file://{tmp_path}")
+
+    finished, closed = sink.finished, sink.of(StageClosed)
+    failed = [stage for stage in closed if not stage.num_steps]
+    assert finished.outcome == "diverged" and finished.divergence is not None
+    assert finished.divergence.step == 150 and len(failed) == 3
+    assert len(set(finished.divergence.learning_rates)) == 3
+    assert finished.divergence.learning_rates[-1] == finished.divergence.learning_rate
+    assert Resume.model_validate(closed[-1].resume).failures
 
 
 def test_evaluations_of_steps_that_are_taken_back_use_up_patience_too() -> None:

@@ -3,22 +3,18 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from search.budget.link import StepCost
 from search.config import Budget
+from search.loop.pacing import FIRST_PUSH, after, is_reached, within
 from search.types import Allowance, Spent
 from service.cluster.segment_length import (
     CLOCKLESS_PUSH,
-    FIRST_PUSH,
     MAX_PUSH_S,
     MAX_SLOW_PUSH_S,
     MOST_PIECES,
-    StepCost,
-    after,
     cost_of,
-    is_reached,
     next_piece,
     next_push,
-    until_totals,
-    within,
 )
 from trainers.segment import SegmentResult
 
@@ -82,14 +78,6 @@ def test_a_rate_that_always_changes_has_few_pieces_however_long_the_run(cap: int
 
 def test_the_first_push_is_short_because_its_cost_is_unknown() -> None:
     assert next_push(Allowance(seconds=1e6), Spent(), None, most=10**9) == FIRST_PUSH
-
-
-def test_a_probe_ends_at_the_earlier_of_its_allowance_and_the_budget() -> None:
-    spent = Spent(steps=90, bytes=500, seconds=2.0)
-
-    until = within(until_totals(spent, Allowance(steps=20, seconds=1.0)), Budget(steps=100))
-
-    assert until == Allowance(steps=100, seconds=3.0)
 
 
 def _pushed(*seconds: float, sent: int = 0) -> SegmentResult:

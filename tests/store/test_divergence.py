@@ -8,6 +8,7 @@ from service.wire.records import AttemptFinished, Divergence, MetricPoints
 from tests.support.reported import finished, points
 
 AT_ONCE, LATER = Divergence(step=0, learning_rate=0.1), Divergence(step=120, learning_rate=30.0)
+ALWAYS = Divergence(step=150, learning_rate=0.025, learning_rates=(0.4, 0.1, 0.025))
 
 
 def _end(driver, *divergences):
@@ -23,6 +24,7 @@ def _end(driver, *divergences):
     [
         (AT_ONCE, ("at step 0, before any update", "Look at the loss and at the data")),
         (LATER, ("at step 120", "the learning rate, 30, is too high")),
+        (ALWAYS, ("at step 150, at the learning rates 0.4, 0.1 and 0.025", "the data of that step")),
     ],
 )
 def test_a_job_that_diverged_fails_without_another_attempt_and_says_where(store, driver, divergence, words):

@@ -15,6 +15,13 @@ def why(found: Divergence | None) -> str:
             "diverged at step 0, before any update: no learning rate is to blame. Look at the loss and at the data: "
             "inputs that are not finite, a logarithm of 0, a division by 0"
         )
+    if found.learning_rates:
+        *earlier, last = (f"{rate:.3g}" for rate in found.learning_rates)
+        return (
+            f"diverged at step {found.step}, at the learning rates {', '.join(earlier)} and {last}: a lower one does "
+            "not help. Look at the loss and at the data of that step: inputs that are not finite, a logarithm of 0, a "
+            "division by 0"
+        )
     return (
         f"diverged at step {found.step}: the learning rate, {found.learning_rate:.3g}, is too high for it. Give a "
         "lower `optimizer.learning_rate`, `warmup_steps` or `clip`; if a tenth of it diverges at the same step, look "
