@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import torch
@@ -118,29 +119,16 @@ class Handle:
         """
         if residuals not in get_args(Residuals):
             raise ValueError(f"`residuals` must be 'mean' or 'drop', got {residuals!r}")
-        if self._has_stepped or not self._is_fresh:
-            raise ValueError("`inherit` must come before the first step and without another state: attach anew")
-        for name, part in self._parts.items():
-            if not hasattr(part, "inherit"):
-                raise ValueError(
-                    f"`{name}` must go on with as many ranks, as each keeps what others cannot take: load the model "
-                    "before you attach it, and leave the state out"
-                )
+        self._check_heir()
         first = _of_rank(states, self._peers[0])
         if missing := [each for each in map(name_of, range(first["num_ranks"])) if each not in states]:
             raise ValueError(f"`states` must be of all {first['num_ranks']} ranks, and `{missing[0]}` is missing")
-        peers = first.get("peers", range(first["num_ranks"]))  # which was not always saved
         # A part without tensors has counts alone.
         parts = {name: each for name, each in self._parts.items() if residuals == "mean" or not each.tensors()}
-        before = {name: each.clone() for name, each in tensors_of(parts).items()}, scalars_of(parts)
-        try:
+        peers = first.get("peers", range(first["num_ranks"]))  # which was not always saved
+        with _unchanged_by_failure(parts):
             for index, number in enumerate(peers):
                 self._take(parts, _of_rank(states, number), index=index, of=len(peers))
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            for name, tensor in tensors_of(parts).items():
-                tensor.copy_(before[0][name])
-            load_scalars(parts, before[1])
-            raise ValueError(f"`states` must be of the same exchange and model: {error}") from error
         self._is_fresh = False
         self._set(first)
         if rank() == 0:
@@ -150,12 +138,36 @@ class Handle:
             }
             log.warning("memories of %d ranks go on in %d: %s", first["num_ranks"], num_ranks(), became[residuals])
 
+    def _check_heir(self) -> None:
+        """Raise ValueError unless each part can take over those of another number of ranks, and has nothing yet."""
+        if self._has_stepped or not self._is_fresh:
+            raise ValueError("`inherit` must come before the first step and without another state: attach anew")
+        for name, part in self._parts.items():
+            if not hasattr(part, "inherit"):
+                raise ValueError(
+                    f"`{name}` must go on with as many ranks, as each keeps what others cannot take: load the model "
+                    "before you attach it, and leave the state out"
+                )
+
     def _take(self, parts: Mapping[str, Any], own: Mapping[str, Any], *, index: int, of: int) -> None:
         """Have `parts` inherit from the state of one rank."""
         if field := _differing_field(own.get("methods", {}), self._methods):
             raise ValueError(field)
         for name, part in parts.items():
             part.inherit(Kept(part_of(own["tensors"], name), own["scalars"][name], index=index, of=of))
+
+
+@contextmanager
+def _unchanged_by_failure(parts: Mapping[str, Stateful]) -> Iterator[None]:
+    """Put `parts` back if the body finds that a state does not fit, and raise ValueError."""
+    tensors, scalars = {name: each.clone() for name, each in tensors_of(parts).items()}, scalars_of(parts)
+    try:
+        yield
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        for name, tensor in tensors_of(parts).items():
+            tensor.copy_(tensors[name])
+        load_scalars(parts, scalars)
+        raise ValueError(f"`states` must be of the same exchange and model: {error}") from error
 
 
 def _own(state: Mapping[str, Any]) -> Mapping[str, Any]:
