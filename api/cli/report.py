@@ -216,7 +216,12 @@ def _bill_columns(report: JobReport, spec: JobSpec) -> Iterator[tuple[str, bool,
     yield "cost", report.prices is not None, lambda trial, _: _money(trial.cost, report.prices)
     yield "val. loss", True, lambda trial, _: figures.loss(trial.validation_loss)
     for name in sorted(report.metric_directions):
-        yield name, True, lambda trial, _, name=name: figures.loss(trial.validation_metrics.get(name))
+        yield name, True, _metric(name)
+
+
+def _metric(name: str) -> Callable[[TrialReport, Bill], str]:
+    """Return the function that writes a trial's cell of the metric `name`."""
+    return lambda trial, _: figures.loss(trial.validation_metrics.get(name))
 
 
 def _waited(bill: Bill) -> str:
