@@ -33,7 +33,8 @@ def test_a_node_tells_whose_workers_it_runs_and_what_they_take(store, job, ray, 
     view = Occupancy(store, lambda: ray, clock=clock).view(by=LOCAL)
 
     (node,) = view.nodes
-    assert (view.reachable, view.ray_version, node.cpus) == (True, "2.60.0", 8)
+    assert (view.reachable, view.ray_version) == (True, "2.60.0")
+    assert (node.cpus, node.memory_gb, node.accelerator) == (8, 16.0, "T4")
     assert [(each.job, each.name, each.workers, each.cpus) for each in node.placements] == [(job_id, job.name, 3, 3.0)]
 
 

@@ -217,15 +217,17 @@ def test_a_job_that_was_accepted_once_is_the_answer_to_its_key_whatever_a_quota_
 
 
 def test_a_cluster_that_grows_by_itself_takes_what_it_will_hold(store, tmp_path):
-    grows = Settings(state_dir=tmp_path, cluster_nodes='[{"cpus": 4, "count": 5}]')
+    grows = Settings(state_dir=tmp_path, cluster_nodes='[{"cpus": 4, "memory_gb": 16, "count": 5}]')
     cluster = FakeCluster(FakeRay(cpus=2))
     reconciler = assemble(store, grows, api_url="http://x", cluster=cluster).reconciler
     with TestClient(create_app(store, conflicts=reconciler.conflicts)) as client:
         client.headers["Authorization"] = f"Bearer {store.add_key('k')}"
         made, refused = (client.post("/v1/jobs", json=JOB | {"workers": {"count": n}}) for n in (20, 21))
+        too_large = client.post("/v1/jobs", json=JOB | {"workers": {"count": 1, "memory_gb": 17}})
     reconciler.tick(store._db.now())
 
-    assert (made.status_code, refused.status_code) == (202, 409)
+    assert (made.status_code, refused.status_code, too_large.status_code) == (202, 409, 409)
+    assert too_large.json()["errors"][0]["pointer"] == "/workers/memory_gb"
     assert store.job(made.json()["id"]).state == "starting"  # Ray adds the nodes for what waits there
 
 

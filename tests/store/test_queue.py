@@ -13,6 +13,7 @@ from service.control.queue.quotas import QuotaBook
 from service.control.store import Store
 from service.errors import IllegalTransition, NotFound, QueueFull
 from service.job.priority import Priority
+from service.job.spec import JobSpec
 from service.job.states import JobState
 from service.wire.access import Role
 from service.wire.jobs import JobEdit
@@ -304,3 +305,14 @@ def test_an_attempt_that_no_queue_has_started_takes_one_training_run(store, driv
     (job,) = store.backlog().running
 
     assert job.size == Shape.of(store.job(driver.job_id).spec).one == Size(2.0, 0.0, 2)
+
+
+def test_a_running_attempt_takes_the_memory_and_the_kind_of_nodes_that_its_job_asks_for(store, spec):
+    workers = {"count": 2, "gpus": 1, "memory_gb": 3, "accelerator": "A100"}
+    job_id = store.add_job(JobSpec.model_validate(spec.model_dump() | {"workers": workers}))[0].id
+    shape = store.backlog().waiting[0].shape
+    store.attempts.begin(job_id, Start(store.backlog().waiting[0], shape.one, 1), [Node(cpus=4, gpus=4)])
+
+    (running,) = store.backlog().running
+
+    assert running.size == shape.one == Size(2.0, 2.0, 2, 6.0, "A100")

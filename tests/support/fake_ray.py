@@ -67,7 +67,9 @@ class FakeRay:
 
     def machines(self):
         self._reach()
-        return (Machine(id="n1", name="one", address="10.0.0.1", is_head=True, cpus=self.cpus, gpus=0.0),)
+        return (
+            Machine("n1", "one", "10.0.0.1", is_head=True, cpus=self.cpus, gpus=0.0, memory_gb=16.0, accelerator="T4"),
+        )
 
     def workers(self):
         self._reach()

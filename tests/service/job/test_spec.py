@@ -111,6 +111,8 @@ def accepted(changes: dict[str, Any]) -> JobSpec:
         ({"lanes": {"count": 2, "after": "batch"}, "workers": {"count": 23}}, "/workers/count", 23, "[1, 22]"),
         ({"workload": {"kind": "stdlib-lm", "size": "1B"}}, "/workload/size", "1B", "25M"),
         ({"workers": {"gpus": 1.5}}, "/workers/gpus", 1.5, "whole number"),
+        ({"workers": {"memory_gb": 0}}, "/workers/memory_gb", 0, "greater than or equal to 0.001"),
+        ({"workers": {"accelerator": "A100"}}, "/workers/accelerator", "A100", "needs `gpus` above 0"),
         ({"workers": {"count": 4, "per_node": 3}}, "/workers/per_node", 3, "divide `count`, which is 4"),
         ({"workers": {"count": 4, "per_node": 0}}, "/workers/per_node", 0, "at least 1"),
         ({"workers": {"count": 4, "min": 2, "per_node": 0}}, "/workers/per_node", 0, "at least 1"),
