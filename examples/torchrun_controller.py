@@ -4,7 +4,8 @@ torchrun --nproc-per-node 2 examples/torchrun_controller.py
 """
 
 import copy
-import math
+import time
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -13,15 +14,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from search import strategies
-from wiretune import BoConfig, Budget, Observation, SearchSpace, Spent, Values
+from search.loop.orders import Loop, Order, Taken, Task
+from wiretune import BoConfig, Budget, Decision, SearchSpace, Values
 
 BUDGET = Budget(steps=1600)  # search included
 BATCH_SIZE = 32  # of each rank
-SNAPSHOT, RESTORE, TRAIN, STOP = range(4)
 
 
 class Trainer:
-    """One rank: a model, its optimizer, and four things that all ranks do together when rank 0 says so."""
+    """One rank: a model, its optimizer, and what all ranks do together when rank 0 says so."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -31,20 +32,24 @@ class Trainer:
         self.inputs, self.targets = torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels)
         self.step, self.kept = 0, {}
 
-    def do(self, *order: float) -> tuple[int, list[float]]:
-        """Do what rank 0 says (task, learning rate, number of steps); returns the task, and the steps' mean losses."""
-        said = torch.tensor(order or (0, 0, 0), dtype=torch.float64)
-        dist.broadcast(said, src=0)
-        task, learning_rate, num_steps = said.tolist()
-        if task == SNAPSHOT:
+    def do(self, task: Task = Task.STOP, rates: Sequence[float] = ()) -> tuple[Task, list[float]]:
+        """Do what rank 0 says: a task, and steps with these learning rates; returns the task, and the mean losses."""
+        head = torch.tensor([task, len(rates)])
+        dist.broadcast(head, src=0)
+        task, num_steps = Task(int(head[0])), int(head[1])
+        if task == Task.SNAPSHOT:
             self.kept = copy.deepcopy([self.model.state_dict(), self.optimizer.state_dict(), self.step])
-        elif task == RESTORE:
+        elif task == Task.RESTORE:
             model, optimizer, self.step = copy.deepcopy(self.kept)
             self.model.load_state_dict(model)
             self.optimizer.load_state_dict(optimizer)
-        losses = torch.stack([self.train_step(learning_rate) for _ in range(int(num_steps))] or [torch.zeros(())])
+        if not num_steps:
+            return task, []
+        told = torch.tensor(rates or [0.0] * num_steps, dtype=torch.float64)
+        dist.broadcast(told, src=0)
+        losses = torch.stack([self.train_step(rate) for rate in told.tolist()])
         dist.all_reduce(losses)
-        return int(task), (losses / dist.get_world_size()).tolist()
+        return task, (losses / dist.get_world_size()).tolist()
 
     def train_step(self, learning_rate: float) -> torch.Tensor:
         order = torch.Generator().manual_seed(self.step * dist.get_world_size() + dist.get_rank())
@@ -61,49 +66,24 @@ class Trainer:
 def lead(trainer: Trainer) -> None:
     space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
     strategy = strategies.build(BoConfig(), space=space, seed=0, budget=BUDGET)
-    num_steps = 0  # of probes and commits together
+    loop = Loop(strategy, BUDGET, clock=time.monotonic)
 
-    def observe(candidate_id: str | None, losses: list[float]) -> Observation:
-        return Observation(
-            candidate_id=candidate_id,
-            losses=losses,
-            step_seconds=(),
-            bytes_sent=0,
-            diverged=not all(map(math.isfinite, losses)),
-            spent=Spent(steps=num_steps),  # a budget in steps counts nothing else
-        )
+    def carry_out(order: Order) -> Taken:
+        if order.task == Task.GIVE_UP:
+            trainer.do(Task.STOP)
+            raise SystemExit("the loss is not finite whatever the rate: look at the loss and the data")
+        return Taken(trainer.do(order.task, [values.learning_rate for values in order.steps])[1])
 
-    while num_steps < BUDGET.steps:
-        trainer.do(SNAPSHOT, 0, 0)
-        while (candidate := strategy.ask()) is not None:
-            trainer.do(RESTORE, 0, 0)
-            length, losses = max(candidate.allowance.steps, candidate.allowance.min_steps), []
-            for step in range(length):  # a finalist's rate falls to 0, as the run's will
-                losses += trainer.do(TRAIN, candidate.learning_rate_at(step / length), 1)[1]
-                num_steps += 1
-                if not math.isfinite(losses[-1]):
-                    break
-            strategy.tell(observe(candidate.id, losses))
-        trainer.do(RESTORE, 0, 0)
-        decision, committed, course = strategy.decide(), [], "go_on"
-        while course == "go_on" and num_steps < decision.commit_until.steps:
-            rate = strategy.values(Spent(steps=num_steps)).learning_rate  # goes to 0 at the end
-            length = min(10, decision.commit_until.steps - num_steps)
-            committed += trainer.do(TRAIN, rate, length)[1]
-            num_steps += length
-            seen = observe(None, committed)
-            course = "roll_back" if seen.diverged else strategy.watch(seen)
-        if course == "roll_back":  # what it cost stays spent
-            trainer.do(RESTORE, 0, 0)
-        loss = sum(committed[-20:]) / max(1, len(committed[-20:]))
-        end = ", rolled back" if course == "roll_back" else ""
-        print(f"{len(committed)} steps to loss {loss:.4f}{end}: {decision.reason}")
-        strategy.tell(observe(None, committed).model_copy(update={"rolled_back": course == "roll_back"}))
-    trainer.do(STOP, 0, 0)
+    loop.run(carry_out)
+    trainer.do(Task.STOP)
+    for what, seen in loop.told:
+        if isinstance(what, Decision):  # else it is the candidate of a probe
+            losses, end = seen.losses[-20:], ", rolled back" if seen.rolled_back else ""
+            print(f"{seen.trace.num_steps} steps to loss {sum(losses) / len(losses):.4f}{end}: {what.reason}")
 
 
 def follow(trainer: Trainer) -> None:
-    while trainer.do()[0] != STOP:
+    while trainer.do()[0] != Task.STOP:
         pass
 
 

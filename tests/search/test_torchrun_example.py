@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from search.config import Budget
+from search.loop.orders import Task
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "torchrun_controller.py"
@@ -36,9 +37,6 @@ def test_two_ranks_learn_with_the_rates_that_the_controller_chooses():
     assert len(losses) == 4 and losses[-1] < 0.1
 
 
-SNAPSHOT, RESTORE, TRAIN, _ = range(4)
-
-
 class Rolling:
     """In place of a rank: a ball on a parabola. High rates throw it out, and so does step `breaks_at`."""
 
@@ -46,12 +44,12 @@ class Rolling:
         self.breaks_at, self.place, self.kept, self.num_steps = breaks_at, 5.0, 5.0, 0
         self.orders = []
 
-    def do(self, task, rate, num_steps):
-        if task == SNAPSHOT:
+    def do(self, task, rates=()):
+        if task == Task.SNAPSHOT:
             self.kept = self.place
-        elif task == RESTORE:
+        elif task == Task.RESTORE:
             self.place = self.kept
-        losses = [self._step(rate) for _ in range(num_steps)]
+        losses = [self._step(rate) for rate in rates]
         self.orders.append((task, all(map(math.isfinite, losses))))
         return task, losses
 
@@ -69,5 +67,5 @@ def test_nothing_is_trained_from_where_a_probe_or_a_commit_diverged(capsys):
 
     after = [(task, is_finite) for (_, was_finite), (task, is_finite) in pairwise(trainer.orders) if not was_finite]
     assert trainer.num_steps == 200 and trainer.place < 2
-    assert len(after) == 2 and {task for task, _ in after} == {RESTORE}
-    assert "steps to loss nan, rolled back" in (said := capsys.readouterr().out) and "the stage before diverged" in said
+    assert len(after) == 2 and {task for task, _ in after} == {Task.RESTORE}
+    assert ", rolled back: " in (said := capsys.readouterr().out) and "the stage before diverged" in said
