@@ -170,8 +170,10 @@ class State:
         self._slots[slot].scalars = scalars_of(self._parts)
 
     def _empty(self, name: str, tensor: Tensor) -> Tensor:
-        is_on_host = not self._on_host.isdisjoint((name, name.partition(".")[0]))
-        return torch.empty_like(tensor, device="cpu" if is_on_host else None)
+        return torch.empty_like(tensor, device="cpu" if self._is_on_host(name) else None)
+
+    def _is_on_host(self, name: str) -> bool:
+        return not self._on_host.isdisjoint((name, name.partition(".")[0]))
 
     def restore(self, slot: str) -> None:
         """Copy `slot` back into the live state; the slot stays as it is. Raises KeyError if there is no such slot."""
@@ -180,6 +182,24 @@ class State:
     def forget(self, slot: str) -> None:
         """Free the memory of `slot`, if it exists."""
         self._slots.pop(slot, None)
+
+    def image(self, slot: str) -> Image:
+        """Return a copy of `slot`, without what is on the host and equal to the live state: a frozen base is large."""
+        live, kept = tensors_of(self._parts), self._slots[slot]
+        changed = {
+            name: tensor.clone()
+            for name, tensor in kept.tensors.items()
+            if not (self._is_on_host(name) and torch.equal(tensor, live[name].to(tensor.device)))
+        }
+        return Image(changed, kept.scalars)
+
+    def put(self, slot: str, image: Image) -> None:
+        """Fill `slot` with what `image` returned of a state like this one. What that left out is the live state's."""
+        live, kept = tensors_of(self._parts), dict[str, Tensor]()
+        absent = {name: tensor for name, tensor in live.items() if self._is_on_host(name)}
+        for name, tensor in (absent | image.tensors).items():
+            kept[name] = self._empty(name, live.get(name, tensor)).copy_(tensor)
+        self._slots[slot] = Image(kept, image.scalars)
 
     def images(self) -> dict[str, Image]:
         """Return the live state, under the name `LIVE`, and every slot by its name."""

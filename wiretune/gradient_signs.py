@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,17 @@ class GradientSigns:
     def begin(self) -> None:
         """Forget the last update: the model may have been restored since."""
         self._alignment.begin()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was measured and not taken, and the last update."""
+        measured = {"scales": self._scales, "alignments": self._alignments}
+        return {name: [*map(float, each)] for name, each in measured.items()} | {"update": self._alignment.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        new = self._parameters[0].new_tensor
+        self._scales, self._alignments = ([new(each) for each in state[name]] for name in ("scales", "alignments"))
+        self._alignment.load_state_dict(state["update"])
 
     def take(self, num_steps: int) -> tuple[list[float], list[float]]:
         """Return scales and alignments `(num_steps,)` of the steps since the last call; NaN and 0 if the count differs.

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, overload
 import torch
 from torch import nn
 
-from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, range_conflict
+from search.config import BoConfig, Budget, ControllerConfig, ScheduleConfig, StagedConfig, range_conflict
 from search.schedule import OF_OTHERS
 from search.schedule_file import RecordedSchedule, ScheduleFile
 from trainers.methods.replica_config import ReplicaConfig
@@ -131,6 +131,11 @@ def check_controller(controller: ControllerConfig) -> None:
     """Raise ValueError for settings of `controller` that only a job can follow."""
     if isinstance(controller, BoConfig) and controller.transfer is not None:
         raise ValueError("`controller.transfer` learns from past jobs of a service, and a loop has none: leave it out")
+    if isinstance(controller, StagedConfig) and controller.promote and "promote" in controller.model_fields_set:
+        raise ValueError(
+            "`controller.promote` must be false or left out in a loop, got true: only a job holds the end of a probe, "
+            "and goes on from there"
+        )
     if not isinstance(controller, ScheduleConfig):
         return
     for number, entry in enumerate(controller.schedule.entries):

@@ -17,6 +17,7 @@ from trainers.own_loop.attach import Attached
 from trainers.own_loop.attachable import parameters_may_differ
 from trainers.own_loop.handle import num_ranks, shapes_of
 from trainers.spec.exchange import UpdateConfig
+from wiretune.tuner import Tuner
 
 log = logging.getLogger(__name__)
 #: The integer type by the bytes of a parameter's entry. Integer sums are exact, on any device.
@@ -24,18 +25,21 @@ INTEGERS = {2: torch.int16, 4: torch.int32}
 
 
 class RankState:
-    """This rank's part of a `model` that `handle` trains: saved and resumed."""
+    """This rank's part of a `model` that `handle` trains, and `tuner` searches: saved and resumed."""
 
-    def __init__(self, model: nn.Module, handle: Attached) -> None:
+    def __init__(self, model: nn.Module, handle: Attached, tuner: Tuner | None = None) -> None:
         self.handle = handle
-        self._model = model
+        self._model, self._tuner = model, tuner
 
     def saved(self) -> bytes:
         """Return this rank's part as the content of a file; collective."""
         fingerprint = self._fingerprint()
         own = {name: each.detach() for name, each in (self._own_tensors() | self.handle.own).items()}
         file = io.BytesIO()
-        torch.save({"fingerprint": fingerprint, "handle": self.handle.state_dict(), "own": own}, file)
+        # of a search too, unless a callback of the user's saves within a probe
+        searched = None if self._tuner is None or self._tuner.is_probing else self._tuner.state_dict()
+        parts = {"fingerprint": fingerprint, "handle": self.handle.state_dict(), "own": own, "tuner": searched}
+        torch.save(parts, file)
         return file.getvalue()
 
     @torch.no_grad()
@@ -57,6 +61,12 @@ class RankState:
         live = self._tensors()
         for name, tensor in saved["own"].items():
             live[name].copy_(tensor)
+        if self._tuner is None:
+            return
+        if (searched := saved.get("tuner")) is None:
+            log.warning("the search begins anew: `%s` was saved without one, or within a probe", place)
+        else:
+            self._tuner.load_state_dict(searched)
 
     def _fits(self, saved: dict[str, Any], fingerprint: Tensor) -> bool:
         """Return whether this rank can restore `saved`, next to weights with this `fingerprint`."""

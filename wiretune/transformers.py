@@ -40,7 +40,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
 
     With `controller`, `tuner` runs the search. It gets the sum of the losses of a step's micro-batches, and sets the
     rates in place of the Trainer's scheduler. If no budget is given, `steps` are the Trainer's. The run ends with the
-    budget. The Trainer puts off evaluating and saving during a probe. Such a run cannot be resumed.
+    budget. The Trainer puts off evaluating and saving during a probe. A run that resumes goes on with its search.
 
     Where ranks train apart, the Trainer evaluates and saves the mean of their parameters and buffers, and ends with it.
 
@@ -58,11 +58,6 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         self._due: set[str] = set()  # events that are put off until no probe is running
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        if state.global_step and self._how.get("controller") is not None:
-            raise ValueError(
-                "a run with a `controller` cannot be resumed, as the search has no memory: resume without one, or "
-                "begin a new run from the weights"
-            )
         found = self._trainer.model_wrapped, self._trainer.optimizer
         if self._attached:
             if found != self._attached or state.global_step:
@@ -93,7 +88,7 @@ class AttachCallback(TrainerCallback):  # type: ignore[misc]
         attached: Attached | Tuner = attach(trainer.model_wrapped, trainer.optimizer, **how)
         self.tuner = attached if isinstance(attached, Tuner) else None
         self.handle = attached.handle if isinstance(attached, Tuner) else attached
-        self._ranks = RankState(trainer.model_wrapped, self.handle)
+        self._ranks = RankState(trainer.model_wrapped, self.handle, self.tuner)
 
     def _listen(self) -> None:
         """Keep the losses of micro-batches until the training ends. No hook of a Trainer gets them."""

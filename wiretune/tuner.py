@@ -7,10 +7,13 @@ snapshot, when to restore it, and which values to step with.
 import math
 import time
 from array import array
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from numbers import Integral
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,18 +21,22 @@ from torch import Tensor
 
 from search import strategies
 from search.config import Budget, ControllerConfig, ScheduleConfig, StagedConfig
+from search.loop.orders import Order, Taken, Task
+from search.loop.pacing import FIRST_PUSH
 from search.schedule import Schedule
 from search.schedule_file import OWN, Entry
 from search.space import Axis, SearchSpace, Weights
-from search.types import Values
+from search.types import Decision, Values
 from trainers.methods.exchange.dense.spec import NoneConfig
 from trainers.methods.replica_config import ReplicaConfig
 from trainers.own_loop.attach import Attached, StepValues
 from trainers.own_loop.attachable import check_rates
+from trainers.own_loop.handle import rank
+from trainers.snapshot import Image
 from trainers.traffic.cost import step_traffic
 from trainers.training.model import matrices
 from wiretune.gradient_signs import GradientSigns
-from wiretune.leader import COMMIT, FIRST, GIVE_UP, PROBE, RESTORE, SNAPSHOT, STOP, Leader, Order, Taken
+from wiretune.leader import Leader
 
 #: Torch's optimizers whose learning rates the controller knows. Any other is treated like a workload's own.
 KINDS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
@@ -43,11 +50,28 @@ MOST_LOST = 3
 NEAR = 1e-6
 
 
+#: Of `Tuner.state_dict`.
+FORMAT = "wiretune.tuner/1"
+
+
+@dataclass
+class Progress:
+    """Mutable: what this rank has of the orders so far."""
+
+    num_taken_back: int = 0
+    last_loss: float = math.nan  # the last finite one
+    num_lost: int = 0  # losses since then, which were not finite
+    num_kept: int = 0  # committed steps at the snapshot
+    kept_loss: float = math.nan  # the last finite loss then
+    losses: list[float] = field(default_factory=list)  # of the order under way, whose steps are these
+    step_seconds: list[float] = field(default_factory=list)
+
+
 class Tuner:
     """Search while the loop trains. Call `report` once a step, after `optimizer.step()`, until it `is_over`.
 
     While it `is_probing`, the next step will be taken back: evaluate and save at other steps. A commit can be rolled
-    back too: `num_taken_back` counts the steps undone that way. On rank 0, `decisions` are the decisions so far.
+    back too: `num_taken_back` counts the steps undone that way. To resume, each rank saves its `state_dict`.
 
     Args:
         handle: what `attach` returns without a controller.
@@ -70,7 +94,7 @@ class Tuner:
         pretrained: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.handle, self.is_over, self.is_probing, self.num_taken_back = handle, False, False, 0
+        self.handle, self.is_over, self.is_probing = handle, False, False
         self._clock = clock
         check_rates(handle.optimizer, "a controller")
         groups = handle.optimizer.param_groups
@@ -99,6 +123,8 @@ class Tuner:
             weights=found and Weights(*found, is_new=not pretrained),
             dense_bytes=self._dense_bytes(),
         )
+        if isinstance(config, StagedConfig):
+            config = config.model_copy(update={"promote": False})  # nobody here holds the end of a probe
         self._opening = space.opening
         self._kind, self._unit = space.optimizer, guess if space.optimizer == OWN and not multiplies else 1.0
         self._committed = array("d")  # the values of each step that stays, in a row: a run may have millions of steps
@@ -106,16 +132,26 @@ class Tuner:
         asks_for_length = isinstance(config, StagedConfig) and budget.steps is None  # the run's length in steps
         num_timed = steps_to_time(space) if asks_for_length else 0
         interval = space.period_of(space.opening) // handle.config.sync.num_parts
-        leader = Leader(build, space, budget, clock=clock, num_timed=num_timed, interval=interval)
-        self.decisions = leader.decisions
-        self._orders = leader.orders()
+        self._leader = Leader(build, space, budget, clock=clock, num_timed=num_timed, interval=interval)
+        self._orders = self._leader.orders()
         self._taken: Taken | None = None  # the answer to the last order
-        self._last_loss, self._num_lost = math.nan, 0  # the last finite loss; how many since then were not finite
+        self._progress = Progress()
+        self._search = searched(config, budget, space)
         self._sent = handle.node_links.between.ledger.total  # by this rank so far: joining is not part of any step
         trains_apart = handle.config.sync.payload == "parameters" or handle.config.exchange.drifts
         self._signs = GradientSigns(handle.optimizer, trains_apart=trains_apart)
         self._course = self._follow()
         next(self._course, None)
+
+    @property
+    def num_taken_back(self) -> int:
+        """The committed steps that were undone, since their commit was rolled back."""
+        return self._progress.num_taken_back
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """The decisions so far, on rank 0."""
+        return self._leader.loop.decisions
 
     def _dense_bytes(self) -> int:
         """Return the bytes that a node sends in a step with a dense exchange."""
@@ -130,8 +166,9 @@ class Tuner:
         where the probe or commit began. After the budget's last step it does nothing.
 
         Raises:
-            RuntimeError: on all ranks, once, when a second commit in a row diverges by the same decision, or in its
-                first step.
+            RuntimeError: on all ranks, once, when commits in a row diverge so that no rate is at fault: two by the
+                same decision or in their first steps, or three after 10 steps or more, or six, the last no later than
+                the first.
         """
         try:
             self._course.send(torch.as_tensor(loss).item())
@@ -164,61 +201,135 @@ class Tuner:
         """
         if not self._committed:
             raise RuntimeError("no step is committed yet, so there is no schedule: ask again when the tuner is over")
-        steps = [values_of(list(row)) for row in zip(*[iter(self._committed)] * len(TOLD), strict=True)]
-        return Schedule(optimizer=self._kind, num_steps=len(steps), entries=entries_of(steps, unit=self._unit))
+        entries = entries_of(self._committed, unit=self._unit)
+        return Schedule(optimizer=self._kind, num_steps=self._num_committed, entries=entries)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's part of the search, the handle's state included: tensors, and what JSON has.
+
+        Each rank saves its own at the same step, beside the states of model and optimizer.
+
+        Raises:
+            RuntimeError: the last step was a probe's, which is taken back: save while `is_probing` is false.
+        """
+        if self.is_probing:
+            raise RuntimeError("a probe is under way, whose steps are taken back: save while `is_probing` is false")
+        self.handle.settle()
+        leads = rank() == 0 and not self.is_over
+        return {
+            "format": FORMAT,
+            "handle": self.handle.state_dict(),
+            "search": self._search,
+            "is_over": self.is_over,
+            "loop": self._leader.loop.state_dict() if leads else None,
+            "progress": asdict(self._progress),
+            "committed": torch.tensor(self._committed, dtype=torch.float64),
+            "bytes_sent": self.handle.node_links.between.ledger.total - self._sent,
+            "stage": None if self.is_over else vars(self.handle.image("stage")),
+            "signs": self._signs.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where this rank, of as many ranks, has saved `state`; collective.
+
+        The tuner is new, and model and optimizer have their states of then. The next step gets the same values.
+
+        Raises:
+            ValueError: `state` is of another search, exchange or number of ranks; nothing has changed then.
+        """
+        if conflict := self._conflict(state):
+            raise ValueError(conflict)
+        self.handle.load_state_dict(state["handle"])
+        self._course.close()
+        self._progress = Progress(**state["progress"])
+        self._committed = array("d", state["committed"].tolist())
+        if state["is_over"]:
+            self._end()
+            return
+        self.handle.settle()
+        self.handle.put("stage", Image(**state["stage"]))
+        self._signs.load_state_dict(state["signs"])
+        if state["loop"] is not None:
+            self._leader.load_state_dict(state["loop"])
+        self._orders, self._taken = self._leader.orders(), None
+        self._sent = self.handle.node_links.between.ledger.total - state["bytes_sent"]
+        self._course = self._follow()
+        next(self._course, None)
+
+    def _conflict(self, state: Mapping[str, Any]) -> str | None:
+        """Return why `state` cannot be loaded; None: it can."""
+        if state.get("format") != FORMAT:
+            return f"`state` must be what a tuner has saved, {FORMAT!r}, got {state.get('format')!r}"
+        if self.is_over:
+            return "a tuner that is over takes no state: `detach` its handle, and attach again"
+        for name, now in self._search.items():
+            if (saved := state["search"].get(name, now)) != now:
+                return f"`{name}` must be as in the search that `state` is of, {saved!r}, got {now!r}"
+        return self.handle.conflict(state["handle"])
 
     def _follow(self) -> Generator[None, float, None]:
         """Carry out the orders of rank 0; `send` takes the loss of each step."""
-        num_kept = 0  # the length of `_committed` at the snapshot
-        kept_loss = math.nan  # at the snapshot
-        while (order := self._ordered())[0] not in (STOP, GIVE_UP):
-            task, steps = order
-            self.is_probing = task == PROBE
-            if task == SNAPSHOT:
-                self.handle.snapshot("stage")
-                num_kept, kept_loss = len(self._committed), self._last_loss
-            elif task == RESTORE:
-                self.handle.restore("stage")
-                self._signs.begin()
-                self._last_loss, self._num_lost = kept_loss, 0
-                self.num_taken_back += (len(self._committed) - num_kept) // len(TOLD)
-                del self._committed[num_kept:]
-            losses, times = list[float](), [self._clock()]
-            for values in steps:
-                self._set(values)
-                losses.append(self._told((yield), task))
-                times.append(self._clock())
-                if task == COMMIT:
-                    self._committed.extend(number_of(values, name) for name in TOLD)
-            if losses and not math.isfinite(kept_loss):
-                kept_loss = losses[0]  # of the first probe, before its first update
-            self._taken = self._mean(losses, [after - before for before, after in pairwise(times)])
+        while (order := self._ordered()).task not in (Task.STOP, Task.GIVE_UP):
+            self.is_probing = order.task == Task.PROBE
+            self._rewind(order.task)
+            yield from self._step(order)
+            self._taken = self._mean()
         self._end()
-        if order[0] == GIVE_UP:
-            [failed] = order[1]
+        if order.task == Task.GIVE_UP:
+            rates = ", ".join(f"{failed.learning_rate:.3g}" for failed in order.steps)
             raise RuntimeError(
-                "the loss was not finite in two commits in a row, the second decided at a learning rate of "
-                f"{failed.learning_rate:.3g}: look at the loss and the data; the model is where the last commit that "
-                "trained has ended"
+                f"the loss was not finite in {len(order.steps)} commits in a row, decided at learning rates of {rates}"
+                ": look at the loss and the data; the model is where the last commit that trained has ended"
             )
+
+    def _rewind(self, task: Task) -> None:
+        """Take the snapshot of the committed state, or go back to it, if that is the task."""
+        progress = self._progress
+        if task == Task.SNAPSHOT:
+            self.handle.snapshot("stage")
+            progress.num_kept, progress.kept_loss = self._num_committed, progress.last_loss
+        elif task == Task.RESTORE:
+            self.handle.restore("stage")
+            self._signs.begin()
+            progress.last_loss, progress.num_lost = progress.kept_loss, 0
+            progress.num_taken_back += self._num_committed - progress.num_kept
+            del self._committed[progress.num_kept * len(TOLD) :]
+
+    def _step(self, order: Order) -> Generator[None, float, None]:
+        """Set the values of each step of `order` that is not taken yet, and note what it measures."""
+        progress = self._progress
+        for values in order.steps[len(progress.losses) :]:
+            started = self._clock()
+            self._set(values)
+            progress.losses.append(self._told((yield), order.task))
+            progress.step_seconds.append(self._clock() - started)
+            if order.task == Task.COMMIT:
+                self._committed.extend(number_of(values, name) for name in TOLD)
+        if progress.losses and not math.isfinite(progress.kept_loss):
+            progress.kept_loss = progress.losses[0]  # of the first probe, before its first update
+
+    @property
+    def _num_committed(self) -> int:
+        return len(self._committed) // len(TOLD)
 
     def _end(self) -> None:
         self.is_over, self.is_probing = True, False
         self._signs.end()
         self.handle.forget("stage")
 
-    def _told(self, loss: float, task: int) -> float:
+    def _told(self, loss: float, task: Task) -> float:
         """Return a step's `loss` as the leader gets it.
 
         A commit survives a loss that is not finite if the parameters are: a batch was bad, or a GradScaler skipped the
         step. The last finite loss then takes its place. A probe ends with such a loss, which costs little.
         """
+        progress = self._progress
         if math.isfinite(loss):
-            self._last_loss, self._num_lost = loss, 0
+            progress.last_loss, progress.num_lost = loss, 0
             return loss
-        self._num_lost += 1
-        is_alone = task == COMMIT and self._num_lost <= MOST_LOST
-        return self._last_loss if is_alone and self.handle.is_sound() else loss
+        progress.num_lost += 1
+        is_alone = task == Task.COMMIT and progress.num_lost <= MOST_LOST
+        return progress.last_loss if is_alone and self.handle.is_sound() else loss
 
     def _set(self, values: Values) -> None:
         for group, ratio in zip(self.handle.optimizer.param_groups, self._ratios, strict=True):
@@ -231,23 +342,23 @@ class Tuner:
 
     def _ordered(self) -> Order:
         """Return rank 0's next order, on all ranks."""
-        task, steps = STOP, list[Values]()
+        order = Order(Task.STOP)
         if not dist.is_initialized() or dist.get_rank() == 0:
-            try:
-                task, steps = self._orders.send(self._taken)
-            except StopIteration:
-                task, steps = STOP, []
+            with suppress(StopIteration):
+                order = self._orders.send(self._taken)
         self.handle.settle()
-        head = torch.tensor([task, len(steps)])
+        head = torch.tensor([order.task, len(order.steps)])
         self.handle.node_links.tell(head)
-        rows = [[number_of(values, name) for name in TOLD] for values in steps]
+        rows = [[number_of(values, name) for name in TOLD] for values in order.steps]
         told = torch.tensor(rows or [[0.0] * len(TOLD)] * int(head[1]), dtype=torch.float64)
         if len(told):
             self.handle.node_links.tell(told)
-        return int(head[0]), [values_of(row) for row in told.tolist()]
+        return Order(Task(int(head[0])), [values_of(row) for row in told.tolist()])
 
-    def _mean(self, losses: list[float], step_seconds: list[float]) -> Taken:
-        """Return the measurements of the steps: means over the ranks, and bytes as a mean over the nodes."""
+    def _mean(self) -> Taken:
+        """Return the answer to the order that is done: means over the ranks, and bytes as a mean over the nodes."""
+        losses, step_seconds = self._progress.losses, self._progress.step_seconds
+        self._progress.losses, self._progress.step_seconds = [], []
         links, sent = self.handle.node_links, self.handle.node_links.between.ledger.total
         series = (losses, step_seconds, *self._signs.take(len(losses)))
         sums = torch.tensor([*chain(*series), sent - self._sent], dtype=torch.float64)
@@ -287,23 +398,31 @@ def space_of(
     )
 
 
+def searched(config: ControllerConfig, budget: Budget, space: SearchSpace) -> dict[str, Any]:
+    """Return by name what a search is of: it goes on with no other. What was measured of the model is left out."""
+    fields = {f"controller.{name}": value for name, value in config.model_dump(mode="json").items()}
+    of_space = space.model_dump(mode="json", include={"optimizer", "period", "batch_size"})
+    guess = {"learning_rate": space.guess.learning_rate, space.level_name or "level": space.guess.level}
+    ranges = {each.name: [each.low, each.high] for each in space.axes}
+    return {**fields, **budget.model_dump(mode="json"), **of_space, **guess, "ranges": ranges}
+
+
 def steps_to_time(space: SearchSpace) -> int:
     """Return how many steps to time before the search: whole rounds of local updates; 0: a round is too long."""
     period = space.period_of(space.opening)
-    return period * math.ceil(FIRST / period) if period <= MOST_TIMED else 0
+    return period * math.ceil(FIRST_PUSH / period) if period <= MOST_TIMED else 0
 
 
-def entries_of(steps: Sequence[Values], *, unit: float) -> list[Entry]:
-    """Return the values of `steps` as the entries of a schedule, with rates in multiples of `unit`.
+def entries_of(committed: "array[float]", *, unit: float) -> list[Entry]:
+    """Return the rows of `committed`, one per step, as entries of a schedule, with rates in multiples of `unit`.
 
     Neighbouring steps become one entry while their rates lie on a line, within `NEAR`, and all else is the same.
     """
-    entries = list[Entry]()
-    start = 0
-    for end in range(1, len(steps) + 1):
-        if end < len(steps) and _is_in_line(steps[start], steps[start + 1], steps[end], end - start):
+    entries, start, num_steps = list[Entry](), 0, len(committed) // len(TOLD)
+    for end in range(1, num_steps + 1):
+        if end < num_steps and _is_in_line(committed, start, end):
             continue
-        first, last = steps[start], steps[end - 1]
+        first, last = (values_of(row_of(committed, step)) for step in (start, end - 1))
         is_level = first.learning_rate == last.learning_rate
         entries.append(
             Entry(
@@ -319,11 +438,16 @@ def entries_of(steps: Sequence[Values], *, unit: float) -> list[Entry]:
     return entries
 
 
-def _is_in_line(first: Values, second: Values, later: Values, distance: int) -> bool:
-    """Return whether `later`, at this `distance` from `first`, lies on the line from it through `second`."""
-    rate = first.learning_rate + distance * (second.learning_rate - first.learning_rate)
-    is_near = abs(later.learning_rate - rate) <= NEAR * first.learning_rate
-    return is_near and later.model_copy(update={"learning_rate": first.learning_rate}) == first
+def _is_in_line(committed: "array[float]", start: int, later: int) -> bool:
+    """Return whether the row of the step `later` lies on the line from `start` through the step after it."""
+    first, second, last = (row_of(committed, step) for step in (start, start + 1, later))
+    rate = first[0] + (later - start) * (second[0] - first[0])
+    return abs(last[0] - rate) <= NEAR * first[0] and last[1:].tobytes() == first[1:].tobytes()  # NaN is equal there
+
+
+def row_of(committed: "array[float]", step: int) -> "array[float]":
+    """Return the values of a committed step, in the order of `TOLD`."""
+    return committed[step * len(TOLD) : (step + 1) * len(TOLD)]
 
 
 def number_of(values: Values, name: str) -> float:

@@ -1,5 +1,6 @@
 """What one rank sees of an exchange, and of local updates, that a script of the user's own is given by `attach`."""
 
+import copy
 import hashlib
 import json
 import time
@@ -190,6 +191,7 @@ def attached(rank: int, num_workers: int) -> dict[str, Any]:
         "detached": {name: _detached(rank, KINDS[name]) for name in ("topk", "diloco")}
         | {"diloco, finding unused": _detached(rank, KINDS["diloco"] | {"finds_unused": True})},
         "tuned": {name: _tuned_with_late_averages(rank, how) for name, how in TUNED.items()},
+        "resumed search": {name: _resumed_search(rank, KINDS[name]) for name in ("topk", "diloco")},
         "refused": {name: _refusal(rank, name) for name in REFUSED},
     }
 
@@ -491,6 +493,28 @@ def _tuned(rank: int, how: dict[str, Any]) -> dict[str, Any]:
         "stays": set(chosen[int(searched) :]) == {chosen[-1]} and plain.bits == script.bits,
         "bytes": taken,
     }
+
+
+def _resumed_search(rank: int, how: dict[str, Any]) -> list[dict[str, Any]]:
+    """The end of a search that goes on, and that of one that resumes, in a commit, where the first one stood."""
+    ends, kept, begun = [], dict[str, Any](), 0
+    for _ in range(2):
+        script = Script(rank, momentum=0.9)
+        tuner = attach_controller(script.model, script.optimizer, controller={"kind": "bo"}, steps=200, **how)
+        if kept:
+            script.model.load_state_dict(kept["model"])
+            script.optimizer.load_state_dict(kept["optimizer"])
+            tuner.load_state_dict(kept["tuner"])
+        for step in range(begun, 200):
+            if not kept and step > 120 and not tuner.is_probing:
+                parts = {"model": script.model, "optimizer": script.optimizer, "tuner": tuner}
+                kept = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
+                begun = step
+            script.step(step, script.optimizer.param_groups[0]["lr"])
+            tuner.report(script.losses[-1])
+        schedule = tuner.schedule().to_json()
+        ends.append({"bits": script.bits, "schedule": schedule, "is_over": tuner.is_over, "begun": begun})
+    return ends
 
 
 def _fixed(how: dict[str, Any], chosen: StepValues) -> dict[str, Any]:

@@ -192,6 +192,14 @@ def test_every_range_is_searched_and_nothing_else(two_ranks: Reports, searched: 
         assert {name for name, number in num_probed.items() if number > 1} == {*names}
 
 
+@pytest.mark.parametrize("kind", ["topk", "diloco"])
+def test_a_search_resumes_bit_for_bit(two_ranks: Reports, kind: str):
+    for rank in two_ranks["attached"]:
+        whole, resumed = rank["resumed search"][kind]
+        assert resumed == whole
+        assert whole["is_over"] and 120 < whole["begun"] < 190
+
+
 def test_bytes_that_a_script_takes_meanwhile_count_in_the_budget(two_ranks: Reports):
     budget = TUNED["level"]["bytes"]
     for rank in two_ranks["attached"]:

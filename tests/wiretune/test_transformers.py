@@ -1,5 +1,6 @@
 """The callback for transformers' Trainer, attached once, tested with a fake of that package."""
 
+import copy
 import json
 import sys
 from importlib import import_module
@@ -200,12 +201,30 @@ def test_a_training_ends_with_the_budget_of_its_controller(callback_type: type[A
     assert loop.state.global_step == 7
 
 
-def test_a_search_is_not_resumed(callback_type: type[Any]):
-    loop = Loop(callback_type, max_steps=200, controller={"kind": "bo"})
-    loop.state.global_step = 10
+def test_a_training_that_resumes_goes_on_with_its_search(callback_type: type[Any], tmp_path: Path):
+    whole, resumed = (Loop(callback_type, max_steps=200, controller={"kind": "bo"}) for _ in range(2))
+    for loop in (whole, resumed):
+        arguments = SimpleNamespace(**vars(ARGUMENTS), output_dir=str(tmp_path), save_only_model=False)
+        loop.told = arguments, loop.state, loop.control
+    whole.callback.on_train_begin(*whole.told)
+    while whole.state.global_step < 100 or whole.callback.tuner.is_probing:
+        whole.step()
+    begun = whole.state.global_step
+    (tmp_path / f"checkpoint-{begun}").mkdir()
+    whole.callback.on_save(*whole.told[:2])
 
-    with pytest.raises(ValueError, match="a run with a `controller` cannot be resumed"):
-        loop.run()
+    resumed.state.global_step = begun
+    for part in ("model", "optimizer", "scheduler"):  # as the Trainer does
+        getattr(resumed, part).load_state_dict(copy.deepcopy(getattr(whole, part).state_dict()))
+    resumed.callback.on_train_begin(*resumed.told)
+    for loop in (whole, resumed):
+        while not loop.callback.tuner.is_over:
+            loop.step()
+
+    assert 100 <= begun < 190
+    assert (resumed.rates, resumed.losses) == (whole.rates[begun:], whole.losses[begun:])
+    assert torch.equal(resumed.model.weight, whole.model.weight)
+    assert resumed.callback.tuner.schedule() == whole.callback.tuner.schedule()
 
 
 def with_a_mean_of_zeros(loop: Loop) -> Loop:

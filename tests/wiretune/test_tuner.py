@@ -1,7 +1,13 @@
 """A controller in a loop: probes are undone, and the rest trains at the committed rates."""
 
+import io
 import math
+import re
+import tracemalloc
+from array import array
+from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -12,6 +18,7 @@ import wiretune
 from search import strategies
 from search.budget.link import StepCost
 from search.config import BoConfig, Budget, FixedConfig
+from search.loop.orders import Taken, Task
 from search.protocol import Strategy
 from search.space import SearchSpace
 from search.types import Values
@@ -24,7 +31,7 @@ from trainers.own_loop.attach import attach
 from trainers.snapshot import LIVE
 from trainers.spec.workloads import OwnWorkload
 from wiretune.gradient_signs import GradientSigns
-from wiretune.leader import PROBE, RESTORE, SNAPSHOT, Leader, Taken
+from wiretune.leader import Leader
 from wiretune.tuner import entries_of, space_of, steps_to_time
 
 STEPS = 200
@@ -36,8 +43,8 @@ LEVELS = {"kind": "topk", "density": [0.01, 0.1]}
 class Script:
     """A user's loop on one batch, whose loss falls to 0; `report` is called once a step."""
 
-    def __init__(self, **how: Any) -> None:
-        torch.manual_seed(0)
+    def __init__(self, *, drawn: int = 0, **how: Any) -> None:
+        torch.manual_seed(drawn)
         self.model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.BatchNorm1d(16), nn.Linear(16, 1))
         groups: list[dict[str, Any]] = [{"params": self.model[0].parameters()}]
         groups.append({"params": self.model[2:].parameters(), "lr": 0.002})
@@ -205,6 +212,105 @@ def test_rates_of_an_optimizer_that_the_tuner_does_not_know_are_kept_as_multiple
     assert tuner.schedule().scheduler(again).get_last_lr() == pytest.approx([0.03])
 
 
+def resumable(drawn: int, **budget: float) -> tuple[Script, wiretune.Tuner]:
+    """Return a script with a search that reads no clock."""
+    script = Script(drawn=drawn)
+    handle = attach(script.model, script.optimizer, exchange={"kind": "none"})
+    tuner = wiretune.Tuner(handle, BoConfig(), budget=Budget(**budget or {"steps": 400}), seed=0, clock=lambda: 0.0)
+    script.tuner = tuner
+    return script, tuner
+
+
+def saved(script: Script, tuner: wiretune.Tuner) -> dict[str, Any]:
+    """Return what `script` would load, by way of a file."""
+    parts = {"model": script.model, "optimizer": script.optimizer, "tuner": tuner}
+    file = io.BytesIO()
+    torch.save({name: part.state_dict() for name, part in parts.items()}, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+MOMENTS: dict[str, Callable[[wiretune.Tuner], bool]] = {
+    "within an order": lambda tuner: len(tuner._progress.losses) == 5 and len(tuner._committed) > 200,
+    "at an order's end": lambda tuner: not tuner._progress.losses and len(tuner._committed) > 200,
+    "after a rollback": lambda tuner: tuner.num_taken_back > 0,
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_search_that_resumes_goes_on_as_if_it_had_not_stopped(moment: str):
+    (whole, tuner), kept, begun = resumable(0), dict[str, Any](), 0
+
+    def train(script: Script, step: int) -> None:
+        script.step(loss=math.nan if 250 <= step < 256 else None)  # in a commit, which is rolled back
+
+    for step in range(400):
+        if not kept and not tuner.is_probing and MOMENTS[moment](tuner):
+            kept, begun = saved(whole, tuner), step
+        train(whole, step)
+    resumed, again = resumable(1)
+    resumed.inputs = whole.inputs
+    resumed.model.load_state_dict(kept["model"])
+    resumed.optimizer.load_state_dict(kept["optimizer"])
+    again.load_state_dict(kept["tuner"])
+    for step in range(begun, 400):
+        train(resumed, step)
+
+    assert tuner.num_taken_back > 0 and 0 < begun < 390
+    assert (resumed.rates, resumed.losses) == (whole.rates[begun:], whole.losses[begun:])
+    assert all(map(torch.equal, resumed.state, whole.state))
+    assert again._leader.loop.strategy.state_dict() == tuner._leader.loop.strategy.state_dict()
+    assert again.schedule() == tuner.schedule() and again.decisions == tuner.decisions
+    assert (again.is_over, again.num_taken_back) == (True, tuner.num_taken_back)
+
+
+def test_a_search_that_is_over_resumes_as_one():
+    script, tuner = resumable(0, steps=30)
+    while not tuner.is_over:
+        script.step()
+    kept = saved(script, tuner)
+    resumed, again = resumable(1, steps=30)
+
+    again.load_state_dict(kept["tuner"])
+    resumed.step()
+
+    assert again.is_over and again.schedule() == tuner.schedule()
+
+
+def test_a_search_is_not_saved_within_a_probe():
+    _, tuner = resumable(0)
+    assert tuner.is_probing
+
+    with pytest.raises(RuntimeError, match="save while `is_probing` is false"):
+        tuner.state_dict()
+
+
+def committing(**how: Any) -> wiretune.Tuner:
+    tuner = Script(**{"controller": {"kind": "fixed"}, "steps": 100} | how).tuner
+    assert isinstance(tuner, wiretune.Tuner)
+    return tuner
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"steps": 200}, "`steps` must be as in the search that `state` is of, 100, got 200"),
+        ({"controller": {"kind": "cosine"}}, "`controller.kind` must be .*'fixed', got 'cosine'"),
+        ({"batch_size": 4}, "`batch_size` must be .*None, got 4"),
+        ({"sync": {"kind": "local_sgd", "period": 4}}, "`period` must be"),
+        ({"exchange": {"kind": "fp16"}}, "`exchange.kind` is 'fp16' here, got 'none'"),
+    ],
+)
+def test_the_state_of_another_search_is_refused_by_field(how: dict[str, Any], message: str):
+    state, other = committing().state_dict(), committing(**how)
+
+    with pytest.raises(ValueError, match=message):
+        other.load_state_dict(state)
+
+    assert not other.is_over
+
+
 def test_before_a_step_is_committed_there_is_no_schedule():
     script = Script(controller={"kind": "bo"}, steps=STEPS)
     tuner = script.tuner
@@ -217,13 +323,31 @@ def test_before_a_step_is_committed_there_is_no_schedule():
 
 def test_a_ramp_is_one_entry_and_other_values_are_another():
     rates = [0.1, 0.1, 0.1, 0.08, 0.06, 0.04, 0.02]
-    steps = [Values(learning_rate=rate, level=0.5 if step < 5 else 0.1) for step, rate in enumerate(rates)]
+    rows = [[rate, 0.5 if step < 5 else 0.1, *[math.nan] * 3] for step, rate in enumerate(rates)]
 
-    entries = entries_of(steps, unit=2.0)
+    entries = entries_of(array("d", chain.from_iterable(rows)), unit=2.0)
 
     assert [(each.step, each.num_steps, each.level) for each in entries] == [(0, 3, 0.5), (3, 2, 0.5), (5, 2, 0.1)]
     assert [entry.learning_rate_at(step) for entry in entries for step in range(entry.step, entry.step + 2)] == [
         0.05, 0.05, 0.04, 0.03, 0.02, 0.01
+    ]  # fmt: skip
+
+
+def test_the_schedule_of_a_long_run_takes_little_memory():
+    script = Script(controller={"kind": "fixed"}, steps=10**6)
+    tuner, num_steps = script.tuner, 200_000
+    assert isinstance(tuner, wiretune.Tuner)
+    for step in range(num_steps):
+        tuner._committed.extend([0.1 if step < 1000 else 0.1 * (1 - step / num_steps), 0.01, 8.0, math.nan, math.nan])
+
+    tracemalloc.start()
+    schedule = tuner.schedule()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 20e6
+    assert [(each.step, each.num_steps, each.level) for each in schedule.entries] == [
+        (0, 1000, 0.01), (1000, 199_000, 0.01)
     ]  # fmt: skip
 
 
@@ -318,12 +442,12 @@ def test_a_steps_seconds_have_a_part_of_an_average_and_none_of_what_compiles(
     tasks = [next(orders)[0], orders.send(None)[0], orders.send(Taken([1.0] * 4, step_seconds, [], [], 8))[0]]
     orders.send(None)
 
-    assert tasks == [SNAPSHOT, PROBE, RESTORE]
+    assert tasks == [Task.SNAPSHOT, Task.PROBE, Task.RESTORE]
     assert build.found == [None, StepCost(bytes=2, seconds=seconds)]
 
 
-@pytest.mark.parametrize(("seconds", "task"), [(200, RESTORE), (300, PROBE)])
-def test_a_round_is_timed_to_its_end_only_where_the_budget_has_room(seconds: float, task: int):
+@pytest.mark.parametrize(("seconds", "task"), [(200, Task.RESTORE), (300, Task.PROBE)])
+def test_a_round_is_timed_to_its_end_only_where_the_budget_has_room(seconds: float, task: Task):
     now, build = 0.0, Building(Budget(seconds=seconds))
     space = SearchSpace(optimizer="sgd", guess=Values(learning_rate=0.1))
     orders = Leader(build, space, build.budget, clock=lambda: now, num_timed=16, interval=16).orders()
@@ -424,7 +548,7 @@ def test_a_commit_that_blows_up_is_taken_back(kind: str):
     assert all(each.isfinite().all() for each in script.state)
 
 
-@pytest.mark.parametrize(("num_lost", "num_taken_back"), [(1, 0), (3, 0), (4, 24), (5, 24)])  # the fifth is retrained
+@pytest.mark.parametrize(("num_lost", "num_taken_back"), [(1, 0), (3, 0), (4, 30), (5, 30)])
 def test_a_few_lost_losses_of_a_sound_model_do_not_take_its_commit_back(num_lost: int, num_taken_back: int):
     script = Script(controller={"kind": "fixed"}, steps=40)
     tuner = script.tuner
@@ -443,15 +567,46 @@ def test_a_loss_that_is_never_finite_ends_the_run_and_says_so_and_leaves_the_mod
     tuner, before, num_steps = script.tuner, script.state, 0
     assert isinstance(tuner, wiretune.Tuner)
 
-    with pytest.raises(RuntimeError, match="not finite in two commits in a row") as refusal:
+    with pytest.raises(RuntimeError, match="not finite in 2 commits in a row") as refusal:
         while not tuner.is_over:
             num_steps += 1
             script.step(loss=math.nan)
 
-    assert f"decided at a learning rate of {tuner.decisions[-1].values.learning_rate:.3g}:" in str(refusal.value)
+    rates = ", ".join(f"{decision.values.learning_rate:.3g}" for decision in tuner.decisions)
+    assert f"decided at learning rates of {rates}:" in str(refusal.value)
     assert tuner.is_over and num_steps < 1000
     assert all(map(torch.equal, script.state, before))
     script.step(loss=math.nan)  # the loop may go on without the controller
+
+
+def test_in_a_long_commit_a_lost_loss_is_noticed_soon():
+    script = Script(controller={"kind": "fixed"}, steps=100_000)
+    tuner, num_lost = script.tuner, 0
+    assert isinstance(tuner, wiretune.Tuner)
+    for _ in range(1000):
+        script.step(loss=1.0)
+
+    while not tuner.num_taken_back:
+        script.step(loss=math.nan)
+        num_lost += 1
+
+    assert num_lost <= 64
+
+
+def test_a_batch_that_is_always_bad_ends_the_run_whatever_the_rate():
+    script, since = Script(controller={"kind": "bo"}, steps=2000), 0
+    tuner = script.tuner
+    assert isinstance(tuner, wiretune.Tuner)
+
+    with pytest.raises(RuntimeError, match="not finite in 3 commits in a row") as refusal:
+        while not tuner.is_over:
+            since = 0 if tuner.is_probing else since + 1
+            taken_back = tuner.num_taken_back
+            script.step(loss=math.nan if since > 60 else None)
+            since = since if tuner.num_taken_back == taken_back else 0
+
+    assert len(re.findall(r"\d[\d.e-]*", str(refusal.value).partition("rates of")[2])) == 3
+    assert len(script.losses) < 1000
 
 
 def test_a_commit_that_blows_up_late_is_tried_once_more_and_then_no_more():
@@ -658,6 +813,20 @@ def test_what_only_a_job_sets_of_a_schedule_is_refused(values: dict[str, Any]):
 def test_what_a_schedule_sets_must_fit_what_is_attached(kind: str, values: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         Script(controller=following({"values": values}), steps=20, sync={"kind": kind, "period": 4})
+
+
+@pytest.mark.parametrize("controller", [{"kind": "bo", "promote": True}, BoConfig(promote=True)])
+def test_a_promotion_that_a_loop_cannot_make_is_refused(controller: Any):
+    with pytest.raises(ValueError, match=r"`controller\.promote` must be false or left out in a loop, got true"):
+        Script(controller=controller, steps=20)
+
+
+@pytest.mark.parametrize("controller", [{"kind": "bo"}, {"kind": "local", "promote": False}])
+def test_a_search_in_a_loop_knows_that_nothing_is_promoted(controller: dict[str, Any]):
+    tuner = Script(controller=controller, steps=20).tuner
+
+    assert isinstance(tuner, wiretune.Tuner)
+    assert not tuner._leader.loop.strategy.state_dict()["config"]["promote"]
 
 
 def test_past_jobs_are_refused_where_there_is_no_service():

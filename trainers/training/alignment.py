@@ -1,7 +1,7 @@
 """Measure whether gradients keep pointing where the last update went."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -30,6 +30,17 @@ class Alignment:
     def begin(self) -> None:
         """Forget the last update, so that what is measured does not depend on what was trained before."""
         self._place, self._update = None, None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the last update, and the place that it led to; {}: none is known."""
+        if self._place is None or self._update is None:
+            return {}
+        return {"place": self._place, "update": self._update}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `state`."""
+        device = self._parameters[0].device
+        self._place, self._update = (state[name].to(device) if state else None for name in ("place", "update"))
 
     def measure(self) -> Tensor:
         """Return the cosine `()` for the gradients that the next update is made of; 0 if there was none before."""
